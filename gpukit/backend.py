@@ -1,0 +1,70 @@
+"""The one switch: ``cuda`` is ``numba.cuda`` where a GPU can be used, and gpukit's emulator elsewhere.
+
+The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` takes the emulator even on a GPU machine, ``gpu`` insists on the GPU and
+says at import what is missing if it cannot be used.
+"""
+
+import os
+
+ENVIRONMENT_VARIABLE = "GPUKIT_BACKEND"
+CHOICES = ("gpu", "emulator")
+
+
+class BackendError(ImportError):
+    """The backend asked for in ``GPUKIT_BACKEND`` cannot be used, or is not one of ``gpu`` and ``emulator``."""
+
+
+def why_no_gpu():
+    """Say why ``numba.cuda`` finds no GPU.
+
+    Returns
+    -------
+    str or None
+        None if a GPU can be used; otherwise one sentence.
+    """
+    try:
+        import numba.cuda as numba_cuda
+    except ImportError as error:
+        return f"numba.cuda cannot be imported ({error})"
+    if numba_cuda.is_available():
+        return None
+    from numba.cuda.cudadrv.error import CudaSupportError
+
+    try:
+        if len(numba_cuda.gpus) == 0:
+            return "the driver reports no GPU"
+    except CudaSupportError as error:
+        return " ".join(str(error).split()).rstrip(" :")
+    return "the CUDA libraries that numba.cuda needs are not complete"
+
+
+def _choose():
+    asked = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
+    if asked and asked not in CHOICES:
+        raise BackendError(f"{ENVIRONMENT_VARIABLE} is {asked!r}; it must be one of {', '.join(CHOICES)}, or unset")
+    if asked == "emulator":
+        return "emulator", f"{ENVIRONMENT_VARIABLE}=emulator"
+    missing = why_no_gpu()
+    if missing is None:
+        return "gpu", "a GPU was found" if not asked else f"{ENVIRONMENT_VARIABLE}=gpu"
+    if asked == "gpu":
+        raise BackendError(
+            f"{ENVIRONMENT_VARIABLE}=gpu, but {missing}. `gpukit doctor` says how to mend it; unset {ENVIRONMENT_VARIABLE} to use the emulator"
+        )
+    return "emulator", missing
+
+
+#: "gpu" or "emulator", and one sentence that says why.
+NAME, REASON = _choose()
+
+if NAME == "gpu":
+    from numba import cuda
+else:
+    from gpukit.emulator import cuda
+
+__all__ = ["CHOICES", "ENVIRONMENT_VARIABLE", "NAME", "REASON", "BackendError", "cuda", "on_gpu", "why_no_gpu"]
+
+
+def on_gpu():
+    """True if kernels run on a real GPU, False if they run on the emulator."""
+    return NAME == "gpu"
