@@ -1,0 +1,91 @@
+"""Text and notebook: ``notebooks/text/*.py`` (py:percent) are the sources, ``notebooks/*.ipynb`` carry the same cells with their outputs."""
+
+import hashlib
+from pathlib import Path
+
+import jupytext
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+
+# All that a committed notebook says about its kernel: nothing here changes from one machine, or one Python, to the next.
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "version": "3", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"},
+}
+
+
+def texts(folder=NOTEBOOKS):
+    """The text sources of the notebooks in ``folder``, in the order of the course."""
+    return sorted((folder / "text").glob("*.py"))
+
+
+def notebooks(folder=NOTEBOOKS):
+    """The notebooks in ``folder``, in the order of the course."""
+    return sorted(folder.glob("*.ipynb"))
+
+
+def read_text(path):
+    """The notebook that a py:percent file describes: sources, cell types and cell metadata; no outputs."""
+    return _normal(jupytext.read(path, fmt="py:percent"))
+
+
+def read_notebook(path):
+    """A notebook as it is on disk."""
+    return nbformat.read(path, as_version=4)
+
+
+def write_notebook(notebook, path):
+    """Write a notebook so that the same content always gives the same bytes; leaves the file alone if nothing changes.
+
+    Returns
+    -------
+    bool
+        True if the file has changed.
+    """
+    content = nbformat.writes(_normal(notebook), version=4) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") == content:
+        return False
+    path.write_text(content, encoding="utf-8")
+    return True
+
+
+def sync(path):
+    """Refresh the notebook of one text source. A cell whose source is unchanged keeps its outputs; a changed one loses them.
+
+    Returns
+    -------
+    (pathlib.Path, bool)
+        The notebook, and whether it has changed.
+    """
+    target = path.parent.parent / f"{path.stem}.ipynb"
+    notebook = read_text(path)
+    if target.exists():
+        _keep_outputs(notebook, read_notebook(target))
+    return target, write_notebook(notebook, target)
+
+
+def _keep_outputs(notebook, old):
+    """Give each code cell the outputs of the old cell with the same source. (jupytext's own rule also keeps those of an edited cell.)"""
+    known = {}
+    for cell in old.cells:
+        if cell.cell_type == "code":
+            known.setdefault(cell.source, []).append(cell)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and known.get(cell.source):
+            same = known[cell.source].pop(0)
+            cell.outputs, cell.execution_count = same.outputs, same.execution_count
+
+
+def _normal(notebook):
+    """Fix what would differ from run to run: the kernel's description, cell ids, execution times, and text split into lines."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    seen = {}
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in ("tags",) if key in cell.metadata})
+        digest = hashlib.sha1(f"{cell.cell_type}:{cell.source}".encode()).hexdigest()[:8]
+        seen[digest] = seen.get(digest, 0) + 1
+        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+    return notebook
