@@ -1,0 +1,544 @@
+"""Timers and benchmarks for host code and for GPU kernels (source row A15).
+
+``Timer`` times one stretch of code. ``bench`` repeats a function and gives its distribution; ``bench_many`` does so
+for several functions in turns. A GPU is timed by events that the device itself stamps. The emulator has no time of
+its own, so there both raise ``EmulatedTimeError``.
+"""
+
+import functools
+import math
+import time
+import warnings
+from dataclasses import dataclass, field
+from numbers import Integral
+
+import numpy as np
+
+from gpukit.backend import cuda, on_gpu
+
+__all__ = ["UNITS", "EmulatedTimeError", "Timer", "Timing", "bench", "bench_many", "format_seconds"]
+
+#: Seconds in each unit that a ``Timer`` can show.
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+DEVICES = ("cpu", "gpu")
+
+NOISY_SPREAD = 0.05  # a larger interquartile range, over the median, marks a result as noisy
+FEWEST_FOR_SPREAD = 5  # fewer repetitions say nothing about the spread
+FEWEST_REPETITIONS, MOST_REPETITIONS = 10, 1000  # what bench chooses between when it is not told
+AUTO_REGION = 200e-6  # seconds: an event resolves about 0.5 us, so a region this long is read to 0.25 %
+MOST_CALLS = 500  # the driver's launch queue holds about twice as many
+FIRST_HOLD, LONGEST_HOLD = 50_000, 20_000_000  # nanoseconds
+HOLD_STEP = 10_000  # nanoseconds of one nanosleep
+
+
+class EmulatedTimeError(RuntimeError):
+    """A GPU time was asked for where kernels run on the emulator, whose duration says nothing about a GPU."""
+
+
+def _check_device(device, what):
+    if device not in DEVICES:
+        raise ValueError(f"device is {device!r}; it must be one of {', '.join(map(repr, DEVICES))}")
+    if device == "gpu" and not on_gpu():
+        raise EmulatedTimeError(
+            f"{what} times a GPU, but kernels run on the emulator here, whose duration says nothing about a GPU. "
+            "For exact counts use gpukit.trace(kernel[grid, block], *args); for times, results recorded on a GPU; "
+            "to time host code, device='cpu'"
+        )
+
+
+def format_seconds(seconds):
+    """Write a duration with four significant digits and the unit that fits: ``0.00001234`` s is ``'12.34 us'``."""
+    if seconds == 0:
+        return "0 s"
+    texts = {unit: f"{seconds / size:#.4g}".rstrip(".") for unit, size in UNITS.items()}
+    unit = next((unit for unit, text in texts.items() if abs(float(text)) >= 1), "ns")
+    return f"{texts[unit]} {unit}"
+
+
+class Timer:
+    """Time a stretch of code on the CPU or on the GPU and say how long it took (source row A15).
+
+    Use it as a context manager, or call ``start`` and ``stop``; it can be used again.
+
+    Parameters
+    ----------
+    message : str
+        Printed before the time, as ``message: 1.234 ms``.
+    unit : {"s", "ms", "us", "ns"}
+        Unit of ``elapsed`` and of what is printed.
+    device : {"cpu", "gpu"}
+        "cpu" reads the host's monotonic clock: around a kernel launch that is the time to *queue* the kernel, unless
+        the code synchronises. "gpu" records an event in ``stream`` before and after, and waits for the second one.
+    stream : 0 or a CUDA stream
+        Where a GPU timer records; 0 is the default stream.
+    show : bool
+        Print when the timer stops. A ``with`` block that an exception leaves prints nothing.
+
+    Raises
+    ------
+    ValueError
+        For a unit or a device that is none of those above.
+    EmulatedTimeError
+        For ``device="gpu"`` on the emulator.
+    """
+
+    def __init__(self, message="", unit="ms", device="cpu", stream=0, *, show=True):
+        if unit not in UNITS:
+            raise ValueError(f"unit is {unit!r}; it must be one of {', '.join(map(repr, UNITS))}")
+        _check_device(device, "Timer")
+        self.message, self.unit, self.device, self.stream, self.show = message, unit, device, stream, show
+        self._begin = self._seconds = None
+
+    def start(self):
+        """Start the clock; give back the timer. RuntimeError if it runs already."""
+        if self._begin is not None:
+            raise RuntimeError("the timer runs already: stop() it before the next start()")
+        self._seconds = None
+        if self.device == "gpu":
+            self._begin = cuda.event()
+            self._begin.record(self.stream)
+        else:
+            self._begin = time.perf_counter_ns()
+        return self
+
+    def stop(self):
+        """Stop the clock, print unless ``show`` is false, give back ``elapsed``. RuntimeError if it does not run."""
+        if self._begin is None:
+            raise RuntimeError("the timer does not run: start() it first")
+        self._seconds = self._read()
+        self._begin = None
+        if self.show:
+            print(self)
+        return self.elapsed
+
+    def _read(self):
+        if self.device == "cpu":
+            return (time.perf_counter_ns() - self._begin) * 1e-9
+        end = cuda.event()
+        end.record(self.stream)
+        end.synchronize()
+        return self._begin.elapsed_time(end) * 1e-3
+
+    @property
+    def elapsed(self):
+        """float: the time from ``start`` to ``stop`` in ``unit``. RuntimeError before the timer has stopped."""
+        if self._seconds is None:
+            raise RuntimeError("the timer has not stopped: elapsed is known after stop(), or after the with block")
+        return self._seconds / UNITS[self.unit]
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.stop()
+        else:
+            self._begin = None
+
+    def __str__(self):
+        time_text = f"{self.elapsed:.3f} {self.unit}" if self._seconds is not None else "not stopped"
+        return f"{self.message}: {time_text}" if self.message else time_text
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one call took, over many repetitions.
+
+    Attributes
+    ----------
+    samples : tuple of float
+        Seconds per call, one value for each repetition in the order they ran.
+    name : str
+    device : {"cpu", "gpu"}
+    calls : int
+        Calls timed together in one repetition; a sample is their mean.
+    l2_flushed : bool
+        Whether the L2 cache was flushed before every repetition.
+    host_seconds : float
+        Median seconds that the host spent inside one call: on a GPU the cost of the launch, unless the function waits
+        for the device.
+    queued_ahead : int or None
+        On a GPU, the number of repetitions of which everything was in the queue before the device reached them. In
+        those the sample is the device's time alone; in the others the device may have waited for the host.
+    """
+
+    samples: tuple = field(repr=False)
+    name: str = ""
+    device: str = "gpu"
+    calls: int = 1
+    l2_flushed: bool = False
+    host_seconds: float = 0.0
+    queued_ahead: int | None = None
+
+    @property
+    def n(self):
+        """int: the number of repetitions."""
+        return len(self.samples)
+
+    @property
+    def median(self):
+        """float: median seconds per call."""
+        return float(np.median(self.samples))
+
+    @property
+    def quartiles(self):
+        """tuple of 2 float: first and third quartile of the seconds per call, as ``numpy.quantile`` gives them."""
+        first, third = np.quantile(self.samples, (0.25, 0.75))
+        return float(first), float(third)
+
+    @property
+    def minimum(self):
+        """float: the fewest seconds per call."""
+        return min(self.samples)
+
+    @property
+    def spread(self):
+        """float: the interquartile range over the median, without a unit."""
+        first, third = self.quartiles
+        if third == first:
+            return 0.0
+        return (third - first) / self.median if self.median else math.inf
+
+    @property
+    def noisy(self):
+        """bool: True if the spread is more than 5 %, or if fewer than 5 repetitions leave it unknown."""
+        return self.n < FEWEST_FOR_SPREAD or self.spread > NOISY_SPREAD
+
+    @property
+    def launch_bound(self):
+        """bool: True if launch cost may be in the median: half of the repetitions or more were not queued ahead."""
+        return self.queued_ahead is not None and 2 * self.queued_ahead <= self.n
+
+    def rate(self, amount):
+        """float: units per second at the median, for a call that handles ``amount`` units (bytes, elements, images)."""
+        return amount / self.median
+
+    def gbps(self, nbytes):
+        """float: GB/s (10**9 bytes) at the median, for a call that reads and writes ``nbytes`` bytes in all."""
+        return self.rate(nbytes) * 1e-9
+
+    def tflops(self, flops):
+        """float: TFLOP/s (10**12) at the median, for a call of ``flops`` operations (a multiply-add is two)."""
+        return self.rate(flops) * 1e-12
+
+    @property
+    def timed(self):
+        """str: one sentence that says what a sample is."""
+        unit = "one call" if self.calls == 1 else f"mean of {self.calls} calls back to back"
+        if self.device == "cpu":
+            return f"{unit}, host clock"
+        cache = "L2 not flushed"
+        if self.l2_flushed:
+            cache = "L2 flushed" if self.calls == 1 else "L2 flushed before the first"
+        if self.queued_ahead == self.n:
+            return f"{unit}, device time, {cache}, launch cost not included"
+        late = self.n - self.queued_ahead
+        host = format_seconds(self.host_seconds)
+        return (
+            f"{unit}, device time, {cache}, but in {late} of {self.n} repetitions the device may have waited for "
+            f"the host ({host} per call there)"
+        )
+
+    def __str__(self):
+        first, third = self.quartiles
+        label = f"{self.name}: " if self.name else ""
+        text = (
+            f"{label}{format_seconds(self.median)} (quartiles {format_seconds(first)} to {format_seconds(third)}, "
+            f"minimum {format_seconds(self.minimum)}, n = {self.n}; {self.timed})"
+        )
+        if self.n < FEWEST_FOR_SPREAD:
+            return f"{text}  NOISY? fewer than {FEWEST_FOR_SPREAD} repetitions do not show the spread"
+        if self.noisy:
+            return f"{text}  NOISY: interquartile range {self.spread:.1%} of the median, more than {NOISY_SPREAD:.0%}"
+        return text
+
+    def __repr__(self):
+        return f"<Timing {self}>"
+
+
+def bench(
+    fn, *, name="", device="gpu", warmup=0.05, min_time=0.2, repeat=None, calls=1, l2_flush=True, setup=None, stream=0
+):
+    """Time a function by repeating it, and give the distribution (source row A15).
+
+    One repetition is: ``setup``; on a GPU the L2 flush; then, timed, ``calls`` calls of ``fn``. On a GPU the time is
+    between two events recorded in ``stream``, and the repetition is queued while the device is still busy with what
+    comes before it (the flush, or a short wait that is put in when the flush ends too early). So the launch, which
+    costs the host 10 to 20 us, is not in the time even of a kernel of 2 us. Where that does not work, because ``fn``
+    itself waits for the device for example, ``Timing.timed`` and ``Timing.launch_bound`` say so.
+
+    Parameters
+    ----------
+    fn : callable
+        Called without arguments. On a GPU it must queue its work in ``stream``, or in the default stream.
+    name : str
+        Shown with the result.
+    device : {"gpu", "cpu"}
+        "cpu" times host code by the host's clock, on any machine.
+    warmup : float
+        Seconds of untimed repetitions before: the first call compiles, and clocks rise. At least one unless 0.
+    min_time : float
+        Seconds that the timed repetitions should take together; there are 10 to 1000 of them.
+    repeat : int, optional
+        The number of timed repetitions, in place of ``min_time``.
+    calls : int or "auto"
+        Calls per repetition, timed as one; "auto" takes as many as last 200 us. With more than one, only the first
+        finds L2 flushed.
+    l2_flush : bool
+        On a GPU, write a buffer of twice the L2 cache before each repetition, outside of the timed part, so that
+        ``fn`` finds its inputs in memory and not in the cache. No effect with ``device="cpu"``.
+    setup : callable, optional
+        Called without arguments before each repetition and before the flush, untimed.
+    stream : 0 or a CUDA stream
+
+    Returns
+    -------
+    Timing
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    EmulatedTimeError
+        For ``device="gpu"`` on the emulator.
+    """
+    return bench_many(
+        {name: fn},
+        device=device,
+        warmup=warmup,
+        min_time=min_time,
+        repeat=repeat,
+        calls=calls,
+        l2_flush=l2_flush,
+        setup=setup,
+        stream=stream,
+    )[name]
+
+
+def bench_many(
+    functions, *, device="gpu", warmup=0.05, min_time=0.2, repeat=None, calls=1, l2_flush=True, setup=None, stream=0
+):
+    """Time several functions against each other: in rounds, one repetition of each per round.
+
+    Clocks and temperature drift while a benchmark runs; in rounds the drift meets all alike. Every second round runs
+    in the opposite order, so that a steady drift cancels between neighbours too.
+
+    Parameters
+    ----------
+    functions : dict of str to callable
+        As ``fn`` of ``bench``, by name.
+    setup : callable or dict of str to callable, optional
+        One for all, or one for each name that needs one.
+    min_time : float
+        Seconds of timed repetitions for each function, on average; all get the same number.
+    device, warmup, repeat, calls, l2_flush, stream
+        As for ``bench``.
+
+    Returns
+    -------
+    dict of str to Timing
+        In the order of ``functions``.
+
+    Raises
+    ------
+    TypeError, ValueError, EmulatedTimeError
+        As for ``bench``.
+    """
+    _check_device(device, "bench")
+    _check_functions(functions)
+    _check_counts(warmup, min_time, repeat, calls)
+    setups = _setups(setup, functions)
+    meter = _GpuMeter(stream, l2_flush) if device == "gpu" else _CpuMeter()
+    cases = [_Case(name, fn, setups.get(name), 1 if calls == "auto" else calls) for name, fn in functions.items()]
+    seconds = sum(_warm_up(meter, case, warmup, calls == "auto") for case in cases)
+    if repeat is None:
+        wanted = min_time * len(cases) / seconds if seconds else MOST_REPETITIONS
+        repeat = min(max(math.ceil(wanted), FEWEST_REPETITIONS), MOST_REPETITIONS)
+    for turn in range(repeat):
+        for case in cases if turn % 2 == 0 else reversed(cases):
+            meter.repetition(case)
+    return {case.name: meter.timing(case) for case in cases}
+
+
+def _check_functions(functions):
+    if not isinstance(functions, dict):
+        raise TypeError(f"functions is a {type(functions).__name__}; it must be a dict of names to callables")
+    if not functions:
+        raise ValueError("functions is empty; it must hold at least one callable")
+    for name, fn in functions.items():
+        if not callable(fn):
+            called = f"functions[{name!r}]" if name else "fn"
+            raise TypeError(f"{called} is {fn!r}; it must be callable without arguments (wrap a launch in a lambda)")
+
+
+def _check_counts(warmup, min_time, repeat, calls):
+    if not 0 <= warmup < math.inf:
+        raise ValueError(f"warmup is {warmup!r}; it must be a number of seconds, 0 or more")
+    if not 0 < min_time < math.inf:
+        raise ValueError(f"min_time is {min_time!r}; it must be a number of seconds, more than 0")
+    if repeat is not None and (not isinstance(repeat, Integral) or repeat < 1):
+        raise ValueError(f"repeat is {repeat!r}; it must be a whole number, 1 or more, or None")
+    if calls != "auto" and (not isinstance(calls, Integral) or calls < 1):
+        raise ValueError(f"calls is {calls!r}; it must be a whole number, 1 or more, or 'auto'")
+    if warmup == 0 and (repeat is None or calls == "auto"):
+        raise ValueError("warmup is 0; without a warm-up repeat must be given and calls must be a number")
+
+
+def _setups(setup, functions):
+    if setup is None:
+        return {}
+    setups = setup if isinstance(setup, dict) else dict.fromkeys(functions, setup)
+    for name, call in setups.items():
+        if name not in functions:
+            raise ValueError(f"setup is given for {name!r}, which is not among the functions: {', '.join(functions)}")
+        if not callable(call):
+            raise TypeError(f"setup is {call!r}; it must be callable without arguments")
+    return setups
+
+
+class _Case:
+    """One function and what has been measured of it."""
+
+    def __init__(self, name, fn, setup, calls):
+        self.name, self.fn, self.setup, self.calls = name, fn, setup, calls
+        self.hold = 0  # nanoseconds to keep the device busy before each repetition; None once that has proved useless
+        self.forget()
+
+    def forget(self):
+        self.regions = []  # seconds, or pairs of events: one for each repetition
+        self.host = []  # seconds that the host spent in the calls of one repetition
+        self.queued = 0
+
+    def run(self):
+        begin = time.perf_counter_ns()
+        for _ in range(self.calls):
+            self.fn()
+        self.host.append((time.perf_counter_ns() - begin) * 1e-9)
+
+
+def _warm_up(meter, case, warmup, auto_calls):
+    """Repeat for ``warmup`` seconds, choose ``case.calls`` if asked to, and give the last repetition's wall seconds."""
+    if warmup == 0:
+        return 0.0
+    seconds = _timed_alone(meter, case)  # compiles: its time is no estimate of anything
+    begin = time.perf_counter_ns()
+    while True:
+        seconds = _timed_alone(meter, case)
+        if auto_calls:
+            auto_calls = False
+            case.calls = min(max(math.ceil(AUTO_REGION / max(meter.seconds(case)[-1], 1e-9)), 1), MOST_CALLS)
+        if (time.perf_counter_ns() - begin) * 1e-9 >= warmup:
+            break
+    case.forget()
+    return seconds
+
+
+def _timed_alone(meter, case):
+    begin = time.perf_counter_ns()
+    meter.repetition(case)
+    meter.finish()
+    return (time.perf_counter_ns() - begin) * 1e-9
+
+
+class _CpuMeter:
+    """Repetitions by the host's clock."""
+
+    def repetition(self, case):
+        if case.setup:
+            case.setup()
+        case.run()
+        case.regions.append(case.host[-1])
+
+    def finish(self):
+        pass
+
+    def seconds(self, case):
+        return case.regions
+
+    def timing(self, case):
+        samples = tuple(seconds / case.calls for seconds in case.regions)
+        return Timing(samples, case.name, "cpu", case.calls, host_seconds=float(np.median(samples)))
+
+
+class _GpuMeter:
+    """Repetitions by events in a stream, each queued while the device is still busy with what comes before it."""
+
+    def __init__(self, stream, l2_flush):
+        self.stream = stream
+        self.flush = _L2Flush(stream) if l2_flush else None
+        self.hold = _Hold(stream)
+
+    def repetition(self, case):
+        start, end = cuda.event(), cuda.event()
+        if case.setup:
+            case.setup()
+        if self.flush:
+            self.flush()
+        if case.hold:
+            self.hold(case.hold)
+        start.record(self.stream)
+        case.run()
+        end.record(self.stream)
+        case.regions.append((start, end))
+        # A device that has not passed the start event yet has all that is timed in its queue: it waits for no host.
+        if not start.query():
+            case.queued += 1
+        elif case.hold is not None:
+            case.hold = max(2 * case.hold, FIRST_HOLD) if case.hold < LONGEST_HOLD else None
+
+    def finish(self):
+        cuda.synchronize()
+
+    def seconds(self, case):
+        return [start.elapsed_time(end) * 1e-3 for start, end in case.regions]
+
+    def timing(self, case):
+        self.finish()
+        samples = tuple(seconds / case.calls for seconds in self.seconds(case))
+        host = float(np.median(case.host)) / case.calls
+        return Timing(samples, case.name, "gpu", case.calls, self.flush is not None, host, case.queued)
+
+
+class _L2Flush:
+    """Replaces what the L2 cache holds by a buffer of twice its size, written by a memset in the stream."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.nbytes = 2 * cuda.get_current_device().L2_CACHE_SIZE
+        self.buffer = cuda.device_array(self.nbytes, np.uint8)
+
+    def __call__(self):
+        _memset(self.buffer, self.nbytes, self.stream)
+
+
+def _memset(buffer, nbytes, stream):
+    from numba.cuda.cudadrv.driver import device_memset
+
+    device_memset(buffer, 0, nbytes, stream)
+
+
+class _Hold:
+    """Keeps the device busy with one thread that sleeps and touches no memory."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __call__(self, nanoseconds):
+        """Sleep for about this long; a nanosleep may last up to twice its argument."""
+        self.launch(math.ceil(nanoseconds / HOLD_STEP))
+
+    @functools.cached_property
+    def launch(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numba warns of a grid this small, which is what is wanted here
+            return _hold_kernel()[1, 1, self.stream]
+
+
+@functools.cache
+def _hold_kernel():
+    @cuda.jit
+    def hold(steps):
+        for _ in range(steps):
+            cuda.nanosleep(HOLD_STEP)
+
+    return hold
