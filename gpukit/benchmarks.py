@@ -1,0 +1,300 @@
+"""``gpukit bench``: how fast the emulator is beside Numba's own simulator, in one run on one machine.
+
+The simulator replaces ``numba.cuda`` in a whole process, so this file runs a second time, as a plain script, in a
+child process. There it must not import gpukit, whose emulator needs the ``numba.cuda`` that compiles.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numba import cuda, float32
+
+THREADS = 256  # per block, vector add
+TILE = 16
+
+
+# The kernels, as plain functions: each side compiles them with its own cuda.jit.
+
+
+def vector_add(a, b, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+def tiled_matmul(a, b, out):
+    """Square float32 matrices whose size is a multiple of the tile."""
+    tile_a = cuda.shared.array((TILE, TILE), float32)
+    tile_b = cuda.shared.array((TILE, TILE), float32)
+    col, row = cuda.grid(2)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    total = float32(0)
+    for k in range(0, a.shape[1], TILE):
+        tile_a[ty, tx] = a[row, k + tx]
+        tile_b[ty, tx] = b[k + ty, col]
+        cuda.syncthreads()
+        for i in range(TILE):
+            total += tile_a[ty, i] * tile_b[i, tx]
+        cuda.syncthreads()
+    out[row, col] = total
+
+
+def naive_matmul(a, b, out):
+    col, row = cuda.grid(2)
+    if row < out.shape[0] and col < out.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, col]
+        out[row, col] = total
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one size. ``size`` is the number of threads of the vector add and the rows of a matrix."""
+
+    kernel: str
+    size: int
+    repetitions: int  # emulator launches after the first
+    simulate: bool = True
+
+    @property
+    def title(self):
+        if self.kernel == "vector_add":
+            return f"vector add, {self.size:,} threads"
+        tiles = f", {TILE}x{TILE} tiles" if self.kernel == "tiled_matmul" else ""
+        return f"{self.kernel.replace('_', ' ')}, {self.size}x{self.size}{tiles}"
+
+    def launch(self):
+        """Grid and block."""
+        if self.kernel == "vector_add":
+            return -(-self.size // THREADS), THREADS
+        blocks = -(-self.size // TILE)
+        return (blocks, blocks), (TILE, TILE)
+
+    def inputs(self):
+        """Two random float32 arrays, the same in both processes."""
+        shape = (self.size,) if self.kernel == "vector_add" else (self.size, self.size)
+        random = np.random.default_rng(self.size)
+        return random.random(shape, np.float32), random.random(shape, np.float32)
+
+    def is_right(self, out, a, b):
+        """Compare with NumPy: the sums exactly, the products within what a float32 sum of this length can lose."""
+        if self.kernel == "vector_add":
+            return bool(np.array_equal(out, a + b))
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        return bool(np.all(np.abs(out - exact) <= self.size * np.finfo(np.float32).eps * exact))
+
+
+FULL = (Case("vector_add", 262_144, 20), Case("tiled_matmul", 64, 20), Case("naive_matmul", 1024, 1, simulate=False))
+QUICK = (Case("vector_add", 4096, 10), Case("tiled_matmul", 32, 10), Case("naive_matmul", 128, 3, simulate=False))
+
+
+class SimulatorError(RuntimeError):
+    """Numba's simulator did not get through a case; the message holds its output."""
+
+
+@dataclass
+class Measured:
+    """Wall seconds of one case in one place: launch and synchronise, with the data on the device before."""
+
+    first: float  # compilation included
+    repeated: list = field(default_factory=list)
+    right: bool = True
+
+
+class Runner:
+    """Launches one case with one ``cuda`` module, the emulator's or the simulator's, and keeps the times."""
+
+    def __init__(self, case, module):
+        self.case, self.module = case, module
+        self.a, self.b = case.inputs()
+        self.arrays = [module.to_device(array) for array in (self.a, self.b, np.full_like(self.a, np.nan))]
+        self.kernel = module.jit(globals()[case.kernel])
+        self.measured = Measured(self._launch())
+        self._check()
+
+    def _launch(self):
+        begin = time.perf_counter()
+        self.kernel[self.case.launch()](*self.arrays)
+        self.module.synchronize()
+        return time.perf_counter() - begin
+
+    def repeat(self, times):
+        self.measured.repeated += [self._launch() for _ in range(times)]
+        self._check()
+
+    def _check(self):
+        right = self.case.is_right(self.arrays[2].copy_to_host(), self.a, self.b)
+        self.measured.right = self.measured.right and right
+
+
+def _simulate(case):
+    """Run one case in Numba's simulator, in a child process. SimulatorError if it fails."""
+    command = [sys.executable, "-P", __file__, json.dumps(asdict(case))]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if child.returncode:
+        raise SimulatorError(f"Numba's simulator failed on {case.title}:\n{child.stderr.strip()}")
+    return Measured(**json.loads(child.stdout.splitlines()[-1]))
+
+
+def _simulator_child(text):
+    """What the child process does: one launch, its time and whether the result is right, as JSON on the last line."""
+    print(json.dumps(asdict(Runner(Case(**json.loads(text)), cuda).measured)))
+
+
+def measure(case, report=lambda text: None):
+    """Measure one case: the emulator's first launch, half of its repetitions, the simulator's launch, the other half.
+
+    Returns
+    -------
+    tuple of Measured
+        The emulator's, and the simulator's or None.
+    """
+    from gpukit.emulator import cuda as emulated_cuda
+
+    report(f"{case.title}: emulator")
+    runner = Runner(case, emulated_cuda)
+    runner.repeat((case.repetitions + 1) // 2)
+    simulator = None
+    if case.simulate:
+        report(f"{case.title}: Numba's simulator")
+        simulator = _simulate(case)
+    runner.repeat(case.repetitions // 2)
+    return runner.measured, simulator
+
+
+def _record(case, emulator, simulator):
+    """One case as it goes into the table and the JSON file; seconds."""
+    record = {
+        "case": case.title,
+        "kernel": case.kernel,
+        "size": case.size,
+        "emulator_first": emulator.first,
+        "emulator_repeated": median(emulator.repeated),
+        "emulator_repetitions": len(emulator.repeated),
+        "emulator_right": emulator.right,
+    }
+    if simulator:
+        record |= {
+            "simulator": simulator.first,
+            "simulator_right": simulator.right,
+            "ratio_first": simulator.first / emulator.first,
+            "ratio_repeated": simulator.first / median(emulator.repeated),
+        }
+    return record
+
+
+def _machine():
+    """What the figures were measured on."""
+    names = ("numba", "numba-cuda", "numpy")
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in names},
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _cpu_name():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _table(records):
+    """Text: one line for each case."""
+    head = (
+        "",
+        "emulator, first launch",
+        "emulator, repeated",
+        "simulator",
+        "ratio, first",
+        "ratio, repeated",
+        "result",
+    )
+    rows = [head]
+    for record in records:
+        right = record["emulator_right"] and record.get("simulator_right", True)
+        cells = [record["case"], _seconds(record["emulator_first"]), _seconds(record["emulator_repeated"])]
+        if "simulator" in record:
+            ratios = (f"{record[key]:,.0f} x" for key in ("ratio_first", "ratio_repeated"))
+            cells += [_seconds(record["simulator"]), *ratios]
+        else:
+            cells += ["not run", "", ""]
+        rows.append((*cells, "right" if right else "WRONG"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )
+
+
+def _seconds(value):
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+NOTE = """\
+Wall time of launch and synchronise, with the data on the device before. The first launch compiles; repeated is the
+median of those after it. The simulator does not compile; it ran once, halfway through the emulator's repetitions."""
+
+
+def bench_emulator(quick=False, json_file=None):
+    """Measure the emulator beside Numba's simulator and print the table.
+
+    Parameters
+    ----------
+    quick : bool
+        Smaller sizes: seconds instead of about 40 s.
+    json_file : str or Path, optional
+        Write the figures and the machine there too.
+
+    Returns
+    -------
+    int
+        0; 1 if a result was wrong or the simulator failed.
+    """
+    machine = _machine()
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {versions}; {machine['date']}")
+    records = []
+    for case in QUICK if quick else FULL:
+        try:
+            records.append(_record(case, *measure(case, lambda text: print(f"  {text} ...", file=sys.stderr))))
+        except SimulatorError as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(_table(records))
+    print(NOTE)
+    if json_file is not None:
+        Path(json_file).write_text(json.dumps({"machine": machine, "cases": records}, indent=2) + "\n")
+    return 0 if all(r["emulator_right"] and r.get("simulator_right", True) for r in records) else 1
+
+
+def main(argv=None):
+    """Run ``gpukit bench``; ``argv`` is what follows those words. Give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench", description="Benchmarks of gpukit itself.")
+    commands = parser.add_subparsers(dest="what", required=True)
+    emulator = commands.add_parser("emulator", help="the emulator beside Numba's own simulator, on this machine's CPU")
+    emulator.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
+    emulator.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
+    options = parser.parse_args(argv)
+    return bench_emulator(options.quick, options.json)
+
+
+if __name__ == "__main__":
+    _simulator_child(sys.argv[1])
