@@ -1,0 +1,43 @@
+"""The command ``gpukit``, also ``python -m gpukit``."""
+
+import argparse
+import sys
+
+
+def main(argv=None):
+    """Run one command of ``gpukit``; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit", description="GPU programming with Numba, with a GPU or without one.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    text = "say what this machine has, what is wrong with it, and the command that mends it"
+    detail = "Exit status: 0 if work can start (on a GPU or on the emulator), 1 if not."
+    doctor = commands.add_parser("doctor", help=text, description=f"{text.capitalize()}. {detail}")
+    doctor.set_defaults(run=_doctor)
+
+    text = "measure the emulator against Numba's own simulator"
+    bench = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.", add_help=False)
+    bench.set_defaults(run=_bench)
+
+    arguments, rest = parser.parse_known_args(argv)
+    return arguments.run(parser, rest)
+
+
+# A command is imported when it is asked for: the doctor has to work where NumPy or Numba do not.
+
+
+def _doctor(parser, rest):
+    from gpukit import doctor
+
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return doctor.main()
+
+
+def _bench(parser, rest):
+    from gpukit import benchmarks
+
+    return benchmarks.main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,576 @@
+"""What this machine has for gpukit, what is wrong with it, and the command that mends it.
+
+``probe`` looks, ``diagnose`` judges, ``report`` prints. Only ``probe`` touches the machine: it loads the driver through
+ctypes, and whatever may fail or crash (NumPy, Numba, OpenCV, a kernel) in a process of its own. So the doctor works
+where the packages do not.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+FIRST_BAD_NUMPY = (2, 5)
+OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # what each major version of the CUDA toolkit still compiles for
+VARIABLES = re.compile(
+    r"GPUKIT_\w+|NUMBA_ENABLE_CUDASIM|NUMBA_DISABLE_(CUDA|JIT)|NUMBA_CUDA_\w+"
+    r"|CUDA_(HOME|PATH|VISIBLE_DEVICES)|LD_LIBRARY_PATH"
+)
+PACKAGES = (
+    "gpukit", "numba", "numba-cuda", "llvmlite", "numpy", "matplotlib", "opencv-python", "opencv-python-headless",
+    "jupyter", "jupyterlab", "ipykernel", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "torch",
+    "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime",
+)  # fmt: skip
+# What gpukit imports, and the requirement that brings it.
+MODULES = {
+    "numpy": "numpy<2.5", "numba": "numba", "numba.cuda": "numba-cuda", "matplotlib": "matplotlib",
+    "cv2": "opencv-python", "ipykernel": "ipykernel",
+}  # fmt: skip
+CUDA_13_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime")
+# What the driver says when it cannot start, and what helps.
+DRIVER_ERRORS = {
+    34: ("the libcuda found is the toolkit's stub, not a driver", "unset LD_LIBRARY_PATH"),
+    802: ("the driver waits for the fabric manager", "sudo systemctl start nvidia-fabricmanager"),
+    803: ("the driver's kernel module and its libraries differ in version", "sudo reboot"),
+    999: ("the driver does not start; its memory module may not be loaded", "sudo nvidia-modprobe -u -c=0"),
+}
+NO_DEVICE = 100
+NVIDIA_VENDOR = "0x10de"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes
+    ----------
+    what : str
+        What is wrong, in one line.
+    mend : str
+        The command that mends it.
+    blocks : bool
+        True if work cannot start before it is mended; False if gpukit works meanwhile (on the emulator, as a rule).
+    """
+
+    what: str
+    mend: str
+    blocks: bool = True
+
+
+def probe():
+    """Look at this machine.
+
+    Returns
+    -------
+    dict
+        "system", "python", "environment", "packages" (name to version), "pci" (NVIDIA cards on the bus), "driver"
+        ("found", "error", "cuda", "version"), "gpus", and what the trial process found: "imports" (module to error or
+        None), "numba_cuda", "toolkit", "backend", "kernel", "died" (the step that ended the process, or None).
+    """
+    driver, gpus = probe_driver()
+    return {
+        "system": _probe_system(),
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)},
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "pci": _nvidia_cards(),
+        "driver": driver,
+        "gpus": gpus,
+        **_try_out(),
+    }
+
+
+def probe_driver():
+    """Ask the NVIDIA driver, without any CUDA package.
+
+    Returns
+    -------
+    (dict, list of dict)
+        The driver: "found" (bool), "error" (code of cuInit, 0 if it works), "cuda" (newest CUDA version it supports, as
+        (major, minor), or None), "version" (str or None). The GPUs: "name", "capability" (major, minor), "memory" (bytes).
+    """
+    driver = {"found": False, "error": 0, "cuda": None, "version": None}
+    library = _load("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
+    if library is None:
+        return driver, []
+    number = ctypes.c_int()
+    driver["found"] = True
+    driver["error"] = library.cuInit(0)
+    if library.cuDriverGetVersion(ctypes.byref(number)) == 0:
+        driver["cuda"] = (number.value // 1000, number.value % 1000 // 10)
+    driver["version"] = _driver_release()
+    if driver["error"] or library.cuDeviceGetCount(ctypes.byref(number)):
+        return driver, []
+    return driver, [_probe_gpu(library, ordinal) for ordinal in range(number.value)]
+
+
+def wheel_extra(driver, gpus):
+    """The extra of gpukit ("cu12", "cu13") whose CUDA wheels fit a driver and its GPUs; "" if there is none."""
+    if not gpus or not driver["cuda"]:
+        return ""
+    for major in sorted(OLDEST_CAPABILITY, reverse=True):
+        if driver["cuda"][0] >= major and all(tuple(gpu["capability"]) >= OLDEST_CAPABILITY[major] for gpu in gpus):
+            return f"cu{major}"
+    return ""
+
+
+def device_line():
+    """One line that says where kernels run: the GPU with driver and CUDA version, or the emulator."""
+    from gpukit.backend import on_gpu
+
+    if not on_gpu():
+        return "gpukit's emulator"
+    driver, gpus = probe_driver()
+    return f"{gpus[0]['name']} (driver {driver['version']}, CUDA {_dotted(driver['cuda'])})"
+
+
+def diagnose(machine):
+    """Judge what ``probe`` found.
+
+    Parameters
+    ----------
+    machine : dict
+        As ``probe`` returns it.
+
+    Returns
+    -------
+    list of Problem
+        Those that keep work from starting first; empty if all is well. No GPU at all is no problem.
+    """
+    found = [
+        *_judge_python(machine),
+        *_judge_environment(machine),
+        *_judge_packages(machine),
+        *_judge_driver(machine),
+        *_judge_toolkit(machine),
+    ]
+    if not any(problem.blocks for problem in found):
+        found += _judge_kernel(machine)
+    return sorted(dict.fromkeys(found), key=lambda problem: not problem.blocks)
+
+
+def report(machine, problems):
+    """The findings as text, for a terminal."""
+    system, python, backend = machine["system"], machine["python"], machine["backend"]
+    packages = machine["packages"]
+    rows = [
+        ("System", f"{system['name']}, {system['machine']}{', WSL' if system['wsl'] else ''}"),
+        ("Python", f"{python['version']} ({_short(python['executable'])})"),
+        ("GPU", _describe_gpus(machine)),
+        ("Driver", _describe_driver(machine["driver"])),
+        ("CUDA", _describe_toolkit(machine["toolkit"])),
+        ("Backend", f"{backend['name']}: {backend['reason']}" if backend else "none"),
+        ("Kernel", _describe_kernel(machine["kernel"])),
+        ("Packages", "\n".join(f"{name} {version}" for name, version in packages.items())),
+        ("numba.cuda", machine["numba_cuda"]["implementation"] if machine["numba_cuda"] else "cannot be imported"),
+        ("Settings", "\n".join(f"{name}={value}" for name, value in machine["environment"].items()) or "none"),
+    ]
+    lines = [f"{label:<12}{text.replace(chr(10), chr(10) + ' ' * 12)}" for label, text in rows]
+    lines.append("")
+    for problem in problems:
+        lines.append(f"{'Problem' if problem.blocks else 'Note':<12}{problem.what}: {problem.mend}")
+    blocked = any(problem.blocks for problem in problems)
+    lines.append("Work cannot start yet: see above." if blocked else "Work can start.")
+    return "\n".join(lines)
+
+
+def main(argv=None):
+    """``gpukit doctor``: print what this machine has. Returns 0 if work can start, 1 if not."""
+    machine = probe()
+    problems = diagnose(machine)
+    print(report(machine, problems))
+    return int(any(problem.blocks for problem in problems))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _probe_system():
+    try:
+        name = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        name = platform.platform()
+    container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
+    return {
+        "name": name,
+        "machine": platform.machine(),
+        "wsl": "microsoft" in platform.release().lower(),
+        "container": container,
+    }
+
+
+def _version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _nvidia_cards(bus=Path("/sys/bus/pci/devices")):
+    """Addresses on the PCI bus of NVIDIA's display and 3D controllers (class 03)."""
+    cards = []
+    for device in sorted(bus.glob("*")):
+        try:
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+        except OSError:
+            continue
+        if vendor == NVIDIA_VENDOR and kind.startswith("0x03"):
+            cards.append(device.name)
+    return cards
+
+
+def _load(*names):
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _driver_release():
+    """The driver's version, such as "580.95.05", from its management library; None if that does not say."""
+    library = _load("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
+    if library is None or library.nvmlInit_v2():
+        return None
+    text = ctypes.create_string_buffer(80)
+    failed = library.nvmlSystemGetDriverVersion(text, len(text))
+    library.nvmlShutdown()
+    return None if failed else text.value.decode()
+
+
+def _probe_gpu(library, ordinal):
+    device, number = ctypes.c_int(), ctypes.c_int()
+    memory, name = ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    library.cuDeviceGet(ctypes.byref(device), ordinal)
+    library.cuDeviceGetName(name, len(name), device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
+        library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(number.value)
+    return {"name": name.value.decode(), "capability": tuple(capability), "memory": memory.value}
+
+
+# --- trying out, in a process of its own ------------------------------------------------------------------------------
+
+
+def _try_out(timeout=300):
+    """Run ``_trial`` in a new process and gather what it says, as far as it gets."""
+    found = {"imports": {}, "numba_cuda": None, "toolkit": {}, "backend": None, "kernel": None, "died": None}
+    command = [sys.executable, "-c", "from gpukit.doctor import _trial; _trial()"]
+    environment = {**os.environ, "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0", "MPLBACKEND": "Agg"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+        said, status = done.stdout, done.returncode
+        last_words = done.stderr.strip().splitlines()[-1:]
+    except subprocess.TimeoutExpired as error:
+        said, status, last_words = (error.stdout or b"").decode(), "timeout", [f"no answer within {timeout} s"]
+    step = "start"
+    for line in said.splitlines():
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        step = message.pop("step", step)
+        found["imports"].update(message.pop("imports", {}))
+        found.update(message)
+    if status:
+        found["died"] = {"step": step, "reason": " ".join(last_words) or f"ended by signal {-status}"}
+    return found
+
+
+def _trial():
+    """Import, choose the backend, run a kernel; say each step before it begins, for it may be the last."""
+    for module in MODULES:
+        _say(step=f"import {module}")
+        _say(imports={module: _error_of(lambda module=module: importlib.import_module(module))})
+    if importlib.util.find_spec("numba") and "numba.cuda" in sys.modules:
+        import numba.cuda
+
+        implementation = getattr(numba.cuda, "implementation", "Built-in")
+        _say(numba_cuda={"implementation": implementation, "simulator": bool(numba.cuda.config.ENABLE_CUDASIM)})
+        _say(step="find the CUDA pieces")
+        _say(toolkit=_probe_toolkit())
+    _say(step="choose the backend")
+    error = _error_of(lambda: importlib.import_module("gpukit.backend"))
+    if error:
+        _say(backend={"name": "none", "reason": error})
+        return
+    from gpukit import backend
+
+    _say(backend={"name": backend.NAME, "reason": backend.REASON}, step="run a kernel")
+    began = time.perf_counter()
+    error = _error_of(_run_kernel)
+    _say(kernel={"error": error, "seconds": time.perf_counter() - began, "where": backend.NAME})
+
+
+def _say(**message):
+    print(json.dumps(message), flush=True)
+
+
+def _error_of(action):
+    """What ``action`` raises, as one line; None if it raises nothing."""
+    try:
+        action()
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    return None
+
+
+def _probe_toolkit():
+    """Where numba-cuda finds its CUDA pieces: name to "path", "via" and "version" (each may be None)."""
+    pieces = {name: _locate(lambda name=name: _locate_library(name)) for name in ("nvvm", "nvrtc", "nvJitLink")}
+    pieces["libdevice"] = _locate(_locate_libdevice)
+    return pieces
+
+
+def _locate(action):
+    try:
+        return action()
+    except Exception:
+        return {"path": None, "via": None, "version": None}
+
+
+def _locate_library(name):
+    from cuda import pathfinder
+
+    library = pathfinder.load_nvidia_dynamic_lib(name)
+    asked = {"nvrtc": "nvrtcVersion", "nvJitLink": "nvJitLinkVersion"}.get(name)
+    version = None
+    if asked:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        if getattr(ctypes.CDLL(library.abs_path), asked)(ctypes.byref(major), ctypes.byref(minor)) == 0:
+            version = (major.value, minor.value)
+    return {"path": library.abs_path, "via": library.found_via, "version": version}
+
+
+def _locate_libdevice():
+    from numba.cuda import cuda_paths
+
+    found = cuda_paths._get_libdevice_path()
+    return {"path": found.info, "via": found.by if found.info else None, "version": None}
+
+
+def _run_kernel():
+    """Compile and launch a small kernel that needs libdevice too, and check what it computes."""
+    import math
+
+    import numpy as np
+
+    from gpukit.backend import cuda
+
+    @cuda.jit
+    def rotate(x, y):
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = math.sin(x[i]) + i
+
+    x = np.linspace(0, 1, 100)
+    y = np.zeros_like(x)
+    rotate[4, 32](x, y)
+    if not np.allclose(y, np.sin(x) + np.arange(x.size)):
+        raise AssertionError("the kernel ran, but its result is wrong")
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+def _judge_python(machine):
+    version = _numbers(machine["python"]["version"])
+    if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+        return
+    kind = "old" if version < OLDEST_PYTHON else "new"
+    supported = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}"
+    yield Problem(
+        f"Python {machine['python']['version']} is too {kind}, gpukit supports {supported}",
+        f"make clean && make notebooks PYTHON=python{_dotted(NEWEST_PYTHON)}",
+    )
+
+
+def _judge_environment(machine):
+    simulator = (machine["numba_cuda"] or {}).get("simulator")
+    if simulator:
+        by_variable = "NUMBA_ENABLE_CUDASIM" in machine["environment"]
+        yield Problem(
+            "Numba's own simulator is switched on and takes the place of the GPU and of gpukit's emulator",
+            "unset NUMBA_ENABLE_CUDASIM" if by_variable else "sed -i '/enable_cudasim/d' .numba_config.yaml",
+        )
+    asked = machine["environment"].get("GPUKIT_BACKEND")
+    if asked and machine["backend"] and machine["backend"]["name"] == "none":
+        yield Problem(f"the backend GPUKIT_BACKEND={asked} cannot be used", "unset GPUKIT_BACKEND")
+
+
+def _judge_packages(machine):
+    packages, imports, pip = machine["packages"], machine["imports"], _pip(machine)
+    broken = [module for module in MODULES if imports.get(module)]
+    if broken and _numbers(packages.get("numpy", "0")) >= FIRST_BAD_NUMPY and broken[0] in ("numba", "numba.cuda"):
+        what = f"NumPy {packages['numpy']} is too new for numba-cuda {packages.get('numba-cuda', '')}".rstrip()
+        yield Problem(what, f"{pip} install 'numpy<2.5'")
+        broken = [module for module in broken if not module.startswith("numba")]
+    if machine["numba_cuda"] and machine["numba_cuda"]["implementation"] != "NVIDIA":
+        force = "--force-reinstall --no-deps " if "numba-cuda" in packages else ""
+        what = "numba.cuda is the copy built into Numba, not NVIDIA's numba-cuda"
+        yield Problem(what, f"{pip} install {force}'{MODULES['numba.cuda']}'")
+    if "numpy" in broken:
+        broken = ["numpy"]  # the others fail because it does
+    elif "numba" in broken:
+        broken.remove("numba.cuda")
+    for module in broken:
+        yield _judge_opencv(machine) if module == "cv2" else _judge_import(machine, module)
+
+
+def _judge_import(machine, module):
+    requirement = MODULES[module]
+    installed = re.match(r"[\w-]+", requirement)[0] in machine["packages"]
+    what = f"{module} cannot be imported ({machine['imports'][module]})" if installed else f"{requirement} is not installed"
+    return Problem(what, f"{_pip(machine)} install {'--force-reinstall ' if installed else ''}'{requirement}'")
+
+
+def _judge_opencv(machine):
+    variants = [name for name in ("opencv-python", "opencv-python-headless") if name in machine["packages"]]
+    library = re.search(r"(lib[\w.+-]+): cannot open shared object", machine["imports"]["cv2"])
+    if not (library or len(variants) == 2):
+        return _judge_import(machine, "cv2")
+    if library:
+        what = f"OpenCV needs {library[1]}, which this system does not have; the headless build needs nothing"
+    else:
+        what = "opencv-python and opencv-python-headless overwrite each other's files"
+    pip = _pip(machine)
+    return Problem(what, f"{pip} uninstall -y {' '.join(variants)} && {pip} install opencv-python-headless")
+
+
+def _judge_driver(machine):
+    driver, cards, settings = machine["driver"], machine["pci"], machine["environment"]
+    if machine["gpus"]:
+        if not wheel_extra(driver, machine["gpus"]):
+            what = f"{_describe_driver(driver)} or the GPU is too old for numba-cuda, which needs CUDA 12"
+            yield Problem(what, _driver_command(machine), blocks=False)
+    elif driver["error"] == NO_DEVICE and settings.get("CUDA_VISIBLE_DEVICES") is not None:
+        yield Problem("CUDA_VISIBLE_DEVICES hides every GPU", "unset CUDA_VISIBLE_DEVICES", blocks=False)
+    elif driver["error"] in DRIVER_ERRORS:
+        yield Problem(*DRIVER_ERRORS[driver["error"]], blocks=False)
+    elif cards:
+        works = "finds no GPU" if driver["found"] else "is not there"
+        what = f"an NVIDIA card is on the PCI bus ({', '.join(cards)}), but the driver {works}"
+        yield Problem(what, _driver_command(machine), blocks=False)
+
+
+def _judge_toolkit(machine):
+    """A GPU with a driver is there: do the CUDA pieces fit it? Not asked where a kernel has run on it, or none is to."""
+    backend, kernel = machine["backend"] or {}, machine["kernel"] or {}
+    extra = wheel_extra(machine["driver"], machine["gpus"])
+    ran = kernel.get("where") == "gpu" and not kernel["error"]
+    if not extra or ran or machine["environment"].get("GPUKIT_BACKEND") == "emulator":
+        return
+    blocks = backend.get("name") == "gpu"
+    supported, missing = machine["driver"]["cuda"], [name for name, piece in machine["toolkit"].items() if not piece["path"]]
+    toolkit = machine["toolkit"].get("nvrtc", {}).get("version")
+    bindings = _numbers(machine["packages"].get("cuda-bindings", "0"))
+    if toolkit and toolkit[0] > int(extra[2:]):
+        what = f"the CUDA {_dotted(toolkit)} toolkit is too new for {_describe_driver(machine['driver'])}"
+        yield Problem(f"{what} (UNSUPPORTED_PTX_VERSION)", _install_extra(machine, extra), blocks)
+    elif missing:
+        yield Problem(f"CUDA pieces are missing ({', '.join(missing)})", _install_extra(machine, extra), blocks)
+    elif bindings[0] > supported[0]:
+        what = f"cuda-bindings {machine['packages']['cuda-bindings']} is too new for {_describe_driver(machine['driver'])}"
+        yield Problem(what, _install_extra(machine, extra), blocks)
+
+
+def _judge_kernel(machine):
+    kernel, died = machine["kernel"], machine["died"]
+    if died:
+        mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else "make clean && make notebooks"
+        yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", mend)
+    elif kernel is None:
+        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", "make clean && make notebooks")
+    elif kernel["error"] and "UNSUPPORTED_PTX_VERSION" in kernel["error"]:
+        what = "the CUDA toolkit makes PTX that is newer than the driver (UNSUPPORTED_PTX_VERSION)"
+        yield Problem(what, f"{_pip(machine)} install 'cuda-toolkit=={_dotted(machine['driver']['cuda'])}.*'")
+    elif kernel["error"]:
+        mend = "export GPUKIT_BACKEND=emulator" if kernel["where"] == "gpu" else "make clean && make notebooks"
+        yield Problem(f"a small kernel fails on the {kernel['where']} ({kernel['error']})", mend)
+
+
+def _pip(machine):
+    return f"{shlex.quote(_short(machine['python']['executable']))} -m pip"
+
+
+def _install_extra(machine, extra):
+    """The command that installs an extra. Wheels of CUDA 13 are found before those of CUDA 12, so they have to go first."""
+    pip = _pip(machine)
+    newer = [name for name in CUDA_13_WHEELS if name in machine["packages"]] if extra == "cu12" else []
+    return f"{pip} uninstall -y {' '.join(newer)} && {pip} install 'gpukit[{extra}]'" if newer else f"{pip} install 'gpukit[{extra}]'"
+
+
+def _driver_command(machine):
+    system = machine["system"]
+    if system["container"] and not machine["driver"]["found"]:
+        return "start the container with `docker run --gpus all`"
+    if "Ubuntu" in system["name"]:
+        return "sudo ubuntu-drivers install && sudo reboot"
+    return "sudo apt install nvidia-driver && sudo reboot"
+
+
+# --- describing -------------------------------------------------------------------------------------------------------
+
+
+def _numbers(version):
+    """The first two numbers of a version: "2.4.6" gives (2, 4)."""
+    found = re.findall(r"\d+", version)[:2]
+    return tuple(int(number) for number in found)
+
+
+def _dotted(version):
+    return ".".join(str(number) for number in version)
+
+
+def _short(path):
+    """A path as one would type it here: relative if it lies below the current folder."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _describe_gpus(machine):
+    lines = [
+        f"{gpu['name']}, compute capability {_dotted(gpu['capability'])}, {gpu['memory'] / 2**30:.1f} GiB"
+        for gpu in machine["gpus"]
+    ]
+    if not lines and machine["pci"]:
+        return f"none in reach, though the PCI bus has one ({', '.join(machine['pci'])})"
+    return "\n".join(lines) or "none"
+
+
+def _describe_driver(driver):
+    if not driver["found"]:
+        return "none"
+    cuda = f", for CUDA up to {_dotted(driver['cuda'])}" if driver["cuda"] else ""
+    error = f", cuInit fails with error {driver['error']}" if driver["error"] else ""
+    return f"NVIDIA driver {driver['version'] or 'of unknown version'}{cuda}{error}"
+
+
+def _describe_toolkit(toolkit):
+    if not any(piece["path"] for piece in toolkit.values()):
+        return "no toolkit"
+    lines = []
+    for name, piece in toolkit.items():
+        version = f" {_dotted(piece['version'])}" if piece["version"] else ""
+        lines.append(f"{name}{version}: {piece['path']} ({piece['via']})" if piece["path"] else f"{name}: not found")
+    return "\n".join(lines)
+
+
+def _describe_kernel(kernel):
+    if kernel is None:
+        return "not tried"
+    if kernel["error"]:
+        return f"fails on the {kernel['where']}: {kernel['error']}"
+    return f"compiled, launched on the {kernel['where']} and checked in {kernel['seconds']:.1f} s"

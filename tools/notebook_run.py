@@ -1,0 +1,211 @@
+"""Run notebooks in a fresh kernel of this very Python, and record their outputs."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from notebook_text import ROOT, read_notebook, write_notebook
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+PACKAGES = ("numba", "numba-cuda", "numpy", "matplotlib", "opencv-python", "opencv-python-headless", "nbconvert")
+VARIABLES = ("GPUKIT_", "NUMBA_", "CUDA_")
+
+
+class NotebookError(Exception):
+    """A cell failed. The message names the notebook and the cell, and shows the cell's source and the error."""
+
+    def __init__(self, name, number, source, reason):
+        shown = "\n".join(f"    | {line}" for line in source.strip().splitlines())
+        super().__init__(f"{name}: code cell {number} failed\n{shown}\n{reason}")
+
+
+@dataclass
+class Result:
+    """What is known of one run: the digest of all that went into it, its time in seconds, where and when it ran."""
+
+    digest: str
+    seconds: float
+    device: str
+    date: str
+
+    @classmethod
+    def load(cls, path):
+        """The result stored in ``path``; None if there is none that can be read."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def save(self, path):
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+def execute(notebook, name, folder, timeout=600):
+    """Run all cells of ``notebook`` in place, in a fresh kernel whose working directory is ``folder``.
+
+    Parameters
+    ----------
+    notebook : nbformat.NotebookNode
+        Its outputs are replaced, up to and including a cell that fails.
+    name : str
+        What to call it in an error.
+    timeout : float
+        Seconds that one cell may take.
+
+    Raises
+    ------
+    NotebookError
+        A cell raised, took too long, or took the kernel with it.
+    """
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    begun = []
+    # With no folder to look in, "python3" is the kernel of this interpreter, whatever a user has registered under that name.
+    specs = KernelSpecManager(kernel_dirs=[])
+    client = NotebookClient(
+        notebook,
+        km=AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs),
+        timeout=timeout,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_start=lambda cell, cell_index: begun.append(cell_index),
+    )
+    with tempfile.TemporaryDirectory() as settings:
+        try:
+            client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": settings})
+        except CellExecutionError as error:
+            reason = ANSI.sub("", error.traceback).rstrip()
+        except CellTimeoutError:
+            reason = f"TimeoutError: the cell ran for more than {timeout:g} s"
+        except DeadKernelError:
+            reason = "DeadKernelError: the kernel died while it ran the cell"
+        else:
+            return
+    cell = notebook.cells[begun[-1]]
+    number = sum(notebook.cells[index].cell_type == "code" for index in range(begun[-1] + 1))
+    raise NotebookError(name, number, cell.source, reason)
+
+
+def digest(notebook):
+    """A digest of all that decides what a notebook shows: its cells, the package, the data, these tools, versions, settings."""
+    found = hashlib.sha256(json.dumps([[cell.cell_type, cell.source] for cell in notebook.cells]).encode())
+    for folder, pattern in (("gpukit", "*.py"), ("data", "*"), ("tools", "*")):
+        for path in sorted((ROOT / folder).rglob(pattern)):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    found.update(repr([platform.python_version(), *map(_version, PACKAGES)]).encode())
+    found.update(repr(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES))).encode())
+    driver = Path("/proc/driver/nvidia/version")
+    found.update(driver.read_bytes() if driver.exists() else b"")
+    return found.hexdigest()
+
+
+def run(path, build, device, timeout=600):
+    """Run one notebook; its outputs go to ``build/notebooks``, the notebook itself stays as it is.
+
+    Returns
+    -------
+    Result
+        Also stored beside the outputs.
+
+    Raises
+    ------
+    NotebookError
+        After the outputs up to the failing cell have been written.
+    """
+    notebook = read_notebook(path)
+    (build / "notebooks").mkdir(parents=True, exist_ok=True)
+    stored = result_path(path, build)
+    stored.unlink(missing_ok=True)
+    key = digest(notebook)
+    began = time.perf_counter()
+    try:
+        execute(notebook, path.stem, path.parent, timeout)
+    finally:
+        write_notebook(notebook, output_path(path, build))
+    seconds = time.perf_counter() - began
+    result = Result(key, round(seconds, 1), device, datetime.date.today().isoformat())
+    result.save(stored)
+    return result
+
+
+def output_path(path, build):
+    """Where the outputs of the notebook ``path`` go."""
+    return build / "notebooks" / path.name
+
+
+def result_path(path, build):
+    """Where the result of the notebook ``path`` is stored."""
+    return build / "notebooks" / f"{path.stem}.json"
+
+
+def up_to_date(path, build):
+    """The stored result of a notebook if nothing that went into it has changed since; otherwise None."""
+    result = Result.load(result_path(path, build))
+    if result is None or result.digest != digest(read_notebook(path)) or not output_path(path, build).exists():
+        return None
+    return result
+
+
+def record(path, timeout=600):
+    """Run one notebook and store its outputs in it, without what belongs to this machine or this run alone.
+
+    Raises
+    ------
+    NotebookError
+        The file is then left as it was.
+    """
+    notebook = read_notebook(path)
+    execute(notebook, path.stem, path.parent, timeout)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            _scrub(output)
+    write_notebook(notebook, path)
+
+
+def device_line():
+    """One line that says where kernels run. Asked in a process of its own, which takes its memory on the GPU with it."""
+    command = [sys.executable, "-c", "from gpukit.doctor import device_line; print(device_line())"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1]
+        sys.exit(f"gpukit finds no place to run kernels ({reason}); `{sys.executable} -m gpukit doctor` says how to mend it")
+    return done.stdout.strip()
+
+
+def scrub_text(text):
+    """Text without paths of this machine, and without addresses that differ from run to run."""
+    text = re.sub(r"[^\s'\"<>(]*/ipykernel_\d+/\d+\.py", "<cell>", text)
+    text = re.sub(r"[^\s'\"<>(]*/site-packages/", "site-packages/", text)
+    text = text.replace(f"{ROOT}/", "").replace(str(ROOT), ".").replace(str(Path.home()), "~")
+    return re.sub(r"\bat 0x[0-9a-fA-F]+", "at 0x...", text)
+
+
+def _scrub(output):
+    output.get("metadata", {}).clear()
+    if "text" in output:
+        output["text"] = scrub_text(output["text"])
+    for kind, content in output.get("data", {}).items():
+        if isinstance(content, str) and not (kind.startswith("image/") and kind != "image/svg+xml"):
+            output["data"][kind] = scrub_text(content)
+
+
+def _version(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
