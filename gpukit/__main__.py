@@ -6,7 +6,8 @@ import sys
 
 def main(argv=None):
     """Run one command of ``gpukit``; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit", description="GPU programming with Numba, with a GPU or without one.")
+    text = "GPU programming with Numba, with a GPU or without one."
+    parser = argparse.ArgumentParser(prog="gpukit", description=text)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     text = "say what this machine has, what is wrong with it, and the command that mends it"

@@ -28,8 +28,8 @@ VARIABLES = re.compile(
 )
 PACKAGES = (
     "gpukit", "numba", "numba-cuda", "llvmlite", "numpy", "matplotlib", "opencv-python", "opencv-python-headless",
-    "jupyter", "jupyterlab", "ipykernel", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "torch",
-    "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime",
+    "jupyter", "jupyterlab", "ipykernel", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cupy-cuda12x",
+    "cupy-cuda13x", "torch", "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime",
 )  # fmt: skip
 # What gpukit imports, and the requirement that brings it.
 MODULES = {
@@ -45,6 +45,7 @@ DRIVER_ERRORS = {
     999: ("the driver does not start; its memory module may not be loaded", "sudo nvidia-modprobe -u -c=0"),
 }
 NO_DEVICE = 100
+TRIAL = "from gpukit.doctor import _trial; _trial()"
 NVIDIA_VENDOR = "0x10de"
 
 
@@ -97,7 +98,8 @@ def probe_driver():
     -------
     (dict, list of dict)
         The driver: "found" (bool), "error" (code of cuInit, 0 if it works), "cuda" (newest CUDA version it supports, as
-        (major, minor), or None), "version" (str or None). The GPUs: "name", "capability" (major, minor), "memory" (bytes).
+        (major, minor), or None), "version" (str or None). The GPUs: "name", "capability" (major, minor), "memory" (in
+        bytes).
     """
     driver = {"found": False, "error": 0, "cuda": None, "version": None}
     library = _load("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
@@ -268,7 +270,7 @@ def _probe_gpu(library, ordinal):
 def _try_out(timeout=300):
     """Run ``_trial`` in a new process and gather what it says, as far as it gets."""
     found = {"imports": {}, "numba_cuda": None, "toolkit": {}, "backend": None, "kernel": None, "died": None}
-    command = [sys.executable, "-c", "from gpukit.doctor import _trial; _trial()"]
+    command = [sys.executable, "-c", TRIAL]
     environment = {**os.environ, "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0", "MPLBACKEND": "Agg"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
@@ -393,7 +395,7 @@ def _judge_python(machine):
     supported = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}"
     yield Problem(
         f"Python {machine['python']['version']} is too {kind}, gpukit supports {supported}",
-        f"make clean && make notebooks PYTHON=python{_dotted(NEWEST_PYTHON)}",
+        f"make distclean && make notebooks PYTHON=python{_dotted(NEWEST_PYTHON)}",
     )
 
 
@@ -432,8 +434,10 @@ def _judge_packages(machine):
 def _judge_import(machine, module):
     requirement = MODULES[module]
     installed = re.match(r"[\w-]+", requirement)[0] in machine["packages"]
-    what = f"{module} cannot be imported ({machine['imports'][module]})" if installed else f"{requirement} is not installed"
-    return Problem(what, f"{_pip(machine)} install {'--force-reinstall ' if installed else ''}'{requirement}'")
+    if installed:
+        what = f"{module} cannot be imported ({machine['imports'][module]})"
+        return Problem(what, f"{_pip(machine)} install --force-reinstall '{requirement}'")
+    return Problem(f"{requirement} is not installed", f"{_pip(machine)} install '{requirement}'")
 
 
 def _judge_opencv(machine):
@@ -466,38 +470,43 @@ def _judge_driver(machine):
 
 
 def _judge_toolkit(machine):
-    """A GPU with a driver is there: do the CUDA pieces fit it? Not asked where a kernel has run on it, or none is to."""
+    """Do the CUDA pieces fit the GPU and its driver? Not asked where a kernel has run on it, or where none is to."""
     backend, kernel = machine["backend"] or {}, machine["kernel"] or {}
     extra = wheel_extra(machine["driver"], machine["gpus"])
     ran = kernel.get("where") == "gpu" and not kernel["error"]
     if not extra or ran or machine["environment"].get("GPUKIT_BACKEND") == "emulator":
         return
     blocks = backend.get("name") == "gpu"
-    supported, missing = machine["driver"]["cuda"], [name for name, piece in machine["toolkit"].items() if not piece["path"]]
+    newest = int(extra.removeprefix("cu"))
+    missing = [name for name, piece in machine["toolkit"].items() if not piece["path"]]
     toolkit = machine["toolkit"].get("nvrtc", {}).get("version")
-    bindings = _numbers(machine["packages"].get("cuda-bindings", "0"))
-    if toolkit and toolkit[0] > int(extra[2:]):
-        what = f"the CUDA {_dotted(toolkit)} toolkit is too new for {_describe_driver(machine['driver'])}"
-        yield Problem(f"{what} (UNSUPPORTED_PTX_VERSION)", _install_extra(machine, extra), blocks)
+    bindings = machine["packages"].get("cuda-bindings", "0")
+    partner = f"{machine['gpus'][0]['name']} with {_describe_driver(machine['driver'])}"
+    if toolkit and toolkit[0] > newest:
+        what = f"the CUDA {_dotted(toolkit)} toolkit is too new for the {partner} (UNSUPPORTED_PTX_VERSION)"
     elif missing:
-        yield Problem(f"CUDA pieces are missing ({', '.join(missing)})", _install_extra(machine, extra), blocks)
-    elif bindings[0] > supported[0]:
-        what = f"cuda-bindings {machine['packages']['cuda-bindings']} is too new for {_describe_driver(machine['driver'])}"
-        yield Problem(what, _install_extra(machine, extra), blocks)
+        what = f"CUDA pieces that numba-cuda needs are missing ({', '.join(missing)})"
+    elif _numbers(bindings)[0] > newest:
+        what = f"cuda-bindings {bindings} is too new for the {partner}"
+    else:
+        return
+    yield Problem(what, _install_extra(machine, extra), blocks)
 
 
 def _judge_kernel(machine):
     kernel, died = machine["kernel"], machine["died"]
     if died:
-        mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else "make clean && make notebooks"
+        mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else "make distclean && make notebooks"
         yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", mend)
     elif kernel is None:
-        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", "make clean && make notebooks")
+        yield Problem(
+            f"gpukit cannot choose a backend ({machine['backend']['reason']})", "make distclean && make notebooks"
+        )
     elif kernel["error"] and "UNSUPPORTED_PTX_VERSION" in kernel["error"]:
         what = "the CUDA toolkit makes PTX that is newer than the driver (UNSUPPORTED_PTX_VERSION)"
         yield Problem(what, f"{_pip(machine)} install 'cuda-toolkit=={_dotted(machine['driver']['cuda'])}.*'")
     elif kernel["error"]:
-        mend = "export GPUKIT_BACKEND=emulator" if kernel["where"] == "gpu" else "make clean && make notebooks"
+        mend = "export GPUKIT_BACKEND=emulator" if kernel["where"] == "gpu" else "make distclean && make notebooks"
         yield Problem(f"a small kernel fails on the {kernel['where']} ({kernel['error']})", mend)
 
 
@@ -506,10 +515,12 @@ def _pip(machine):
 
 
 def _install_extra(machine, extra):
-    """The command that installs an extra. Wheels of CUDA 13 are found before those of CUDA 12, so they have to go first."""
-    pip = _pip(machine)
-    newer = [name for name in CUDA_13_WHEELS if name in machine["packages"]] if extra == "cu12" else []
-    return f"{pip} uninstall -y {' '.join(newer)} && {pip} install 'gpukit[{extra}]'" if newer else f"{pip} install 'gpukit[{extra}]'"
+    """The command that installs an extra. Wheels of CUDA 13 are found before those of CUDA 12: they go first."""
+    command = f"{_pip(machine)} install 'gpukit[{extra}]'"
+    newer = [name for name in CUDA_13_WHEELS if name in machine["packages"]]
+    if extra == "cu13" or not newer:
+        return command
+    return f"{_pip(machine)} uninstall -y {' '.join(newer)} && {command}"
 
 
 def _driver_command(machine):

@@ -73,22 +73,25 @@ def execute(notebook, name, folder, timeout=600):
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     begun = []
-    # With no folder to look in, "python3" is the kernel of this interpreter, whatever a user has registered under that name.
+    # With no folder to look in, "python3" is this interpreter's kernel, whatever a user has registered by that name.
     specs = KernelSpecManager(kernel_dirs=[])
-    client = NotebookClient(
-        notebook,
-        km=AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs),
-        timeout=timeout,
-        record_timing=False,
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(folder)}},
-        on_cell_start=lambda cell, cell_index: begun.append(cell_index),
-    )
-    with tempfile.TemporaryDirectory() as settings:
+    with tempfile.TemporaryDirectory() as private:
+        files = {"transport": "ipc", "connection_file": f"{private}/kernel.json"}
+        client = NotebookClient(
+            notebook,
+            km=AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs, **files),
+            timeout=timeout,
+            record_timing=False,
+            coalesce_streams=True,
+            shutdown_kernel="immediate",
+            resources={"metadata": {"path": str(folder)}},
+            on_cell_start=lambda cell, cell_index: begun.append(cell_index),
+        )
         try:
-            client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": settings})
-        except CellExecutionError as error:
-            reason = ANSI.sub("", error.traceback).rstrip()
+            client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": private})
+        except CellExecutionError:
+            failed = [output for output in notebook.cells[begun[-1]].outputs if output.output_type == "error"]
+            reason = ANSI.sub("", "\n".join(failed[-1].traceback))
         except CellTimeoutError:
             reason = f"TimeoutError: the cell ran for more than {timeout:g} s"
         except DeadKernelError:
@@ -101,7 +104,7 @@ def execute(notebook, name, folder, timeout=600):
 
 
 def digest(notebook):
-    """A digest of all that decides what a notebook shows: its cells, the package, the data, these tools, versions, settings."""
+    """A digest of what decides what a notebook shows: its cells, package, data, these tools, versions, settings."""
     found = hashlib.sha256(json.dumps([[cell.cell_type, cell.source] for cell in notebook.cells]).encode())
     for folder, pattern in (("gpukit", "*.py"), ("data", "*"), ("tools", "*")):
         for path in sorted((ROOT / folder).rglob(pattern)):
@@ -178,12 +181,12 @@ def record(path, timeout=600):
 
 
 def device_line():
-    """One line that says where kernels run. Asked in a process of its own, which takes its memory on the GPU with it."""
+    """One line that says where kernels run. Asked in a process of its own, whose memory on the GPU ends with it."""
     command = [sys.executable, "-c", "from gpukit.doctor import device_line; print(device_line())"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1]
-        sys.exit(f"gpukit finds no place to run kernels ({reason}); `{sys.executable} -m gpukit doctor` says how to mend it")
+        sys.exit(f"gpukit has no place to run kernels ({reason}); `{sys.executable} -m gpukit doctor` says what to do")
     return done.stdout.strip()
 
 

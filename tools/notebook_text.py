@@ -1,18 +1,26 @@
-"""Text and notebook: ``notebooks/text/*.py`` (py:percent) are the sources, ``notebooks/*.ipynb`` carry the same cells with their outputs."""
+"""The notebooks and their text.
+
+``notebooks/text/*.py`` (py:percent) are the sources; ``notebooks/*.ipynb`` hold the same cells with their outputs.
+"""
 
 import hashlib
 from pathlib import Path
 
-import jupytext
 import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 
-# All that a committed notebook says about its kernel: nothing here changes from one machine, or one Python, to the next.
+# All that a committed notebook says about its kernel: the same on every machine and with every Python.
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python", "version": "3", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"},
+    "language_info": {
+        "name": "python",
+        "version": "3",
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "pygments_lexer": "ipython3",
+    },
 }
 
 
@@ -28,6 +36,8 @@ def notebooks(folder=NOTEBOOKS):
 
 def read_text(path):
     """The notebook that a py:percent file describes: sources, cell types and cell metadata; no outputs."""
+    import jupytext
+
     return _normal(jupytext.read(path, fmt="py:percent"))
 
 
@@ -52,7 +62,7 @@ def write_notebook(notebook, path):
 
 
 def sync(path):
-    """Refresh the notebook of one text source. A cell whose source is unchanged keeps its outputs; a changed one loses them.
+    """Refresh the notebook of one text source: cells whose source is unchanged keep their outputs, others lose them.
 
     Returns
     -------
@@ -67,7 +77,7 @@ def sync(path):
 
 
 def _keep_outputs(notebook, old):
-    """Give each code cell the outputs of the old cell with the same source. (jupytext's own rule also keeps those of an edited cell.)"""
+    """Give code cells the outputs of the old cell with the same source; jupytext's rule keeps an edited cell's too."""
     known = {}
     for cell in old.cells:
         if cell.cell_type == "code":
@@ -79,7 +89,7 @@ def _keep_outputs(notebook, old):
 
 
 def _normal(notebook):
-    """Fix what would differ from run to run: the kernel's description, cell ids, execution times, and text split into lines."""
+    """Fix what would differ from run to run: the kernel's description, cell ids, execution times."""
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen = {}

@@ -9,21 +9,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(argv=None):
-    """Run one command; returns the exit status: 0 if all went well, 1 if a notebook failed."""
+    """Run one command; returns 0 if all went well, 1 if a notebook failed."""
     parser = argparse.ArgumentParser(prog="tools/notebooks.py", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ROOT / "notebooks", help="where the notebooks are (default: notebooks)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "notebooks", help="where they are (default: notebooks)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("sync", help="refresh notebooks/*.ipynb from notebooks/text/*.py; a changed cell loses its outputs")
+    text = "refresh notebooks/*.ipynb from notebooks/text/*.py; a changed cell loses its outputs"
+    command = commands.add_parser("sync", help=text)
     command.set_defaults(do=sync)
 
-    command = commands.add_parser("run", help="run notebooks and write HTML pages; the notebooks themselves stay as they are")
-    command.add_argument("--build", type=Path, default=ROOT / "build", help="folder for outputs and pages (default: build)")
+    text = "run notebooks and write HTML pages; the notebooks themselves stay as they are"
+    command = commands.add_parser("run", help=text)
+    command.add_argument("--build", type=Path, default=ROOT / "build", help="where the pages go (default: build)")
     command.add_argument("--force", action="store_true", help="also run what is up to date")
     command.set_defaults(do=run)
     _add_common(command)
 
-    command = commands.add_parser("record", help="sync, run, and store the outputs in notebooks/*.ipynb, to be committed")
+    text = "sync, run, and store the outputs in notebooks/*.ipynb, to be committed"
+    command = commands.add_parser("record", help=text)
     command.set_defaults(do=record)
     _add_common(command)
 
@@ -70,7 +73,7 @@ def record(arguments):
 
 
 def _add_common(command):
-    command.add_argument("names", nargs="*", metavar="NAME", help="how names of notebooks begin, such as 01 (default: all)")
+    command.add_argument("names", nargs="*", metavar="NAME", help="how its name begins, such as 01 (default: all)")
     command.add_argument("--timeout", type=float, default=600, help="seconds that one cell may take (default: 600)")
 
 

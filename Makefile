@@ -1,0 +1,61 @@
+# `make` alone says what there is.
+#   PYTHON=python3.12   the Python to build the environment with (3.11 to 3.13)
+#   EXTRA=cu12          the CUDA wheels to install: cu12, cu13, none (default: what the NVIDIA driver takes)
+#   VENV=.venv          the folder of the environment
+#   ONLY="01 02"        the notebooks to run, by the beginning of their names (default: all)
+#   FORCE=1             also run the notebooks that are up to date
+#   ARGS="-k matmul"    more arguments for pytest, or for JupyterLab
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRA ?= auto
+BIN = $(VENV)/bin
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help env notebooks lab test lint sync record doctor clean distclean
+
+help:
+	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
+	@echo 'make lab         open the notebooks in JupyterLab'
+	@echo 'make test        run the tests'
+	@echo 'make doctor      say what this machine has, what is wrong with it, and how to mend it'
+	@echo
+	@echo 'make lint        check the style of the code'
+	@echo 'make sync        refresh notebooks/*.ipynb from notebooks/text/*.py'
+	@echo 'make record      sync, run, and store the outputs in notebooks/*.ipynb, to be committed'
+	@echo 'make clean       remove what was built; make distclean: the environment too'
+	@echo
+	@sed -n 's/^#   /  /p' Makefile
+
+# A Python named by the user is taken; otherwise that of the environment stays, or one that will do is looked for.
+env:
+	@command -v $(PYTHON) >/dev/null || { echo 'there is no $(PYTHON) here: sudo apt install python3-venv' >&2; exit 1; }
+	@$(PYTHON) tools/environment.py --venv $(VENV) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(PYTHON))
+
+notebooks: env
+	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(ONLY)
+
+lab: env
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
+
+test: env
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: env
+	@$(BIN)/ruff check .
+
+sync: env
+	@$(BIN)/python tools/notebooks.py sync
+
+record: env
+	@$(BIN)/python tools/notebooks.py record $(ONLY)
+
+doctor: env
+	@$(BIN)/python -m gpukit doctor
+
+clean:
+	rm -rf build .pytest_cache .ruff_cache .hypothesis gpukit.egg-info
+	find gpukit tests tools notebooks -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,212 @@
+"""The notebooks as committed, and the tools that make them. `make notebooks` is what runs all of them."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+import notebook_pages
+import notebook_run
+import notebook_text
+import pytest
+
+import notebooks
+
+COMMITTED = notebook_text.notebooks()
+TEXTS = notebook_text.texts()
+# Folders of the machine a notebook was recorded on, and addresses that change from run to run.
+MACHINE = re.compile(r"(?<![\w.~/-])/(root|home|Users|tmp|work\w*|mnt|opt|usr|var|data)/[\w.-]+|\bat 0x[0-9a-f]{6,}")
+
+
+def by_name(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
+
+
+def words(output):
+    """All text in an output; pictures, whose letters are data, are left out."""
+    found = [output.get("text", ""), output.get("ename", ""), *output.get("traceback", [])]
+    for kind, content in output.get("data", {}).items():
+        if kind == "image/svg+xml" or not kind.startswith("image/"):
+            found.append(content if isinstance(content, str) else json.dumps(content))
+    return "\n".join(found)
+
+
+def test_names_count_up_from_00():
+    assert [path.stem[:3] for path in TEXTS] == [f"{number:02d}_" for number in range(len(TEXTS))]
+    assert [path.stem for path in COMMITTED] == [path.stem for path in TEXTS]
+    assert TEXTS
+
+
+@by_name(TEXTS)
+def test_notebook_agrees_with_its_text(path):
+    notebook = notebook_text.read_notebook(path.parent.parent / f"{path.stem}.ipynb")
+    text = notebook_text.read_text(path)
+    advice = "run `make sync` after a change of the text; a change made in Jupyter has to go into the text first"
+    assert [(c.cell_type, c.source) for c in notebook.cells] == [(c.cell_type, c.source) for c in text.cells], advice
+    assert [c.metadata for c in notebook.cells] == [c.metadata for c in text.cells], advice
+
+
+@by_name(COMMITTED)
+def test_notebook_is_as_the_tools_write_it(path, tmp_path):
+    nbformat.validate(notebook_text.read_notebook(path))
+    copy = Path(shutil.copy(path, tmp_path))
+    assert not notebook_text.write_notebook(notebook_text.read_notebook(copy), copy), "run `make sync`"
+
+
+@by_name(COMMITTED)
+def test_every_cell_was_run_in_order_and_without_error(path):
+    cells = [cell for cell in notebook_text.read_notebook(path).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make record`"
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert outputs
+    assert not [words(output) for output in outputs if output.output_type == "error"]
+    assert not [words(output) for output in outputs if output.get("name") == "stderr"]
+
+
+@by_name(COMMITTED)
+def test_cells_that_show_something_have_an_output(path):
+    for cell in notebook_text.read_notebook(path).cells:
+        if cell.cell_type == "code" and re.match(r"(print|display)\(|[\w.]+$", cell.source.strip().splitlines()[-1]):
+            assert cell.outputs, f"no output below {cell.source!r}: run `make record`"
+
+
+@by_name(COMMITTED)
+def test_nothing_of_a_machine_in_sources_or_outputs(path):
+    for cell in notebook_text.read_notebook(path).cells:
+        for text in [cell.source, *map(words, cell.get("outputs", []))]:
+            assert not MACHINE.search(text), f"{MACHINE.search(text)[0]} in cell {cell.source[:60]!r}"
+
+
+@by_name(COMMITTED)
+def test_opens_with_what_it_offers_and_asks(path):
+    cells = notebook_text.read_notebook(path).cells
+    assert cells[0].cell_type == "markdown"
+    title, summary = notebook_pages.heading(notebook_text.read_notebook(path))
+    assert title
+    assert summary, "the first sentence below the title is the summary in the index"
+    opening = "\n".join(cell.source for cell in cells[:3] if cell.cell_type == "markdown").lower()
+    assert "you will be able to" in opening
+    assert "need" in opening
+    assert re.search(r"\d+ minutes", opening)
+
+
+# The tools, on notebooks made for the purpose.
+
+GOOD = """# %% [markdown]
+# # A *good* one
+#
+# It works, as [the next](01_bad.ipynb) does not. More of it.
+
+# %%
+import os
+print("hello from", os.getcwd())
+
+# %%
+object()
+"""
+BAD = """# %% [markdown]
+# # Bad
+
+# %%
+numerator = 1
+
+# %%
+ratio = numerator / 0
+print(ratio)
+"""
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A folder with two notebooks made from their texts; the second one fails in its second cell."""
+    (tmp_path / "text").mkdir()
+    for name, source in (("00_good", GOOD), ("01_bad", BAD)):
+        (tmp_path / "text" / f"{name}.py").write_text(source)
+        notebook_text.sync(tmp_path / "text" / f"{name}.py")
+    return tmp_path
+
+
+@pytest.fixture
+def run(course, monkeypatch, capsys):
+    """Run the tool on the folder; gives back its exit status and what it printed."""
+    monkeypatch.setattr(notebook_run, "device_line", lambda: "a device of the test")
+
+    def _run(command, *options):
+        status = notebooks.main(["--folder", str(course), command, *options])
+        return status, capsys.readouterr().out
+
+    return _run
+
+
+def test_run_names_what_fails_shows_it_and_leaves_the_notebooks(course, run):
+    before = {path: path.read_bytes() for path in course.glob("*.ipynb")}
+    build = course / "build"
+    status, said = run("run", "--build", str(build))
+    assert status == 1
+    assert re.search(r"^00_good \.\.\. \d+\.\d s$", said, re.MULTILINE)
+    assert "01_bad: code cell 2 failed\n    | ratio = numerator / 0\n" in said
+    assert "ZeroDivisionError: division by zero" in said
+    assert said.endswith("1 of 2 notebooks failed: 01_bad\n")
+    assert {path: path.read_bytes() for path in course.glob("*.ipynb")} == before
+
+    good, bad, index = ((build / f"{name}.html").read_text() for name in ("00_good", "01_bad", "index"))
+    assert f"hello from {course}" in good
+    assert 'href="01_bad.html"' in good
+    assert "Run on a device of the test" in good
+    assert "ZeroDivisionError" in bad
+    assert "A good one" in index
+    assert "It works, as the next does not.<" in index
+    assert "failed" in index
+
+    status, said = run("run", "--build", str(build))
+    assert status == 1
+    assert "00_good ... up to date" in said
+    assert "01_bad ... FAILED" in said
+    (course / "text" / "00_good.py").write_text(GOOD + "\n# %%\nprint('changed')\n")
+    run("sync")
+    status, said = run("run", "--build", str(build), "00")
+    assert status == 0
+    assert "up to date" not in said
+    assert "changed" in (build / "00_good.html").read_text()
+
+
+def test_a_kernel_that_dies_and_a_cell_that_hangs_are_named(tmp_path):
+    for source, timeout, reason in (
+        ("import os; os._exit(1)", 60, "DeadKernel"),
+        ("while True: pass", 1, "TimeoutError"),
+    ):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+        with pytest.raises(notebook_run.NotebookError, match=rf"x: code cell 1 failed(.|\n)*{reason}"):
+            notebook_run.execute(notebook, "x", tmp_path, timeout)
+
+
+def test_record_stores_outputs_without_the_machine(course, run, monkeypatch):
+    monkeypatch.setattr(notebook_run, "ROOT", course)
+    status, _ = run("record", "00")
+    assert status == 0
+    path = course / "00_good.ipynb"
+    first = path.read_bytes()
+    printed, shown = (cell.outputs[0] for cell in notebook_text.read_notebook(path).cells[1:])
+    assert printed.text == "hello from .\n"
+    assert shown.data["text/plain"] == "<object at 0x...>"
+    run("record", "00")
+    assert path.read_bytes() == first
+
+
+def test_sync_keeps_outputs_of_unchanged_cells_only(course, run):
+    run("record", "00")
+    (course / "text" / "00_good.py").write_text(GOOD.replace("object()", "object"))
+    run("sync")
+    kept, changed = notebook_text.read_notebook(course / "00_good.ipynb").cells[1:]
+    assert kept.outputs
+    assert kept.execution_count == 1
+    assert not changed.outputs
+    assert changed.execution_count is None
+
+
+def test_recorded_text_loses_paths_and_addresses():
+    site = os.path.dirname(os.path.dirname(nbformat.__file__))
+    said = f"{site}/numba/x.py:3: Warning\n/tmp/ipykernel_12/345.py:1 at {notebook_text.ROOT}/gpukit/y.py <f at 0x7fab>"
+    assert notebook_run.scrub_text(said) == "site-packages/numba/x.py:3: Warning\n<cell>:1 at gpukit/y.py <f at 0x...>"
