@@ -1,0 +1,219 @@
+"""Scalar operations with the device's results, for NumPy scalars and arrays of lanes alike.
+
+Only what a plain NumPy operator does not already do as the device does it stands here.
+"""
+
+import math
+
+import numpy as np
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def select(condition, if_true, if_false):
+    """``if_true if condition else if_false`` by lane; both are values."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, if_true, if_false)
+    return if_true if condition else if_false
+
+
+def float_to_int(value, dtype):
+    """Truncate towards zero and saturate at the ends of the integer type, NaN to 0: what the device's cvt does.
+
+    Types of less than 32 bits are converted to 32 bits first and then wrap.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.itemsize < 4:
+        return float_to_int(value, np.int32 if dtype.kind == "i" else np.uint32).astype(dtype)
+    value = np.asarray(value)
+    if value.dtype == np.float16:
+        value = value.astype(np.float32)
+    limits = np.iinfo(dtype)
+    # The largest integer is not a float of the same width: compare with the power of two above it.
+    top = value.dtype.type(2.0) ** (dtype.itemsize * 8 - (dtype.kind == "i"))
+    inside = np.where((value > limits.min - 1.0 if dtype.itemsize == 4 else value >= limits.min) & (value < top), value, 0)
+    result = np.trunc(inside).astype(dtype)
+    result = np.where(value >= top, dtype.type(limits.max), result)
+    result = np.where(value <= limits.min, dtype.type(limits.min), result)
+    return result if result.ndim else result[()]
+
+
+def to_index(value):
+    """A uint64 index as int64, without wrapping to a negative one."""
+    return np.minimum(value, np.uint64(1 << 62)).astype(np.int64)
+
+
+def power_int(base, exponent):
+    """``base ** exponent`` for integers of one type, as Numba computes it: by squaring, wrapping; 0 ** negative is the smallest integer."""
+    base, exponent = np.broadcast_arrays(base, exponent)
+    dtype = base.dtype
+    left = np.abs(exponent) if exponent.dtype.kind == "i" else exponent.copy()
+    result, square = np.ones(base.shape, dtype), base.copy()
+    while (left != 0).any():
+        result = np.where(left & left.dtype.type(1), result * square, result)
+        square = square * square
+        left = left >> left.dtype.type(1)
+    negative = exponent < 0
+    if negative.any():
+        one = (base == 1) | (base == dtype.type(-1) if dtype.kind == "i" else False)
+        inverse = np.where(one, result, dtype.type(0))
+        inverse = np.where(base == 0, np.array(-1 << (dtype.itemsize * 8 - 1), np.int64).astype(dtype), inverse)
+        result = np.where(negative, inverse, result)
+    return result if result.ndim else result[()]
+
+
+def power_float_int(base, exponent):
+    """A float to a variable integer power, by squaring in the float's type."""
+    base, exponent = np.broadcast_arrays(base, exponent)
+    left = np.abs(exponent)
+    result, square = np.ones(base.shape, base.dtype), base.copy()
+    while (left != 0).any():
+        result = np.where(left & left.dtype.type(1), result * square, result)
+        square = square * square
+        left = left >> left.dtype.type(1)
+    result = np.where(exponent < 0, base.dtype.type(1) / result, result)
+    return result if result.ndim else result[()]
+
+
+def power_constant(base, exponent):
+    """A value to a constant integer power, with the multiplications in Numba's order."""
+    one = base.dtype.type(1)
+    result, square, left = one, base, abs(exponent)
+    while left:
+        if left & 1:
+            result = result * square
+        left >>= 1
+        if left:
+            square = square * square
+    if exponent >= 0:
+        return result
+    if base.dtype.kind == "f":
+        return one / result
+    return power_int(base, base.dtype.type(exponent))
+
+
+def popc(value):
+    return np.bitwise_count(_unsigned(value)).astype(value.dtype)
+
+
+def brev(value):
+    """Bits in reverse order (uint32, uint64)."""
+    bits = value.dtype.itemsize * 8
+    result = np.zeros_like(value)
+    for bit in range(bits):
+        result = result | (((value >> value.dtype.type(bit)) & value.dtype.type(1)) << value.dtype.type(bits - 1 - bit))
+    return result
+
+
+def clz(value):
+    """Leading zero bits."""
+    bits = value.dtype.itemsize * 8
+    left = _unsigned(value)
+    for shift in (32, 16, 8, 4, 2, 1):
+        if shift < bits:
+            left = left | (left >> left.dtype.type(shift))
+    return (bits - np.bitwise_count(left)).astype(value.dtype)
+
+
+def ffs(value):
+    """Position of the lowest set bit, counted from 1; 0 if there is none."""
+    unsigned = _unsigned(value)
+    lowest = unsigned & (~unsigned + unsigned.dtype.type(1))
+    below = np.bitwise_count(lowest - lowest.dtype.type(1))
+    return np.where(unsigned == 0, 0, below + 1).astype(np.uint32)[()]
+
+
+def _unsigned(value):
+    return value.view(_UNSIGNED[value.dtype.itemsize])
+
+
+def bitcast(value, dtype):
+    """The same bits as another type of the same size."""
+    return value.view(dtype)
+
+
+def fma(a, b, c):
+    """a * b + c with one rounding: float32 through float64 (the product is exact there); float64 through long double, within half a unit more."""
+    if a.dtype == np.float32:
+        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    wide = np.longdouble
+    return (np.asarray(a).astype(wide) * np.asarray(b).astype(wide) + np.asarray(c).astype(wide)).astype(np.float64)[()]
+
+
+def by_element(function):
+    """A scalar function of the math module over lanes, for what NumPy has no ufunc for."""
+
+    def apply(*args):
+        dtype = args[0].dtype
+        if not any(isinstance(a, np.ndarray) for a in args):
+            return dtype.type(_guarded(function, *(a.item() for a in args)))
+        lanes = np.broadcast_arrays(*args)
+        flat = [a.reshape(-1).tolist() for a in lanes]
+        result = np.array([_guarded(function, *values) for values in zip(*flat, strict=True)], np.float64)
+        return result.reshape(lanes[0].shape).astype(dtype)
+
+    return apply
+
+
+def _guarded(function, *args):
+    try:
+        return function(*args)
+    except (ValueError, ZeroDivisionError):
+        return math.nan
+    except OverflowError:
+        return math.inf
+
+
+erf = by_element(math.erf)
+erfc = by_element(math.erfc)
+gamma = by_element(lambda x: math.inf if x == 0 else math.gamma(x))
+lgamma = by_element(lambda x: math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x))
+remainder = by_element(math.remainder)
+
+
+def frexp(value):
+    fraction, exponent = np.frexp(value)
+    return fraction, exponent.astype(np.int32)
+
+
+def modf(value):
+    fraction, whole = np.modf(value)
+    return fraction, whole
+
+
+def round_digits(value, digits):
+    """``round(x, n)`` as Numba computes it."""
+    scale = np.power(value.dtype.type(10), np.abs(digits).astype(value.dtype))
+    positive = np.rint(value * scale) / scale
+    negative = np.rint(value / scale) * scale
+    result = select(digits >= 0, positive, negative)
+    return select(np.isfinite(value) & np.isfinite(result), result, value)
+
+
+def tuple_item(items, index):
+    """``items[index]`` of a homogeneous tuple with an index that may differ by thread; a negative one counts from the end."""
+    count = len(items)
+    if not isinstance(index, np.ndarray):
+        return items[int(index)]
+    position = np.where(index < 0, index + count, index)
+    result = items[0]
+    for i in range(1, count):
+        result = np.where(position == i, items[i], result)
+    return result
+
+
+def range_start(start, stop, step):
+    """State of a ``range``: next value, end, step."""
+    return start, stop, step
+
+
+def range_next(state):
+    """(value, whether there is one, state after it)."""
+    current, stop, step = state
+    if isinstance(step, np.ndarray):
+        valid = np.where(step > 0, current < stop, current > stop) & (step != 0)
+    elif step > 0:
+        valid = current < stop
+    else:
+        valid = current > stop
+    return current, valid, (current + step, stop, step)

@@ -1,0 +1,797 @@
+"""What a call of a known function becomes: Python's builtins, the math module, NumPy's scalar functions, and everything under ``numba.cuda``.
+
+Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type, whether it has an effect) or None for no value.
+"""
+
+import inspect
+import math
+import operator
+from typing import NamedTuple
+
+import numpy as np
+from numba import cuda
+from numba.cuda import fp16, libdevice, types
+from numba.cuda.core import ir
+from numba.cuda.types.ext_types import GridGroup
+from numba.cuda.vector_types import VectorType
+
+from . import arithmetic
+from .atomics import atomic
+from .frontend import typing_context, unliteral
+from .memory import View
+
+TABLE = {}
+
+
+class Call(NamedTuple):
+    """One call: variables (or known defaults) and their types after Numba's conversions."""
+
+    arguments: list
+    types: tuple
+    result: object
+    key: object
+    expr: object
+
+
+class Forward:
+    """A function written later: a recursive one."""
+
+    run = None
+
+
+def entry(*keys):
+    def register(handler):
+        for key in keys:
+            TABLE[key] = handler
+        return handler
+
+    return register
+
+
+def function(t, target, function_type, arguments, signature, type_, expr):
+    """A call of a plain (not device) function."""
+    key = function_type.typing_key
+    call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
+    if key in TABLE:
+        return TABLE[key](t, call)
+    if isinstance(key, np.ufunc):
+        return _ufunc(t, call)
+    if getattr(key, "__module__", None) == "_operator" and not isinstance(key, type):
+        if len(arguments) == 1:
+            return t.unary(key, signature, arguments[0])
+        return t.operation(getattr(operator, key.__name__.lstrip("i"), key) if key not in _PLAIN_OPERATORS else key, signature, arguments, type_)
+    if isinstance(unliteral(call.result), VectorType):
+        return _vector(t, call)
+    if _libdevice_name(key):
+        return _libdevice(t, call)
+    return _overload(t, function_type, call)
+
+
+_PLAIN_OPERATORS = {operator.invert, operator.is_, operator.is_not, operator.index}
+
+
+def _overload(t, function_type, call):
+    """A function that Numba implements in Python (``@overload``): its implementation is inlined."""
+    from .launch import python_function
+
+    for template in function_type.templates:
+        if hasattr(template, "_get_impl") and hasattr(template, "_overload_func"):
+            implementation = template(typing_context())._get_impl(call.types, {})
+            if implementation is None:
+                continue
+            dispatcher, types_ = implementation
+            arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, types_, strict=True)]
+            result = t.b.variable()
+            return_type = t.inline(python_function(dispatcher), tuple(types_), arguments, result)
+            return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
+    name = getattr(call.key, "__qualname__", getattr(call.key, "__name__", repr(call.key)))
+    return t.unsupported(f"a call of {getattr(call.key, '__module__', '')}.{name}")
+
+
+def bind_arguments(function_, expr, t):
+    """Variables of a device function's call in the order of its parameters; `Known` for a default."""
+    from .translate import Known
+
+    if expr.vararg is not None:
+        t.unsupported("a call with *arguments")
+    bound = inspect.signature(function_).bind(*expr.args, **dict(expr.kws))
+    bound.apply_defaults()
+    return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+
+
+def _values(t, call):
+    return [t.value(a, at) for a, at in zip(call.arguments, call.types, strict=True)]
+
+
+def _constant(t, call, index):
+    known = t.known(call.arguments[index])
+    if known is None:
+        t.unsupported(f"a value of argument {index} that is not a constant")
+    return known.value
+
+
+# -- conversions and builtins ------------------------------------------------------------------------------------------------------------------
+
+
+def convert(t, arguments, signature):
+    """``np.float32(x)``, ``int(x)``."""
+    return t.cast(t.value(arguments[0], signature.args[0]), signature.args[0], signature.return_type), signature.return_type, False
+
+
+@entry(int, float, bool)
+def _convert(t, call):
+    return t.cast(_values(t, call)[0], call.types[0], call.result), call.result, False
+
+
+@entry(complex)
+def _complex(t, call):
+    parts = [t.cast(v, at, call.result) for v, at in zip(_values(t, call), call.types, strict=True)]
+    if len(parts) == 1:
+        return parts[0], call.result, False
+    imaginary = t.pools.scalar(1j, np.complex128 if call.result == types.complex128 else np.complex64)
+    return f"({parts[0]} + {parts[1]} * {imaginary})", call.result, False
+
+
+@entry(abs, fp16.habs, math.fabs)
+def _absolute(t, call):
+    return f"np.abs({_values(t, call)[0]})", call.result, False
+
+
+@entry(min, max)
+def _extreme(t, call):
+    kind = "min" if call.key is min else "max"
+    is_float = isinstance(unliteral(call.result), types.Float)
+    name = f"np.f{kind}" if is_float else f"np.{kind}imum"
+    values = [t.value(a, call.result) for a in call.arguments]
+    result = values[0]
+    for value in values[1:]:
+        result = f"{name}({result}, {value})"
+    return result, call.result, False
+
+
+@entry(round)
+def _round(t, call):
+    values = _values(t, call)
+    if len(values) == 1:
+        return t.cast(f"np.rint({values[0]})", call.types[0], call.result), call.result, False
+    return f"round_digits({values[0]}, {values[1]})", call.types[0], False
+
+
+@entry(pow)
+def _pow(t, call):
+    return t.power(call_signature(call), call.arguments), call.result, False
+
+
+def call_signature(call):
+    from numba.cuda.typing import signature
+
+    return signature(call.result, *call.types)
+
+
+@entry(divmod)
+def _divmod(t, call):
+    item = call.result.types[0]
+    a, b = (t.b.temporary(t.value(v, item)) for v in call.arguments)
+    return f"({a} // {b}, {a} % {b})", call.result, False
+
+
+@entry(len)
+def _len(t, call):
+    owner = call.types[0]
+    if isinstance(owner, types.BaseTuple):
+        return t.pools.scalar(len(owner), np.int64), types.int64, False
+    return f"np.int64({t.value(call.arguments[0])}.shape[0])", types.int64, False
+
+
+@entry(range)
+def _range(t, call):
+    dtype = call.result.dtype
+    values = [t.value(a, dtype) for a in call.arguments]
+    zero, one = (t.pools.scalar(n, t_dtype(dtype)) for n in (0, 1))
+    start, stop, step = (zero, values[0], one) if len(values) == 1 else (*values, one)[:3]
+    return f"range_start({start}, {stop}, {step})", call.result, False
+
+
+def t_dtype(type_):
+    from .translate import dtype_of
+
+    return dtype_of(type_)
+
+
+@entry(slice)
+def _slice(t, call):
+    bounds = ["None" if isinstance(at, types.NoneType) else t.value(a, types.int64) for a, at in zip(call.arguments, call.types, strict=True)]
+    return f"slice({', '.join(bounds)})", call.result, False
+
+
+@entry(tuple)
+def _tuple(t, call):
+    return t.value(call.arguments[0]), call.result, False
+
+
+@entry(breakpoint)
+def _nothing(t, call):
+    return None
+
+
+# -- iteration ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@entry(enumerate)
+def _enumerate(t, call):
+    start = t.value(call.arguments[1], types.int64) if len(call.arguments) > 1 else t.pools.scalar(0, np.int64)
+    return f"('enumerate', {start}, {get_iterator(t, call.arguments[0])})", call.result, False
+
+
+@entry(zip)
+def _zip(t, call):
+    return "('zip', " + "".join(f"{get_iterator(t, a)}, " for a in call.arguments) + ")", call.result, False
+
+
+def get_iterator(t, variable):
+    """Initial state of an iteration."""
+    type_ = t.type_of(variable)
+    if isinstance(type_, types.Array):
+        return f"('array', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
+    if isinstance(type_, types.UniTuple):
+        return f"('tuple', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
+    if isinstance(type_, types.RangeType | types.IteratorType):
+        return t.value(variable)
+    return t.unsupported(f"a loop over {type_}")
+
+
+def iterator_step(t, type_, state):
+    if isinstance(type_, types.RangeIteratorType):
+        return f"range_next({state})"
+    step = t.pools.add("step", iterate, ("function", iterate))
+    return f"{step}(M, {state}, m, {t.site(op='load')})"
+
+
+def iterate(memory, state, mask, site):
+    """One step over an array, a tuple, ``enumerate`` or ``zip``: (value, whether there is one, state after it)."""
+    kind = state[0]
+    if kind == "array":
+        _, view, i = state
+        extent = view.shape[0]
+        valid = i < np.int64(extent) if isinstance(extent, int) else i < extent
+        safe = np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0)))
+        if not np.any(valid):
+            return view.dtype.type(0), valid, (kind, view, i + np.int64(1))
+        value = memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,))
+        return value, valid, (kind, view, i + np.int64(1))
+    if kind == "tuple":
+        _, items, i = state
+        safe = np.minimum(i, np.int64(len(items) - 1))
+        return arithmetic.tuple_item(items, safe), i < np.int64(len(items)), (kind, items, i + np.int64(1))
+    if kind == "enumerate":
+        _, count, inner = state
+        value, valid, inner = _step(memory, inner, mask, site)
+        return (count, value), valid, (kind, count + np.int64(1), inner)
+    steps = [_step(memory, inner, mask, site) for inner in state[1:]]
+    valid = np.logical_and.reduce(np.broadcast_arrays(*(s[1] for s in steps)))
+    return tuple(s[0] for s in steps), valid, (kind, *(s[2] for s in steps))
+
+
+def _step(memory, state, mask, site):
+    return iterate(memory, state, mask, site) if isinstance(state[0], str) else arithmetic.range_next(state)
+
+
+# -- math --------------------------------------------------------------------------------------------------------------------------------------
+
+_UNARY = {
+    math.ceil: "np.ceil",
+    math.floor: "np.floor",
+    math.trunc: "np.trunc",
+    math.exp: "np.exp",
+    math.exp2: "np.exp2",
+    math.expm1: "np.expm1",
+    math.sqrt: "np.sqrt",
+    math.log: "np.log",
+    math.log2: "np.log2",
+    math.log10: "np.log10",
+    math.log1p: "np.log1p",
+    math.sin: "np.sin",
+    math.cos: "np.cos",
+    math.tan: "np.tan",
+    math.asin: "np.arcsin",
+    math.acos: "np.arccos",
+    math.atan: "np.arctan",
+    math.sinh: "np.sinh",
+    math.cosh: "np.cosh",
+    math.tanh: "np.tanh",
+    math.asinh: "np.arcsinh",
+    math.acosh: "np.arccosh",
+    math.atanh: "np.arctanh",
+    math.degrees: "np.degrees",
+    math.radians: "np.radians",
+    math.isnan: "np.isnan",
+    math.isinf: "np.isinf",
+    math.isfinite: "np.isfinite",
+    math.erf: "erf",
+    math.erfc: "erfc",
+    math.gamma: "gamma",
+    math.lgamma: "lgamma",
+    math.frexp: "frexp",
+    math.modf: "modf",
+    cuda.cbrt: "np.cbrt",
+    cuda.popc: "popc",
+    cuda.brev: "brev",
+    cuda.clz: "clz",
+    cuda.ffs: "ffs",
+}
+_BINARY = {
+    math.atan2: "np.arctan2",
+    math.hypot: "np.hypot",
+    math.fmod: "np.fmod",
+    math.copysign: "np.copysign",
+    math.nextafter: "np.nextafter",
+    math.remainder: "remainder",
+    math.ldexp: "np.ldexp",
+}
+#: Of these, the ones with a float result take their arguments as that float: Numba converts integers first.
+_KEEP_TYPES = ("np.isnan", "np.isinf", "np.isfinite", "popc", "brev", "clz", "ffs", "frexp", "modf", "np.ldexp")
+
+
+@entry(*_UNARY, *_BINARY)
+def _math(t, call):
+    name = _UNARY.get(call.key) or _BINARY[call.key]
+    if name in _KEEP_TYPES:
+        values = _values(t, call)
+    else:
+        values = [t.value(a, call.result) for a in call.arguments]
+    return f"{name}({', '.join(values)})", call.result, False
+
+
+@entry(math.pow)
+def _math_pow(t, call):
+    base, exponent = call.types
+    if isinstance(exponent, types.Integer) and isinstance(base, types.Float):
+        return f"power_float_int({t.value(call.arguments[0], call.result)}, {t.value(call.arguments[1], exponent)})", call.result, False
+    return "np.power({}, {})".format(*(t.value(a, call.result) for a in call.arguments)), call.result, False
+
+
+@entry(cuda.fma, fp16.hfma)
+def _fma(t, call):
+    values = [t.value(a, call.result) for a in call.arguments]
+    if call.key is fp16.hfma:
+        wide = [f"{v}.astype(np.float64)" for v in values]
+        return "({} * {} + {}).astype(np.float16)".format(*wide), call.result, False
+    return f"fma({', '.join(values)})", call.result, False
+
+
+@entry(cuda.selp)
+def _selp(t, call):
+    condition = t.cast(t.value(call.arguments[0]), call.types[0], types.boolean)
+    a, b = (t.value(v, call.result) for v in call.arguments[1:])
+    return f"select({condition}, {a}, {b})", call.result, False
+
+
+def _ufunc(t, call):
+    """A NumPy ufunc on scalars: with the argument types that Numba chose."""
+    if not all(isinstance(at, types.Number | types.Boolean) for at in call.types):
+        t.unsupported(f"np.{call.key.__name__} of arrays inside a kernel")
+    expression = f"np.{call.key.__name__}({', '.join(_values(t, call))})"
+    dtype = t.pools.dtype(t_dtype(call.result))
+    return f"{expression}.astype({dtype})", call.result, False
+
+
+_HALF = {
+    "hadd": "({} + {})",
+    "hsub": "({} - {})",
+    "hmul": "({} * {})",
+    "hdiv": "({} / {})",
+    "hneg": "(-{})",
+    "heq": "({} == {})",
+    "hne": "({} != {})",
+    "hge": "({} >= {})",
+    "hgt": "({} > {})",
+    "hle": "({} <= {})",
+    "hlt": "({} < {})",
+    "hmax": "np.fmax({}, {})",
+    "hmin": "np.fmin({}, {})",
+    "hsin": "np.sin({})",
+    "hcos": "np.cos({})",
+    "hlog": "np.log({})",
+    "hlog2": "np.log2({})",
+    "hlog10": "np.log10({})",
+    "hexp": "np.exp({})",
+    "hexp2": "np.exp2({})",
+    "hexp10": "(np.float16(10) ** {})",
+    "hsqrt": "np.sqrt({})",
+    "hrsqrt": "(np.float16(1) / np.sqrt({}))",
+    "hrcp": "(np.float16(1) / {})",
+    "hfloor": "np.floor({})",
+    "hceil": "np.ceil({})",
+    "htrunc": "np.trunc({})",
+    "hrint": "np.rint({})",
+}
+
+
+@entry(*(getattr(fp16, name) for name in _HALF if hasattr(fp16, name)))
+def _half(t, call):
+    name = next(n for n in _HALF if getattr(fp16, n, None) is call.key)
+    return _HALF[name].format(*_values(t, call)), call.result, False
+
+
+_LIBDEVICE = {
+    **{n: f"np.{n}" for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt")},
+    **{n: f"np.{n}" for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "fmin", "fmax", "ldexp")},
+    **{a: f"np.arc{a[1:]}" for a in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")},
+    "fabs": "np.abs",
+    "pow": "np.power",
+    "exp10": "(10 **{0})",
+    "erf": "erf",
+    "erfc": "erfc",
+    "tgamma": "gamma",
+    "lgamma": "lgamma",
+    "fma": "fma",
+    "rsqrt": "(1 / np.sqrt({0}))",
+    "rcp_rn": "(1 / {0})",
+    "fdivide": "({0} / {1})",
+    "fadd_rn": "({0} + {1})",
+    "fsub_rn": "({0} - {1})",
+    "fmul_rn": "({0} * {1})",
+    "fdiv_rn": "({0} / {1})",
+    "fsqrt_rn": "np.sqrt({0})",
+    "float_as_int": "bitcast({0}, np.int32)",
+    "int_as_float": "bitcast({0}, np.float32)",
+    "double_as_longlong": "bitcast({0}, np.int64)",
+    "longlong_as_double": "bitcast({0}, np.float64)",
+    "clz": "clz",
+    "popc": "popc",
+    "brev": "brev",
+    "ffs": "ffs",
+    "abs": "np.abs",
+    "min": "np.minimum",
+    "max": "np.maximum",
+    "umin": "np.minimum",
+    "umax": "np.maximum",
+    "saturatef": "np.clip(np.where(np.isnan({0}), np.float32(0), {0}), np.float32(0), np.float32(1))",
+}
+
+
+def _libdevice_name(key):
+    """The entry of `_LIBDEVICE` for a function of ``cuda.libdevice``: ``fast_sinf`` and ``sinf`` and ``sin`` are one."""
+    if getattr(key, "__module__", None) != libdevice.__name__:
+        return None
+    name = key.__name__.removeprefix("fast_")
+    for candidate in (name, name.removesuffix("f"), name.removeprefix("ll"), name.removesuffix("ll")):
+        if candidate in _LIBDEVICE:
+            return candidate
+    return None
+
+
+def _libdevice(t, call):
+    template = _LIBDEVICE[_libdevice_name(call.key)]
+    values = [f"({v})" for v in _values(t, call)]
+    expression = template.format(*values) if "{" in template else f"{template}({', '.join(values)})"
+    result = call.result
+    if isinstance(result, types.BaseTuple):
+        return expression, result, False
+    return f"({expression}).astype({t.pools.dtype(t_dtype(result))})", result, False
+
+
+# -- vector types ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _vector(t, call):
+    """``float32x4(a, b, c, d)``, where an argument may itself be a vector: a tuple of its elements."""
+    base = call.result.base_type
+    parts = []
+    for argument, type_ in zip(call.arguments, call.types, strict=True):
+        if isinstance(type_, VectorType):
+            whole = t.b.temporary(t.value(argument))
+            parts += [t.cast(f"{whole}[{i}]", type_.base_type, base) for i in range(type_.num_elements)]
+        else:
+            parts.append(t.value(argument, base))
+    return "(" + "".join(f"{p}, " for p in parts) + ")", call.result, False
+
+
+# -- the execution model -----------------------------------------------------------------------------------------------------------------------
+
+
+@entry(cuda.grid, cuda.gridsize)
+def _grid(t, call):
+    name = "grid" if call.key is cuda.grid else "gridsize"
+    dimensions = _constant(t, call, 0)
+    values = [f"K.{name}({axis})" for axis in range(dimensions)]
+    if dimensions == 1:
+        return values[0], call.result, False
+    return "(" + "".join(f"{v}, " for v in values) + ")", call.result, False
+
+
+@entry(cuda.syncthreads)
+def _syncthreads(t, call):
+    t.barrier("block")
+
+
+@entry(cuda.syncthreads_count, cuda.syncthreads_and, cuda.syncthreads_or)
+def _syncthreads_vote(t, call):
+    mode = next(n for n in ("count", "and", "or") if call.key is getattr(cuda, f"syncthreads_{n}"))
+    predicate = t.b.temporary(_values(t, call)[0])
+    t.barrier("block")
+    return f"K.count({mode!r}, {predicate}, m)", call.result, False
+
+
+@entry(cuda.syncwarp)
+def _syncwarp(t, call):
+    mask = _values(t, call)[0] if call.arguments else t.pools.scalar(-1, np.int32)
+    t.barrier("warp", f"K.named({mask})")
+
+
+def _warp_arguments(t, call):
+    """The arguments of a warp operation, evaluated before its lanes meet."""
+    values = [t.b.temporary(v) for v in _values(t, call)]
+    t.barrier("warp", f"K.named({values[0]})")
+    return values
+
+
+@entry(cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
+def _shuffle(t, call):
+    mode = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}[call.key]
+    _, value, operand = _warp_arguments(t, call)
+    return f"K.shuffle({mode!r}, {value}, {operand}, m)", call.result, False
+
+
+@entry(cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync)
+def _vote(t, call):
+    mode = next(n for n in ("all", "any", "eq", "ballot") if call.key is getattr(cuda, f"{n}_sync"))
+    mask, predicate = _warp_arguments(t, call)
+    predicate = t.cast(predicate, call.types[1], types.boolean)
+    return f"K.vote({mode!r}, {mask}, {predicate}, m)", call.result, False
+
+
+@entry(cuda.match_any_sync, cuda.match_all_sync)
+def _match(t, call):
+    mode = "any" if call.key is cuda.match_any_sync else "all"
+    mask, value = _warp_arguments(t, call)
+    return f"K.match({mode!r}, {mask}, {value}, m)", call.result, False
+
+
+@entry(cuda.activemask)
+def _activemask(t, call):
+    return "K.activemask(m)", call.result, True
+
+
+@entry(cuda.lanemask_lt)
+def _lanemask_lt(t, call):
+    return "((np.int64(1) << K.laneid().astype(np.int64)) - np.int64(1)).astype(np.uint32)", call.result, False
+
+
+@entry(cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system)
+def _fence(t, call):
+    """Memory is sequentially consistent here: a fence changes nothing."""
+    return None
+
+
+@entry(cuda.nanosleep)
+def _nanosleep(t, call):
+    t.b.emit(f"K.sleep({_values(t, call)[0]})", effect=True)
+
+
+@entry(cuda.cg.this_grid)
+def _this_grid(t, call):
+    return None
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _literal_shape(type_):
+    if isinstance(type_, types.BaseTuple):
+        return tuple(int(item.literal_value) for item in type_.types)
+    return (int(type_.literal_value),)
+
+
+@entry(cuda.shared.array, cuda.local.array)
+def _array(t, call):
+    shape = _literal_shape(call.types[0])
+    dtype = t_dtype(call.result.dtype)
+    kind = "shared" if call.key is cuda.shared.array else "local"
+    # One array for each place in the source, however often its function is inlined.
+    key = t.pools.add("key", (kind, t.line, call.expr), ("place", id(call.expr)))
+    table = t.pools.static_shared if kind == "shared" else t.pools.local_bytes
+    table[key] = math.prod(shape) * dtype.itemsize
+    name = t.array_name or kind
+    shown = "(" + "".join(f"{n}, " for n in shape) + ")"
+    return f"K.{kind}_array({key!r}, {shown}, {t.pools.dtype(dtype)}, {name!r})", call.result, False
+
+
+@entry(cuda.const.array_like)
+def _const_array_like(t, call):
+    return t.constant_array(_constant(t, call, 0)), call.result, False
+
+
+_ATOMICS = {getattr(cuda.atomic, n): n.rstrip("_") for n in ("add", "sub", "and_", "or_", "xor", "max", "min", "nanmax", "nanmin", "inc", "dec", "exch", "cas")}
+
+
+@entry(*_ATOMICS, cuda.atomic.compare_and_swap)
+def _atomic(t, call):
+    dtype = call.types[0].dtype
+    if call.key is cuda.atomic.compare_and_swap:
+        op, index, operands = "cas", f"({t.pools.scalar(0, np.int64)},)", call.arguments[1:]
+    else:
+        op, operands = _ATOMICS[call.key], call.arguments[2:]
+        index = t.index(call.arguments[1], call.types[0])[0]
+    name = call.arguments[0].unversioned_name
+    values = [t.value(v, dtype) for v in operands]
+    second = values[1] if len(values) == 2 else "None"
+    do = t.pools.add("atomic", atomic, ("function", atomic))
+    array = t.value(call.arguments[0])
+    return f"{do}(M, {op!r}, {array}, {index}, {values[0]}, {second}, m, {t.site(name, 'atomic')}, wants_old=True)", call.result, True
+
+
+_CACHED_LOADS = tuple(getattr(cuda, n) for n in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"))
+_CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"))
+
+
+@entry(*_CACHED_LOADS)
+def _cached_load(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "load")
+    return f"load({t.value(call.arguments[0])}, {index}, m, {site})", call.result, True
+
+
+@entry(*_CACHED_STORES)
+def _cached_store(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "store")
+    value = t.value(call.arguments[2], call.types[0].dtype)
+    t.b.emit(f"store({t.value(call.arguments[0])}, {index}, {value}, m, {site})", effect=True)
+
+
+# -- attributes and methods --------------------------------------------------------------------------------------------------------------------
+
+
+def attribute(t, target, expr, owner, type_):
+    """``array.shape``, ``record.x``, ``math.pi``, ``cuda.laneid`` ..."""
+    name = expr.attr
+    if isinstance(owner, types.Module):
+        return _module_attribute(t, target, owner, name, type_)
+    if isinstance(owner, types.Array):
+        return _array_attribute(t, expr.value, owner, name, type_)
+    if isinstance(owner, types.Record):
+        return f"M.load_field({t.value(expr.value)}, {name!r})", type_, True
+    if isinstance(owner, VectorType):
+        return f"{t.value(expr.value)}[{owner.attr_names.index(name)}]", owner.base_type, False
+    if isinstance(owner, types.Complex) and name in ("real", "imag"):
+        return f"{t.value(expr.value)}.{name}", owner.underlying_float, False
+    if isinstance(owner, types.Integer | types.Float) and name in ("real", "imag"):
+        value = t.value(expr.value)
+        return (value if name == "real" else f"({value} * 0)"), type_, False
+    if isinstance(owner, types.NamedTuple):
+        return f"{t.value(expr.value)}[{owner.fields.index(name)}]", unliteral(owner.types[owner.fields.index(name)]), False
+    if isinstance(owner, types.EnumMember | types.EnumClass | types.IntEnumMember | types.IntEnumClass):
+        return _enum_attribute(t, target, expr, type_)
+    return t.unsupported(f"the attribute {name} of {owner}")
+
+
+def _module_attribute(t, target, owner, name, type_):
+    from .translate import Known
+
+    if name == "laneid":
+        return "K.laneid()", types.int32, False
+    if name == "warpsize":
+        return t.pools.scalar(32, np.int32), types.int32, False
+    value = getattr(owner.pymod, name)
+    t.frame.known[target] = Known(value)
+    return None
+
+
+def _enum_attribute(t, target, expr, type_):
+    from .translate import Known
+
+    known = t.known(expr.value)
+    owner = known.value if known is not None else t.type_of(expr.value).instance_class
+    t.frame.known[target] = Known(getattr(owner, expr.attr))
+
+
+def _array_attribute(t, variable, owner, name, type_):
+    view = t.value(variable)
+    if name == "shape":
+        return f"tuple([n if n.__class__ is not int else np.int64(n) for n in {view}.shape])", type_, False
+    if name == "strides":
+        return f"tuple([np.int64(n * {view}.dtype.itemsize) for n in {view}.strides])", type_, False
+    if name == "ndim":
+        return t.pools.scalar(owner.ndim, np.int64), types.int64, False
+    if name in ("size", "nbytes", "itemsize"):
+        size = f"np.prod({view}.shape, dtype=np.int64)"
+        itemsize = f"np.int64({view}.dtype.itemsize)"
+        return {"size": size, "itemsize": itemsize, "nbytes": f"({size} * {itemsize})"}[name], types.int64, False
+    if name == "T":
+        return f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])", type_, False
+    if isinstance(owner.dtype, types.Record) and name in owner.dtype.fields:
+        return field_array(t, variable, name, type_)
+    return t.unsupported(f"the array attribute {name}")
+
+
+def field_array(t, variable, name, type_):
+    """``records.x`` or ``records["x"]``: the array of one field."""
+    select = t.pools.add("field", _field_view, ("function", _field_view))
+    return f"{select}({t.value(variable)}, {name!r})", type_, False
+
+
+def _field_view(view, name):
+    dtype, offset = view.dtype.fields[name][:2]
+    size = view.dtype.itemsize
+    result = View(view.space, view.items.view(np.uint8), view.base * size + offset, view.shape, tuple(s * size for s in view.strides), f"{view.name}.{name}")
+    result.dtype, result.row, result.whole, result.address = dtype, view.row * size, False, view.address
+    return result
+
+
+def method(t, target, owner, function_type, arguments, signature, type_):
+    """``array.view(...)``, ``grid.sync()`` and other methods."""
+    key = function_type.typing_key
+    name = key.split(".")[-1] if isinstance(key, str) else key[1]
+    this = function_type.this
+    if isinstance(this, GridGroup) and name == "sync":
+        t.pools.cooperative = True
+        t.barrier("grid")
+        return t.pools.scalar(0, np.int32), types.int32, False
+    if isinstance(this, types.Integer) and name == "bit_count":
+        return t.cast(f"popc({t.value(owner, signature.recvr or this)})", this, signature.return_type), signature.return_type, False
+    if isinstance(this, types.Array):
+        return _array_method(t, owner, this, name, arguments, signature)
+    if isinstance(this, types.Complex) and name == "conjugate":
+        return f"np.conjugate({t.value(owner)})", this, False
+    return t.unsupported(f"the method {name} of {this}")
+
+
+def _array_method(t, owner, this, name, arguments, signature):
+    view = t.value(owner)
+    if name == "view":
+        dtype = t.pools.dtype(t_dtype(signature.return_type.dtype))
+        return f"M.retyped({view}, {dtype}, {t.site()})", signature.return_type, False
+    if name in ("ravel", "flatten", "reshape"):
+        shape = _new_shape(t, arguments, name)
+        reshape = t.pools.add("reshape", _reshape, ("function", _reshape))
+        return f"{reshape}(K, {view}, {shape}, {t.site()})", signature.return_type, False
+    if name == "transpose" and not arguments:
+        return f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])", signature.return_type, False
+    if name == "item" and not arguments:
+        zero = t.pools.scalar(0, np.int64)
+        return f"load({view}, ({f'{zero}, ' * this.ndim}), m, {t.site(owner.unversioned_name, 'load')})", this.dtype, True
+    return t.unsupported(f"the array method {name}")
+
+
+def _new_shape(t, arguments, name):
+    if name != "reshape":
+        return "(np.int64(-1),)"
+    if len(arguments) == 1 and isinstance(t.type_of(arguments[0]), types.BaseTuple):
+        return t.value(arguments[0])
+    return "(" + "".join(f"{t.value(a, types.int64)}, " for a in arguments) + ")"
+
+
+def _reshape(batch, view, shape, site):
+    from .memory import contiguous
+
+    if view.strides != contiguous(view.shape) or any(isinstance(n, np.ndarray) for n in shape):
+        batch.unsupported(site, "a reshape of an array that is not contiguous, or to a shape that differs by thread")
+    size = math.prod(view.shape)
+    shape = [int(n) for n in shape]
+    if -1 in shape:
+        known = math.prod(n for n in shape if n != -1)
+        shape[shape.index(-1)] = size // known if known else 0
+    if math.prod(shape) != size:
+        batch.unsupported(site, f"a reshape of {size} elements to {tuple(shape)}")
+    return view.with_window(view.base, tuple(shape), contiguous(shape))
+
+
+def structured_operator(t, function_, signature, operands):
+    """Operators on tuples and None."""
+    first, second = (unliteral(at) for at in signature.args)
+    if function_ in (operator.is_, operator.is_not):
+        same = isinstance(first, types.NoneType) and isinstance(second, types.NoneType)
+        return t.pools.scalar(same == (function_ is operator.is_), np.bool_), types.boolean, False
+    if isinstance(first, types.BaseTuple) and isinstance(second, types.BaseTuple):
+        a, b = (t.b.temporary(t.value(v)) for v in operands)
+        if function_ is operator.add:
+            return f"({a} + {b})", signature.return_type, False
+        if function_ in (operator.eq, operator.ne) and len(first) == len(second):
+            pairs = " & ".join(f"({a}[{i}] == {b}[{i}])" for i in range(len(first))) or "np.bool_(True)"
+            return (pairs if function_ is operator.eq else f"np.logical_not({pairs})"), types.boolean, False
+    if function_ is operator.contains and isinstance(first, types.BaseTuple):
+        items = t.b.temporary(t.value(operands[0]))
+        value = t.value(operands[1])
+        return " | ".join(f"({items}[{i}] == {value})" for i in range(len(first))) or "np.bool_(False)", types.boolean, False
+    return t.unsupported(f"the operator {function_.__name__} on {first} and {second}")

@@ -1,0 +1,181 @@
+"""From a Python function to typed Numba IR, with numba-cuda's own front end.
+
+The emulator does not guess types. It runs the passes that numba-cuda runs before it generates code for a GPU (bytecode to IR, closure inlining,
+dead-branch pruning, SSA, type inference) and stops there. None of them needs a driver or a CUDA toolkit. Every variable therefore has the type that it
+has on the device, and a kernel that Numba refuses to compile is refused here with the same message.
+"""
+
+import contextlib
+import functools
+import types as python_types
+import weakref
+from dataclasses import dataclass
+
+from numba.cuda import types, typing, utils
+from numba.cuda.compiler import CreateLibrary, CUDABackend, CUDACompiler, CUDANativeLowering, compile_extra
+from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.typing.templates import fold_arguments
+
+_BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CUDABackend)
+
+
+@dataclass(frozen=True, eq=False)
+class Typed:
+    """One function with its types: what the lowering starts from."""
+
+    function: python_types.FunctionType
+    argument_types: tuple
+    blocks: dict
+    typemap: dict
+    calltypes: dict
+    return_type: object
+    filename: str
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _KeepTypedIR(FunctionPass):
+    _name = "gpukit_keep_typed_ir"
+
+    def __init__(self):
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state):
+        state.cr = state.func_ir, state.typemap, state.calltypes, state.return_type
+        return True
+
+
+class _FrontEnd(CUDACompiler):
+    """numba-cuda's pipeline without its back end."""
+
+    def define_pipelines(self):
+        passes = PassManager("gpukit emulator")
+        for implementation, description in super().define_pipelines()[0].passes:
+            if implementation not in _BACK_END:
+                passes.add_pass(implementation, description)
+        passes.add_pass(_KeepTypedIR, "keep the typed IR")
+        passes.finalize()
+        return [passes]
+
+
+@functools.cache
+def _contexts():
+    """Typing and target context of the emulator: its own, so that what is only typed here is never taken for compiled by numba-cuda on a GPU machine."""
+    typing_context = CUDATypingContext()
+    return typing_context, CUDATargetContext(typing_context)
+
+
+def typing_context():
+    """numba-cuda's typing context with every registry loaded, those registered since the last call too."""
+    context = _contexts()[0]
+    context.refresh()
+    return context
+
+
+#: Typed IR by function and options, so that a function called from many places is inferred once.
+_inferred = weakref.WeakKeyDictionary()
+
+
+@global_compiler_lock
+def infer(function, argument_types, return_type=None, debug=False, compute_capability=(9, 0)):
+    """Infer the types of a kernel or device function.
+
+    Parameters
+    ----------
+    function : function
+        Plain Python function.
+    argument_types : tuple of Numba types
+    return_type : Numba type, optional
+        ``types.void`` for a kernel; None lets inference find it.
+    debug : bool
+        As in ``cuda.jit(debug=True)``: a division by zero then raises instead of giving inf or 0.
+
+    Returns
+    -------
+    Typed
+
+    Raises
+    ------
+    numba.cuda.core.errors.TypingError and its relatives
+        Whatever numba-cuda raises for this function on a GPU machine.
+    """
+    argument_types = tuple(argument_types)
+    memory = _inferred.setdefault(function, {})
+    key = (argument_types, return_type, debug, compute_capability)
+    if key not in memory:
+        memory[key] = _run_front_end(function, argument_types, return_type, debug, compute_capability)
+    return memory[key]
+
+
+def _run_front_end(function, argument_types, return_type, debug, compute_capability):
+    flags = CUDAFlags()
+    flags.no_compile = True
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "python" if debug else "numpy"
+    flags.compute_capability = compute_capability
+    with utils.numba_target_override(), _callees_typed_only(debug, compute_capability):
+        func_ir, typemap, calltypes, inferred = compile_extra(
+            typingctx=typing_context(),
+            targetctx=_contexts()[1],
+            func=function,
+            args=argument_types,
+            return_type=return_type,
+            flags=flags,
+            locals={},
+            pipeline_class=_FrontEnd,
+        )
+    return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
+
+
+@contextlib.contextmanager
+def _callees_typed_only(debug, compute_capability):
+    """While a caller is inferred, a device function is typed, not compiled for the current GPU (there may be none)."""
+
+    def get_call_template(dispatcher, args, kws):
+        return call_template(dispatcher.py_func, args, kws, debug=debug, compute_capability=compute_capability)
+
+    original = CUDADispatcher.get_call_template, CUDADispatcher.get_overload
+    CUDADispatcher.get_call_template = get_call_template
+    CUDADispatcher.get_overload = lambda dispatcher, args: None  # an entry point, of use to a back end only
+    try:
+        yield
+    finally:
+        CUDADispatcher.get_call_template, CUDADispatcher.get_overload = original
+
+
+def call_template(function, args, kws, signature=None, **options):
+    """What Numba's inference asks of a function that a kernel calls: (template, pysig, args, kws).
+
+    ``signature`` is the declared one, if the device function has one.
+    """
+    pysig, args = fold_argument_types(function, args, kws)
+    if signature is None:
+        typed = infer(function, args, **options)
+        signature = typing.signature(typed.return_type, *args)
+    name = function.__name__
+    template = typing.make_concrete_template(f"CallTemplate({name})", key=name, signatures=[signature])
+    return template, pysig, args, {}
+
+
+def fold_argument_types(function, args, kws):
+    """Positional and keyword argument types in the order of the parameters, defaults as ``Omitted``."""
+    pysig = utils.pysignature(function)
+    folded = fold_arguments(
+        pysig,
+        args,
+        kws,
+        lambda index, parameter, value: value,
+        lambda index, parameter, default: types.Omitted(default),
+        lambda index, parameter, values: types.StarArgTuple(values),
+    )
+    return pysig, tuple(folded)
+
+
+def unliteral(type_):
+    """The plain type behind a literal one (``Literal[int](16)`` is int64)."""
+    return types.unliteral(type_)

@@ -1,0 +1,526 @@
+"""``cuda.jit`` for the emulator: kernels, launches, and the limits that a real device would enforce.
+
+A launch runs the grid in batches of consecutive blocks, so memory stays bounded whatever the grid's size.
+"""
+
+import functools
+import inspect
+import math
+import os
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.args import ArgHint, In, Out
+from numba.cuda.core import sigutils
+from numba.cuda.core.errors import NumbaError
+from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
+
+from . import device
+from .arrays import DeviceArray, from_host
+from .errors import LaunchError, UnsupportedError
+from .frontend import call_template, fold_argument_types, infer, typing_context, unliteral
+from .memory import global_view
+from .runtime import Batch
+from .translate import dtype_of, lower
+
+#: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
+BATCH_LANES = 1 << 15
+#: Bytes that the shared and local arrays of a batch may take.
+BATCH_BYTES = 256 << 20
+#: Threads per block that forall picks, where the driver would ask the compiled kernel.
+FORALL_THREADS = 256
+
+_loop_limit = int(os.environ.get("GPUKIT_LOOP_LIMIT", 50_000_000))
+
+
+def set_loop_limit(turns):
+    """Set how many turns the loops of a launch may take, in one batch of blocks, before it is stopped as endless; returns the limit before.
+
+    The environment variable ``GPUKIT_LOOP_LIMIT`` sets it too. Raises ValueError unless ``turns`` is a positive integer.
+    """
+    global _loop_limit
+    if not isinstance(turns, int | np.integer) or turns < 1:
+        raise ValueError(f"turns is {turns!r}; it must be a positive integer")
+    before, _loop_limit = _loop_limit, int(turns)
+    return before
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def python_function(dispatcher):
+    """The Python function behind anything that ``jit`` returned, ours or Numba's."""
+    return dispatcher.py_func
+
+
+class Kernel:
+    """What the emulator's ``cuda.jit`` returns: launch it with ``kernel[grid, block](...)``, or call it from a kernel if it is a device function.
+
+    Attributes
+    ----------
+    py_func : function
+    targetoptions : dict
+    overloads : dict
+        {argument types: Overload} compiled so far.
+    """
+
+    def __init__(self, py_func, options=None, signatures=None, specialized=False):
+        if not inspect.isfunction(py_func):
+            raise TypeError(f"jit takes a Python function; this is {py_func!r}")
+        self.py_func = py_func
+        self.targetoptions = {"device": False, "debug": False, "inline": "never", "launch_bounds": None, "extensions": [], **(options or {})}
+        functools.update_wrapper(self, py_func)
+        self.overloads = {}
+        self.specialized = specialized
+        self._declared = None
+        if signatures is not None:
+            self._declare(signatures)
+
+    def __repr__(self):
+        kind = "device function" if self.targetoptions["device"] else "kernel"
+        return f"<emulated {kind} {self.py_func.__qualname__}>"
+
+    def __reduce__(self):
+        return Kernel, (self.py_func, self.targetoptions, self._declared, self.specialized)
+
+    # -- compiling ---------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def signatures(self):
+        return tuple(self.overloads)
+
+    @property
+    def _infer_options(self):
+        return {"debug": bool(self.targetoptions["debug"]), "compute_capability": device.current().compute_capability}
+
+    def _declare(self, signatures):
+        self._declared = {}
+        for signature in signatures:
+            argument_types, return_type = sigutils.normalize_signature(signature)
+            if self.targetoptions["device"]:
+                self._declared[argument_types] = return_type
+            elif return_type not in (None, types.void):
+                raise TypeError("CUDA kernel must have void return type.")
+            else:
+                self._declared[argument_types] = types.void
+                self.compile(argument_types)
+
+    def compile(self, signature):
+        """Lower the kernel for argument types (a signature in any form that Numba takes); returns the Overload."""
+        argument_types, return_type = sigutils.normalize_signature(signature)
+        if return_type not in (None, types.void):
+            raise TypeError("CUDA kernel must have void return type.")
+        if argument_types not in self.overloads:
+            self.overloads[argument_types] = self._lower(argument_types)
+        return self.overloads[argument_types]
+
+    def _lower(self, argument_types):
+        try:
+            typed = infer(self.py_func, argument_types, types.void, **self._infer_options)
+        except NumbaError as error:
+            # The frames between here and the error are the compiler's, of no use to the author of the kernel.
+            raise error.with_traceback(None) from None
+        return Overload(self, argument_types, lower(typed, self._infer_options))
+
+    def specialize(self, *args):
+        """A kernel that is compiled for the types of these arguments and accepts no others."""
+        argument_types = tuple(_type_of(a) for a in args)
+        kernel = Kernel(self.py_func, self.targetoptions, [argument_types])
+        kernel.specialized = True
+        return kernel
+
+    # -- called from a kernel ----------------------------------------------------------------------------------------------------------------
+
+    def fold_argument_types(self, args, kws):
+        return fold_argument_types(self.py_func, args, kws)
+
+    def get_call_template(self, args, kws):
+        """Numba's inference asks this when a kernel calls the function."""
+        signature = None
+        if self._declared is not None and self.targetoptions["device"]:
+            signature = self._declared_signature(self.fold_argument_types(args, kws)[1])
+        return call_template(self.py_func, args, kws, signature, **self._infer_options)
+
+    def _declared_signature(self, argument_types):
+        from numba.cuda.typing import signature
+
+        chosen = _best_match(self._declared, argument_types)
+        if chosen is None:
+            return None
+        return_type = self._declared[chosen]
+        return signature(infer(self.py_func, chosen, **self._infer_options).return_type if return_type is None else return_type, *chosen)
+
+    # -- launching ---------------------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, configuration):
+        if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+            raise ValueError("must specify at least the griddim and blockdim")
+        return self.configure(*configuration)
+
+    def configure(self, griddim, blockdim, stream=0, sharedmem=0):
+        """The kernel with a launch configuration, to be called with its arguments."""
+        return Configured(self, griddim, blockdim, stream, sharedmem)
+
+    def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
+        """A 1-D launch of at least ``ntasks`` threads."""
+        if ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        threads = tpb or FORALL_THREADS
+
+        def run(*args):
+            if ntasks:
+                self[-(-ntasks // threads), threads, stream, sharedmem](*args)
+
+        return run
+
+    def __call__(self, *args):
+        if self.targetoptions["device"]:
+            raise TypeError(f"{self.py_func.__name__} is a device function: it can be called from a kernel only")
+        raise ValueError(
+            f"Kernel launch configuration was not specified. Use {self.py_func.__name__}[blocks per grid, threads per block](...) to launch it"
+        )
+
+    def select(self, argument_types):
+        """The overload for these argument types: compiled now if the kernel declares no signatures."""
+        if self._declared is None:
+            return self.compile(tuple(argument_types))
+        chosen = _best_match(self._declared, argument_types)
+        if chosen is None:
+            declared = ", ".join(str(s) for s in self._declared)
+            raise TypeError(f"No matching definition for argument type(s) {', '.join(map(str, argument_types))}; declared: {declared}")
+        return self.overloads[chosen]
+
+    def _unknown(self, what):
+        raise UnsupportedError(f"{what} of a kernel is made by the GPU's compiler; the emulator has none. Kernel.inspect_numpy() shows the program that it runs")
+
+    def inspect_numpy(self, signature=None):
+        """The NumPy programs that stand for the kernel: {argument types: source}, or one source for a signature."""
+        sources = {key: overload.program.source for key, overload in self.overloads.items()}
+        return sources if signature is None else sources[sigutils.normalize_signature(signature)[0]]
+
+    def inspect_asm(self, signature=None):
+        self._unknown("the PTX")
+
+    def inspect_llvm(self, signature=None):
+        self._unknown("the LLVM IR")
+
+    def inspect_sass(self, signature=None):
+        self._unknown("the SASS")
+
+    def get_regs_per_thread(self, signature=None):
+        self._unknown("the number of registers")
+
+    def get_shared_mem_per_block(self, signature=None):
+        """Bytes of static shared memory, for one signature or {argument types: bytes}."""
+        found = {key: sum(overload.program.static_shared.values()) for key, overload in self.overloads.items()}
+        if signature is not None:
+            return found[sigutils.normalize_signature(signature)[0]]
+        return next(iter(found.values())) if self.specialized else found
+
+
+@typeof_impl.register(Kernel)
+def _typeof_kernel(value, context):
+    return types.Dispatcher(value)
+
+
+class Overload:
+    """A kernel lowered for given argument types."""
+
+    def __init__(self, kernel, argument_types, program):
+        self.kernel = kernel
+        self.argument_types = argument_types
+        self.program = program
+
+    def max_cooperative_grid_blocks(self, blockdim, dynsmemsize=0):
+        """Blocks that the emulated device can hold at once, for a launch that synchronises the whole grid."""
+        limits = device.current()
+        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim
+        shared = sum(self.program.static_shared.values()) + dynsmemsize
+        warps = -(-threads // limits.warp_size) * limits.warp_size
+        per_sm = min(limits.max_threads_per_multiprocessor // warps, limits.max_blocks_per_multiprocessor)
+        if shared:
+            per_sm = min(per_sm, limits.max_shared_memory_per_multiprocessor // shared)
+        return per_sm * limits.multiprocessor_count
+
+
+def _best_match(signatures, argument_types):
+    """The declared argument types that fit: exactly if possible, else by conversions that Numba allows."""
+    argument_types = tuple(argument_types)
+    if argument_types in signatures:
+        return argument_types
+    context = typing_context()
+    fitting = []
+    for declared in signatures:
+        if len(declared) != len(argument_types):
+            continue
+        kinds = [context.can_convert(unliteral(a), d) for a, d in zip(argument_types, declared, strict=True)]
+        if all(k is not None for k in kinds):
+            fitting.append((sum(k.value if hasattr(k, "value") else int(k) for k in kinds), declared))
+    return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+class Configured:
+    """``kernel[grid, block, stream, shared_bytes]``: call it with the kernel's arguments to launch it."""
+
+    def __init__(self, kernel, griddim, blockdim, stream, sharedmem):
+        if kernel.targetoptions["device"]:
+            raise TypeError(f"{kernel.py_func.__name__} is a device function: it cannot be launched")
+        self.dispatcher = kernel
+        self.griddim = _dimensions("grid", griddim)
+        self.blockdim = _dimensions("block", blockdim)
+        self.stream = stream
+        self.sharedmem = _shared_bytes(sharedmem)
+
+    def __call__(self, *args):
+        kernel = self.dispatcher
+        check_limits(kernel.py_func.__name__, self.griddim, self.blockdim, self.sharedmem, launch_bounds=kernel.targetoptions["launch_bounds"])
+        launch(kernel, self.griddim, self.blockdim, self.sharedmem, args, self.stream)
+
+
+def _dimensions(what, value):
+    """(x, y, z) of a grid or block."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"{what}dim must be a sequence of 1, 2 or 3 integers, got {value!r}")
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in parts):
+        raise TypeError(f"{what}dim must be a sequence of integers, got {value!r}")
+    return (*(int(n) for n in parts), 1, 1)[:3]
+
+
+def _shared_bytes(value):
+    if not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"shared memory for a launch must be a number of bytes, 0 or more; got {value!r}")
+    return int(value)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------------------------------
+
+
+def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None):
+    """Raise LaunchError if the current device could not launch this; ``grid`` and ``block`` are (x, y, z), the rest bytes."""
+    limits = device.current()
+    which = f"compute capability {limits.compute_capability[0]}.{limits.compute_capability[1]}"
+    for what, dimensions, allowed in (("grid", grid, limits.max_grid_dim), ("block", block, limits.max_block_dim)):
+        for axis, asked, limit in zip("xyz", dimensions, allowed, strict=True):
+            if asked < 1:
+                raise LaunchError(
+                    f"{name}: a {what} of {_by(dimensions)} asked for, but {what} dimension {axis} must be at least 1. "
+                    "Skip the launch where there is nothing to do"
+                )
+            if asked > limit:
+                way = "use a grid-stride loop" if what == "grid" else "put more of the threads along x, or use more blocks"
+                raise LaunchError(f"{name}: {what} dimension {axis} of {asked:,} asked for ({_by(dimensions)}); {which} allows {limit:,}: {way}")
+    threads = math.prod(block)
+    if threads > limits.max_threads_per_block:
+        raise LaunchError(
+            f"{name}: {threads} threads per block ({_by(block)}) asked for; this device allows {limits.max_threads_per_block}: "
+            f"use a block of at most {_largest_block(block, limits.max_threads_per_block)}"
+        )
+    if launch_bounds is not None:
+        most = launch_bounds[0] if isinstance(launch_bounds, tuple | list) else launch_bounds
+        if threads > most:
+            raise LaunchError(f"{name}: {threads} threads per block ({_by(block)}) asked for; the kernel's launch_bounds allow {most}")
+    if static_shared + shared > limits.max_shared_memory_per_block:
+        raise LaunchError(
+            f"{name}: {static_shared + shared:,} bytes of shared memory per block asked for ({static_shared:,} static, {shared:,} dynamic); "
+            f"this device allows {limits.max_shared_memory_per_block:,}: use a smaller tile or fewer threads per block"
+        )
+
+
+def _by(dimensions):
+    return " x ".join(str(n) for n in dimensions)
+
+
+def _largest_block(block, limit):
+    """A block of the same number of dimensions within the limit, as near to a square (cube) as powers of two allow."""
+    used = max(1, sum(n > 1 for n in block))
+    exponent = limit.bit_length() - 1
+    parts = [1 << (exponent + used - 1 - i) // used for i in range(used)]
+    return " x ".join(str(n) for n in parts) + ("" if used > 1 else " threads")
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------------------------------
+
+
+class Launch:
+    """One launch in progress: what its batches share."""
+
+    def __init__(self, program, grid, block, dynamic_shared):
+        self.program = program
+        self.grid = grid
+        self.block = block
+        self.threads = math.prod(block)
+        self.blocks = math.prod(grid)
+        self.dynamic_shared = dynamic_shared
+        self.loop_limit = _loop_limit
+        self.user_error = None
+        self._addresses = {}
+        address = 0
+        for key, nbytes in program.static_shared.items():
+            self._addresses[key] = address
+            address += -(-nbytes // 16) * 16
+        self.dynamic_address = address
+
+    def shared_address(self, key):
+        """Byte offset of a static shared array in the block's shared memory."""
+        return self._addresses[key]
+
+    def blocks_per_batch(self):
+        per_block = sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
+        by_memory = BATCH_BYTES // per_block if per_block else self.blocks
+        return max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
+
+    def run(self, arguments):
+        step = self.blocks if self.program.cooperative else self.blocks_per_batch()
+        with np.errstate(all="ignore"):
+            for first in range(0, self.blocks, step):
+                batch = Batch(self, first, min(step, self.blocks - first))
+                self.program.run(batch, None, *arguments)
+        if self.user_error is not None:
+            exception, block, thread = self.user_error
+            raise type(exception)(f"tid={list(thread)} ctaid={list(block)}: {exception}")
+
+
+def launch(kernel, grid, block, shared, args, stream=0):
+    """Run a kernel over a grid. Host arrays are copied to the device first and back at the end, and only if all went well."""
+    expected = len(inspect.signature(kernel.py_func).parameters)
+    if len(args) != expected:
+        raise TypeError(f"{kernel.py_func.__name__} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given")
+    copy_back = []
+    argument_types = tuple(_type_of(a) for a in args)
+    values = list(args)
+    for extension in reversed(kernel.targetoptions["extensions"] or []):
+        for i, (type_, value) in enumerate(zip(argument_types, values, strict=True)):
+            values[i] = extension.prepare_args(type_, value, stream=stream, retr=copy_back)[1]
+    overload = kernel.select(argument_types)
+    program = overload.program
+    static = sum(program.static_shared.values())
+    check_limits(kernel.py_func.__name__, grid, block, shared, static)
+    run = Launch(program, grid, block, shared)
+    if program.cooperative:
+        most = overload.max_cooperative_grid_blocks(block, shared)
+        if run.blocks > most:
+            raise LaunchError(
+                f"{kernel.py_func.__name__}: a cooperative grid of {run.blocks:,} blocks asked for; this device can hold {most:,} blocks of this kind at once: "
+                "use fewer blocks and a grid-stride loop"
+            )
+    parameters = inspect.signature(kernel.py_func).parameters
+    lowered = [_argument(v, t, name, copy_back) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)]
+    run.run(lowered)
+    for write in copy_back:
+        write()
+
+
+def _type_of(value):
+    """Numba type of a kernel argument."""
+    if isinstance(value, ArgHint):
+        value = value.value
+    return typeof(value, Purpose.argument)
+
+
+def _argument(value, type_, name, copy_back):
+    """A kernel argument as the lowered program takes it."""
+    hint = None
+    if isinstance(value, ArgHint):
+        hint, value = value, value.value
+    if isinstance(type_, types.BaseTuple):
+        return tuple(_argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True)))
+    if isinstance(type_, types.Array):
+        return _array_argument(value, name, hint, copy_back)
+    if isinstance(type_, types.Record):
+        return _record_argument(value, type_, name, copy_back)
+    if isinstance(type_, types.NoneType):
+        return None
+    if isinstance(type_, types.Number | types.Boolean | types.IntEnumMember):
+        with np.errstate(all="ignore"):
+            return _scalar(value, dtype_of(type_))
+    raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")
+
+
+def _scalar(value, dtype):
+    if isinstance(value, int) and not isinstance(value, bool) and dtype.kind in "iu":
+        bits = int(value) & ((1 << dtype.itemsize * 8) - 1)
+        return np.array(bits, f"u{dtype.itemsize}").view(dtype)[()]
+    return np.asarray(value).astype(dtype)[()]
+
+
+def _array_argument(value, name, hint, copy_back):
+    if isinstance(value, DeviceArray):
+        return global_view(value.allocation, value.host, name)
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device arrays")
+    array = from_host(value, name)
+    if isinstance(hint, Out):
+        array.allocation.bytes[:] = 0xFF
+    if not isinstance(hint, In) and value.flags.writeable:
+
+        def write_back():
+            value[...] = array.host
+
+        copy_back.append(write_back)
+    return global_view(array.allocation, array.host, name)
+
+
+def _record_argument(value, type_, name, copy_back):
+    """A record passed by reference: an array of one."""
+    from .memory import RecordRef
+
+    dtype = dtype_of(type_)
+    held = np.zeros(1, dtype)
+    held[0] = value[()] if isinstance(value, np.ndarray) else value
+    array = from_host(held, name)
+    if isinstance(value, np.void):
+
+        def write_back():
+            for field in dtype.names:
+                value[field] = array.host[0][field]
+
+        copy_back.append(write_back)
+    return RecordRef(global_view(array.allocation, array.host, name), dtype, np.int64(0))
+
+
+# -- the decorator -----------------------------------------------------------------------------------------------------------------------------
+
+#: Options of numba.cuda.jit. Those that steer the GPU's compiler change nothing here.
+_OPTIONS = frozenset(
+    "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath max_registers extensions boundscheck "
+    "nvvm_options nopython forceobj argtypes restype bind".split()
+)
+
+
+def jit(func_or_sig=None, **options):
+    """``cuda.jit`` on the emulator, with numba.cuda's arguments.
+
+    Parameters
+    ----------
+    func_or_sig : function, signature or list of signatures, optional
+    **options
+        As for ``numba.cuda.jit``. ``device``, ``debug``, ``launch_bounds`` and ``extensions`` have their meaning here; those that steer the GPU's compiler
+        (``fastmath``, ``max_registers``, ``lto`` ...) are accepted and change nothing.
+
+    Raises
+    ------
+    TypeError
+        For an option that numba.cuda.jit does not have.
+    NotImplementedError
+        For ``link`` (CUDA C++ or PTX cannot be emulated) and ``boundscheck``.
+    """
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise TypeError(f"cuda.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(_OPTIONS))}")
+    if options.get("boundscheck"):
+        raise NotImplementedError("bounds checking is not supported for CUDA")
+    if options.get("link"):
+        raise UnsupportedError("link= brings in code in another language, which the emulator cannot run")
+    if sigutils.is_signature(func_or_sig):
+        return lambda function: Kernel(function, options, [func_or_sig], specialized=True)
+    if isinstance(func_or_sig, list):
+        return lambda function: Kernel(function, options, func_or_sig)
+    if func_or_sig is None:
+        return lambda function: Kernel(function, options)
+    if isinstance(func_or_sig, Kernel):
+        return func_or_sig
+    return Kernel(func_or_sig, options)
+
+
+

@@ -1,0 +1,455 @@
+"""Views on emulated memory: global, shared and local arrays, and how a whole batch of threads loads from and stores to them.
+
+A value inside the emulator is either a NumPy scalar (the same for every thread) or an array that broadcasts to (B, T): B blocks of the batch by T threads
+of a block. An index such as ``threadIdx.x`` has shape (1, T) and ``blockIdx.x`` has shape (B, 1), so work that does not depend on both is done once.
+
+Where the elements of an array live:
+
+global, const   one flat buffer
+shared          one row of a (B, n) buffer for each block of the batch
+local           (n, B, T): one element of every thread side by side, as the hardware interleaves local memory
+"""
+
+from itertools import product
+
+import numpy as np
+
+INT64 = np.dtype(np.int64)
+#: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every signed one.
+POISON = 0xFF
+
+
+class View:
+    """A typed window on emulated memory: what a kernel knows as an array.
+
+    Attributes
+    ----------
+    space : "global" | "const" | "shared" | "local"
+    items : ndarray
+        1-D buffer of whole elements ((n, B, T) for local memory).
+    base : int or value
+        Element offset of the first element in ``items``; a lane-varying value for a slice whose start differs by thread.
+    shape, strides : tuple
+        In elements; an entry is an int, or a value where a slice's bounds differ by thread.
+    name : str
+        The array's name in the source.
+    whole : bool
+        C-contiguous and exactly as long as ``items``: bounds are then checked by NumPy itself.
+    row : int
+        Elements in one block's row (shared memory), else 0.
+    address : int
+        Byte address of ``items[0]`` on the emulated device.
+    """
+
+    __slots__ = ("address", "base", "dtype", "items", "name", "row", "shape", "space", "strides", "whole")
+
+    def __init__(self, space, items, base, shape, strides, name, address=0, row=0):
+        self.space = space
+        self.items = items
+        self.dtype = items.dtype
+        self.base = base
+        self.shape = shape
+        self.strides = strides
+        self.name = name
+        self.address = address
+        self.row = row
+        size = row if space == "shared" else items.shape[0]
+        self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
+
+    def with_window(self, base, shape, strides):
+        return View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
+
+
+class RecordRef:
+    """One record of a structured array: a pointer, as in Numba. ``offset`` is in bytes from the start of the buffer."""
+
+    __slots__ = ("dtype", "offset", "view")
+
+    def __init__(self, view, dtype, offset):
+        self.view = view
+        self.dtype = dtype
+        self.offset = offset
+
+
+def contiguous(shape):
+    """C-order strides in elements, or None if an extent differs by thread."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        if not isinstance(extent, int):
+            return None
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _size(shape):
+    size = 1
+    for extent in shape:
+        if not isinstance(extent, int):
+            return -1
+        size *= extent
+    return size
+
+
+def global_view(allocation, host, name, space="global"):
+    """The view of a device array: ``host`` is the NumPy view on ``allocation.bytes`` that holds its elements."""
+    dtype = host.dtype
+    size = dtype.itemsize
+    start = host.__array_interface__["data"][0] - allocation.bytes.__array_interface__["data"][0] if host.size else 0
+    if size == 0 or start % size or any(s % size for s in host.strides):
+        return _unaligned_view(allocation, host, name, space, start)
+    items = allocation.bytes[: allocation.bytes.size // size * size].view(dtype)
+    base = start // size
+    strides = tuple(s // size for s in host.strides)
+    if host.flags.c_contiguous:
+        # A buffer of exactly the array's elements lets NumPy check the bounds of a 1-D index.
+        items, base = items[base : base + host.size], 0
+        start, strides = start, contiguous(host.shape)
+    return View(space, items, base, host.shape, strides, name, allocation.address + (start if base == 0 else 0))
+
+
+def _unaligned_view(allocation, host, name, space, start):
+    """A field of a packed structured array: elements that do not start at multiples of their size. Kept as bytes; see `load`."""
+    view = View(space, allocation.bytes, start, host.shape, host.strides, name, allocation.address)
+    view.dtype = host.dtype
+    view.whole = False
+    return view
+
+
+def is_lane_array(value):
+    """True if a value differs by thread (or may)."""
+    return isinstance(value, np.ndarray)
+
+
+def merge(mask, new, old):
+    """``new`` in the lanes of the mask, ``old`` in the others."""
+    if old is None or mask is None or new is old:
+        return new
+    if isinstance(new, tuple):
+        return tuple(merge(mask, n, o) for n, o in zip(new, old, strict=True))
+    if isinstance(new, View):
+        return _merge_views(mask, new, old)
+    if isinstance(new, RecordRef):
+        return RecordRef(_merge_views(mask, new.view, old.view), new.dtype, merge(mask, new.offset, old.offset))
+    if not isinstance(new, np.generic | np.ndarray):
+        return new
+    if not is_lane_array(new) and not is_lane_array(old) and new == old:
+        return new
+    return np.where(mask, new, old)
+
+
+def _merge_views(mask, new, old):
+    if new.items is not old.items and not np.shares_memory(new.items, old.items):
+        from .errors import UnsupportedError
+
+        raise UnsupportedError(
+            f"threads of one warp would go on with different arrays ({new.name} and {old.name}) under one name; the emulator cannot follow that"
+        )
+    if new.items is not old.items or new.dtype != old.dtype:
+        return new
+
+    def pick(a, b):
+        return a if isinstance(a, int) and isinstance(b, int) and a == b else np.where(mask, a, b)
+
+    shape = tuple(pick(a, b) for a, b in zip(new.shape, old.shape, strict=True))
+    strides = tuple(pick(a, b) for a, b in zip(new.strides, old.strides, strict=True))
+    return new.with_window(pick(new.base, old.base), shape, strides)
+
+
+def in_range(index, extent):
+    """True if every lane's index lies in [0, extent)."""
+    if not isinstance(index, np.ndarray):
+        return 0 <= index < extent
+    if not isinstance(extent, int):
+        return bool(((index >= 0) & (index < extent)).all())
+    if index.size == 0:
+        return True
+    return int(index.min()) >= 0 and int(index.max()) < extent
+
+
+class Memory:
+    """Loads, stores and atomics of one batch of blocks. ``batch`` is the running `runtime.Batch`; it knows the sites, blocks and threads for error messages."""
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.blocks = batch.blocks
+        self.threads = batch.threads
+        #: Row of shared memory of each block, and position of each thread in local memory.
+        self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
+        self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
+
+    # -- addresses ---------------------------------------------------------------------------------------------------------------------------
+
+    def position(self, view, index, mask, site):
+        """Element position in ``view.items`` (without the block's row or the thread's lane), bounds checked in the active lanes."""
+        shape = view.shape
+        position = None
+        for i, extent, stride in zip(index, shape, view.strides, strict=True):
+            if not in_range(i, extent):
+                i = self._wrap(view, index, i, extent, mask, site)
+            if not (isinstance(stride, int) and stride == 1):
+                i = i * np.int64(stride) if isinstance(stride, int) else i * stride
+            position = i if position is None else position + i
+        if position is None:
+            position = np.int64(0)
+        if isinstance(view.base, int):
+            return position + np.int64(view.base) if view.base else position
+        return position + view.base
+
+    def _wrap(self, view, index, i, extent, mask, site):
+        """Negative indices count from the end, as on the device; anything else out of range in an active lane stops the launch."""
+        wrapped = np.where(i < 0, i + extent, i)
+        bad = (wrapped < 0) | (wrapped >= extent)
+        active = bad if mask is None else bad & mask
+        if active.any():
+            self.batch.out_of_bounds(site, view, index, active)
+        return np.where(bad, 0, wrapped)
+
+    # -- loads -------------------------------------------------------------------------------------------------------------------------------
+
+    def load(self, view, index, mask, site):
+        """``array[index]`` in every active lane; the other lanes get something, never an error."""
+        if view.whole and len(index) == 1 and view.space != "local" and not view.row:
+            i = index[0]
+            try:
+                return view.items.take(i) if isinstance(i, np.ndarray) else view.items[i]
+            except IndexError:
+                pass
+        position = self.position(view, index, mask, site)
+        return self.fetch(view, position)
+
+    def fetch(self, view, position):
+        """The elements at checked positions."""
+        items = view.items
+        if view.space == "local":
+            if isinstance(position, np.ndarray):
+                return items.reshape(-1).take(position * np.int64(self.lane.size) + self.lane)
+            return items[position].copy()
+        if view.row:
+            return self._fetch_shared(view, position)
+        if view.dtype != items.dtype:
+            return _gather_bytes(items, position, view.dtype)
+        return items.take(position) if isinstance(position, np.ndarray) else items[position]
+
+    def _fetch_shared(self, view, position):
+        if self.blocks == 1:
+            return view.items.take(position) if isinstance(position, np.ndarray) else view.items[position]
+        if isinstance(position, np.ndarray) and position.shape[0] == 1:
+            return view.items.reshape(self.blocks, view.row).take(position[0], axis=1)
+        return view.items.take(position + self.block_row * np.int64(view.row))
+
+    # -- stores ------------------------------------------------------------------------------------------------------------------------------
+
+    def store(self, view, index, value, mask, site):
+        """``array[index] = value`` in the active lanes. Where lanes collide the last one wins: one of the orders that a device may take."""
+        if view.space == "const":
+            self.batch.read_only(site, view)
+        position = self.position(view, index, mask, site)
+        self.put(view, position, value, mask)
+
+    def put(self, view, position, value, mask):
+        """Write to checked positions."""
+        self.batch.epoch += 1
+        if view.space == "local":
+            self._put_local(view, position, value, mask)
+            return
+        if view.row:
+            position = position + self.block_row * np.int64(view.row)
+        items = view.items
+        if mask is not None:
+            shape = (self.blocks, self.threads)
+            mask = np.broadcast_to(mask, shape)
+            position = np.broadcast_to(position, shape)[mask]
+            if is_lane_array(value):
+                value = np.broadcast_to(value, shape)[mask]
+        elif is_lane_array(value) and np.shape(position) != value.shape:
+            shape = np.broadcast_shapes(np.shape(position), value.shape)
+            position = np.broadcast_to(position, shape)
+            value = np.broadcast_to(value, shape)
+        if view.dtype != items.dtype:
+            _scatter_bytes(items, position, value, view.dtype)
+        else:
+            items[position] = value
+
+    def _put_local(self, view, position, value, mask):
+        if not isinstance(position, np.ndarray):
+            if mask is None:
+                view.items[position] = value
+            else:
+                np.copyto(view.items[position], value, where=mask)
+            return
+        flat = np.broadcast_to(position * np.int64(self.lane.size) + self.lane, self.lane.shape)
+        value = np.broadcast_to(value, flat.shape)
+        if mask is not None:
+            mask = np.broadcast_to(mask, flat.shape)
+            flat, value = flat[mask], value[mask]
+        view.items.reshape(-1)[flat] = value
+
+    # -- views -------------------------------------------------------------------------------------------------------------------------------
+
+    def window(self, view, index):
+        """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
+        base = view.base
+        shape, strides = [], []
+        for dimension, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
+            i = index[dimension] if dimension < len(index) else slice(None)
+            if isinstance(i, slice):
+                start, length, step = _resolve_slice(i, extent)
+                base = _add(base, _times(start, stride))
+                shape.append(length)
+                strides.append(_times(step, stride))
+            else:
+                i = int(i) if not is_lane_array(i) else np.where(i < 0, i + extent, i)
+                if isinstance(i, int) and i < 0:
+                    i = i + extent
+                base = _add(base, _times(i, stride))
+        return view.with_window(base, tuple(shape), tuple(strides))
+
+    def assign_slice(self, view, index, value, mask, site):
+        """``array[i, 2:5] = value``: a scalar or an array of the same shape, element by element as the device does it."""
+        window = self.window(view, index)
+        if not all(isinstance(extent, int) for extent in window.shape):
+            self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
+        source = value if isinstance(value, View) else None
+        for element in product(*(range(extent) for extent in window.shape)):
+            where = tuple(np.int64(e) for e in element)
+            item = value
+            if source is not None:
+                tail = where[len(where) - len(source.shape) :]
+                item = self.load(source, tuple(np.int64(0) if n == 1 else e for e, n in zip(tail, source.shape, strict=True)), mask, site)
+            self.store(window, where, item, mask, site)
+
+    def retyped(self, view, dtype, site):
+        """``array.view(dtype)``: the same bytes as elements of another type."""
+        dtype = np.dtype(dtype)
+        old, new = view.dtype.itemsize, dtype.itemsize
+        if view.space == "local" and old != new:
+            self.batch.unsupported(site, "a view of a local array as elements of another size")
+        if not view.whole and old != new:
+            self.batch.unsupported(site, "a view of part of an array as elements of another size")
+        if old == new:
+            return View(view.space, view.items.view(dtype), view.base, view.shape, view.strides, view.name, view.address, view.row)
+        items = view.items.view(dtype)
+        shape = (*view.shape[:-1], view.shape[-1] * old // new)
+        return View(view.space, items, 0, shape, contiguous(shape), view.name, view.address, view.row * old // new)
+
+    # -- records -----------------------------------------------------------------------------------------------------------------------------
+
+    def record(self, view, index, mask, site):
+        """``array[index]`` of a structured array: a reference to the record."""
+        return RecordRef(view, view.dtype, self.position(view, index, mask, site) * np.int64(view.dtype.itemsize))
+
+    def load_field(self, record, name):
+        dtype, offset = record.dtype.fields[name][:2]
+        at = record.offset + np.int64(offset)
+        if dtype.names is not None:
+            return RecordRef(record.view, dtype, at)
+        if dtype.subdtype is not None:
+            item, shape = dtype.subdtype
+            return self._field_array(record, name, item, shape, at)
+        return self._load_bytes(record.view, at, dtype)
+
+    def store_field(self, record, name, value, mask):
+        dtype, offset = record.dtype.fields[name][:2]
+        at = record.offset + np.int64(offset)
+        if dtype.subdtype is not None:
+            self._store_field_array(record, name, value, mask)
+        elif dtype.names is not None:
+            self.copy_record(RecordRef(record.view, dtype, at), value, mask)
+        else:
+            self._store_bytes(record.view, at, value, dtype, mask)
+
+    def copy_record(self, target, source, mask):
+        """``a[i] = b[j]`` for records, field by field."""
+        for name in target.dtype.names:
+            self.store_field(target, name, self.load_field(source, name), mask)
+
+    def _store_field_array(self, record, name, value, mask):
+        field = self.load_field(record, name)
+        for element in product(*(range(extent) for extent in field.shape)):
+            where = tuple(np.int64(e) for e in element)
+            self.store(field, where, self.load(value, where, mask, None), mask, None)
+
+    def _field_array(self, record, name, item, shape, at):
+        bytes_ = self._bytes_of(record.view)
+        strides = tuple(s * item.itemsize for s in contiguous(shape))
+        view = View(record.view.space, bytes_, at, shape, strides, f"{record.view.name}.{name}", record.view.address)
+        view.dtype = item
+        view.row = record.view.row * record.view.dtype.itemsize
+        view.whole = False
+        return view
+
+    def _bytes_of(self, view):
+        if view.space == "local":
+            return view.items.view(np.uint8)
+        return view.items if view.items.dtype == np.uint8 else view.items.view(np.uint8)
+
+    def _load_bytes(self, view, at, dtype):
+        if view.space == "local":
+            return self._local_field(view, at, dtype)
+        if view.row:
+            at = at + self.block_row * np.int64(view.row * view.dtype.itemsize)
+        return _gather_bytes(self._bytes_of(view), at, dtype)
+
+    def _store_bytes(self, view, at, value, dtype, mask):
+        self.batch.epoch += 1
+        shape = (self.blocks, self.threads)
+        if view.space == "local":
+            self._local_field(view, at, dtype, value, mask)
+            return
+        if view.row:
+            at = at + self.block_row * np.int64(view.row * view.dtype.itemsize)
+        if mask is not None:
+            mask = np.broadcast_to(mask, shape)
+            at = np.broadcast_to(at, shape)[mask]
+            value = np.broadcast_to(value, shape)[mask]
+        _scatter_bytes(self._bytes_of(view), at, value, dtype)
+
+    def _local_field(self, view, at, dtype, value=None, mask=None):
+        """A field of a record in local memory: (n, B, T) records seen as bytes."""
+        size = view.dtype.itemsize
+        raw = view.items.view(np.uint8).reshape(-1)
+        start = (at // size * self.lane.size + self.lane) * size + at % size
+        if value is None:
+            return _gather_bytes(raw, start, dtype)
+        start, value = np.broadcast_arrays(start, value)
+        if mask is not None:
+            mask = np.broadcast_to(mask, start.shape)
+            start, value = start[mask], value[mask]
+        return _scatter_bytes(raw, start, value, dtype)
+
+
+def _gather_bytes(raw, at, dtype):
+    """Elements of ``dtype`` at byte positions ``at``, aligned or not."""
+    picked = raw[np.asarray(at)[..., None] + np.arange(dtype.itemsize)]
+    values = np.ascontiguousarray(picked).view(dtype)[..., 0]
+    return values[()] if np.ndim(at) == 0 else values
+
+
+def _scatter_bytes(raw, at, value, dtype):
+    at = np.asarray(at)
+    value = np.ascontiguousarray(np.broadcast_to(value, at.shape), dtype=dtype)
+    raw[at[..., None] + np.arange(dtype.itemsize)] = value.reshape(*at.shape, 1).view(np.uint8).reshape(*at.shape, dtype.itemsize)
+
+
+def _resolve_slice(index, extent):
+    """Start, length and step of a slice over ``extent`` elements, as Python clamps them; any of them may differ by thread."""
+    parts = (index.start, index.stop, index.step)
+    if isinstance(extent, int) and not any(is_lane_array(p) for p in parts):
+        start, stop, step = slice(*(None if p is None else int(p) for p in parts)).indices(extent)
+        return start, len(range(start, stop, step)), step
+    start = 0 if index.start is None else index.start
+    stop = extent if index.stop is None else index.stop
+    step = 1 if index.step is None else int(index.step)
+    start = np.clip(np.where(start < 0, start + extent, start), 0, extent)
+    stop = np.clip(np.where(stop < 0, stop + extent, stop), 0, extent)
+    return start, np.maximum(0, -((start - stop) // step)), step
+
+
+def _add(a, b):
+    return int(a) + int(b) if not is_lane_array(a) and not is_lane_array(b) else a + b
+
+
+def _times(a, b):
+    return int(a) * int(b) if not is_lane_array(a) and not is_lane_array(b) else a * b

@@ -1,0 +1,320 @@
+"""What a lowered kernel calls while it runs: thread indices, memory, barriers, warp operations, print, and the errors that stop a launch.
+
+One `Batch` is a run of consecutive blocks of the grid that execute in lockstep. B is the number of its blocks, T the number of threads of a block.
+"""
+
+import linecache
+import sys
+
+import numpy as np
+
+from .errors import KernelError, UnsupportedError
+from .memory import POISON, Memory, View, contiguous
+
+WARP = 32
+
+
+class Batch:
+    """Blocks ``first .. first + blocks - 1`` of a launch, in the linear order of the grid (x fastest).
+
+    Attributes
+    ----------
+    memory : memory.Memory
+    epoch : int
+        Counts changes to memory.
+    shape : (B, T)
+    thread, block : tuple of 3 values
+        ``threadIdx`` and ``blockIdx``, int32; NumPy scalars where all lanes agree.
+    thread_count, block_count : tuple of 3 int32
+        ``blockDim`` and ``gridDim``.
+    """
+
+    def __init__(self, launch, first, blocks):
+        self.launch = launch
+        self.first = first
+        self.blocks = blocks
+        self.threads = launch.threads
+        self.shape = (blocks, self.threads)
+        self.loop_limit = launch.loop_limit
+        self.epoch = 0
+        self.clock = 0
+        self.memory = Memory(self)
+        self.thread_count = tuple(np.int32(n) for n in launch.block)
+        self.block_count = tuple(np.int32(n) for n in launch.grid)
+        self.block = _coordinates(np.arange(first, first + blocks, dtype=np.int64), launch.grid, (blocks, 1))
+        self.thread = _coordinates(np.arange(self.threads, dtype=np.int64), launch.block, (1, self.threads))
+        self._grid_position = {}
+        self._shared = {}
+        self._local = {}
+        self._dynamic = None
+
+    # -- thread indices ----------------------------------------------------------------------------------------------------------------------
+
+    def grid(self, axis):
+        """Absolute position of the thread along an axis, int64."""
+        if axis not in self._grid_position:
+            start = self.block[axis].astype(np.int64) * np.int64(self.thread_count[axis])
+            self._grid_position[axis] = start + self.thread[axis].astype(np.int64)
+        return self._grid_position[axis]
+
+    def gridsize(self, axis):
+        return np.int64(self.thread_count[axis]) * np.int64(self.block_count[axis])
+
+    def laneid(self):
+        return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
+
+    # -- memory ------------------------------------------------------------------------------------------------------------------------------
+
+    def shared_array(self, key, shape, dtype, name):
+        """The static shared array made at one place in the source: the same for every thread of a block, poisoned at the start of the block."""
+        if 0 in shape:
+            return self._dynamic_shared(dtype, name)
+        if key not in self._shared:
+            size = int(np.prod(shape, dtype=np.int64))
+            items = np.full(self.blocks * size * dtype.itemsize, POISON, np.uint8).view(dtype)
+            self._shared[key] = View("shared", items, 0, shape, contiguous(shape), name, self.launch.shared_address(key), row=size)
+        return self._shared[key]
+
+    def _dynamic_shared(self, dtype, name):
+        """All dynamic shared arrays of a kernel start at the same address, whatever their type."""
+        nbytes = self.launch.dynamic_shared
+        if self._dynamic is None:
+            pitch = -(-nbytes // 16) * 16
+            self._dynamic = np.full((self.blocks, pitch), POISON, np.uint8)
+        pitch = self._dynamic.shape[1]
+        if pitch % dtype.itemsize:
+            raise UnsupportedError(f"dynamic shared memory as elements of {dtype.itemsize} bytes ({dtype})")
+        items = self._dynamic.reshape(-1).view(dtype)
+        shape = (nbytes // dtype.itemsize,)
+        view = View("shared", items, 0, shape, (1,), name, self.launch.dynamic_address, row=pitch // dtype.itemsize)
+        view.whole = shape[0] == view.row
+        return view
+
+    def local_array(self, key, shape, dtype, name):
+        """A local array: each thread has its own."""
+        if key not in self._local:
+            size = int(np.prod(shape, dtype=np.int64))
+            items = np.full(size * self.blocks * self.threads * dtype.itemsize, POISON, np.uint8).view(dtype)
+            items = items.reshape(size, self.blocks, self.threads)
+            self._local[key] = View("local", items, 0, shape, contiguous(shape), name)
+        return self._local[key]
+
+    # -- warps -------------------------------------------------------------------------------------------------------------------------------
+
+    def by_warp(self, value, fill):
+        """A value as (B, warps, 32); lanes beyond the block hold ``fill``."""
+        full = np.broadcast_to(value, self.shape)
+        missing = -self.threads % WARP
+        if missing:
+            full = np.concatenate([full, np.full((self.blocks, missing), fill, full.dtype)], axis=1)
+        return full.reshape(self.blocks, -1, WARP)
+
+    def from_warps(self, value):
+        """Back from (B, warps, 32) to (B, T)."""
+        return value.reshape(self.blocks, -1)[:, : self.threads]
+
+    def members(self, warp_mask):
+        """The lanes named in a 32-bit warp mask."""
+        bits = (np.asarray(warp_mask).astype(np.int64) >> self.laneid().astype(np.int64)) & 1
+        return bits.astype(bool)
+
+    def named(self, warp_mask):
+        """For each warp, the lanes that the masks of its active lanes name."""
+        return np.broadcast_to(self.members(warp_mask), self.shape)
+
+    def activemask(self, mask):
+        active = self.by_warp(True if mask is None else mask, False)
+        return self._spread(_bits(active).astype(np.uint32))
+
+    def _spread(self, per_warp):
+        """One value for each warp (B, warps) to its lanes."""
+        return self.from_warps(np.repeat(per_warp[:, :, None], WARP, axis=2))
+
+    def shuffle(self, mode, value, operand, mask):
+        """``shfl_sync`` and its relatives: the value of another lane of the warp; one's own where that lane lies outside."""
+        lanes = np.arange(WARP)
+        values = self.by_warp(value, 0)
+        operand = self.by_warp(operand, 0).astype(np.int64) & (WARP - 1)
+        if mode == "idx":
+            source = operand
+        elif mode == "up":
+            source = lanes - operand
+        elif mode == "down":
+            source = lanes + operand
+        else:
+            source = lanes ^ operand
+        source = np.where((source < 0) | (source >= WARP), lanes, source)
+        return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
+
+    def vote(self, mode, warp_mask, predicate, mask):
+        """``all_sync``, ``any_sync``, ``eq_sync`` and ``ballot_sync`` over the active lanes that the mask names."""
+        voters = self.members(warp_mask)
+        voters = voters if mask is None else voters & mask
+        voters = self.by_warp(voters, False)
+        yes = self.by_warp(predicate, False) & voters
+        if mode == "ballot":
+            return self._spread(_bits(yes).astype(np.uint32).view(np.int32))
+        any_yes, any_no = yes.any(axis=2), (voters & ~yes).any(axis=2)
+        result = {"all": ~any_no, "any": any_yes, "eq": ~(any_yes & any_no)}[mode]
+        return self._spread(result)
+
+    def match(self, mode, warp_mask, value, mask):
+        """``match_any_sync`` (mask of the lanes with the same bits) and ``match_all_sync`` (that mask if all agree, and whether they do)."""
+        voters = self.members(warp_mask)
+        voters = self.by_warp(voters if mask is None else voters & mask, False)
+        values = np.ascontiguousarray(self.by_warp(value, 0))
+        values = values.view(f"u{values.dtype.itemsize}")
+        same = (values[..., :, None] == values[..., None, :]) & voters[..., None, :]
+        if mode == "any":
+            return self.from_warps(_bits(same).astype(np.uint32).view(np.int32))
+        everyone = _bits(voters)
+        agree = (_bits(same) == everyone[..., None]) | ~voters
+        agree = agree.all(axis=2)
+        found = np.where(agree, everyone, 0).astype(np.uint32).view(np.int32)
+        return self._spread(found), self._spread(agree)
+
+    def count(self, mode, predicate, mask):
+        """``syncthreads_count``, ``_and`` and ``_or`` over the threads of each block."""
+        yes = np.broadcast_to(predicate != 0, self.shape)
+        active = np.broadcast_to(True if mask is None else mask, self.shape)
+        if mode == "count":
+            result = (yes & active).sum(axis=1, keepdims=True)
+        elif mode == "and":
+            result = (yes | ~active).all(axis=1, keepdims=True)
+        else:
+            result = (yes & active).any(axis=1, keepdims=True)
+        return _scalar_if_one(result.astype(np.int32))
+
+    # -- time --------------------------------------------------------------------------------------------------------------------------------
+
+    def read_clock(self):
+        """A counter that only moves forward: it stands for order, not for time."""
+        self.clock += 64
+        return np.int64(self.clock)
+
+    def sleep(self, nanoseconds):
+        self.clock += int(np.max(nanoseconds))
+
+    # -- print -------------------------------------------------------------------------------------------------------------------------------
+
+    def print(self, mask, parts):
+        """``print`` of every active lane, formatted as the device's printf does (floats with six digits)."""
+        active = np.flatnonzero(np.broadcast_to(True if mask is None else mask, self.shape))
+        columns = [self._column(part, active) for part in parts]
+        lines = [" ".join(words) for words in zip(*columns, strict=True)] if columns else [""] * active.size
+        sys.stdout.write("".join(line + "\n" for line in lines))
+
+    def _column(self, part, active):
+        if isinstance(part, str):
+            return [part] * active.size
+        if isinstance(part, tuple):
+            columns = [self._column(p, active) for p in part]
+            template = "({},)" if len(part) == 1 else "(" + ", ".join(["{}"] * len(part)) + ")"
+            return [template.format(*words) for words in zip(*columns, strict=True)]
+        values = np.broadcast_to(part, self.shape).reshape(-1)[active]
+        if values.dtype.kind == "f":
+            return [_printf_float(v) for v in values.tolist()]
+        return [str(v) for v in values.tolist()]
+
+    # -- errors ------------------------------------------------------------------------------------------------------------------------------
+
+    def place(self, lanes):
+        """``blockIdx`` and ``threadIdx`` (x, y, z) of the first lane of a mask."""
+        row, thread = np.unravel_index(int(np.argmax(np.broadcast_to(lanes, self.shape))), self.shape)
+        return _unravel(self.first + int(row), self.launch.grid), _unravel(int(thread), self.launch.block), (row, thread)
+
+    def out_of_bounds(self, site, view, index, bad):
+        block, thread, lane = self.place(bad)
+        values = tuple(int(np.broadcast_to(i, self.shape)[lane]) for i in index)
+        shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
+        shown = values[0] if len(values) == 1 else values
+        count = int(np.count_nonzero(np.broadcast_to(bad, self.shape)))
+        others = f" (and {count - 1:,} more threads of this batch)" if count > 1 else ""
+        self._stop(
+            "out-of-bounds",
+            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}: "
+            f"block {block}, thread {thread}{others}. Guard the access, or launch no more threads than there are elements",
+            site,
+            block,
+            thread,
+        )
+
+    def read_only(self, site, view):
+        self._stop("out-of-bounds", f"{view.name!r} is a constant array: a kernel cannot write to it", site)
+
+    def barrier_divergence(self, held, alive):
+        first = held[0]
+        block, thread, lane = self.place(first.lanes)
+        name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[first.kind]
+        line = self.launch.program.sites[first.site].line
+        elsewhere = [self.launch.program.sites[h.site].line for h in held[1:] if h.lanes[lane[0]].any()]
+        if elsewhere:
+            detail = f"others of its block wait at line {elsewhere[0]}"
+        else:
+            detail = "other threads that it waits for never get there"
+        self._stop(
+            "barrier-divergence",
+            f"thread {thread} of block {block} waits in {name} at line {line}, {detail}: on a GPU this hangs or goes wrong. "
+            "Move the barrier out of the branch, so that every thread of the block reaches the same one",
+            first.site,
+            block,
+            thread,
+        )
+
+    def no_progress(self, site, mask, what):
+        block, thread, _ = self.place(True if mask is None else mask)
+        self._stop(
+            "no-progress",
+            f"the loop {what} (first in block {block}, thread {thread}). It is endless, or it waits for a thread that cannot run: one of its own warp, or of a "
+            "block that has not started. gpukit.emulator.set_loop_limit() raises the limit",
+            site,
+            block,
+            thread,
+        )
+
+    def raised(self, site, mask, exception):
+        """A ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""
+        block, thread, _ = self.place(True if mask is None else mask)
+        self.launch.user_error = self.launch.user_error or (exception, block, thread)
+
+    def unsupported(self, site, what):
+        raise UnsupportedError(f"{what}{self._where(site)}")
+
+    def _where(self, site):
+        if site is None:
+            return ""
+        place = self.launch.program.sites[site]
+        code = linecache.getline(place.filename, place.line).strip()
+        return f"\n  {place.filename}:{place.line}" + (f"\n    {code}" if code else "")
+
+    def _stop(self, kind, message, site, block=None, thread=None):
+        place = self.launch.program.sites[site]
+        raise KernelError(message + self._where(site), kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
+
+
+def _coordinates(linear, extents, shape):
+    x, y, _ = extents
+    parts = (linear % x, linear // x % y, linear // (x * y))
+    return tuple(np.int32(0) if n == 1 else _scalar_if_one(p.astype(np.int32).reshape(shape)) for p, n in zip(parts, extents, strict=True))
+
+
+def _unravel(linear, extents):
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+def _scalar_if_one(value):
+    return value.reshape(-1)[0] if value.size == 1 else value
+
+
+def _bits(lanes):
+    """A (..., 32) array of truth values as 32-bit masks (in int64)."""
+    return (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1)
+
+
+def _printf_float(value):
+    if value != value:
+        return "nan"
+    if value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    return f"{value:f}"

@@ -1,0 +1,806 @@
+"""Typed Numba IR to lockstep statements.
+
+`lower` takes a kernel's typed IR and returns a `program.Program`. Calls of device functions are inlined, so that a barrier inside one is a barrier of the
+kernel; only recursive functions become functions of their own. What a call of a known function becomes stands in `calls`.
+"""
+
+import operator
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.core import ir
+from numba.cuda.np import numpy_support
+from numba.cuda.types.ext_types import Dim3, GridGroup
+from numba.cuda.vector_types import VectorType
+
+from . import calls
+from .errors import UnsupportedError
+from .frontend import infer, unliteral
+from .memory import View, contiguous, global_view
+from .program import Barrier, Branch, Builder, Jump, Leave, Program, Site
+
+#: Types that exist only while compiling: their variables hold nothing at run time.
+_COMPILE_TIME = (
+    types.Module,
+    types.Function,
+    types.BoundFunction,
+    types.NumberClass,
+    types.Dispatcher,
+    types.DType,
+    types.StringLiteral,
+    types.UnicodeType,
+    types.NoneType,
+    types.Omitted,
+    types.EnumClass,
+    types.ClassType,
+    types.RecursiveCall,
+    Dim3,
+    GridGroup,
+)
+
+_OPERATORS = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
+def lower(typed, infer_options):
+    """Lower a kernel.
+
+    Parameters
+    ----------
+    typed : frontend.Typed
+    infer_options : dict
+        Keyword arguments of `frontend.infer` for the functions that it calls.
+
+    Returns
+    -------
+    program.Program
+    """
+    builder = Builder(typed.function.__name__)
+    translator = Translator(builder, infer_options)
+    parameters = translator.function(typed)
+    run, source = builder.finish(parameters)
+    pools = builder.pools
+    return Program(
+        typed.function.__name__, run, source, pools.sites, pools.static_shared, sum(pools.local_bytes.values()), pools.cooperative
+    )
+
+
+def dtype_of(type_):
+    """NumPy dtype of the elements or values of a Numba type."""
+    type_ = unliteral(type_)
+    if isinstance(type_, types.IntEnumMember):
+        type_ = type_.dtype
+    if type_ == types.float16:
+        return np.dtype(np.float16)
+    return numpy_support.as_dtype(type_)
+
+
+class Frame:
+    """One function being translated: its types, and what its variables are called in the written program."""
+
+    def __init__(self, typed, caller=None):
+        self.typed = typed
+        self.caller = caller
+        self.names = {}
+        #: Values known while compiling, and how a tuple or bound method was made, by variable.
+        self.known = {}
+        self.labels = {}
+        self.arguments = []
+        self.on_return = None
+        self.definitions = _definition_counts(typed.blocks)
+
+    def type(self, name):
+        return self.typed.typemap[name]
+
+    def active(self, function, argument_types):
+        """True if this very function is being inlined already: a recursion."""
+        frame = self
+        while frame is not None:
+            if frame.typed.function is function and frame.typed.argument_types == argument_types:
+                return True
+            frame = frame.caller
+        return False
+
+
+class Known:
+    """A variable's value known while compiling."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Items(list):
+    """The (expression, type) of each item of a tuple built in this function."""
+
+
+class Method:
+    """A bound method: the variable it belongs to."""
+
+    def __init__(self, owner):
+        self.owner = owner
+
+
+def _definition_counts(blocks):
+    counts = {}
+    for block in blocks.values():
+        for statement in block.body:
+            if isinstance(statement, ir.Assign):
+                counts[statement.target.name] = counts.get(statement.target.name, 0) + 1
+    return counts
+
+
+class Translator:
+    """Fills a `Builder` from typed IR."""
+
+    def __init__(self, builder, infer_options):
+        self.b = builder
+        self.pools = builder.pools
+        self.infer_options = infer_options
+        self.line = 0
+        self.frame = None
+        self.array_name = None
+
+    # -- functions ---------------------------------------------------------------------------------------------------------------------------
+
+    def function(self, typed):
+        """A whole function of its own; returns its parameters' names."""
+        frame = Frame(typed)
+        parameters = []
+        for type_ in typed.argument_types:
+            name = self.b.variable()
+            parameters.append(name)
+            frame.arguments.append((name, type_))
+        frame.on_return = lambda value, type_: self.b.end(Leave(None if isinstance(typed.return_type, types.NoneType) else value))
+        self.body(frame)
+        return parameters
+
+    def body(self, frame):
+        outer, self.frame = self.frame, frame
+        blocks = frame.typed.blocks
+        first = min(blocks)
+        for label in sorted(blocks):
+            frame.labels[label] = self.b.current if label == first else self.b.new_block()
+        for label in sorted(blocks):
+            self.b.current = frame.labels[label]
+            for statement in blocks[label].body:
+                self.statement(statement)
+        self.frame = outer
+
+    def inline(self, function, argument_types, arguments, target):
+        """Splice a device function in at the current place; its result goes to ``target``."""
+        typed = infer(function, argument_types, **self.infer_options)
+        frame = Frame(typed, self.frame)
+        frame.arguments = arguments
+        after = self.b.new_block()
+        line = self.line
+
+        def on_return(value, type_):
+            if target is not None and not isinstance(typed.return_type, types.NoneType):
+                self.b.emit(value, target)
+            self.b.end(Jump(after, self.site(line=line)))
+
+        frame.on_return = on_return
+        entry = self.b.new_block()
+        self.b.end(Jump(entry, self.site()))
+        self.b.current = entry
+        self.body(frame)
+        self.b.current = after
+        self.line = line
+        return typed.return_type
+
+    def recursive_call(self, function, argument_types, arguments, return_type):
+        """A call of a function that is being inlined already: it becomes a function of its own, run by the lanes that call it."""
+        key = ("function", function, argument_types)
+        name = self.pools.add("f", None, key)
+        if self.pools.names[name] is None:
+            self.pools.names[name] = calls.Forward()
+            typed = infer(function, argument_types, **self.infer_options)
+            builder = Builder(function.__name__, self.pools)
+            translator = Translator(builder, self.infer_options)
+            parameters = translator.function(typed)
+            self.pools.names[name].run = builder.finish(parameters)[0]
+        values = "".join(f", {value}" for value, _ in arguments)
+        return f"{name}.run(K, m{values})"
+
+    # -- places ------------------------------------------------------------------------------------------------------------------------------
+
+    def site(self, array=None, op=None, line=None):
+        return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
+
+    def unsupported(self, what):
+        raise UnsupportedError(f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in {self.frame.typed.function.__name__})")
+
+    # -- values ------------------------------------------------------------------------------------------------------------------------------
+
+    def name_of(self, variable):
+        """The written name of a variable."""
+        if variable not in self.frame.names:
+            self.frame.names[variable] = self.b.variable()
+        return self.frame.names[variable]
+
+    def type_of(self, variable):
+        return self.frame.type(variable.name if isinstance(variable, ir.Var) else variable)
+
+    def known(self, variable):
+        """The compile-time value of a variable as `Known`, or None."""
+        if isinstance(variable, Known):
+            return variable
+        name = variable.name if isinstance(variable, ir.Var) else variable
+        type_ = self.frame.type(name)
+        if isinstance(type_, types.Literal):
+            return Known(type_.literal_value)
+        if isinstance(type_, types.NoneType):
+            return Known(None)
+        if isinstance(type_, types.Omitted):
+            return Known(type_.value)
+        value = self.frame.known.get(name)
+        return value if isinstance(value, Known) else None
+
+    def value(self, variable, as_type=None):
+        """Expression for a variable, converted to ``as_type``."""
+        if isinstance(variable, Known):
+            return self.constant(variable.value, as_type)
+        type_ = self.type_of(variable)
+        as_type = unliteral(type_) if as_type is None else unliteral(as_type)
+        known = self.known(variable)
+        if known is not None:
+            return self.constant(known.value, as_type)
+        if isinstance(type_, _COMPILE_TIME):
+            return "None"
+        return self.cast(self.name_of(variable.name), type_, as_type)
+
+    def constant(self, value, type_):
+        """Expression for a compile-time value as a Numba type."""
+        type_ = unliteral(type_)
+        if value is None or isinstance(type_, types.NoneType):
+            return "None"
+        if isinstance(type_, types.BaseTuple):
+            return "(" + "".join(self.constant(v, t) + ", " for v, t in zip(value, type_.types, strict=True)) + ")"
+        if isinstance(type_, types.Array):
+            return self.constant_array(value)
+        if isinstance(type_, types.Record):
+            return self.constant_record(value)
+        if isinstance(type_, types.EnumMember):
+            return self.pools.add("e", value)
+        if isinstance(type_, types.IntEnumMember):
+            value = int(value)
+        if isinstance(type_, types.UnicodeType | types.StringLiteral):
+            return repr(value)
+        if isinstance(type_, types.Number | types.Boolean):
+            value = value.item() if isinstance(value, np.generic) else value
+            return self.pools.scalar(value, dtype_of(type_))
+        return self.unsupported(f"a constant of type {type_}")
+
+    def constant_array(self, array):
+        """A global NumPy array that a kernel reads: constant memory, copied when the kernel is compiled."""
+        from .arrays import Allocation
+
+        key = ("array", id(array))
+        if key not in self.pools._by_key:
+            allocation = Allocation(max(array.nbytes, 1))
+            order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+            host = np.ndarray(array.shape, array.dtype, allocation.bytes, order=order)
+            host[...] = array
+            name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
+            self.pools.add("keep", (array, allocation))
+            self.pools.add("a", global_view(allocation, host, name, "const"), key)
+        return self.pools._by_key[key]
+
+    def constant_record(self, value):
+        array = np.array([value], value.dtype)
+        view = self.constant_array(array)
+        return f"M.record({view}, ({self.pools.scalar(0, np.int64)},), None, None)"
+
+    def cast(self, expression, from_type, to_type):
+        """Expression converted from one Numba type to another, as the device does it."""
+        from_type, to_type = unliteral(from_type), unliteral(to_type)
+        if from_type == to_type or isinstance(to_type, types.NoneType):
+            return expression
+        if isinstance(from_type, types.BaseTuple) and isinstance(to_type, types.BaseTuple):
+            return self._cast_tuple(expression, from_type, to_type)
+        if isinstance(from_type, types.IntEnumMember):
+            from_type = from_type.dtype
+        if isinstance(to_type, types.Number | types.Boolean) and isinstance(from_type, types.Number | types.Boolean):
+            return self._cast_number(expression, from_type, to_type)
+        if isinstance(to_type, types.Array) and isinstance(from_type, types.Array) and from_type.dtype == to_type.dtype:
+            return expression
+        if isinstance(from_type, types.Optional | types.NoneType) or isinstance(to_type, types.Optional):
+            return self.unsupported("a variable that is sometimes None")
+        return expression if type(from_type) is type(to_type) else self.unsupported(f"a conversion of {from_type} to {to_type}")
+
+    def _cast_tuple(self, expression, from_type, to_type):
+        pairs = list(zip(from_type.types, to_type.types, strict=True))
+        if all(unliteral(a) == unliteral(b) for a, b in pairs):
+            return expression
+        whole = self.b.temporary(expression)
+        return "(" + "".join(self.cast(f"{whole}[{i}]", a, b) + ", " for i, (a, b) in enumerate(pairs)) + ")"
+
+    def _cast_number(self, expression, from_type, to_type):
+        old, new = dtype_of(from_type), dtype_of(to_type)
+        if old == new:
+            return expression
+        if new.kind == "b":
+            return f"({expression} != {self.pools.scalar(0, old)})"
+        if old.kind == "f" and new.kind in "iu":
+            return f"float_to_int({expression}, {self.pools.dtype(new)})"
+        if old.kind == "c" and new.kind != "c":
+            return self.unsupported("a conversion of a complex number to a real one")
+        return f"({expression}).astype({self.pools.dtype(new)})"
+
+    # -- statements --------------------------------------------------------------------------------------------------------------------------
+
+    def statement(self, statement):
+        if self.b.blocks[self.b.current].end is not None:
+            return
+        if statement.loc.line:
+            self.line = statement.loc.line
+        if isinstance(statement, ir.Assign):
+            self.assign(statement)
+        elif isinstance(statement, ir.SetItem | ir.StaticSetItem):
+            self.set_item(statement)
+        elif isinstance(statement, ir.SetAttr):
+            self.set_attribute(statement)
+        elif isinstance(statement, ir.Jump):
+            self.b.end(Jump(self.frame.labels[statement.target], self.site()))
+        elif isinstance(statement, ir.Branch):
+            self.branch(statement)
+        elif isinstance(statement, ir.Return):
+            type_ = self.type_of(statement.value)
+            self.frame.on_return(self.value(statement.value, self.frame.typed.return_type), type_)
+        elif isinstance(statement, ir.StaticRaise | ir.DynamicRaise | ir.Raise):
+            self.raise_(statement)
+        elif isinstance(statement, ir.Print):
+            self.print(statement)
+        elif not isinstance(statement, ir.Del | ir.PopBlock):
+            self.unsupported(f"the statement `{statement}`")
+
+    def branch(self, statement):
+        known = self.known(statement.cond)
+        if known is not None:
+            taken = statement.truebr if known.value else statement.falsebr
+            self.b.end(Jump(self.frame.labels[taken], self.site()))
+            return
+        condition = self.value(statement.cond, types.boolean)
+        self.b.end(Branch(condition, self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr], self.site()))
+
+    def raise_(self, statement):
+        """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
+        if self.infer_options.get("debug"):
+            exception = getattr(statement, "exc_class", None) or RuntimeError
+            arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
+            held = self.pools.add("x", exception(*arguments))
+            self.b.emit(f"K.raised({self.site()}, m, {held})", effect=True)
+        self.b.end(Leave())
+
+    def print(self, statement):
+        if statement.vararg is not None:
+            self.unsupported("print with *arguments")
+        parts = []
+        for variable in statement.args:
+            type_ = self.type_of(variable)
+            if isinstance(type_, types.StringLiteral):
+                parts.append(repr(type_.literal_value))
+            elif isinstance(type_, Dim3):
+                parts.append("({}, {}, {})".format(*(self.dim3(variable, axis) for axis in "xyz")))
+            else:
+                parts.append(self.value(variable))
+        self.b.emit(f"K.print(m, [{', '.join(parts)}])", effect=True)
+
+    def assign(self, statement):
+        target, value = statement.target.name, statement.value
+        type_ = self.frame.type(target)
+        if isinstance(value, ir.Var):
+            self.copy(target, value, type_)
+        elif isinstance(value, ir.Arg):
+            self.argument(target, value, type_)
+        elif isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+            self.literal(target, value.value, type_)
+        elif isinstance(value, ir.Expr):
+            self.expression(target, value, type_)
+        else:
+            self.unsupported(f"`{statement}`")
+
+    def copy(self, target, value, type_):
+        source = self.frame.known.get(value.name)
+        if source is not None and self.frame.definitions[target] == 1:
+            self.frame.known[target] = source
+            if isinstance(source, Known):
+                return
+        if not isinstance(type_, _COMPILE_TIME) and not isinstance(type_, types.Literal):
+            self.b.emit(self.value(value, type_), self.name_of(target))
+
+    def argument(self, target, value, type_):
+        expression, argument_type = self.frame.arguments[value.index]
+        if isinstance(expression, Known | Method):
+            self.frame.known[target] = expression
+            if isinstance(type_, _COMPILE_TIME) or isinstance(type_, types.Literal):
+                return
+            expression = self.constant(expression.value, type_)
+        elif isinstance(argument_type, types.Omitted):
+            expression = self.constant(argument_type.value, type_)
+        elif isinstance(type_, _COMPILE_TIME) or isinstance(type_, types.Literal):
+            return
+        else:
+            expression = self.cast(expression, argument_type, type_)
+        self.b.emit(expression, self.name_of(target))
+
+    def literal(self, target, value, type_):
+        if self.frame.definitions[target] == 1:
+            self.frame.known[target] = Known(value)
+        elif not isinstance(type_, _COMPILE_TIME):
+            self.b.emit(self.constant(value, type_), self.name_of(target))
+
+    # -- expressions -------------------------------------------------------------------------------------------------------------------------
+
+    def expression(self, target, expr, type_):
+        self.array_name = None if target.startswith("$") else statement_name(target)
+        handler = getattr(self, f"expr_{expr.op}", None)
+        if handler is None:
+            self.unsupported(f"`{expr}`")
+        result = handler(target, expr, type_)
+        if result is None or isinstance(type_, _COMPILE_TIME):
+            return
+        expression, result_type, effect = result
+        if not isinstance(type_, types.Literal):
+            expression = self.cast(expression, result_type, type_)
+        self.b.emit(expression, self.name_of(target), effect)
+
+    def expr_cast(self, target, expr, type_):
+        return self.value(expr.value, type_), type_, False
+
+    def expr_binop(self, target, expr, type_):
+        return self.binary(expr.fn, expr, expr.lhs, expr.rhs, type_)
+
+    def expr_inplace_binop(self, target, expr, type_):
+        return self.binary(expr.immutable_fn, expr, expr.lhs, expr.rhs, type_)
+
+    def binary(self, function, expr, lhs, rhs, type_):
+        signature = self.frame.typed.calltypes[expr]
+        if signature is None:
+            return None
+        return self.operation(function, signature, (lhs, rhs), type_)
+
+    def operation(self, function, signature, operands, type_):
+        """An operator on typed operands; shared with calls of the operator module's functions."""
+        result = signature.return_type
+        if not all(isinstance(t, types.Number | types.Boolean | types.IntEnumMember) for t in signature.args):
+            return calls.structured_operator(self, function, signature, operands)
+        if function is operator.pow:
+            return self.power(signature, operands), result, False
+        lhs, rhs = operands
+        result_dtype = dtype_of(result)
+        if function in _COMPARISONS:
+            a, b = (self.value(v, t) for v, t in zip(operands, signature.args, strict=True))
+            return f"({a} {_OPERATORS[function]} {b})", types.boolean, False
+        if function in (operator.is_, operator.is_not):
+            sign = "==" if function is operator.is_ else "!="
+            return f"({self.value(lhs, signature.args[0])} {sign} {self.value(rhs, signature.args[1])})", types.boolean, False
+        if function not in _OPERATORS:
+            self.unsupported(f"the operator {function.__name__}")
+        # Numba converts both operands to the result's type for every integer operator, and the signature has done it for floats.
+        operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
+        a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
+        return f"({a} {_OPERATORS[function]} {b})", result, False
+
+    def power(self, signature, operands):
+        base_type, exponent_type = signature.args
+        result = signature.return_type
+        known = self.known(operands[1])
+        literal = isinstance(exponent_type, types.IntegerLiteral) or (known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral))
+        base = self.value(operands[0], result)
+        if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
+            return f"power_constant({base}, {int(known.value)})"
+        exponent_dtype, result_dtype = dtype_of(exponent_type), dtype_of(result)
+        if exponent_dtype.kind in "iu":
+            exponent = self.value(operands[1], exponent_type)
+            if result_dtype.kind in "iu":
+                return f"power_int({base}, {self.cast(exponent, exponent_type, result)})"
+            return f"power_float_int({base}, {exponent})"
+        return f"np.power({base}, {self.value(operands[1], result)})"
+
+    def expr_unary(self, target, expr, type_):
+        signature = self.frame.typed.calltypes[expr]
+        return self.unary(expr.fn, signature, expr.value)
+
+    def unary(self, function, signature, operand):
+        (argument,) = signature.args
+        result = signature.return_type
+        if function is operator.not_:
+            return f"np.logical_not({self.value(operand, argument)})", types.boolean, False
+        if not isinstance(argument, types.Number | types.Boolean):
+            return self.unsupported(f"the operator {function.__name__} on {argument}")
+        value = self.value(operand, argument)
+        if isinstance(argument, types.Boolean):
+            if function is operator.invert:
+                return f"(~{value})", argument, False
+            value, argument = self.cast(value, argument, result), result
+        sign = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]
+        return f"({sign}{value})", argument, False
+
+    def expr_build_tuple(self, target, expr, type_):
+        items = Items((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
+        if self.frame.definitions[target] == 1:
+            names = [self.known(v) for v in expr.items]
+            if all(n is not None for n in names):
+                self.frame.known[target] = Known(tuple(n.value for n in names))
+            elif all(n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)):
+                # A variable with several definitions may change before the tuple is read: then the tuple itself is kept.
+                self.frame.known[target] = items
+        return "(" + "".join(f"{e}, " for e, _ in items) + ")", types.BaseTuple.from_types([t for _, t in items]), False
+
+    def expr_exhaust_iter(self, target, expr, type_):
+        source = self.frame.known.get(expr.value.name)
+        if source is not None and self.frame.definitions[target] == 1:
+            self.frame.known[target] = source
+        value_type = self.type_of(expr.value)
+        if not isinstance(value_type, types.BaseTuple):
+            self.unsupported(f"unpacking a {value_type}")
+        return self.value(expr.value), unliteral(value_type), False
+
+    def expr_getiter(self, target, expr, type_):
+        return calls.get_iterator(self, expr.value), type_, False
+
+    def expr_iternext(self, target, expr, type_):
+        iterator = self.name_of(expr.value.name)
+        pair = self.b.temporary(calls.iterator_step(self, self.type_of(expr.value), iterator), effect=True)
+        self.b.emit(f"{pair}[2]", iterator)
+        return f"({pair}[0], {pair}[1])", type_, False
+
+    def expr_pair_first(self, target, expr, type_):
+        return f"{self.name_of(expr.value.name)}[0]", type_, False
+
+    def expr_pair_second(self, target, expr, type_):
+        return f"{self.name_of(expr.value.name)}[1]", type_, False
+
+    def expr_getattr(self, target, expr, type_):
+        owner_type = self.type_of(expr.value)
+        if isinstance(type_, types.BoundFunction):
+            self.frame.known[target] = Method(expr.value)
+            return None
+        if isinstance(type_, Dim3):
+            self.frame.known[target] = Known(expr.attr)
+            return None
+        if isinstance(owner_type, Dim3):
+            return self.dim3(expr.value, expr.attr), types.int32, False
+        if isinstance(type_, _COMPILE_TIME):
+            return None
+        return calls.attribute(self, target, expr, owner_type, type_)
+
+    def dim3(self, variable, axis):
+        """``threadIdx.x`` and its like."""
+        name = self.known(variable)
+        name = getattr(name.value, "__name__", name.value)
+        field = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "thread_count", "gridDim": "block_count"}[name]
+        return f"K.{field}[{'xyz'.index(axis)}]"
+
+    # -- subscripts --------------------------------------------------------------------------------------------------------------------------
+
+    def expr_getitem(self, target, expr, type_):
+        owner = self.type_of(expr.value)
+        if isinstance(owner, types.BaseTuple):
+            index = self.known(expr.index)
+            if index is not None:
+                return self.tuple_item(expr.value, index.value, type_)
+            return f"tuple_item({self.value(expr.value)}, {self.value(expr.index)})", type_, False
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"a subscript of {owner}")
+        index, scalar = self.index(expr.index, owner)
+        return self.load(expr.value, owner, index, scalar, type_)
+
+    def expr_static_getitem(self, target, expr, type_):
+        owner = self.type_of(expr.value)
+        if isinstance(owner, types.BaseTuple):
+            return self.tuple_item(expr.value, expr.index, type_)
+        if isinstance(owner, types.Record):
+            name = expr.index if isinstance(expr.index, str) else list(owner.fields)[expr.index]
+            return f"M.load_field({self.value(expr.value)}, {name!r})", type_, True
+        if isinstance(owner, types.NumberClass):
+            return None
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"a subscript of {owner}")
+        if isinstance(expr.index, str):
+            return calls.field_array(self, expr.value, expr.index, type_)
+        if expr.index_var is not None:
+            index, scalar = self.index(expr.index_var, owner)
+        else:
+            index, scalar = self.static_index(expr.index, owner)
+        return self.load(expr.value, owner, index, scalar, type_)
+
+    def tuple_item(self, variable, index, type_):
+        source = self.frame.known.get(variable.name)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.type_of(variable)))
+            return f"{self.value(variable)}[{start}:{stop}:{step}]", type_, False
+        if isinstance(source, Items):
+            expression, item_type = source[index]
+            return expression, item_type, False
+        item_type = self.type_of(variable).types[index]
+        if isinstance(item_type, types.Literal):
+            return self.constant(item_type.literal_value, item_type), unliteral(item_type), False
+        return f"{self.value(variable)}[{int(index)}]", unliteral(item_type), False
+
+    def load(self, variable, owner, index, scalar, type_):
+        array = self.value(variable)
+        site = self.site(_source_name(variable), "load")
+        if not scalar:
+            return f"M.window({array}, {index})", type_, False
+        if isinstance(owner.dtype, types.Record):
+            return f"M.record({array}, {index}, m, {site})", type_, True
+        return f"load({array}, {index}, m, {site})", owner.dtype, True
+
+    def index(self, variable, owner):
+        """(expression of the index tuple, whether it picks one element)."""
+        type_ = self.type_of(variable)
+        known = self.known(variable)
+        if known is not None and not isinstance(type_, types.Array):
+            return self.static_index(known.value, owner)
+        if isinstance(type_, types.BaseTuple):
+            source = self.frame.known.get(variable.name)
+            if not isinstance(source, Items):
+                whole = self.value(variable)
+                source = [(f"{whole}[{i}]", t) for i, t in enumerate(type_.types)]
+        else:
+            source = [(self.value(variable), type_)]
+        parts = [self.index_part(e, t) for e, t in source]
+        scalar = len(parts) == owner.ndim and all(isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source)
+        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+
+    def static_index(self, index, owner):
+        index = index if isinstance(index, tuple) else (index,)
+        parts = []
+        for part in index:
+            if part is Ellipsis:
+                parts.append("...")
+            elif isinstance(part, slice):
+                bounds = (part.start, part.stop, part.step)
+                parts.append("slice({}, {}, {})".format(*("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds)))
+            elif isinstance(part, int | np.integer):
+                parts.append(self.pools.scalar(int(part), np.int64))
+            else:
+                self.unsupported(f"the index {part!r}")
+        scalar = len(parts) == owner.ndim and all(isinstance(p, int | np.integer) for p in index)
+        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+
+    def _expand_ellipsis(self, parts, owner):
+        if "..." not in parts:
+            return parts
+        at = parts.index("...")
+        return [*parts[:at], *["slice(None)"] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
+
+    def index_part(self, expression, type_):
+        type_ = unliteral(type_)
+        if isinstance(type_, types.SliceType):
+            return expression
+        if isinstance(type_, types.EllipsisType):
+            return "..."
+        if isinstance(type_, types.Integer) and type_ == types.uint64:
+            return f"to_index({expression})"
+        if isinstance(type_, types.Integer | types.Boolean):
+            return self.cast(expression, type_, types.int64)
+        return self.unsupported(f"an index of type {type_}")
+
+    def set_item(self, statement):
+        owner = self.type_of(statement.target)
+        static = isinstance(statement, ir.StaticSetItem)
+        if isinstance(owner, types.Record) and static:
+            name = statement.index if isinstance(statement.index, str) else list(owner.fields)[statement.index]
+            self.store_field(statement.target, name, statement.value, owner)
+            return
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"an assignment to an item of {owner}")
+        index_variable = statement.index_var if static else statement.index
+        if index_variable is not None:
+            index, scalar = self.index(index_variable, owner)
+        else:
+            index, scalar = self.static_index(statement.index, owner)
+        array = self.value(statement.target)
+        site = self.site(_source_name(statement.target), "store")
+        value_type = self.type_of(statement.value)
+        if isinstance(owner.dtype, types.Record) and scalar:
+            element = f"M.record({array}, {index}, m, {site})"
+            self.b.emit(f"M.copy_record({element}, {self.value(statement.value)}, m)", effect=True)
+        elif scalar:
+            self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
+        else:
+            as_type = None if isinstance(value_type, types.Array) else owner.dtype
+            self.b.emit(f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True)
+
+    def set_attribute(self, statement):
+        owner = self.type_of(statement.target)
+        if not isinstance(owner, types.Record):
+            self.unsupported(f"an assignment to an attribute of {owner}")
+        self.store_field(statement.target, statement.attr, statement.value, owner)
+
+    def store_field(self, target, name, value, owner):
+        field_type = owner.typeof(name)
+        as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
+        self.b.emit(f"M.store_field({self.value(target)}, {name!r}, {self.value(value, as_type)}, m)", effect=True)
+
+    # -- calls -------------------------------------------------------------------------------------------------------------------------------
+
+    def expr_call(self, target, expr, type_):
+        function_type = self.type_of(expr.func)
+        signature = self.frame.typed.calltypes[expr]
+        if isinstance(function_type, types.RecursiveCall):
+            function_type = function_type.dispatcher_type
+        if isinstance(function_type, types.Dispatcher):
+            return self.call_device_function(function_type.dispatcher, target, expr, signature, type_)
+        arguments = self.call_arguments(expr, signature)
+        if isinstance(function_type, types.NumberClass):
+            return calls.convert(self, arguments, signature)
+        if isinstance(function_type, types.BoundFunction):
+            owner = self.frame.known[expr.func.name].owner
+            return calls.method(self, target, owner, function_type, arguments, signature, type_)
+        if isinstance(function_type, types.Function):
+            return calls.function(self, target, function_type, arguments, signature, type_, expr)
+        return self.unsupported(f"a call of {function_type}")
+
+    def call_arguments(self, expr, signature):
+        """Variables (or `Known` defaults) in the order of the signature."""
+        if expr.vararg is not None:
+            self.unsupported("a call with *arguments")
+        if not expr.kws:
+            return list(expr.args)
+        if signature.pysig is None:
+            self.unsupported("keyword arguments of this function")
+        bound = signature.pysig.bind(*expr.args, **dict(expr.kws))
+        bound.apply_defaults()
+        return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+
+    def call_device_function(self, dispatcher, target, expr, signature, type_):
+        from .launch import python_function
+
+        function = python_function(dispatcher)
+        folded = calls.bind_arguments(function, expr, self)
+        argument_types = tuple(signature.args)
+        arguments = []
+        for item, argument_type in zip(folded, argument_types, strict=True):
+            if isinstance(item, Known):
+                arguments.append((item, argument_type))
+            else:
+                source = self.known(item) or self.frame.known.get(item.name)
+                compile_time = isinstance(self.type_of(item), _COMPILE_TIME) and isinstance(source, Known | Method)
+                arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
+        if self.frame.active(function, argument_types):
+            return self.recursive_call(function, argument_types, arguments, signature.return_type), signature.return_type, True
+        result = None if isinstance(type_, _COMPILE_TIME) else self.b.variable()
+        return_type = self.inline(function, argument_types, arguments, result)
+        if result is None:
+            return None
+        return result, return_type, False
+
+    def barrier(self, kind, members=None):
+        """End the block in a barrier and go on in a new one."""
+        after = self.b.new_block()
+        self.b.end(Barrier(after, kind, members, self.site(op=kind)))
+        self.b.current = after
+
+
+def _source_name(variable):
+    return variable.unversioned_name
+
+
+def statement_name(target):
+    """The name in the source of a variable that SSA may have numbered."""
+    return target.split(".")[0]
+
+
+__all__ = ["Translator", "View", "contiguous", "dtype_of", "lower"]
