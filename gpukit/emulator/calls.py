@@ -233,7 +233,7 @@ def get_iterator(t, variable):
     type_ = t.type_of(variable)
     if isinstance(type_, types.Array):
         return f"('array', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
-    if isinstance(type_, types.UniTuple):
+    if isinstance(type_, types.BaseTuple):
         return f"('tuple', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
     if isinstance(type_, types.RangeType | types.IteratorType):
         return t.value(variable)

@@ -118,7 +118,7 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with utils.numba_target_override(), _callees_typed_only(debug, compute_capability):
+    with utils.numba_target_override(), _callees_typed_only(debug, compute_capability), _marked_running(function):
         func_ir, typemap, calltypes, inferred = compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
@@ -130,6 +130,23 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
             pipeline_class=_FrontEnd,
         )
     return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
+
+
+_running = []
+
+
+def is_running(function):
+    """True while a function's types are being inferred: a call of it then is a recursion."""
+    return function in _running
+
+
+@contextlib.contextmanager
+def _marked_running(function):
+    _running.append(function)
+    try:
+        yield
+    finally:
+        _running.pop()
 
 
 @contextlib.contextmanager

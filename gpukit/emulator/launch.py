@@ -18,7 +18,7 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 from . import device
 from .arrays import DeviceArray, from_host
 from .errors import LaunchError, UnsupportedError
-from .frontend import call_template, fold_argument_types, infer, typing_context, unliteral
+from .frontend import call_template, fold_argument_types, infer, is_running, typing_context, unliteral
 from .memory import global_view
 from .runtime import Batch
 from .translate import dtype_of, lower
@@ -130,6 +130,11 @@ class Kernel:
         return kernel
 
     # -- called from a kernel ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_compiling(self):
+        """Numba's inference asks this to find a recursion."""
+        return is_running(self.py_func)
 
     def fold_argument_types(self, args, kws):
         return fold_argument_types(self.py_func, args, kws)

@@ -159,10 +159,10 @@ def _merge_views(mask, new, old):
 
 def in_range(index, extent):
     """True if every lane's index lies in [0, extent)."""
+    if not isinstance(extent, int):
+        return bool(np.all((index >= 0) & (index < extent)))
     if not isinstance(index, np.ndarray):
         return 0 <= index < extent
-    if not isinstance(extent, int):
-        return bool(((index >= 0) & (index < extent)).all())
     if index.size == 0:
         return True
     return int(index.min()) >= 0 and int(index.max()) < extent
