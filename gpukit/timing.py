@@ -157,7 +157,7 @@ class Timing:
     host_seconds : float
         Median seconds that the host spent inside one call: on a GPU the cost of the launch, unless the function waits
         for the device.
-    queued_ahead : int or None
+    queued_ahead : int
         On a GPU, the number of repetitions of which everything was in the queue before the device reached them. In
         those the sample is the device's time alone; in the others the device may have waited for the host.
     """
@@ -168,7 +168,7 @@ class Timing:
     calls: int = 1
     l2_flushed: bool = False
     host_seconds: float = 0.0
-    queued_ahead: int | None = None
+    queued_ahead: int = 0
 
     @property
     def n(self):
@@ -207,7 +207,7 @@ class Timing:
     @property
     def launch_bound(self):
         """bool: True if launch cost may be in the median: half of the repetitions or more were not queued ahead."""
-        return self.queued_ahead is not None and 2 * self.queued_ahead <= self.n
+        return self.device == "gpu" and 2 * self.queued_ahead <= self.n
 
     def rate(self, amount):
         """float: units per second at the median, for a call that handles ``amount`` units (bytes, elements, images)."""

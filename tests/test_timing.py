@@ -230,7 +230,7 @@ def test_cpu_bench_times_the_host_and_nothing_else(monkeypatch):
 
     result = bench(lambda: spend(5 * US), setup=lambda: spend(900 * US), device="cpu", calls=4, repeat=7, warmup=0)
     assert result.samples == pytest.approx([5e-6] * 7)
-    assert result.timed == "mean of 4 calls back to back, host clock" and result.queued_ahead is None
+    assert result.timed == "mean of 4 calls back to back, host clock"
     assert not result.launch_bound and not result.noisy
 
 
