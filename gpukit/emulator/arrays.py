@@ -24,7 +24,7 @@ from numba.cuda.cudadrv import dummyarray
 from numba.cuda.cudadrv.driver import CudaAPIError
 from numba.cuda.np import numpy_support
 
-from . import device
+from .device import MB, current
 from .streams import check_stream
 
 #: What a byte of fresh memory holds: NaN in every float type, -1 in every signed integer type.
@@ -139,14 +139,14 @@ def find_allocation(address):
 
 
 def _require(nbytes):
-    total = device.current().total_memory
+    total = current().total_memory
     if nbytes > total - memory_in_use():
         # What only reference cycles keep alive is given back first, as numba.cuda flushes its pending deallocations.
         gc.collect()
     free = total - memory_in_use()
     if nbytes > free:
         _out_of_memory(f"{nbytes:,} bytes asked for, {free:,} of {total:,} bytes of the emulated device are free")
-    available = _host_memory_available() if nbytes > 64 * device.MB else None
+    available = _host_memory_available() if nbytes > 64 * MB else None
     if available is not None and nbytes > available:
         _out_of_memory(
             f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, has {available:,} bytes left"

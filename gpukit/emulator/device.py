@@ -5,11 +5,14 @@ Guide; what differs from card to card (multiprocessors, clocks, memory) is that 
 driver reports it.
 """
 
+from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 KB = 2**10
 MB = 2**20
+
+ComputeCapability = namedtuple("ComputeCapability", "major minor")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Limits:
         None where it is not known.
     """
 
-    compute_capability: tuple
+    compute_capability: ComputeCapability
     card: str
     multiprocessor_count: int
     max_threads_per_multiprocessor: int
@@ -77,7 +80,7 @@ class Limits:
 
 def _volta_and_turing(capability, card, threads, blocks, shared, **card_figures):
     return Limits(
-        compute_capability=capability,
+        compute_capability=ComputeCapability(*capability),
         card=card,
         max_threads_per_multiprocessor=threads,
         max_blocks_per_multiprocessor=blocks,
@@ -91,7 +94,7 @@ def _volta_and_turing(capability, card, threads, blocks, shared, **card_figures)
 def _ampere_and_later(capability, card, threads, blocks, shared, **card_figures):
     """From compute capability 8.0 on, 1 KB of shared memory of each block belongs to the system."""
     return Limits(
-        compute_capability=capability,
+        compute_capability=ComputeCapability(*capability),
         card=card,
         max_threads_per_multiprocessor=threads,
         max_blocks_per_multiprocessor=blocks,

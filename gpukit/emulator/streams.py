@@ -1,7 +1,7 @@
 """Streams and events of the emulator (source row A13).
 
 The emulator does each operation when it is asked for, in the order of the program. That is one of the orders that CUDA
-allows, so a program that is correct on a GPU gives the same results here. There is no time: what would measure it raises.
+allows, so a program that is correct on a GPU gives the same results here. There is no time: what measures it raises.
 """
 
 import asyncio

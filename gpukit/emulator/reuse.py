@@ -1,0 +1,66 @@
+"""Parts of numba-cuda that are written in terms of ``numba.cuda`` itself, made to work on the emulator.
+
+Its ``reduce``, ``vectorize``, ``guvectorize`` and ``random`` allocate, copy and launch through ``numba.cuda``. They are
+loaded a second time with the emulator's module in its place, so that they do here what they do on a GPU.
+"""
+
+import builtins
+import importlib.util
+from types import SimpleNamespace
+
+
+def second_copy(name, cuda, replaced=None):
+    """Load a module of numba-cuda once more, for use with another ``cuda``.
+
+    Parameters
+    ----------
+    name : str
+        As in ``import``.
+    cuda : module
+        What ``from numba import cuda`` gives inside the copy.
+    replaced : dict, optional
+        {module name: what ``from that_module import ...`` takes its names from instead}.
+
+    Returns
+    -------
+    module
+        Not in ``sys.modules``: everyone else goes on with the first copy.
+    """
+    spec = importlib.util.find_spec(name)
+    module = importlib.util.module_from_spec(spec)
+    replaced = replaced or {}
+
+    def import_(wanted, globals=None, locals=None, fromlist=(), level=0):
+        if level == 0 and wanted == "numba" and fromlist == ("cuda",):
+            return SimpleNamespace(cuda=cuda)
+        if level == 0 and wanted in replaced:
+            return replaced[wanted]
+        return builtins.__import__(wanted, globals, locals, fromlist, level)
+
+    # A function has the builtins of the module that defines it, so import statements in functions come here too.
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_}
+    spec.loader.exec_module(module)
+    return module
+
+
+def reduction(cuda):
+    """The class ``Reduce`` for the emulator."""
+    return second_copy("numba.cuda.kernels.reduction", cuda).Reduce
+
+
+def ufunc_decorators(cuda, infer):
+    """``vectorize`` and ``guvectorize`` for the emulator.
+
+    ``infer(function, argument_types)`` gives the type that a device function returns, which numba-cuda reads off the
+    compiled function.
+    """
+    vectorizers = second_copy("numba.cuda.vectorizers", cuda)
+
+    class Vectorize(vectorizers.CUDAVectorize):
+        def _compile_core(self, sig):
+            core = cuda.jit(device=True)(self.pyfunc)
+            return core, infer(self.pyfunc, sig.args) if sig.return_type is None else sig.return_type
+
+    vectorizers.CUDAVectorize = Vectorize
+    decorators = second_copy("numba.cuda.np.ufunc.decorators", cuda, {"numba.cuda.vectorizers": vectorizers})
+    return decorators.vectorize, decorators.guvectorize
