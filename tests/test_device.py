@@ -1,12 +1,13 @@
 """gpukit.device: every attribute in its field and unit, the documents' table, the device of this machine."""
 
+import dataclasses
 import shutil
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 
-from gpukit import device
+from gpukit import device, emulator
 from gpukit.backend import cuda, on_gpu
 from gpukit.device import RTX_3090, DeviceInfo, compare, info
 
@@ -155,8 +156,21 @@ def test_the_device_of_this_machine():
 
 @pytest.mark.skipif(on_gpu(), reason="there is a GPU")
 def test_the_emulated_device_says_that_it_is_one():
-    assert "emulat" in info().name.lower()
-    assert "emulat" in str(info())
+    assert info().emulated and "emulator" in info().name and "emulator" in str(info())
+
+
+@pytest.mark.skipif(on_gpu(), reason="there is a GPU")
+def test_the_emulated_8_6_is_the_documents_device():
+    """What the documents print of their card holds for the emulated one of that compute capability."""
+    with emulator.use_device("8.6"):
+        found = info()
+    for field in dataclasses.fields(RTX_3090):
+        stated = getattr(RTX_3090, field.name)
+        if stated is None or field.name in ("name", "emulated"):
+            continue
+        rounded = field.name in ("global_memory", "core_clock", "memory_clock")
+        expected = pytest.approx(stated, rel=0.005) if rounded else stated
+        assert getattr(found, field.name) == expected, field.name
 
 
 @pytest.mark.gpu
