@@ -29,7 +29,7 @@ help:
 
 # A Python named by the user is taken; otherwise that of the environment stays, or one that will do is looked for.
 env:
-	@command -v $(PYTHON) >/dev/null || { echo 'there is no $(PYTHON) here: sudo apt install python3-venv' >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo 'there is no $(PYTHON) here; on Debian or Ubuntu: sudo apt install python3-venv' >&2; exit 1; }
 	@$(PYTHON) tools/environment.py --venv $(VENV) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(PYTHON))
 
 notebooks: env

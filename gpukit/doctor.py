@@ -36,6 +36,7 @@ MODULES = {
     "numpy": "numpy<2.5", "numba": "numba", "numba.cuda": "numba-cuda", "matplotlib": "matplotlib",
     "cv2": "opencv-python", "ipykernel": "ipykernel",
 }  # fmt: skip
+KERNEL_REQUIREMENTS = tuple(MODULES[module] for module in ("numpy", "numba", "numba.cuda"))
 CUDA_13_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime")
 # What the driver says when it cannot start, and what helps.
 DRIVER_ERRORS = {
@@ -494,20 +495,21 @@ def _judge_toolkit(machine):
 
 
 def _judge_kernel(machine):
-    kernel, died = machine["kernel"], machine["died"]
+    kernel, died, driver = machine["kernel"], machine["died"], machine["driver"]
+    reinstall = f"{_pip(machine)} install --force-reinstall {' '.join(map(shlex.quote, KERNEL_REQUIREMENTS))}"
+    mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else reinstall
     if died:
-        mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else "make distclean && make notebooks"
         yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", mend)
     elif kernel is None:
-        yield Problem(
-            f"gpukit cannot choose a backend ({machine['backend']['reason']})", "make distclean && make notebooks"
-        )
+        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", reinstall)
     elif kernel["error"] and "UNSUPPORTED_PTX_VERSION" in kernel["error"]:
         what = "the CUDA toolkit makes PTX that is newer than the driver (UNSUPPORTED_PTX_VERSION)"
-        yield Problem(what, f"{_pip(machine)} install 'cuda-toolkit=={_dotted(machine['driver']['cuda'])}.*'")
+        compiler = "nvvm" if driver["cuda"][0] >= 13 else "nvcc"
+        toolkit = f"cuda-toolkit[cudart,nvjitlink,nvrtc,{compiler}]=={_dotted(driver['cuda'])}.*"
+        yield Problem(what, f"{_pip(machine)} install '{toolkit}'")
     elif kernel["error"]:
-        mend = "export GPUKIT_BACKEND=emulator" if kernel["where"] == "gpu" else "make distclean && make notebooks"
-        yield Problem(f"a small kernel fails on the {kernel['where']} ({kernel['error']})", mend)
+        what = f"a small kernel fails on the {kernel['where']} ({kernel['error']})"
+        yield Problem(what, mend if kernel["where"] == "gpu" else reinstall)
 
 
 def _pip(machine):

@@ -152,7 +152,11 @@ CASES = {
     ),
     "PTX newer than the driver, same major version": (
         gpu_machine(toolkit=toolkit(13, 2), kernel=kernel("LinkerError: CUDA_ERROR_UNSUPPORTED_PTX_VERSION")),
-        ("newer than the driver (UNSUPPORTED_PTX_VERSION)", f"{PIP} install 'cuda-toolkit==13.0.*'", True),
+        (
+            "newer than the driver (UNSUPPORTED_PTX_VERSION)",
+            f"{PIP} install 'cuda-toolkit[cudart,nvjitlink,nvrtc,nvvm]==13.0.*'",
+            True,
+        ),
     ),
     "CUDA pieces missing": (
         gpu_machine(
@@ -172,7 +176,7 @@ CASES = {
     ),
     "kernel fails on the emulator": (
         machine(kernel=kernel("AssertionError: wrong", "emulator")),
-        ("a small kernel fails on the emulator", "make distclean && make notebooks", True),
+        ("a small kernel fails on the emulator", f"{PIP} install --force-reinstall 'numpy<2.5' numba numba-cuda", True),
     ),
 }
 
