@@ -257,7 +257,7 @@ def iterate(memory, state, mask, site):
         safe = np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0)))
         if not np.any(valid):
             return view.dtype.type(0), valid, (kind, view, i + np.int64(1))
-        value = memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,))
+        value = memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,), mask, site)
         return value, valid, (kind, view, i + np.int64(1))
     if kind == "tuple":
         _, items, i = state

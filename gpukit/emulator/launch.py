@@ -9,6 +9,7 @@ import math
 import os
 
 import numpy as np
+from numba.core.errors import NumbaError as CoreNumbaError
 from numba.cuda import types
 from numba.cuda.args import ArgHint, In, Out
 from numba.cuda.core import sigutils
@@ -117,7 +118,7 @@ class Kernel:
     def _lower(self, argument_types):
         try:
             typed = infer(self.py_func, argument_types, types.void, **self._infer_options)
-        except NumbaError as error:
+        except (NumbaError, CoreNumbaError) as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
         return Overload(self, argument_types, lower(typed, self._infer_options))

@@ -185,9 +185,9 @@ class Memory:
         """Element position in ``view.items`` (without the block's row or the thread's lane), bounds checked in the active lanes."""
         shape = view.shape
         position = None
-        for i, extent, stride in zip(index, shape, view.strides, strict=True):
+        for dimension, (i, extent, stride) in enumerate(zip(index, shape, view.strides, strict=True)):
             if not in_range(i, extent):
-                i = self._wrap(view, index, i, extent, mask, site)
+                i = self._wrap(view, index, dimension, mask, site)
             if not (isinstance(stride, int) and stride == 1):
                 i = i * np.int64(stride) if isinstance(stride, int) else i * stride
             position = i if position is None else position + i
@@ -195,10 +195,13 @@ class Memory:
             position = np.int64(0)
         if isinstance(view.base, int):
             return position + np.int64(view.base) if view.base else position
-        return position + view.base
+        position = position + view.base
+        # In an idle lane a slice may start anywhere.
+        return position if mask is None else np.where(mask, position, np.int64(0))
 
-    def _wrap(self, view, index, i, extent, mask, site):
+    def _wrap(self, view, index, dimension, mask, site):
         """Negative indices count from the end, as on the device; anything else out of range in an active lane stops the launch."""
+        i, extent = index[dimension], view.shape[dimension]
         wrapped = np.where(i < 0, i + extent, i)
         bad = (wrapped < 0) | (wrapped >= extent)
         active = bad if mask is None else bad & mask
@@ -288,7 +291,7 @@ class Memory:
 
     # -- views -------------------------------------------------------------------------------------------------------------------------------
 
-    def window(self, view, index):
+    def window(self, view, index, mask, site):
         """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
         base = view.base
         shape, strides = [], []
@@ -300,15 +303,14 @@ class Memory:
                 shape.append(length)
                 strides.append(_times(step, stride))
             else:
-                i = int(i) if not is_lane_array(i) else np.where(i < 0, i + extent, i)
-                if isinstance(i, int) and i < 0:
-                    i = i + extent
+                if not in_range(i, extent):
+                    i = self._wrap(view, index, dimension, mask, site)
                 base = _add(base, _times(i, stride))
         return view.with_window(base, tuple(shape), tuple(strides))
 
     def assign_slice(self, view, index, value, mask, site):
         """``array[i, 2:5] = value``: a scalar or an array of the same shape, element by element as the device does it."""
-        window = self.window(view, index)
+        window = self.window(view, index, mask, site)
         if not all(isinstance(extent, int) for extent in window.shape):
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
         source = value if isinstance(value, View) else None

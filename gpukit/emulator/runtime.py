@@ -225,9 +225,9 @@ class Batch:
 
     def out_of_bounds(self, site, view, index, bad):
         block, thread, lane = self.place(bad)
-        values = tuple(int(np.broadcast_to(i, self.shape)[lane]) for i in index)
+        values = tuple("..." if isinstance(i, slice) else int(np.broadcast_to(i, self.shape)[lane]) for i in index)
         shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
-        shown = values[0] if len(values) == 1 else values
+        shown = values[0] if len(values) == 1 else f"({', '.join(map(str, values))})"
         count = int(np.count_nonzero(np.broadcast_to(bad, self.shape)))
         others = f" (and {count - 1:,} more threads of this batch)" if count > 1 else ""
         self._stop(

@@ -641,7 +641,7 @@ class Translator:
         array = self.value(variable)
         site = self.site(_source_name(variable), "load")
         if not scalar:
-            return f"M.window({array}, {index})", type_, False
+            return f"M.window({array}, {index}, m, {site})", type_, True
         if isinstance(owner.dtype, types.Record):
             return f"M.record({array}, {index}, m, {site})", type_, True
         return f"load({array}, {index}, m, {site})", owner.dtype, True
