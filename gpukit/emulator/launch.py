@@ -125,7 +125,7 @@ class Kernel:
 
     def specialize(self, *args):
         """A kernel that is compiled for the types of these arguments and accepts no others."""
-        argument_types = tuple(_type_of(a) for a in args)
+        argument_types = tuple(_type_of(a, str(i)) for i, a in enumerate(args))
         kernel = Kernel(self.py_func, self.targetoptions, [argument_types])
         kernel.specialized = True
         return kernel
@@ -393,7 +393,8 @@ def launch(kernel, grid, block, shared, args, stream=0):
     if len(args) != expected:
         raise TypeError(f"{kernel.py_func.__name__} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given")
     copy_back = []
-    argument_types = tuple(_type_of(a) for a in args)
+    parameters = inspect.signature(kernel.py_func).parameters
+    argument_types = tuple(_type_of(a, name) for a, name in zip(args, parameters, strict=True))
     values = list(args)
     for extension in reversed(kernel.targetoptions["extensions"] or []):
         for i, (type_, value) in enumerate(zip(argument_types, values, strict=True)):
@@ -410,18 +411,23 @@ def launch(kernel, grid, block, shared, args, stream=0):
                 f"{kernel.py_func.__name__}: a cooperative grid of {run.blocks:,} blocks asked for; this device can hold {most:,} blocks of this kind at once: "
                 "use fewer blocks and a grid-stride loop"
             )
-    parameters = inspect.signature(kernel.py_func).parameters
     lowered = [_argument(v, t, name, copy_back) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)]
     run.run(lowered)
     for write in copy_back:
         write()
 
 
-def _type_of(value):
+def _type_of(value, name):
     """Numba type of a kernel argument."""
     if isinstance(value, ArgHint):
         value = value.value
-    return typeof(value, Purpose.argument)
+    try:
+        type_ = typeof(value, Purpose.argument)
+    except (ValueError, NumbaError, CoreNumbaError):
+        type_ = None
+    if type_ is None or isinstance(type_, types.List | types.Set | types.UnicodeType):
+        raise TypeError(f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records and tuples of these")
+    return type_
 
 
 def _argument(value, type_, name, copy_back):

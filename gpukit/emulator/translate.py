@@ -34,6 +34,8 @@ _COMPILE_TIME = (
     types.EnumClass,
     types.ClassType,
     types.RecursiveCall,
+    types.ExceptionClass,
+    types.ExceptionInstance,
     Dim3,
     GridGroup,
 )
@@ -270,6 +272,8 @@ class Translator:
     def constant(self, value, type_):
         """Expression for a compile-time value as a Numba type."""
         type_ = unliteral(type_)
+        if isinstance(type_, types.Optional):
+            self.unsupported("a variable that is sometimes None")
         if value is None or isinstance(type_, types.NoneType):
             return "None"
         if isinstance(type_, types.BaseTuple):
@@ -743,6 +747,8 @@ class Translator:
             function_type = function_type.dispatcher_type
         if isinstance(function_type, types.Dispatcher):
             return self.call_device_function(function_type.dispatcher, target, expr, signature, type_)
+        if isinstance(function_type, types.ExceptionClass):
+            return None
         arguments = self.call_arguments(expr, signature)
         if isinstance(function_type, types.NumberClass):
             return calls.convert(self, arguments, signature)
