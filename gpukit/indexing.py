@@ -1,0 +1,421 @@
+"""Who is who in a launch: indices, coordinates, launch sizes, the grid-stride loop (source rows A1 to A5, B1, B2).
+
+Three-component values follow CUDA's order, (x, y, z), in arguments and results; the printing kernels write
+(z, y, x), slowest first, as the documents do.
+"""
+
+import contextlib
+import io
+import warnings
+from math import prod
+from numbers import Real
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from gpukit.backend import cuda, on_gpu
+from gpukit.checks import launch_shape, whole
+
+__all__ = ["STEP", "THREAD", "axpy", "block_order", "grid_stride_table", "listing", "num_blocks", "thread_table"]
+
+#: One thread, as ``thread_table`` gives it.
+THREAD = np.dtype(
+    [
+        ("gridDim", np.int32, 3),
+        ("blockDim", np.int32, 3),
+        ("blockIdx", np.int32, 3),
+        ("threadIdx", np.int32, 3),
+        ("block_index", np.int64),
+        ("index_in_block", np.int32),
+        ("index", np.int64),
+        ("x", np.int64),
+        ("y", np.int64),
+        ("z", np.int64),
+        ("warp", np.int32),
+        ("lane", np.int32),
+    ],
+    align=True,
+)
+
+#: Who handled one element in a grid-stride loop, and in which of its steps, as ``grid_stride_table`` gives it.
+STEP = np.dtype([("block", np.int64), ("thread", np.int64), ("step", np.int64)], align=True)
+
+
+# -- linear indices (A2 to A5) ---------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def index_in_block():
+    """x runs fastest, then y, then z."""
+    size_x, size_y = cuda.blockDim.x, cuda.blockDim.y
+    return cuda.threadIdx.z * size_x * size_y + cuda.threadIdx.y * size_x + cuda.threadIdx.x
+
+
+@cuda.jit(device=True)
+def block_index():
+    """Blocks are numbered in the grid as threads are in a block."""
+    size_x, size_y = cuda.gridDim.x, cuda.gridDim.y
+    return cuda.blockIdx.z * size_x * size_y + cuda.blockIdx.y * size_x + cuda.blockIdx.x
+
+
+@cuda.jit(device=True)
+def index_in_grid():
+    """All threads of the blocks before this one, then those before this thread in its own block."""
+    threads_per_block = cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
+    return block_index() * threads_per_block + index_in_block()
+
+
+# -- kernels that print (A2 to A5) -----------------------------------------------------------------
+
+
+@cuda.jit
+def print_indices():
+    """What every thread knows about itself."""
+    bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    tx, ty, tz = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
+    print("block:", bz, by, bx, " thread:", tz, ty, tx)
+
+
+@cuda.jit
+def print_dimensions():
+    """What every thread knows about the launch."""
+    grid_x, grid_y, grid_z = cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z
+    block_x, block_y, block_z = cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z
+    print("grid:", grid_z, grid_y, grid_x, " block:", block_z, block_y, block_x)
+
+
+@cuda.jit
+def print_index_in_block():
+    """One number per thread: different within a block, the same again in the next."""
+    bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    print("block:", bz, by, bx, " index in block:", index_in_block())
+
+
+@cuda.jit
+def print_index_in_grid():
+    """One number per thread that no other thread of the launch has."""
+    print("block index:", block_index(), " index in block:", index_in_block(), " index in grid:", index_in_grid())
+
+
+@cuda.jit
+def print_coordinates():
+    """The form that most kernels need: the thread's place in its block, and its place (x, y) in the whole grid."""
+    bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    x = bx * cuda.blockDim.x + cuda.threadIdx.x
+    y = by * cuda.blockDim.y + cuda.threadIdx.y
+    print("block:", bz, by, bx, " index in block:", index_in_block(), " x:", x, " y:", y)
+
+
+# -- kernels that record ---------------------------------------------------------------------------
+
+
+@cuda.jit
+def record_threads(table):
+    """Each thread fills one row: the row of its index in the grid, which is its own."""
+    bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    tx, ty, tz = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
+    row = table[index_in_grid()]
+    row.gridDim[0], row.gridDim[1], row.gridDim[2] = cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z
+    row.blockDim[0], row.blockDim[1], row.blockDim[2] = cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z
+    row.blockIdx[0], row.blockIdx[1], row.blockIdx[2] = bx, by, bz
+    row.threadIdx[0], row.threadIdx[1], row.threadIdx[2] = tx, ty, tz
+    row.block_index = block_index()
+    row.index_in_block = index_in_block()
+    row.index = index_in_grid()
+    row.x = bx * cuda.blockDim.x + tx
+    row.y = by * cuda.blockDim.y + ty
+    row.z = bz * cuda.blockDim.z + tz
+    row.warp = index_in_block() // cuda.warpsize
+    row.lane = cuda.laneid  # read from the hardware, not computed
+
+
+@cuda.jit
+def record_block_order(tickets, order):
+    """The first thread of each block draws a ticket; ``order[ticket]`` is the block that drew it."""
+    if cuda.threadIdx.x == 0:
+        ticket = cuda.atomic.add(tickets, 0, 1)
+        order[ticket] = cuda.blockIdx.x
+
+
+# -- the grid-stride loop (B1) ---------------------------------------------------------------------
+
+
+@cuda.jit
+def axpy_grid_stride(a, x, y, out):
+    """out = a * x + y for any number of elements and any one-dimensional grid."""
+    i = cuda.grid(1)
+    # Not range(i, n, stride): a range whose step is a variable costs a 64-bit division before its first turn.
+    while i < out.size:
+        out[i] = a * x[i] + y[i]
+        i += cuda.gridsize(1)
+
+
+@cuda.jit
+def record_grid_stride(table):
+    """The same walk; each element's row says who came by, and when."""
+    thread = cuda.grid(1)
+    i = thread
+    step = 0
+    while i < table.size:
+        row = table[i]
+        row.block = cuda.blockIdx.x
+        row.thread = thread
+        row.step = step
+        i += cuda.gridsize(1)
+        step += 1
+
+
+# -- host functions --------------------------------------------------------------------------------
+
+
+def num_blocks(n, threads=256, limit=65535):
+    """Blocks to launch for ``n`` elements: enough for one thread each, but no more than ``limit`` (B2).
+
+    With more elements than ``limit * threads`` the kernel needs a grid-stride loop.
+
+    Parameters
+    ----------
+    n : int
+        Elements, 0 or more. For none the answer is 1: a launch of 0 blocks is an error on every device, and the one
+        block finds nothing to do.
+    threads : int
+        Threads per block, 1 to 1024.
+    limit : int
+        The most blocks, 1 to 2147483647. The default is what the documents use: the limit of ``gridDim.x`` on early
+        devices, still that of ``gridDim.y`` and ``gridDim.z``.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    """
+    whole("n", n, 0)
+    whole("threads", threads, 1, 1024)
+    whole("limit", limit, 1, 2**31 - 1)
+    return max(1, min(-(-n // threads), limit))
+
+
+def thread_table(grid, block, *, stream=0):
+    """Launch a kernel in which every thread writes down who it is (A1 to A5).
+
+    Parameters
+    ----------
+    grid, block : int or tuple of 1 to 3 int
+        As in a launch: (x, y, z), missing ones are 1.
+    stream : 0 or a CUDA stream
+
+    Returns
+    -------
+    ndarray of ``THREAD``, shape (threads of the launch,)
+        Row i is the thread with index i in the grid. Fields: ``gridDim``, ``blockDim``, ``blockIdx``, ``threadIdx``,
+        each 3 int (x, y, z); ``block_index``, linear in the grid; ``index_in_block``; ``index``, linear in the grid;
+        ``x``, ``y``, ``z``, the coordinates in the grid; ``warp`` in the block; ``lane`` in the warp.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``grid`` or ``block`` is not as above, or more than the device allows.
+    """
+    grid, block = launch_shape(grid, block)
+    table = cuda.to_device(np.zeros(prod(grid) * prod(block), THREAD), stream=stream)
+    _record(record_threads, grid, block, stream, table)
+    return _to_host(table, stream)
+
+
+def block_order(blocks, threads=32, *, stream=0):
+    """The order in which the blocks of one launch came to draw a ticket from an atomic counter (A2).
+
+    No order is promised: on a GPU it can differ from launch to launch. The emulator always takes the same one, which
+    is one of those allowed.
+
+    Parameters
+    ----------
+    blocks, threads : int
+        A one-dimensional launch.
+    stream : 0 or a CUDA stream
+
+    Returns
+    -------
+    ndarray of int64, shape (blocks,)
+        The block indices, first come first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``blocks`` or ``threads`` is not an int, or more than the device allows.
+    """
+    launch_shape(whole("blocks", blocks, 1), whole("threads", threads, 1))
+    tickets = cuda.to_device(np.zeros(1, np.int64), stream=stream)
+    order = cuda.to_device(np.full(blocks, -1, np.int64), stream=stream)
+    _record(record_block_order, blocks, threads, stream, tickets, order)
+    return _to_host(order, stream)
+
+
+def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
+    """Walk ``n`` elements with a grid-stride loop and write down who handled which element, in which step (B1).
+
+    Parameters
+    ----------
+    n : int
+        Elements, 0 or more.
+    threads : int
+        Threads per block.
+    blocks : int, optional
+        ``num_blocks(n, threads)`` unless given.
+    stream : 0 or a CUDA stream
+
+    Returns
+    -------
+    ndarray of ``STEP``, shape (n,)
+        For each element: ``block``, ``thread`` (its index in the grid) and ``step``, 0 for the first turn of the loop.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, or more than the device allows.
+    """
+    whole("n", n, 0)
+    blocks, threads = _one_dimensional(n, threads, blocks)
+    missed = np.full(n, -1, STEP)
+    if n == 0:
+        return missed
+    table = cuda.to_device(missed, stream=stream)
+    _record(record_grid_stride, blocks, threads, stream, table)
+    return _to_host(table, stream)
+
+
+def axpy(a, x, y, *, out=None, threads=256, blocks=None, stream=0):
+    """``a * x + y`` by a grid-stride loop (B1). Reads 2 n values, writes n.
+
+    Parameters
+    ----------
+    a : float
+        Taken in the type of ``x``.
+    x, y : ndarray or device array, shape (n,), float32 or float64, alike
+        Any n, also 0. All arrays are of NumPy, or all on the device (anything with ``__cuda_array_interface__``).
+    out : array like ``x``, optional
+        Where the result goes; may be ``x`` or ``y``.
+    threads : int
+        Threads per block.
+    blocks : int, optional
+        ``num_blocks(n, threads)`` unless given; any number gives the same result.
+    stream : 0 or a CUDA stream
+        With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, as ``x``
+        ``out`` if that was given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; nothing is launched then.
+    """
+    if not isinstance(a, Real):
+        raise TypeError(f"a is {a!r}; it must be a real number")
+    _check_vectors(x=x, y=y, out=out)
+    n = x.shape[0]
+    blocks, threads = _one_dimensional(n, threads, blocks)
+    on_device = cuda.is_cuda_array(x)
+    if on_device:
+        x_device, y_device = cuda.as_cuda_array(x), cuda.as_cuda_array(y)
+        result = cuda.device_array(n, x_device.dtype, stream=stream) if out is None else cuda.as_cuda_array(out)
+    else:
+        x_device, y_device = (cuda.to_device(np.ascontiguousarray(v), stream=stream) for v in (x, y))
+        result = cuda.device_array(n, x.dtype, stream=stream)
+    if n:
+        axpy_grid_stride[blocks, threads, stream](x_device.dtype.type(a), x_device, y_device, result)
+    if on_device:
+        return result if out is None else out
+    if out is None:
+        return _to_host(result, stream)
+    out[...] = _to_host(result, stream)
+    return out
+
+
+def listing(kernel, grid, block, *args):
+    """What the threads of a launch print, as text.
+
+    The launch runs in the emulator on any machine: the text that a GPU's threads print goes past Python, straight to
+    the standard output of the process, where a notebook does not see it.
+
+    Parameters
+    ----------
+    kernel : a kernel made by ``gpukit.cuda.jit``
+    grid, block : int or tuple of 1 to 3 int
+    *args
+        The kernel's arguments.
+
+    Returns
+    -------
+    str
+        One line per ``print`` of a thread, without a newline at the end.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``kernel`` is not a kernel, or ``grid`` or ``block`` is not as above.
+    """
+    if not hasattr(kernel, "py_func"):
+        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by gpukit.cuda.jit")
+    grid, block = launch_shape(grid, block)
+    if on_gpu():
+        from gpukit.emulator import cuda as emulated
+
+        kernel = emulated.jit(kernel.py_func)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        kernel[grid, block](*args)
+    return text.getvalue().removesuffix("\n")
+
+
+def _record(kernel, grid, block, stream, *args):
+    """Launch without Numba's warning that a small grid leaves a GPU idle: small grids are what one looks at here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        kernel[grid, block, stream](*args)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _one_dimensional(n, threads, blocks):
+    """Blocks and threads of a one-dimensional launch for ``n`` elements."""
+    blocks = num_blocks(n, threads) if blocks is None else whole("blocks", blocks, 1)
+    launch_shape(blocks, whole("threads", threads, 1))
+    return blocks, threads
+
+
+def _side(array):
+    return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
+
+
+def _check_vectors(x, **others):
+    """All are vectors alike, on the same side."""
+    for name, array in {"x": x, **others}.items():
+        if array is None and name == "out":
+            continue
+        if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
+            raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+        if array.dtype not in (np.float32, np.float64):
+            raise TypeError(f"{name} has dtype {array.dtype}; it must be float32 or float64")
+        if len(array.shape) != 1:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have one dimension")
+        if array.dtype != x.dtype:
+            raise TypeError(f"{name} has dtype {array.dtype}; it must be {x.dtype}, as x is")
+        if array.shape != x.shape:
+            raise ValueError(f"{name} has {array.shape[0]} elements; it must have {x.shape[0]}, as x has")
+        if cuda.is_cuda_array(array) != cuda.is_cuda_array(x):
+            raise TypeError(f"{name} is {_side(array)} and x is {_side(x)}; they must be alike")
+
+
+def _to_host(array, stream):
+    host = array.copy_to_host(stream=stream)
+    if stream:
+        stream.synchronize()
+    return host

@@ -1,0 +1,666 @@
+"""The figures of the course: one look for all, and on every figure the device that it was made on."""
+
+import functools
+from contextlib import contextmanager
+from math import ceil, prod
+from numbers import Integral
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from gpukit import device
+from gpukit.backend import on_gpu
+from gpukit.checks import three, whole
+
+__all__ = ["EMULATED", "FIELDS", "PALETTE", "figure", "grid_stride", "image", "launch", "mapping", "warps"]
+
+#: What a figure says in place of a device's name where kernels ran on the emulator.
+EMULATED = "emulated: counts, no times"
+
+#: The colours of Okabe and Ito, which stay apart for colour-blind readers; without their black, which is for text.
+PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+INK, FAINT = "#222222", "#767676"
+SCALE = plt.get_cmap("cividis")  # for values with an order; made for colour-blind readers too
+
+STYLE = {
+    "figure.dpi": 110,
+    "font.size": 10,
+    "text.color": INK,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": plt.cycler(color=[PALETTE[i] for i in (5, 6, 2, 1, 3, 0, 7, 4)]),
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": "#DDDDDD",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "image.cmap": "cividis",
+    "image.interpolation": "nearest",
+}
+
+#: What ``launch`` can colour by and write into the cells: the names that ``indexing.thread_table`` uses.
+FIELDS = {
+    "block_index": "block",
+    "index_in_block": "index in the block",
+    "index": "index in the grid",
+    "x": "x",
+    "y": "y",
+    "z": "z",
+    "warp": "warp in the block",
+    "lane": "lane in the warp",
+}
+CATEGORIES = ("block_index", "warp")  # names rather than amounts: neighbours get unlike colours
+WARP_SIZE = 32
+NOBODY = "#E8E8E8"  # a thread without an element, an element without a thread
+
+WIDTH, TALLEST = 8.0, 4.4  # inches: the text column of a notebook, and the most of it that a picture fills
+CELL = 0.38  # inches, the largest a cell is drawn
+SMALLEST = 5.0  # points: smaller numbers are left out
+DIGIT = 0.78  # width of a digit over the size of its font, with some air
+ACROSS, DOWN, SLICES = 34, 20, 4  # drawn along an axis; of more the middle is left out
+GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and with a name above each
+ELEMENTS_AT = 3.2  # where the elements begin below their threads, in cells
+
+
+# -- the look --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, **options):
+    """A figure in the look of the course, to draw on inside of ``with plot.figure(...) as ax:``.
+
+    Parameters
+    ----------
+    title : str
+    size : tuple of 2 float
+        Width and height in inches; a notebook has room for a width of 8.
+    rows, columns : int
+        Axes to make; with more than one, an array of them is what ``as`` gets.
+    **options
+        For ``matplotlib.pyplot.subplots``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``rows`` or ``columns`` is not an int of 1 or more.
+    """
+    whole("rows", rows, 1)
+    whole("columns", columns, 1)
+    with plt.rc_context(STYLE):
+        made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
+        if title:
+            made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
+        _stamp(made)
+        yield axes
+
+
+def _stamp(figure_):
+    """Write the device under a figure, once."""
+    if not figure_.get_supxlabel():
+        mark = device.info().name if on_gpu() else EMULATED
+        figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
+
+
+def _in_style(draw):
+    """Give a drawing function the look of the course, and its figure the mark of the device."""
+
+    @functools.wraps(draw)
+    def drawn(*args, **kwargs):
+        with plt.rc_context(STYLE):
+            ax = draw(*args, **kwargs)
+            _stamp(ax.get_figure(root=True))
+            return ax
+
+    return drawn
+
+
+def _new_axes(width, height):
+    """Axes of this many inches at the left of a new figure, between the title above and the mark below."""
+    above, below = 0.34, 0.26
+    total = height + above + below
+    made = plt.figure(figsize=(WIDTH, total))
+    return made.add_axes((0, below / total, width / WIDTH, height / total))
+
+
+# -- images ----------------------------------------------------------------------------------------
+
+
+@_in_style
+def image(pixels, title="", *, ax=None):
+    """Show an image, pixel for pixel.
+
+    Parameters
+    ----------
+    pixels : ndarray, uint8 (0 to 255) or float (0 to 1), shape (H, W) or (H, W, 3)
+    title : str
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``pixels`` is not as above.
+    """
+    if not isinstance(pixels, np.ndarray):
+        raise TypeError(f"pixels is a {type(pixels).__name__}; it must be a NumPy array")
+    if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
+        raise TypeError(f"pixels has dtype {pixels.dtype}; it must be uint8 or float")
+    if not (pixels.ndim == 2 or pixels.ndim == 3 and pixels.shape[2] == 3) or pixels.size == 0:
+        raise ValueError(f"pixels has shape {pixels.shape}; it must be (H, W) or (H, W, 3), neither 0")
+    if ax is None:
+        height = min(TALLEST, WIDTH * pixels.shape[0] / pixels.shape[1])
+        ax = _new_axes(height * pixels.shape[1] / pixels.shape[0], height)
+    ax.imshow(pixels, cmap="gray", vmin=0, vmax=255 if pixels.dtype == np.uint8 else 1)
+    ax.set_axis_off()
+    ax.set_title(title)
+    return ax
+
+
+# -- cells: what all pictures of threads are made of -----------------------------------------------
+
+
+class _Cells:
+    """Squares with numbers in them: collected first, drawn when the size of the whole picture is known."""
+
+    def __init__(self):
+        self.squares, self.faces, self.texts = [], [], []
+        self.outlines, self.words = [], []
+
+    def add(self, x, y, face, text=""):
+        self.squares.append(Rectangle((x, y), 1, 1))
+        self.faces.append(face)
+        self.texts.append(text)
+
+    def outline(self, left, top, right, bottom):
+        self.outlines.append(Rectangle((left, top), right - left, bottom - top))
+
+    def word(self, x, y, text, **options):
+        self.words.append((x, y, text, options))
+
+    def name(self, x, y, text):
+        """A name above a block whose upper left corner is (x, y)."""
+        self.word(x, y - 0.15, text, ha="left", va="bottom", color=FAINT)
+
+    def draw(self, ax, title, margins=(0.1, 0.1, 0.1, 0.1), spare=0.0):
+        """Draw on ``ax``, or on new axes that fit; True if the cells are large enough for their numbers.
+
+        ``margins`` are cells left, above, right and below of the outlines; ``spare`` is inches kept free at the right.
+        """
+        left, above, right, below = margins
+        width = max(box.get_x() + box.get_width() for box in self.outlines)
+        height = max(box.get_y() + box.get_height() for box in self.outlines)
+        across, down = left + width + right, above + height + below
+        if ax is None:
+            cell = min(CELL, (WIDTH - spare) / across, TALLEST / down)
+            ax = _new_axes(across * cell, down * cell)
+        ax.set(xlim=(-left, width + right), ylim=(height + below, -above), aspect="equal", anchor="NW")
+        ax.set_axis_off()
+        ax.set_title(title)
+        box = ax.get_window_extent()
+        points = min(box.width / across, box.height / down) * 72 / ax.get_figure(root=True).dpi
+        squares = PatchCollection(self.squares, facecolors=self.faces, edgecolors="white", linewidths=0.8, gid="cells")
+        ax.add_collection(squares)
+        ax.add_collection(PatchCollection(self.outlines, facecolors="none", edgecolors=INK, linewidths=1.1))
+        self._write_words(ax, points)
+        return ax, self._write_numbers(ax, points)
+
+    def _write_words(self, ax, points):
+        for x, y, text, options in self.words:
+            if 0.55 * points >= SMALLEST:
+                look = {"ha": "center", "va": "center", "fontsize": min(8.5, 0.55 * points)}
+                ax.text(x, y, text, **look | options)
+
+    def _write_numbers(self, ax, points):
+        digits = max(map(len, self.texts), default=0)
+        size = min(9.5, 0.62 * points, points / (DIGIT * max(digits, 1)))
+        if not digits or size < SMALLEST:
+            return False
+        for square, face, text in zip(self.squares, self.faces, self.texts, strict=True):
+            if not text:
+                continue
+            centre = square.get_x() + 0.5, square.get_y() + 0.53
+            look = {"ha": "center", "va": "center", "fontsize": size, "gid": "number"}
+            ax.text(*centre, text, color=_ink(face), **look)
+        return True
+
+
+def _ink(face):
+    """The colour to write with on a cell of this colour: dark or white, whichever stands out more."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(face)]
+    return INK if np.dot(linear, (0.2126, 0.7152, 0.0722)) > 0.21 else "white"
+
+
+def _tint(rank):
+    """The colour of the block or warp drawn as number ``rank``: light, for dark numbers. Colours come round again."""
+    return tuple(0.55 * c + 0.45 for c in to_rgb(PALETTE[rank % len(PALETTE)]))
+
+
+def _room(largest, inches, most):
+    """How many cells fit into so many inches, gaps included, if the largest number is to be read in them."""
+    return max(8, min(most, int(0.75 * 72 * inches / (DIGIT * len(_written(largest)) * SMALLEST))))
+
+
+def _shown(n, most):
+    """Which of n to draw: all, or the first ones and the last, with None for those left out."""
+    return list(range(n)) if n <= most else [*range(most - 2), None, n - 1]
+
+
+def _axis(blocks, threads, most, gap=GAP):
+    """Where the threads along one axis of a launch are drawn.
+
+    Returns
+    -------
+    drawn : list of (int, list of (int or None, float))
+        For each block drawn, its index, and index and position of each thread; None where threads are left out.
+    missing : list of float
+        The positions where blocks are left out.
+    """
+    inside, outside = list(range(threads)), list(range(blocks))
+    if blocks * threads > most:
+        inside = _shown(threads, max(5, most // blocks))
+        outside = _shown(blocks, max(3, most // len(inside)))
+    drawn, missing, at = [], [], 0.0
+    for block in outside:
+        if block is None:
+            missing.append(at + 0.5)
+            at += 1 + gap
+        else:
+            drawn.append((block, [(thread, at + i) for i, thread in enumerate(inside)]))
+            at += len(inside) + gap
+    return drawn, missing
+
+
+def _span(positions):
+    """First and last position of one block's threads, or of the blocks of a whole axis."""
+    if isinstance(positions[0][1], list):
+        return positions[0][1][0][1], positions[-1][1][-1][1] + 1
+    return positions[0][1], positions[-1][1] + 1
+
+
+# -- a launch --------------------------------------------------------------------------------------
+
+
+@_in_style
+def launch(grid, block, color_by="block_index", label="index_in_block", title=None, *, ax=None):
+    """Draw a launch: one cell per thread, blocks outlined, x to the right, y down, and one slice for each z.
+
+    Of a launch that is too large, the first and the last blocks and threads along each axis are drawn, with dots for
+    those between.
+
+    Parameters
+    ----------
+    grid, block : int or tuple of 1 to 3 int
+    color_by : str or array
+        One of ``FIELDS``, or one number for each thread in the order of its index in the grid, a field of a
+        ``thread_table`` for example.
+    label : str or array or None
+        What to write in the cells, given in the same way. Left out where it would be too small to read.
+    title : str, optional
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    """
+    grid, block = three("grid", grid), three("block", block)
+    color_by = _per_thread("color_by", color_by, grid, block)
+    label = None if label is None else _per_thread("label", label, grid, block)
+    cells, threads = _Cells(), []
+    axes = _axes_of(grid, block, 0 if label is None else _largest(label, grid, block))
+    for z, left in _slices(cells, grid, block, axes):
+        threads += _slice(cells, grid, block, z, left, axes)
+    fields = _fields(grid, block, np.array(threads, np.int64))
+    values = _values(color_by, fields)
+    categories = isinstance(color_by, str) and color_by in CATEGORIES
+    largest = _largest(color_by, grid, block)
+    if categories:
+        cells.faces = [_tint(rank) for rank in np.unique(values, return_inverse=True)[1]]
+    else:
+        cells.faces = [SCALE(value / largest if largest else 0.0)[:3] for value in values]
+    if label is not None:
+        cells.texts = [_written(value) for value in _values(label, fields)]
+    legend = isinstance(color_by, str) and color_by == "warp"
+    named = 0.9 * (prod(grid) > 1) + 0.8 * (grid[2] * block[2] > 1)
+    title = _describe(grid, block, color_by, label) if title is None else title
+    ax, written = cells.draw(ax, title, (0.1, 0.1 + named, 0.1, 0.1 + 1.2 * legend), 0.0 if categories else 1.0)
+    if legend:
+        _legend(ax, values)
+    elif not categories and not written:
+        _bar(ax, largest, FIELDS[color_by] if isinstance(color_by, str) else "")
+    return ax
+
+
+def _per_thread(name, given, grid, block):
+    if isinstance(given, str):
+        if given not in FIELDS:
+            raise ValueError(f"{name} is {given!r}; it must be one of {', '.join(FIELDS)}, or an array")
+        return given
+    given = np.asarray(given)
+    if given.dtype.kind not in "iufb":
+        raise TypeError(f"{name} has dtype {given.dtype}; it must hold numbers")
+    count = prod(grid) * prod(block)
+    if given.shape != (count,):
+        raise ValueError(f"{name} has shape {given.shape}; it must be ({count},), one number for each thread")
+    return given
+
+
+def _slices(cells, grid, block, axes):
+    """The z of each slice to draw, and where its left edge is."""
+    shown = _shown(grid[2] * block[2], SLICES)
+    width = _span(axes[0][0])[1]
+    places, left = [], 0.0
+    for z in shown:
+        if z is None:
+            cells.word(left + 0.5, 1, "⋯")
+            left += 1 + 3 * GAP
+            continue
+        if len(shown) > 1:
+            cells.word(left, -1.4 if prod(grid) > 1 else -0.5, f"z = {z}", ha="left", fontweight="bold")
+        places.append((z, left))
+        left += width + 3 * GAP
+    return places
+
+
+def _axes_of(grid, block, largest):
+    """``_axis`` for x and for y."""
+    across = _room(largest, WIDTH, ACROSS) // min(grid[2] * block[2], SLICES)
+    return _axis(grid[0], block[0], across), _axis(grid[1], block[1], _room(largest, TALLEST, DOWN), NAMED_GAP)
+
+
+def _slice(cells, grid, block, z, left, axes):
+    """Add the cells of one z; give back (bx, by, bz, tx, ty, tz) for each."""
+    (columns, missing_columns), (rows, missing_rows) = axes
+    bz, tz = divmod(z, block[2])
+    threads = []
+    for by, down in rows:
+        for bx, across in columns:
+            _block(cells, grid, (bx, by, bz), left, across, down)
+            for ty, y in down:
+                for tx, x in across:
+                    if tx is not None and ty is not None:
+                        cells.add(left + x, y, "white")
+                        threads.append((bx, by, bz, tx, ty, tz))
+    for x in missing_columns:
+        cells.word(left + x, sum(_span(rows)) / 2, "⋯")
+    for y in missing_rows:
+        cells.word(left + sum(_span(columns)) / 2, y - NAMED_GAP / 2, "⋮")
+    return threads
+
+
+def _block(cells, grid, index, left, across, down):
+    """Outline a block, name it, and put dots where threads are left out."""
+    (start, end), (top, bottom) = _span(across), _span(down)
+    cells.outline(left + start, top, left + end, bottom)
+    dimensions = max(i + 1 for i in range(3) if grid[i] > 1 or i == 0)
+    name = str(index[0]) if dimensions == 1 else f"({', '.join(map(str, index[:dimensions]))})"
+    if prod(grid) > 1 and len(name) <= 4 * (end - start):
+        cells.name(left + start, top, f"block {name}" if end - start >= 4 else name)
+    for x in (x for thread, x in across if thread is None):
+        cells.word(left + x + 0.5, (top + bottom) / 2, "⋯")
+    for y in (y for thread, y in down if thread is None):
+        cells.word(left + (start + end) / 2, y + 0.5, "⋮")
+
+
+def _fields(grid, block, threads):
+    """``FIELDS`` of threads given as rows of (bx, by, bz, tx, ty, tz)."""
+    bx, by, bz, tx, ty, tz = threads.T
+    block_index = (bz * grid[1] + by) * grid[0] + bx
+    index_in_block = (tz * block[1] + ty) * block[0] + tx
+    return {
+        "block_index": block_index,
+        "index_in_block": index_in_block,
+        "index": block_index * prod(block) + index_in_block,
+        "x": bx * block[0] + tx,
+        "y": by * block[1] + ty,
+        "z": bz * block[2] + tz,
+        "warp": index_in_block // WARP_SIZE,
+        "lane": index_in_block % WARP_SIZE,
+    }
+
+
+def _values(field, fields):
+    """The values of the threads that are drawn."""
+    return fields[field] if isinstance(field, str) else field[fields["index"]]
+
+
+def _largest(field, grid, block):
+    """The largest value in the whole launch."""
+    if not isinstance(field, str):
+        return field.max()
+    if field == "lane":
+        return min(prod(block), WARP_SIZE) - 1
+    last = np.array([(*(n - 1 for n in grid), *(n - 1 for n in block))])
+    return int(_fields(grid, block, last)[field][0])
+
+
+def _written(value):
+    """A number as it stands in a cell."""
+    return str(value) if isinstance(value, Integral) else f"{value:g}"
+
+
+def _describe(grid, block, color_by, label):
+    def name(field):
+        return FIELDS[field] if isinstance(field, str) else "as given"
+
+    title = f"Grid {_size(grid)}, block {_size(block)}: {prod(grid) * prod(block):,} threads.  "
+    if label is None:
+        return f"{title}Colour: {name(color_by)}"
+    if isinstance(label, str) and isinstance(color_by, str) and label == color_by:
+        return f"{title}Number and colour: {name(label)}"
+    return f"{title}Number: {name(label)}, colour: {name(color_by)}"
+
+
+def _size(shape):
+    """(4, 1, 1) as ``4``, (2, 2, 1) as ``(2, 2)``."""
+    used = shape[: max(i + 1 for i in range(3) if shape[i] > 1 or i == 0)]
+    return str(used[0]) if len(used) == 1 else str(tuple(used))
+
+
+def _legend(ax, values):
+    """Name the warps that are drawn, as far as their colours differ."""
+    present = sorted({int(value) for value in values})
+    handles = [Patch(facecolor=_tint(i), label=f"warp {value}") for i, value in enumerate(present[: len(PALETTE)])]
+    if len(present) > len(PALETTE):
+        handles[-1].set_label(f"warp {present[len(PALETTE) - 1]}, and round again")
+    tight = {"borderpad": 0, "borderaxespad": 0, "handlelength": 1.2, "columnspacing": 1.2}
+    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 0), ncols=len(handles), **tight)
+
+
+def _bar(ax, largest, name):
+    scale = plt.cm.ScalarMappable(plt.Normalize(0, max(largest, 1)), SCALE)
+    ax.get_figure().colorbar(scale, cax=ax.inset_axes((1.02, 0.1, 0.02, 0.8)), label=name)
+
+
+@_in_style
+def warps(block, *, ax=None):
+    """Draw one block: its threads coloured by warp, with their lane in the warp.
+
+    Parameters
+    ----------
+    block : int or tuple of 1 to 3 int
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``block`` is not as above.
+    """
+    threads = prod(three("block", block))
+    count = ceil(threads / WARP_SIZE)
+    idle = count * WARP_SIZE - threads
+    title = f"Block {_size(three('block', block))}: {threads:,} thread{'s' * (threads > 1)}, "
+    title += f"{count} warp{'s' * (count > 1)}.  Number: lane"
+    if idle:
+        title += f".  The last warp has {idle} lane{'s' * (idle > 1)} without a thread"
+    return launch(1, block, "warp", "lane", title, ax=ax)
+
+
+# -- threads and the elements of an array ----------------------------------------------------------
+
+
+@_in_style
+def mapping(elements, size, threads, *, ax=None):
+    """Draw which element of an array each thread handles.
+
+    Parameters
+    ----------
+    elements : array of int, shape (all threads,)
+        The element of each thread, in the order of the thread's index in the grid. One outside of the array is drawn as
+        a thread without an element.
+    size : int
+        Elements of the array, 1 or more.
+    threads : int
+        Threads per block.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    """
+    size, threads = whole("size", size, 1), whole("threads", threads, 1)
+    elements = np.asarray(elements)
+    if elements.dtype.kind not in "iu":
+        raise TypeError(f"elements has dtype {elements.dtype}; it must hold integers")
+    if elements.ndim != 1 or elements.size == 0 or elements.size % threads:
+        raise ValueError(f"elements has shape {elements.shape}; it must be one element for each thread of whole blocks")
+    cells, idle = _Cells(), (elements < 0) | (elements >= size)
+    drawn, missing = _axis(elements.size // threads, threads, _room(size - 1, WIDTH, ACROSS))
+    for x in missing:
+        cells.word(x, 0.5, "⋯")
+    ends = []
+    for rank, (block, across) in enumerate(drawn):
+        cells.outline(*_corners(across, 0, 1))
+        cells.name(across[0][1], 0, f"block {block}" if len(across) >= 3 else str(block))
+        for t, x in across:
+            if t is None:
+                cells.word(x + 0.5, 0.5, "⋯")
+            elif idle[block * threads + t]:
+                cells.add(x, 0, NOBODY, str(t))
+            else:
+                cells.add(x, 0, _tint(rank), str(t))
+                ends.append((x + 0.5, rank, int(elements[block * threads + t])))
+    places = _elements(cells, ends, size)
+    ax, _ = cells.draw(ax, _describe_mapping(elements[~idle], elements.size, size), (0.1, 1.0, 0.1, 0.1))
+    for x, _, element in ends:
+        arrow = {"arrowstyle": "-|>,head_length=0.3,head_width=0.14", "color": INK, "linewidth": 0.7}
+        ax.annotate("", (places[element], ELEMENTS_AT), (x, 1), arrowprops=arrow | {"shrinkA": 0, "shrinkB": 0})
+    return ax
+
+
+def _corners(across, top, bottom):
+    start, end = _span(across)
+    return start, top, end, bottom
+
+
+def _elements(cells, ends, size):
+    """Add the row of the array; give back the position of each element drawn."""
+    touched = sorted({element for _, _, element in ends})
+    places, at, before = {}, 0.0, -1
+    for element in range(size) if size <= ACROSS else touched:
+        if element != before + 1:
+            cells.word(at + 0.5, ELEMENTS_AT + 0.5, "⋯")
+            at += 1
+        hands = [rank for _, rank, e in ends if e == element]
+        color = _tint(hands[0]) if hands else NOBODY
+        cells.add(at, ELEMENTS_AT, color, str(element))
+        places[element] = at + 0.5
+        at, before = at + 1, element
+    cells.outline(0, ELEMENTS_AT, at + (before < size - 1), ELEMENTS_AT + 1)
+    if before < size - 1:
+        cells.word(at + 0.5, ELEMENTS_AT + 0.5, "⋯")
+    return places
+
+
+def _describe_mapping(handled, threads, size):
+    title = f"{threads:,} threads (above), {size:,} elements (below)"
+    touched = min(handled.size, 1) + np.count_nonzero(np.diff(np.sort(handled)))
+    untouched = size - touched
+    if handled.size < threads:
+        title += f".  {threads - handled.size:,} threads without an element"
+    if untouched:
+        title += f".  {untouched:,} elements without a thread"
+    if handled.size > touched:
+        title += ".  Some elements have several threads"
+    return title
+
+
+@_in_style
+def grid_stride(n, threads, blocks, *, ax=None):
+    """Draw how a grid-stride loop walks over an array: one column per thread, one row per step, elements in the cells.
+
+    Parameters
+    ----------
+    n : int
+        Elements, 0 or more.
+    threads, blocks : int
+        Threads per block, and blocks.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    """
+    n, threads, blocks = whole("n", n, 0), whole("threads", threads, 1), whole("blocks", blocks, 1)
+    stride = threads * blocks
+    steps = ceil(n / stride)
+    drawn, missing = _axis(blocks, threads, _room(n, WIDTH, ACROSS))
+    rows = list(enumerate(_shown(max(steps, 1), 8)))
+    cells = _Cells()
+    for block, across in drawn:
+        cells.outline(*_corners(across, 0, len(rows)))
+        cells.name(across[0][1], 0, f"block {block}" if len(across) >= 3 else str(block))
+    for row, step in rows:
+        if step is None:
+            cells.word(-0.3, row + 0.5, "⋮", ha="right")
+            continue
+        cells.word(-0.3, row + 0.5, f"step {step}", ha="right")
+        for x in missing:
+            cells.word(x, row + 0.5, "⋯")
+        for rank, (block, across) in enumerate(drawn):
+            for t, x in across:
+                element = None if t is None else step * stride + block * threads + t
+                if element is None:
+                    cells.word(x + 0.5, row + 0.5, "⋯")
+                elif element < n:
+                    cells.add(x, row, _tint(rank), str(element))
+                else:
+                    cells.add(x, row, NOBODY)
+    walk = f"{steps:,} step{'s' * (steps != 1)} of {stride:,}" if n else "no thread enters the loop"
+    title = f"{n:,} elements, {blocks:,} block{'s' * (blocks > 1)} of {threads:,} threads: {walk}"
+    ax, _ = cells.draw(ax, title, (2.6, 1.0, 0.1, 0.1))
+    return ax

@@ -1,0 +1,119 @@
+"""What notebooks show besides figures: the source of a kernel, and tables of records."""
+
+import html
+import inspect
+from pathlib import Path
+
+import numpy as np
+
+from gpukit.checks import whole
+
+__all__ = ["Source", "Table", "source", "table"]
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class Source:
+    """Source text: highlighted in a notebook, plain when printed."""
+
+    def __init__(self, place, text):
+        self.place, self.text = place, text
+
+    def __str__(self):
+        return f"# {self.place}\n{self.text}"
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self):
+        return f"`{self.place}`\n```python\n{self.text}\n```"
+
+
+def source(*things):
+    """Show the source of kernels, device functions or plain functions.
+
+    Parameters
+    ----------
+    *things
+        One or more of one file.
+
+    Returns
+    -------
+    Source
+        With the file and the line of the first one.
+
+    Raises
+    ------
+    TypeError
+        For no argument, or for one that has no Python source.
+    """
+    if not things:
+        raise TypeError("source needs at least one function, for example source(indexing.record_threads)")
+    functions = [inspect.unwrap(getattr(thing, "py_func", thing)) for thing in things]
+    for thing, function in zip(things, functions, strict=True):
+        if not inspect.isfunction(function):
+            raise TypeError(f"{thing!r} has no Python source; source shows kernels and functions")
+    path, line = Path(inspect.getsourcefile(functions[0])), inspect.getsourcelines(functions[0])[1]
+    place = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
+    return Source(f"{place}, line {line}", "\n\n".join(inspect.getsource(f).rstrip() for f in functions))
+
+
+class Table:
+    """A table: text when printed, HTML in a notebook."""
+
+    def __init__(self, header, rows):
+        self.header, self.rows = header, rows
+
+    def __str__(self):
+        lines = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        def line(cells, tag):
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(line(row, "td") for row in self.rows)
+        return f"<table><thead>{line(self.header, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def table(records, columns=None, rows=16):
+    """Show records as a table.
+
+    Parameters
+    ----------
+    records : structured ndarray, shape (n,)
+        A ``thread_table`` for example.
+    columns : sequence of str, optional
+        The fields to show, in this order; all unless given.
+    rows : int
+        The most rows, 3 or more; of a longer table the first ones and the last are shown.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; the message names it.
+    """
+    if not isinstance(records, np.ndarray) or records.dtype.names is None:
+        raise TypeError(f"records is a {type(records).__name__}; it must be a structured NumPy array")
+    if records.ndim != 1:
+        raise ValueError(f"records has shape {records.shape}; it must have one dimension")
+    columns = list(records.dtype.names if columns is None else columns)
+    for name in columns:
+        if name not in records.dtype.names:
+            raise ValueError(f"columns has {name!r}; it must be among {', '.join(records.dtype.names)}")
+    whole("rows", rows, 3)
+    first = records if len(records) <= rows else records[: rows - 2]
+    lines = [[_cell(record[name]) for name in columns] for record in first]
+    if len(records) > rows:
+        lines += [["…"] * len(columns), [_cell(records[-1][name]) for name in columns]]
+    return Table(columns, lines)
+
+
+def _cell(value):
+    return f"({', '.join(map(str, value))})" if np.ndim(value) else str(value)

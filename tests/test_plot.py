@@ -1,0 +1,221 @@
+"""The figures: what they show is what kernels record, numbers can be read, and the device stands on every one."""
+
+from itertools import product
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from gpukit import indexing, plot, show
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def numbers(ax):
+    return [text.get_text() for text in ax.texts if text.get_gid() == "number"]
+
+
+def cells(ax):
+    return next(collection for collection in ax.collections if collection.get_gid() == "cells")
+
+
+def count(ax):
+    return len(cells(ax).get_paths())
+
+
+DRAWINGS = {
+    "launch": lambda ax=None: plot.launch((3, 2), (4, 2), ax=ax),
+    "launch, coloured by an amount": lambda ax=None: plot.launch(3, 8, "index", "index", ax=ax),
+    "launch, large": lambda ax=None: plot.launch((4000, 40), (16, 16), "x", "x", ax=ax),
+    "warps": lambda ax=None: plot.warps((10, 5), ax=ax),
+    "mapping": lambda ax=None: plot.mapping(np.arange(12), 10, 4, ax=ax),
+    "mapping, large": lambda ax=None: plot.mapping(np.arange(10**6), 999_900, 1000, ax=ax),
+    "grid_stride": lambda ax=None: plot.grid_stride(29, 4, 2, ax=ax),
+    "grid_stride, large": lambda ax=None: plot.grid_stride(10**7, 256, 132, ax=ax),
+    "image": lambda ax=None: plot.image(np.zeros((4, 5, 3), np.uint8), ax=ax),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_every_figure_carries_the_device_once(draw, monkeypatch):
+    monkeypatch.setattr(plot, "on_gpu", lambda: False)
+    with plot.figure(columns=2, size=(8, 3)) as (left, right):
+        assert draw(left) is left
+        draw(right)
+    assert left.get_figure().get_supxlabel() == plot.EMULATED
+    monkeypatch.setattr(plot, "on_gpu", lambda: True)
+    monkeypatch.setattr(plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
+    assert draw().get_figure().get_supxlabel() == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "image"])
+def test_numbers_are_inside_of_their_cells_and_stand_out(name):
+    ax = DRAWINGS[name]()
+    ax.get_figure().canvas.draw()
+    texts = [text for text in ax.texts if text.get_gid() == "number"]
+    assert texts
+    faces = {centre(path): face for path, face in zip(cells(ax).get_paths(), cells(ax).get_facecolors(), strict=True)}
+    for text in texts:
+        box = text.get_window_extent().transformed(ax.transData.inverted())
+        assert box.width < 0.95 and abs(box.height) < 0.95
+        assert text.get_fontsize() >= plot.SMALLEST
+        x, y = text.get_position()
+        assert contrast(text.get_color(), faces[round(x, 3), round(y - 0.03, 3)]) > 3.9
+
+
+def centre(path):
+    return tuple(np.round(path.get_extents().get_points().mean(axis=0), 3).tolist())
+
+
+def test_numbers_that_would_be_too_small_to_read_give_way_to_a_colour_bar():
+    ax = plot.launch(4, 8, "index", label=np.arange(32) + 10.0**15 / 7)
+    assert numbers(ax) == [] and [child.get_ylabel() for child in ax.child_axes] == ["index in the grid"]
+
+
+def contrast(one, other):
+    """As the Web Content Accessibility Guidelines define it, 1 to 21."""
+
+    def luminance(color):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(("grid", "block"), [(3, 5), ((2, 3), (3, 2)), ((2, 2, 2), (3, 4, 2)), (1, (8, 8))])
+def test_launch_shows_what_the_threads_record(grid, block):
+    table = indexing.thread_table(grid, block)
+    block_x, block_y, _ = table["blockIdx"].T
+    thread_x, thread_y, _ = table["threadIdx"].T
+    drawn = np.lexsort([thread_x, thread_y, block_x, block_y, table["z"]])  # by slice, then by block, then by row
+    for field in plot.FIELDS:
+        ax = plot.launch(grid, block, color_by=field, label=field)
+        assert numbers(ax) == [str(value) for value in table[field][drawn]]
+        colors = [tuple(face) for face in cells(ax).get_facecolors()]
+        pairs = set(zip(numbers(ax), colors, strict=True))
+        assert len(pairs) == len(set(numbers(ax))), "a value has one colour"
+        assert len({color for _, color in pairs}) == min(len(pairs), 8 if field in plot.CATEGORIES else 256)
+        plt.close("all")
+    ax = plot.launch(grid, block, color_by=table["x"] ** 2, label=table["index"] / 2)
+    assert numbers(ax) == [f"{value:g}" for value in table["index"][drawn] / 2]
+
+
+def test_a_large_launch_is_abbreviated_and_says_how_large_it_is():
+    ax = plot.launch((100_000, 60_000), (32, 32))
+    assert count(ax) < 800
+    assert "6,144,000,000,000 threads" in ax.get_title(loc="left")
+    words = [text.get_text() for text in ax.texts]
+    assert "block (99999, 59999)" in words and "⋯" in words and "⋮" in words
+    ax = plot.launch(1, 1, label=None)
+    assert count(ax) == 1 and numbers(ax) == []
+
+
+def test_warps_says_which_lanes_have_no_thread():
+    ax = plot.warps((10, 5))
+    assert numbers(ax) == [str(i % 32) for i in range(50)]
+    assert "2 warps" in ax.get_title(loc="left") and "14 lanes without a thread" in ax.get_title(loc="left")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["warp 0", "warp 1"]
+    assert "without" not in plot.warps((16, 16)).get_title(loc="left")
+
+
+def test_mapping_draws_one_arrow_for_each_thread_that_has_an_element():
+    table = indexing.thread_table(3, 4)
+    ax = plot.mapping(table["x"], 10, 4)
+    assert arrows(ax) == list(zip(range(12), range(10), strict=False))
+    assert "2 threads without an element" in ax.get_title(loc="left")
+    assert gray(ax) == 2
+    ax = plot.mapping(table["threadIdx"][:, 0], 10, 4)
+    assert [element for _, element in arrows(ax)] == [0, 1, 2, 3] * 3
+    assert "6 elements without a thread" in ax.get_title(loc="left") and "several" in ax.get_title(loc="left")
+    assert gray(ax) == 6
+
+
+def arrows(ax):
+    """(thread, element) of each arrow of a small mapping, from where it starts and ends."""
+    heads = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
+    starts = sorted({head.get_position()[0] for head in heads})
+    return [(starts.index(head.get_position()[0]), int(head.xy[0])) for head in heads]
+
+
+def gray(ax):
+    return sum(to_rgb(face) == to_rgb(plot.NOBODY) for face in cells(ax).get_facecolors())
+
+
+@pytest.mark.parametrize(("n", "threads", "blocks"), [(29, 4, 2), (0, 4, 2), (3, 4, 2), (16, 4, 1), (64, 8, 4)])
+def test_grid_stride_puts_every_element_under_its_thread(n, threads, blocks):
+    ax = plot.grid_stride(n, threads, blocks)
+    assert numbers(ax) == [str(i) for i in range(n)]
+    table = indexing.grid_stride_table(n, threads, blocks)
+    written = [text.get_position() for text in ax.texts if text.get_gid() == "number"]
+    assert [int(y) for _, y in written] == table["step"].tolist()
+    columns = [int(x - plot.GAP * block) for (x, _), block in zip(written, table["block"], strict=True)]
+    assert columns == table["thread"].tolist()
+    assert gray(ax) == -n % (threads * blocks) + (threads * blocks if n == 0 else 0)
+
+
+def test_image_takes_gray_and_colour():
+    for pixels, top in ((np.full((3, 4), 9, np.uint8), 255), (np.full((3, 4, 3), 0.5, np.float32), 1)):
+        shown = plot.image(pixels, "t").get_images()[0]
+        assert shown.get_array().shape == pixels.shape and shown.get_clim() == (0, top)
+
+
+X = np.arange(4)
+WRONG = [
+    (lambda: plot.launch(0, 4), ValueError, "grid is 0"),
+    (lambda: plot.launch(1, "4"), TypeError, "block is '4'"),
+    (lambda: plot.launch(1, 4, "thread"), ValueError, "color_by is 'thread'; it must be one of block_index"),
+    (lambda: plot.launch(1, 4, label=np.arange(5)), ValueError, r"label has shape \(5,\); it must be \(4,\)"),
+    (lambda: plot.launch(1, 1, np.array(["a"])), TypeError, "color_by has dtype <U1"),
+    (lambda: plot.warps((4, 4, 4, 4)), ValueError, "1 to 3 dimensions"),
+    (lambda: plot.mapping(X, 0, 4), ValueError, "size is 0"),
+    (lambda: plot.mapping(X, 4, 3), ValueError, "whole blocks"),
+    (lambda: plot.mapping(X / 2, 4, 4), TypeError, "elements has dtype float64"),
+    (lambda: plot.grid_stride(-1, 4, 1), ValueError, "n is -1"),
+    (lambda: plot.grid_stride(1, 4, 0), ValueError, "blocks is 0"),
+    (lambda: plot.image([[1]]), TypeError, "pixels is a list"),
+    (lambda: plot.image(np.zeros((2, 2), int)), TypeError, "dtype int64"),
+    (lambda: plot.image(np.zeros((2, 2, 4), np.uint8)), ValueError, r"shape \(2, 2, 4\)"),
+    (lambda: plot.figure(rows=0).__enter__(), ValueError, "rows is 0"),
+    (lambda: show.source(), TypeError, "at least one function"),
+    (lambda: show.source(3), TypeError, "3 has no Python source"),
+    (lambda: show.table(X), TypeError, "structured"),
+    (lambda: show.table(indexing.thread_table(1, 1), ["who"]), ValueError, "columns has 'who'"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named_and_leave_no_figure(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert plt.get_fignums() == []
+
+
+def test_source_is_shown_as_it_stands_in_the_file():
+    shown = show.source(indexing.index_in_block, indexing.print_indices)
+    assert str(shown).startswith("# gpukit/indexing.py, line ")
+    assert "def index_in_block():" in str(shown) and str(shown).count("@cuda.jit") == 2
+    assert shown._repr_markdown_().count("```") == 2
+
+
+def test_table_keeps_the_order_of_columns_and_the_ends_of_long_ones():
+    table = indexing.thread_table(10, 4)
+    text = str(show.table(table, ["index", "blockIdx"], rows=5))
+    assert [line.split(maxsplit=1) for line in text.splitlines()] == [
+        ["index", "blockIdx"],
+        ["0", "(0, 0, 0)"],
+        ["1", "(0, 0, 0)"],
+        ["2", "(0, 0, 0)"],
+        ["…", "…"],
+        ["39", "(9, 0, 0)"],
+    ]
+    cell_count = show.table(table[:3], ["x", "y"])._repr_html_().count("<td>")
+    assert cell_count == len(list(product(range(3), range(2))))
