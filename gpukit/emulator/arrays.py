@@ -140,10 +140,11 @@ def find_allocation(address):
 
 def _require(nbytes):
     total = current().total_memory
-    if nbytes > total - memory_in_use():
+    free = total - memory_in_use()
+    if nbytes > free:
         # What only reference cycles keep alive is given back first, as numba.cuda flushes its pending deallocations.
         gc.collect()
-    free = total - memory_in_use()
+        free = total - memory_in_use()
     if nbytes > free:
         _out_of_memory(f"{nbytes:,} bytes asked for, {free:,} of {total:,} bytes of the emulated device are free")
     available = _host_memory_available() if nbytes > 64 * MB else None
@@ -160,11 +161,17 @@ def _out_of_memory(reason):
 
 def _host_memory_available():
     """Bytes that this machine can still give, or None where it does not say. To fill more would end the process."""
+    known = []
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return None
+            known.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+        # A container may allow less than the machine has.
+        with open("/sys/fs/cgroup/memory.max") as file, open("/sys/fs/cgroup/memory.stat") as lines:
+            used = next(int(line.split()[1]) for line in lines if line.startswith("anon "))
+            known.append(int(file.read()) - used)
+    except (OSError, StopIteration, ValueError):
+        pass
+    return min(known, default=None)
 
 
 class DevicePointer:
@@ -335,8 +342,8 @@ class _OnDevice:
 
     def _window(self, shape, strides, dtype, stream, start=0):
         """An array on the same memory whose first element is ``start`` bytes behind this one's."""
-        memory = self.gpu_data
-        memory = DevicePointer(memory.allocation, memory.offset + start)
+        _, size = byte_span(shape, strides, dtype.itemsize)
+        memory = DevicePointer(self.allocation, self.gpu_data.offset + start, size)
         return DeviceArray(shape, strides, dtype, stream=stream, gpu_data=memory)
 
     def _window_of(self, host, stream):
@@ -374,7 +381,7 @@ class _OnDevice:
             return np.ndarray(self.shape, self.dtype, source.copy(), strides=self.strides if self.size else None)
         if not isinstance(ary, np.ndarray):
             raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array")
-        check_array_compatibility(self, ary)
+        check_array_compatibility(self.host, ary)
         if not ary.flags.writeable:
             raise ValueError("ary is read-only")
         # As cudaMemcpy does: all bytes from the first element to the last, those between strided elements included.
@@ -400,17 +407,16 @@ class _OnDevice:
             raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array or a device array")
         if ary.size == 0:
             return
-        sentry_contiguous(self)
+        sentry_contiguous(self.host)
         self._default_stream(stream)
-        target, source = array_core(self), array_core(ary if source is None else source)
-        if isinstance(source, _OnDevice):
-            sentry_contiguous(source)
-            check_array_compatibility(target, source)
-            source = source.host
+        target = array_core(self.host)
+        if source is None:
+            source = np.asanyarray(array_core(ary), order="C" if target.flags["C_CONTIGUOUS"] else "F")
         else:
-            source = np.asanyarray(source, order="C" if target.flags["C_CONTIGUOUS"] else "F")
-            check_array_compatibility(target, source)
-        host_bytes(target.host)[:] = host_bytes(source)
+            sentry_contiguous(source.host)
+            source = array_core(source.host)
+        check_array_compatibility(target, source)
+        target.squeeze()[...] = source.squeeze()
 
     # -- other forms of the same memory --
 
@@ -855,14 +861,14 @@ def auto_device(obj, stream=0, copy=True, user_explicit=False, name=None):
 
 
 def array_core(ary):
-    """An array without its broadcast dimensions (those of stride 0)."""
-    if not ary.strides or not ary.size:
+    """A view of a NumPy array without its broadcast dimensions (those of stride 0)."""
+    if 0 not in ary.strides or not ary.size:
         return ary
-    return ary[tuple(0 if stride == 0 else slice(None) for stride in ary.strides)]
+    return ary[(*(0 if stride == 0 else slice(None) for stride in ary.strides), ...)]
 
 
 def sentry_contiguous(ary):
-    """Raise ValueError if an array, broadcast dimensions aside, is not one block of memory."""
+    """Raise ValueError if a NumPy array, broadcast dimensions aside, is not one block of memory."""
     flags = array_core(ary).flags
     if not flags["C_CONTIGUOUS"] and not flags["F_CONTIGUOUS"]:
         raise ValueError(
@@ -872,7 +878,7 @@ def sentry_contiguous(ary):
 
 
 def check_array_compatibility(ary1, ary2):
-    """Raise TypeError for two dtypes, ValueError for two shapes or strides (axes of length one do not count)."""
+    """Raise TypeError if two NumPy arrays differ in dtype, ValueError in shape or strides, axes of length one aside."""
     squeezed1, squeezed2 = ary1.squeeze(), ary2.squeeze()
     if ary1.dtype != ary2.dtype:
         raise TypeError(f"incompatible dtype: {ary1.dtype} vs. {ary2.dtype}")

@@ -88,11 +88,8 @@ devicearray = _Namespace(
     DeviceRecord=_arrays.DeviceRecord,
     ManagedNDArray=_arrays.ManagedArray,
     MappedNDArray=_arrays.MappedArray,
-    array_core=_arrays.array_core,
     auto_device=_arrays.auto_device,
-    check_array_compatibility=_arrays.check_array_compatibility,
     is_cuda_ndarray=lambda obj: getattr(obj, "__cuda_ndarray__", False),
-    sentry_contiguous=_arrays.sentry_contiguous,
 )
 devices = _Namespace(
     "cuda.cudadrv.devices",
