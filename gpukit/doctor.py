@@ -296,7 +296,7 @@ def _trial():
     """Import, choose the backend, run a kernel; say each step before it begins, for it may be the last."""
     for module in MODULES:
         _say(step=f"import {module}")
-        _say(imports={module: _error_of(lambda module=module: importlib.import_module(module))})
+        _say(imports={module: _error_of(lambda module=module: _import(module))})
     if importlib.util.find_spec("numba") and "numba.cuda" in sys.modules:
         import numba.cuda
 
@@ -315,6 +315,11 @@ def _trial():
     began = time.perf_counter()
     error = _error_of(_run_kernel)
     _say(kernel={"error": error, "seconds": time.perf_counter() - began, "where": backend.NAME})
+
+
+def _import(module):
+    if importlib.import_module(module).__file__ is None:  # an empty folder that an uninstalled package has left
+        raise ImportError(f"the files of {module} are gone")
 
 
 def _say(**message):
@@ -416,7 +421,8 @@ def _judge_environment(machine):
 def _judge_packages(machine):
     packages, imports, pip = machine["packages"], machine["imports"], _pip(machine)
     broken = [module for module in MODULES if imports.get(module)]
-    if broken and _numbers(packages.get("numpy", "0")) >= FIRST_BAD_NUMPY and broken[0] in ("numba", "numba.cuda"):
+    works = machine["kernel"] and not machine["kernel"]["error"]
+    if not works and "numpy" not in broken and _numbers(packages.get("numpy", "0")) >= FIRST_BAD_NUMPY:
         what = f"NumPy {packages['numpy']} is too new for numba-cuda {packages.get('numba-cuda', '')}".rstrip()
         yield Problem(what, f"{pip} install 'numpy<2.5'")
         broken = [module for module in broken if not module.startswith("numba")]
@@ -424,8 +430,9 @@ def _judge_packages(machine):
         force = "--force-reinstall --no-deps " if "numba-cuda" in packages else ""
         what = "numba.cuda is the copy built into Numba, not NVIDIA's numba-cuda"
         yield Problem(what, f"{pip} install {force}'{MODULES['numba.cuda']}'")
+    # Where NumPy or Numba fail, so does what builds on them.
     if "numpy" in broken:
-        broken = ["numpy"]  # the others fail because it does
+        broken = ["numpy"]
     elif "numba" in broken:
         broken.remove("numba.cuda")
     for module in broken:
@@ -437,7 +444,7 @@ def _judge_import(machine, module):
     installed = re.match(r"[\w-]+", requirement)[0] in machine["packages"]
     if installed:
         what = f"{module} cannot be imported ({machine['imports'][module]})"
-        return Problem(what, f"{_pip(machine)} install --force-reinstall '{requirement}'")
+        return Problem(what, f"{_pip(machine)} install --force-reinstall --no-deps '{requirement}'")
     return Problem(f"{requirement} is not installed", f"{_pip(machine)} install '{requirement}'")
 
 

@@ -123,7 +123,7 @@ def check_parts(python, version):
 
 def mend_opencv(venv):
     """Take the build of OpenCV without windows where the usual one misses libraries of the system, such as libGL."""
-    command = [str(venv / "bin" / "python"), "-c", "import cv2"]
+    command = [str(venv / "bin" / "python"), "-c", "import cv2; cv2.resize"]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True)
     if done.returncode == 0:
         return
