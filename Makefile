@@ -39,7 +39,7 @@ lab: env
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
 
 test: env
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -q $(ARGS)
 
 lint: env
 	@$(BIN)/ruff check .
