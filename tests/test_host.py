@@ -357,6 +357,9 @@ def test_records():
     assert same_bytes(d.copy_to_host(), host_records)
     single = cuda.to_device(host_records[2])
     assert same_bytes(single.copy_to_host(), host_records[2])
+    out = np.zeros(1, RECORD)[0]
+    assert d[1].copy_to_host(out) is out
+    assert same_bytes(out, host_records[1])
     assert single._numba_type_ == d._numba_type_.dtype
     with pytest.raises(KeyError):
         record["no such field"] = 1

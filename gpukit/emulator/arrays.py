@@ -198,8 +198,8 @@ class DevicePointer:
 
     @property
     def device_ctypes_pointer(self):
-        """ctypes.c_void_p : the same. Nothing outside the emulator can follow it."""
-        return ctypes.c_void_p(self.device_pointer_value)
+        """ctypes.c_size_t : the same, 0 for empty memory. Nothing outside the emulator can follow it."""
+        return ctypes.c_size_t(self.device_pointer_value or 0)
 
     def view(self, start, stop=None):
         """DevicePointer : bytes ``start`` to ``stop`` of this memory."""
@@ -315,7 +315,7 @@ class _OnDevice:
 
     @property
     def device_ctypes_pointer(self):
-        """ctypes.c_void_p : address of the first element on the emulated device."""
+        """ctypes.c_size_t : address of the first element on the emulated device."""
         return self.gpu_data.device_ctypes_pointer
 
     def as_cuda_arg(self):
@@ -494,6 +494,16 @@ class DeviceRecord(_OnDevice):
     @property
     def _numba_type_(self):
         return numpy_support.from_dtype(self.dtype)
+
+    def copy_to_host(self, ary=None, stream=0):
+        """Copy to the host: to a record or an array of no dimensions; to a new array if ``ary`` is None."""
+        if not isinstance(ary, np.void):
+            return super().copy_to_host(ary, stream)
+        found = super().copy_to_host(None, stream)
+        check_array_compatibility(found, ary)
+        for field in self.dtype.names:
+            ary[field] = found[field]
+        return ary
 
     def bind(self, stream=0):
         """The same record with another default stream."""
@@ -715,7 +725,7 @@ class MappedArray(np.ndarray):
 
     @property
     def device_ctypes_pointer(self):
-        """ctypes.c_void_p : address of the first element on the emulated device."""
+        """ctypes.c_size_t : address of the first element on the emulated device."""
         return self.device.device_ctypes_pointer
 
     def copy_to_host(self, ary=None, stream=0):
@@ -855,6 +865,16 @@ def auto_device(obj, stream=0, copy=True, user_explicit=False, name=None):
             warnings.warn(NumbaPerformanceWarning(text), stacklevel=2)
         obj = np.asanyarray(obj)
     return from_host(obj, name, stream, copy), True
+
+
+def from_array_like(ary, stream=0, gpu_data=None):
+    """DeviceArray : of the shape, strides and dtype of another array, in new memory if ``gpu_data`` is None."""
+    return DeviceArray(ary.shape, ary.strides, ary.dtype, stream=stream, gpu_data=gpu_data)
+
+
+def from_record_like(rec, stream=0, gpu_data=None):
+    """DeviceRecord : of the dtype of another record, in new memory if ``gpu_data`` is None."""
+    return DeviceRecord(rec.dtype, stream=stream, gpu_data=gpu_data)
 
 
 # -- contiguity --

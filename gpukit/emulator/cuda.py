@@ -11,6 +11,7 @@ from types import ModuleType
 from numba import cuda as _numba_cuda
 from numba.cuda import cudadecl as _cudadecl
 from numba.cuda import types as _types
+from numba.cuda.cudadrv import devicearray as _numba_devicearray
 from numba.cuda.cudadrv import error as _error
 from numba.cuda.typing.templates import AttributeTemplate as _AttributeTemplate
 
@@ -82,6 +83,17 @@ class _Namespace:
         raise AttributeError(f"gpukit's emulator has no {self.__name__}.{name}: {_DRIVER}")
 
 
+#: These functions of numba-cuda only look at the shape, strides and flags of an array, which ours has too.
+_LAYOUT_FUNCTIONS = (
+    "array_core",
+    "check_array_compatibility",
+    "errmsg_contiguous_buffer",
+    "is_contiguous",
+    "is_cuda_ndarray",
+    "require_cuda_ndarray",
+    "sentry_contiguous",
+    "verify_cuda_ndarray_interface",
+)
 devicearray = _Namespace(
     "cuda.cudadrv.devicearray",
     DeviceNDArray=_arrays.DeviceArray,
@@ -89,7 +101,9 @@ devicearray = _Namespace(
     ManagedNDArray=_arrays.ManagedArray,
     MappedNDArray=_arrays.MappedArray,
     auto_device=_arrays.auto_device,
-    is_cuda_ndarray=lambda obj: getattr(obj, "__cuda_ndarray__", False),
+    from_array_like=_arrays.from_array_like,
+    from_record_like=_arrays.from_record_like,
+    **{name: getattr(_numba_devicearray, name) for name in _LAYOUT_FUNCTIONS},
 )
 devices = _Namespace(
     "cuda.cudadrv.devices",
