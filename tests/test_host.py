@@ -443,7 +443,7 @@ def test_fresh_memory_is_poisoned_and_aligned():
     assert made[1][2:].device_ctypes_pointer.value == made[1].allocation.address + 8
 
 
-def test_memory_is_counted_and_limited():
+def test_memory_is_counted_and_limited(monkeypatch):
     gc.collect()
     context = cuda.current_context()
     before = context.get_memory_info()
@@ -459,6 +459,9 @@ def test_memory_is_counted_and_limited():
         with pytest.raises(CudaAPIError, match=f"{total + 8:,} bytes asked for") as caught:
             cuda.device_array(total // 8 + 1)
         assert caught.value.code == CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    monkeypatch.setattr(arrays, "_host_memory_available", lambda: 10**9)
+    with pytest.raises(CudaAPIError, match="2,000,000,000 bytes asked for; this machine, .* 1,000,000,000 bytes"):
+        cuda.device_array(2 * 10**9, np.uint8)
 
 
 def test_close_frees_everything():

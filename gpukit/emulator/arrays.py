@@ -150,7 +150,7 @@ def _require(nbytes):
     available = _host_memory_available() if nbytes > 64 * MB else None
     if available is not None and nbytes > available:
         _out_of_memory(
-            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, has {available:,} bytes left"
+            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, can give {available:,} bytes"
         )
 
 
@@ -160,7 +160,10 @@ def _out_of_memory(reason):
 
 
 def _host_memory_available():
-    """Bytes that this machine can still give, or None where it does not say. To fill more would end the process."""
+    """Bytes that this machine can still give, a tenth left to spare, or None where it does not say.
+
+    To fill more would not raise: it would end the process.
+    """
     known = []
     try:
         with open("/proc/meminfo") as lines:
@@ -171,7 +174,7 @@ def _host_memory_available():
             known.append(int(file.read()) - used)
     except (OSError, StopIteration, ValueError):
         pass
-    return min(known, default=None)
+    return min(known) * 9 // 10 if known else None
 
 
 class DevicePointer:
