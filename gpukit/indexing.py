@@ -16,7 +16,28 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 from gpukit.backend import cuda, on_gpu
 from gpukit.checks import launch_shape, whole
 
-__all__ = ["STEP", "THREAD", "axpy", "block_order", "grid_stride_table", "listing", "num_blocks", "thread_table"]
+__all__ = [
+    "STEP",
+    "THREAD",
+    "axpy",
+    "axpy_grid_stride",
+    "block_index",
+    "block_order",
+    "grid_stride_table",
+    "index_in_block",
+    "index_in_grid",
+    "listing",
+    "num_blocks",
+    "print_coordinates",
+    "print_dimensions",
+    "print_index_in_block",
+    "print_index_in_grid",
+    "print_indices",
+    "record_block_order",
+    "record_grid_stride",
+    "record_threads",
+    "thread_table",
+]
 
 #: One thread, as ``thread_table`` gives it.
 THREAD = np.dtype(

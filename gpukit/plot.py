@@ -15,7 +15,7 @@ from gpukit import device
 from gpukit.backend import on_gpu
 from gpukit.checks import three, whole
 
-__all__ = ["EMULATED", "FIELDS", "PALETTE", "figure", "grid_stride", "image", "launch", "mapping", "warps"]
+__all__ = ["EMULATED", "FIELDS", "PALETTE", "figure", "grid_stride", "image", "launch", "lines", "mapping", "warps"]
 
 #: What a figure says in place of a device's name where kernels ran on the emulator.
 EMULATED = "emulated: counts, no times"
@@ -66,7 +66,8 @@ CATEGORIES = ("block_index", "warp")  # names rather than amounts: neighbours ge
 WARP_SIZE = 32
 NOBODY = "#E8E8E8"  # a thread without an element, an element without a thread
 
-WIDTH, TALLEST = 8.0, 4.4  # inches: the text column of a notebook, and the most of it that a picture fills
+WIDTH = 8.0  # inches: the text column of a notebook
+TALLEST, PICTURE = 4.4, 3.5  # inches: the most that cells fill of its height, and the most that an image does
 CELL = 0.38  # inches, the largest a cell is drawn
 SMALLEST = 5.0  # points: smaller numbers are left out
 DIGIT = 0.78  # width of a digit over the size of its font, with some air
@@ -76,6 +77,21 @@ ELEMENTS_AT = 3.2  # where the elements begin below their threads, in cells
 
 
 # -- the look --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _look():
+    """The style, for as long as something is drawn.
+
+    Not ``matplotlib.rc_context``: when the first figure of a notebook starts its backend, that would undo what the
+    backend has set, and no later figure would be shown.
+    """
+    before = {name: plt.rcParams[name] for name in STYLE}
+    plt.rcParams.update(STYLE)
+    try:
+        yield
+    finally:
+        plt.rcParams.update(before)
 
 
 @contextmanager
@@ -99,7 +115,7 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, **options):
     """
     whole("rows", rows, 1)
     whole("columns", columns, 1)
-    with plt.rc_context(STYLE):
+    with _look():
         made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
         if title:
             made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
@@ -119,7 +135,7 @@ def _in_style(draw):
 
     @functools.wraps(draw)
     def drawn(*args, **kwargs):
-        with plt.rc_context(STYLE):
+        with _look():
             ax = draw(*args, **kwargs)
             _stamp(ax.get_figure(root=True))
             return ax
@@ -128,11 +144,11 @@ def _in_style(draw):
 
 
 def _new_axes(width, height):
-    """Axes of this many inches at the left of a new figure, between the title above and the mark below."""
+    """Axes of this many inches in a new figure, with room for the title above and the mark below."""
     above, below = 0.34, 0.26
-    total = height + above + below
-    made = plt.figure(figsize=(WIDTH, total))
-    return made.add_axes((0, below / total, width / WIDTH, height / total))
+    across, down = max(width, 3.0), height + above + below
+    made = plt.figure(figsize=(across, down))
+    return made.add_axes((0, below / down, width / across, height / down))
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -164,11 +180,57 @@ def image(pixels, title="", *, ax=None):
     if not (pixels.ndim == 2 or pixels.ndim == 3 and pixels.shape[2] == 3) or pixels.size == 0:
         raise ValueError(f"pixels has shape {pixels.shape}; it must be (H, W) or (H, W, 3), neither 0")
     if ax is None:
-        height = min(TALLEST, WIDTH * pixels.shape[0] / pixels.shape[1])
+        height = min(PICTURE, WIDTH * pixels.shape[0] / pixels.shape[1])
         ax = _new_axes(height * pixels.shape[1] / pixels.shape[0], height)
     ax.imshow(pixels, cmap="gray", vmin=0, vmax=255 if pixels.dtype == np.uint8 else 1)
     ax.set_axis_off()
     ax.set_title(title)
+    return ax
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+@_in_style
+def lines(x, timings, value, unit, label="", *, ax=None):
+    """Draw measured times, or what follows from them: a line through the medians, and a band from quartile to quartile.
+
+    Parameters
+    ----------
+    x : sequence of numbers
+    timings : iterable of timing.Timing
+        One for each of ``x``.
+    value : callable
+        From seconds to what is drawn.
+    unit : str
+        The unit of that, for the axis.
+    label : str
+        For a legend.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
+    """
+    if not callable(value):
+        raise TypeError(f"value is {value!r}; it must be a function from seconds to what is drawn")
+    if not unit:
+        raise ValueError(f"unit is {unit!r}; it must say what the axis shows, 'GB/s' for example")
+    timings = list(timings)
+    if len(timings) != len(x) or not timings:
+        raise ValueError(f"timings has {len(timings)} items for {len(x)} of x; it must have one for each")
+    if ax is None:
+        ax = plt.subplots(figsize=(WIDTH, 3.2), layout="constrained")[1]
+    quartiles = np.array([[value(seconds) for seconds in timing.quartiles] for timing in timings])
+    (line,) = ax.plot(x, [value(timing.median) for timing in timings], marker="o", markersize=4, label=label)
+    ax.fill_between(x, *quartiles.T, color=line.get_color(), alpha=0.25, linewidth=0)
+    ax.set_ylabel(unit)
+    ax.grid(axis="y")
     return ax
 
 

@@ -2,6 +2,7 @@
 
 import html
 import inspect
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -116,4 +117,6 @@ def table(records, columns=None, rows=16):
 
 
 def _cell(value):
-    return f"({', '.join(map(str, value))})" if np.ndim(value) else str(value)
+    if np.ndim(value):
+        return f"({', '.join(map(str, value))})"
+    return f"{value:,}" if isinstance(value, Integral) else str(value)

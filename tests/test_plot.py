@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from gpukit import indexing, plot, show
+from gpukit.timing import Timing
 
 matplotlib.use("Agg")
 
@@ -40,6 +41,7 @@ DRAWINGS = {
     "mapping, large": lambda ax=None: plot.mapping(np.arange(10**6), 999_900, 1000, ax=ax),
     "grid_stride": lambda ax=None: plot.grid_stride(29, 4, 2, ax=ax),
     "grid_stride, large": lambda ax=None: plot.grid_stride(10**7, 256, 132, ax=ax),
+    "lines": lambda ax=None: plot.lines([1, 2], [Timing((1.0, 2.0))] * 2, float, "s", ax=ax),
     "image": lambda ax=None: plot.image(np.zeros((4, 5, 3), np.uint8), ax=ax),
 }
 
@@ -47,16 +49,17 @@ DRAWINGS = {
 @pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
 def test_every_figure_carries_the_device_once(draw, monkeypatch):
     monkeypatch.setattr(plot, "on_gpu", lambda: False)
-    with plot.figure(columns=2, size=(8, 3)) as (left, right):
+    with plot.figure("both", columns=2, size=(8, 3)) as (left, right):
         assert draw(left) is left
         draw(right)
+    assert left.get_figure().get_suptitle() == "both"
     assert left.get_figure().get_supxlabel() == plot.EMULATED
     monkeypatch.setattr(plot, "on_gpu", lambda: True)
     monkeypatch.setattr(plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
     assert draw().get_figure().get_supxlabel() == "NVIDIA H200"
 
 
-@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "image"])
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name not in ("image", "lines")])
 def test_numbers_are_inside_of_their_cells_and_stand_out(name):
     ax = DRAWINGS[name]()
     ax.get_figure().canvas.draw()
@@ -168,6 +171,16 @@ def test_image_takes_gray_and_colour():
         assert shown.get_array().shape == pixels.shape and shown.get_clim() == (0, top)
 
 
+def test_lines_goes_through_the_medians_with_a_band_between_the_quartiles():
+    timings = [Timing(samples) for samples in ((1.0, 2.0, 3.0, 4.0, 5.0), (10.0, 20.0, 30.0, 40.0, 50.0))]
+    ax = plot.lines([1, 2], timings, lambda seconds: 60 / seconds, "GB/s", label="axpy")
+    line, band = ax.lines[0], ax.collections[0]
+    assert line.get_xydata().tolist() == [[1, 20], [2, 2]]
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(1, 30), (1, 15), (2, 3), (2, 1.5)}
+    assert ax.get_ylabel() == "GB/s" and ax.get_legend_handles_labels()[1] == ["axpy"]
+
+
 X = np.arange(4)
 WRONG = [
     (lambda: plot.launch(0, 4), ValueError, "grid is 0"),
@@ -185,6 +198,9 @@ WRONG = [
     (lambda: plot.image(np.zeros((2, 2), int)), TypeError, "dtype int64"),
     (lambda: plot.image(np.zeros((2, 2, 4), np.uint8)), ValueError, r"shape \(2, 2, 4\)"),
     (lambda: plot.figure(rows=0).__enter__(), ValueError, "rows is 0"),
+    (lambda: plot.lines([1], [], float, "s"), ValueError, "timings has 0 items for 1 of x"),
+    (lambda: plot.lines([1], [Timing((1.0,))], "s", "s"), TypeError, "value is 's'; it must be a function"),
+    (lambda: plot.lines([1], [Timing((1.0,))], float, ""), ValueError, "unit is ''"),
     (lambda: show.source(), TypeError, "at least one function"),
     (lambda: show.source(3), TypeError, "3 has no Python source"),
     (lambda: show.table(X), TypeError, "structured"),
