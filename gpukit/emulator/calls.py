@@ -3,6 +3,7 @@
 Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type, whether it has an effect) or None for no value.
 """
 
+import cmath
 import inspect
 import math
 import operator
@@ -13,6 +14,7 @@ from numba import cuda
 from numba.cuda import fp16, libdevice, types
 from numba.cuda.core import ir
 from numba.cuda.types.ext_types import GridGroup
+from numba.cuda.utils import order_by_target_specificity
 from numba.cuda.vector_types import VectorType
 
 from . import arithmetic
@@ -72,20 +74,22 @@ _PLAIN_OPERATORS = {operator.invert, operator.is_, operator.is_not, operator.ind
 
 def _overload(t, function_type, call):
     """A function that Numba implements in Python (``@overload``): its implementation is inlined."""
-    from .launch import python_function
-
-    for template in function_type.templates:
+    # In the order in which Numba's inference tried them.
+    for template in order_by_target_specificity(function_type.templates, fnkey=call.key):
         if hasattr(template, "_get_impl") and hasattr(template, "_overload_func"):
-            implementation = template(typing_context())._get_impl(call.types, {})
-            if implementation is None:
-                continue
-            dispatcher, types_ = implementation
-            arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, types_, strict=True)]
-            result = t.b.variable()
-            return_type = t.inline(python_function(dispatcher), tuple(types_), arguments, result)
-            return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
+            return _inline_overload(t, template, call)
     name = getattr(call.key, "__qualname__", getattr(call.key, "__name__", repr(call.key)))
     return t.unsupported(f"a call of {getattr(call.key, '__module__', '')}.{name}")
+
+
+def _inline_overload(t, template, call):
+    from .launch import python_function
+
+    dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
+    arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, types_, strict=True)]
+    result = t.b.variable()
+    return_type = t.inline(python_function(dispatcher), tuple(types_), arguments, result)
+    return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
 
 
 def bind_arguments(function_, expr, t):
@@ -307,6 +311,8 @@ _UNARY = {
     math.isnan: "np.isnan",
     math.isinf: "np.isinf",
     math.isfinite: "np.isfinite",
+    **{getattr(cmath, n): f"np.{n}" for n in ("exp", "sqrt", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "isnan", "isinf", "isfinite")},
+    **{getattr(cmath, n): f"np.arc{n[1:]}" for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     math.erf: "erf",
     math.erfc: "erfc",
     math.gamma: "gamma",
@@ -340,6 +346,12 @@ def _math(t, call):
     else:
         values = [t.value(a, call.result) for a in call.arguments]
     return f"{name}({', '.join(values)})", call.result, False
+
+
+@entry(cmath.log)
+def _complex_log(t, call):
+    values = [t.value(a, call.result) for a in call.arguments]
+    return " / ".join(f"np.log({v})" for v in values), call.result, False
 
 
 @entry(math.pow)
@@ -659,9 +671,9 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.Integer | types.Float) and name in ("real", "imag"):
         value = t.value(expr.value)
         return (value if name == "real" else f"({value} * 0)"), type_, False
-    if isinstance(owner, types.NamedTuple):
+    if isinstance(owner, types.NamedTuple | types.NamedUniTuple):
         return f"{t.value(expr.value)}[{owner.fields.index(name)}]", unliteral(owner.types[owner.fields.index(name)]), False
-    if isinstance(owner, types.EnumMember | types.EnumClass | types.IntEnumMember | types.IntEnumClass):
+    if isinstance(owner, types.EnumMember | types.EnumClass):
         return _enum_attribute(t, target, expr, type_)
     return t.unsupported(f"the attribute {name} of {owner}")
 
@@ -679,11 +691,14 @@ def _module_attribute(t, target, owner, name, type_):
 
 
 def _enum_attribute(t, target, expr, type_):
+    """``Color.red``, ``Color.red.value``; at run time an enum member is its value."""
     from .translate import Known
 
-    known = t.known(expr.value)
-    owner = known.value if known is not None else t.type_of(expr.value).instance_class
-    t.frame.known[target] = Known(getattr(owner, expr.attr))
+    owner = t.type_of(expr.value)
+    if isinstance(owner, types.EnumClass):
+        t.frame.known[target] = Known(getattr(owner.instance_class, expr.attr))
+        return None
+    return t.value(expr.value), type_, False
 
 
 def _array_attribute(t, variable, owner, name, type_):
@@ -702,7 +717,17 @@ def _array_attribute(t, variable, owner, name, type_):
         return f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])", type_, False
     if isinstance(owner.dtype, types.Record) and name in owner.dtype.fields:
         return field_array(t, variable, name, type_)
+    if isinstance(owner.dtype, types.Complex) and name in ("real", "imag"):
+        part = t.pools.add("part", _complex_part, ("function", _complex_part))
+        return f"{part}({view}, {int(name == 'imag')})", type_, False
     return t.unsupported(f"the array attribute {name}")
+
+
+def _complex_part(view, which):
+    """``z.real`` (0) or ``z.imag`` (1) of an array: every other float."""
+    items = view.items.view(f"f{view.dtype.itemsize // 2}")
+    strides = tuple(2 * s for s in view.strides)
+    return View(view.space, items, 2 * view.base + which, view.shape, strides, view.name, view.address, 2 * view.row)
 
 
 def field_array(t, variable, name, type_):
@@ -730,11 +755,17 @@ def method(t, target, owner, function_type, arguments, signature, type_):
         return t.pools.scalar(0, np.int32), types.int32, False
     if isinstance(this, types.Integer) and name == "bit_count":
         return t.cast(f"popc({t.value(owner, signature.recvr or this)})", this, signature.return_type), signature.return_type, False
-    if isinstance(this, types.Array):
+    if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
+    if hasattr(function_type.template, "_overload_func"):
+        call = Call([owner, *arguments], (this, *signature.args), signature.return_type, key, None)
+        return _inline_overload(t, function_type.template, call)
     if isinstance(this, types.Complex) and name == "conjugate":
         return f"np.conjugate({t.value(owner)})", this, False
     return t.unsupported(f"the method {name} of {this}")
+
+
+_ARRAY_METHODS = ("view", "ravel", "flatten", "reshape", "transpose", "item")
 
 
 def _array_method(t, owner, this, name, arguments, signature):

@@ -118,7 +118,7 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with utils.numba_target_override(), _callees_typed_only(debug, compute_capability), _marked_running(function):
+    with utils.numba_target_override(), callees_typed_only(debug, compute_capability), _marked_running(function):
         func_ir, typemap, calltypes, inferred = compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
@@ -150,7 +150,7 @@ def _marked_running(function):
 
 
 @contextlib.contextmanager
-def _callees_typed_only(debug, compute_capability):
+def callees_typed_only(debug, compute_capability):
     """While a caller is inferred, a device function is typed, not compiled for the current GPU (there may be none)."""
 
     def get_call_template(dispatcher, args, kws):

@@ -19,8 +19,8 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 from . import device
 from .arrays import DeviceArray, from_host
 from .errors import LaunchError, UnsupportedError
-from .frontend import call_template, fold_argument_types, infer, is_running, typing_context, unliteral
-from .memory import global_view
+from .frontend import call_template, callees_typed_only, fold_argument_types, infer, is_running, typing_context, unliteral
+from .memory import RecordRef, View, global_view
 from .runtime import Batch
 from .translate import dtype_of, lower
 
@@ -121,7 +121,8 @@ class Kernel:
         except (NumbaError, CoreNumbaError) as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
-        return Overload(self, argument_types, lower(typed, self._infer_options))
+        with callees_typed_only(**self._infer_options):
+            return Overload(self, argument_types, lower(typed, self._infer_options))
 
     def specialize(self, *args):
         """A kernel that is compiled for the types of these arguments and accepts no others."""
@@ -190,8 +191,8 @@ class Kernel:
         """The overload for these argument types: compiled now if the kernel declares no signatures."""
         if self._declared is None:
             return self.compile(tuple(argument_types))
-        chosen = _best_match(self._declared, argument_types)
-        if chosen is None:
+        chosen = next(iter(self._declared)) if self.specialized else _best_match(self._declared, argument_types)
+        if chosen is None or len(chosen) != len(argument_types):
             declared = ", ".join(str(s) for s in self._declared)
             raise TypeError(f"No matching definition for argument type(s) {', '.join(map(str, argument_types))}; declared: {declared}")
         return self.overloads[chosen]
@@ -383,8 +384,7 @@ class Launch:
                 batch = Batch(self, first, min(step, self.blocks - first))
                 self.program.run(batch, None, *arguments)
         if self.user_error is not None:
-            exception, block, thread = self.user_error
-            raise type(exception)(f"tid={list(thread)} ctaid={list(block)}: {exception}")
+            raise self.user_error
 
 
 def launch(kernel, grid, block, shared, args, stream=0):
@@ -438,14 +438,14 @@ def _argument(value, type_, name, copy_back):
     if isinstance(type_, types.BaseTuple):
         return tuple(_argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True)))
     if isinstance(type_, types.Array):
-        return _array_argument(value, name, hint, copy_back)
+        return _as_declared(_array_argument(value, name, hint, copy_back), type_, name)
     if isinstance(type_, types.Record):
         return _record_argument(value, type_, name, copy_back)
     if isinstance(type_, types.NoneType):
         return None
-    if isinstance(type_, types.Number | types.Boolean | types.IntEnumMember):
+    if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
         with np.errstate(all="ignore"):
-            return _scalar(value, dtype_of(type_))
+            return _scalar(getattr(value, "value", value), dtype_of(type_))
     raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")
 
 
@@ -473,10 +473,18 @@ def _array_argument(value, name, hint, copy_back):
     return global_view(array.allocation, array.host, name)
 
 
+def _as_declared(view, type_, name):
+    """A kernel with one signature takes its arrays as declared: Numba does not look at what it is given."""
+    declared = dtype_of(type_.dtype)
+    if view.dtype == declared:
+        return view
+    if view.dtype.itemsize == declared.itemsize and view.dtype.kind in "iu" and declared.kind in "iu":
+        return View(view.space, view.items.view(declared), view.base, view.shape, view.strides, view.name, view.address)
+    raise TypeError(f"argument {name} is an array of {view.dtype}; the kernel's signature declares {declared}: on a GPU its bytes would be misread")
+
+
 def _record_argument(value, type_, name, copy_back):
     """A record passed by reference: an array of one."""
-    from .memory import RecordRef
-
     dtype = dtype_of(type_)
     held = np.zeros(1, dtype)
     held[0] = value[()] if isinstance(value, np.ndarray) else value
@@ -524,6 +532,8 @@ def jit(func_or_sig=None, **options):
         raise NotImplementedError("bounds checking is not supported for CUDA")
     if options.get("link"):
         raise UnsupportedError("link= brings in code in another language, which the emulator cannot run")
+    if isinstance(options.get("inline"), bool):
+        options["inline"] = "always" if options["inline"] else "never"
     if sigutils.is_signature(func_or_sig):
         return lambda function: Kernel(function, options, [func_or_sig], specialized=True)
     if isinstance(func_or_sig, list):

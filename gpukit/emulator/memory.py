@@ -126,6 +126,8 @@ def merge(mask, new, old):
     """``new`` in the lanes of the mask, ``old`` in the others."""
     if old is None or mask is None or new is old:
         return new
+    if new is None:  # undefined in these lanes
+        return old
     if isinstance(new, tuple):
         return tuple(merge(mask, n, o) for n, o in zip(new, old, strict=True))
     if isinstance(new, View):
@@ -236,6 +238,8 @@ class Memory:
         return items.take(position) if isinstance(position, np.ndarray) else items[position]
 
     def _fetch_shared(self, view, position):
+        if view.dtype != view.items.dtype:
+            return _gather_bytes(view.items, position + self.block_row * np.int64(view.row), view.dtype)
         if self.blocks == 1:
             return view.items.take(position) if isinstance(position, np.ndarray) else view.items[position]
         if isinstance(position, np.ndarray) and position.shape[0] == 1:
@@ -326,15 +330,17 @@ class Memory:
         """``array.view(dtype)``: the same bytes as elements of another type."""
         dtype = np.dtype(dtype)
         old, new = view.dtype.itemsize, dtype.itemsize
-        if view.space == "local" and old != new:
-            self.batch.unsupported(site, "a view of a local array as elements of another size")
-        if not view.whole and old != new:
-            self.batch.unsupported(site, "a view of part of an array as elements of another size")
         if old == new:
             return View(view.space, view.items.view(dtype), view.base, view.shape, view.strides, view.name, view.address, view.row)
-        items = view.items.view(dtype)
+        starts = np.asarray(view.base) * old
+        rows = view.strides[:-1]
+        if view.space == "local" or view.strides[-1] != 1 or (starts % new).any() or any(s * old % new for s in rows):
+            self.batch.unsupported(site, f"a view of {view.space} array {view.name!r} as elements of {new} bytes: its elements of {old} bytes do not line up")
+        bytes_ = view.items.view(np.uint8)
+        items = bytes_[: bytes_.size // new * new].view(dtype)
+        base = int(starts) // new if starts.ndim == 0 else starts // new
         shape = (*view.shape[:-1], view.shape[-1] * old // new)
-        return View(view.space, items, 0, shape, contiguous(shape), view.name, view.address, view.row * old // new)
+        return View(view.space, items, base, shape, (*(s * old // new for s in rows), 1), view.name, view.address, view.row * old // new)
 
     # -- records -----------------------------------------------------------------------------------------------------------------------------
 

@@ -274,8 +274,20 @@ class Batch:
 
     def raised(self, site, mask, exception):
         """A ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""
+        if self.launch.user_error is not None:
+            return
         block, thread, _ = self.place(True if mask is None else mask)
-        self.launch.user_error = self.launch.user_error or (exception, block, thread)
+        place = self.launch.program.sites[site]
+        where = f"In function {self.launch.program.name!r}, file {place.filename}, line {place.line}"
+        message = f"{where}, tid={list(thread)} ctaid={list(block)}" + (f": {exception}" if exception.args else "")
+        self.launch.user_error = type(exception)(message)
+
+    def check_divisor(self, site, mask, divisor):
+        """A division by zero raises in a kernel compiled with ``debug=True``."""
+        zero = divisor == 0
+        zero = zero if mask is None else zero & mask
+        if np.any(zero):
+            self.raised(site, zero, ZeroDivisionError("division by zero"))
 
     def unsupported(self, site, what):
         raise UnsupportedError(f"{what}{self._where(site)}")

@@ -59,6 +59,7 @@ _OPERATORS = {
     operator.eq: "==",
     operator.ne: "!=",
 }
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
@@ -88,11 +89,14 @@ def lower(typed, infer_options):
 def dtype_of(type_):
     """NumPy dtype of the elements or values of a Numba type."""
     type_ = unliteral(type_)
-    if isinstance(type_, types.IntEnumMember):
+    if isinstance(type_, types.EnumMember):
         type_ = type_.dtype
     if type_ == types.float16:
         return np.dtype(np.float16)
-    return numpy_support.as_dtype(type_)
+    try:
+        return numpy_support.as_dtype(type_)
+    except NotImplementedError:
+        raise UnsupportedError(f"values of type {type_} cannot be emulated: NumPy has no dtype for them") from None
 
 
 class Frame:
@@ -283,9 +287,7 @@ class Translator:
         if isinstance(type_, types.Record):
             return self.constant_record(value)
         if isinstance(type_, types.EnumMember):
-            return self.pools.add("e", value)
-        if isinstance(type_, types.IntEnumMember):
-            value = int(value)
+            return self.pools.scalar(getattr(value, "value", value), dtype_of(type_))
         if isinstance(type_, types.UnicodeType | types.StringLiteral):
             return repr(value)
         if isinstance(type_, types.Number | types.Boolean):
@@ -320,7 +322,7 @@ class Translator:
             return expression
         if isinstance(from_type, types.BaseTuple) and isinstance(to_type, types.BaseTuple):
             return self._cast_tuple(expression, from_type, to_type)
-        if isinstance(from_type, types.IntEnumMember):
+        if isinstance(from_type, types.EnumMember):
             from_type = from_type.dtype
         if isinstance(to_type, types.Number | types.Boolean) and isinstance(from_type, types.Number | types.Boolean):
             return self._cast_number(expression, from_type, to_type)
@@ -467,6 +469,9 @@ class Translator:
             expression = self.cast(expression, result_type, type_)
         self.b.emit(expression, self.name_of(target), effect)
 
+    def expr_null(self, target, expr, type_):
+        return "None", type_, False
+
     def expr_cast(self, target, expr, type_):
         return self.value(expr.value, type_), type_, False
 
@@ -485,7 +490,7 @@ class Translator:
     def operation(self, function, signature, operands, type_):
         """An operator on typed operands; shared with calls of the operator module's functions."""
         result = signature.return_type
-        if not all(isinstance(t, types.Number | types.Boolean | types.IntEnumMember) for t in signature.args):
+        if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
             return calls.structured_operator(self, function, signature, operands)
         if function is operator.pow:
             return self.power(signature, operands), result, False
@@ -502,6 +507,8 @@ class Translator:
         # Numba converts both operands to the result's type for every integer operator, and the signature has done it for floats.
         operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
         a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
+        if function in _DIVISIONS and self.infer_options.get("debug"):
+            self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
         return f"({a} {_OPERATORS[function]} {b})", result, False
 
     def power(self, signature, operands):
@@ -618,6 +625,9 @@ class Translator:
             return f"M.load_field({self.value(expr.value)}, {name!r})", type_, True
         if isinstance(owner, types.NumberClass):
             return None
+        if isinstance(owner, types.EnumClass):
+            self.frame.known[target] = Known(owner.instance_class[expr.index])
+            return None
         if not isinstance(owner, types.Array):
             self.unsupported(f"a subscript of {owner}")
         if isinstance(expr.index, str):
@@ -695,8 +705,10 @@ class Translator:
             return expression
         if isinstance(type_, types.EllipsisType):
             return "..."
-        if isinstance(type_, types.Integer) and type_ == types.uint64:
+        if type_ == types.uint64:
             return f"to_index({expression})"
+        if isinstance(type_, types.Float):  # atomics only: Numba unifies an int32 and a uint64 index to float64
+            return self.cast(expression, type_, types.int64)
         if isinstance(type_, types.Integer | types.Boolean):
             return self.cast(expression, type_, types.int64)
         return self.unsupported(f"an index of type {type_}")
