@@ -1,7 +1,7 @@
 """The one switch: ``cuda`` is ``numba.cuda`` where a GPU can be used, and gpukit's emulator elsewhere.
 
-The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` takes the emulator even on a GPU machine, ``gpu`` insists on the GPU and
-says at import what is missing if it cannot be used.
+The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` takes the emulator even on a GPU machine,
+``gpu`` insists on the GPU and says at import what is missing if it cannot be used.
 """
 
 import os
@@ -49,7 +49,8 @@ def _choose():
         return "gpu", "a GPU was found" if not asked else f"{ENVIRONMENT_VARIABLE}=gpu"
     if asked == "gpu":
         raise BackendError(
-            f"{ENVIRONMENT_VARIABLE}=gpu, but {missing}. `gpukit doctor` says how to mend it; unset {ENVIRONMENT_VARIABLE} to use the emulator"
+            f"{ENVIRONMENT_VARIABLE}=gpu, but {missing}. `gpukit doctor` says how to mend it; unset "
+            f"{ENVIRONMENT_VARIABLE} to use the emulator"
         )
     return "emulator", missing
 

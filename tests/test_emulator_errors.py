@@ -1,4 +1,7 @@
-"""What the emulator refuses, and how it says so: limits of the device, wrong accesses, barriers that hang, endless loops, unsupported constructs."""
+"""What the emulator refuses, and how it says so.
+
+Limits of the device, wrong accesses, barriers that hang, endless loops, unsupported constructs.
+"""
 
 import linecache
 import textwrap
@@ -23,7 +26,7 @@ def touch(out):
         out[0] = 1
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_jit_knows_its_options_and_signatures():
         cuda.jit("int32(int32)")(lambda x: x)
 
 
-# -- accesses ----------------------------------------------------------------------------------------------------------------------------------
+# -- accesses ----------------------------------------------------------------------------------------------------------
 
 
 def test_out_of_bounds_names_array_shape_index_block_and_thread():
@@ -183,7 +186,7 @@ def test_a_constant_array_cannot_be_written():
         write[1, 1](np.zeros(1))
 
 
-# -- barriers and loops ------------------------------------------------------------------------------------------------------------------------
+# -- barriers and loops ------------------------------------------------------------------------------------------------
 
 
 def test_barrier_divergence_names_both_places():
@@ -267,7 +270,7 @@ def test_loops_that_get_nowhere_are_stopped():
         emulator.set_loop_limit(0)
 
 
-# -- what is not supported ---------------------------------------------------------------------------------------------------------------------
+# -- what is not supported ---------------------------------------------------------------------------------------------
 
 
 def test_unsupported_constructs_name_construct_and_line():

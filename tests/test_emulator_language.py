@@ -1,4 +1,7 @@
-"""The kernel language on the emulator: each construct against plain Python or NumPy, with the results a device gives."""
+"""The kernel language on the emulator.
+
+Each construct against plain Python or NumPy, with the results a device gives.
+"""
 
 import math
 from collections import namedtuple
@@ -21,7 +24,7 @@ def fill(shape, dtype=np.float64):
     return np.full(shape, -99, dtype)
 
 
-# -- threads and blocks ------------------------------------------------------------------------------------------------------------------------
+# -- threads and blocks ------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -59,7 +62,7 @@ def test_a_grid_larger_than_a_batch_runs_every_block_once():
     assert (hits == 96).all()
 
 
-# -- control flow ------------------------------------------------------------------------------------------------------------------------------
+# -- control flow ------------------------------------------------------------------------------------------------------
 
 
 def wander(n, i):
@@ -155,7 +158,7 @@ def test_names_swapped_in_a_loop():
     assert out.tolist() == [3000 + (i if i % 2 == 0 else 10 * i) for i in range(6)]
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 SCALE = 3
 TABLE = np.arange(10.0)
@@ -215,7 +218,7 @@ def test_a_barrier_inside_a_device_function():
     assert (out == (np.arange(128) // 64) * 64 + (np.arange(64)[None].repeat(2, 0).ravel() + 2) % 64).all()
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def test_shared_arrays_static_two_on_a_line_and_dynamic():
@@ -316,7 +319,9 @@ def test_array_attributes_reshape_and_view():
 
 
 def test_records_and_their_fields():
-    particle = np.dtype([("id", np.int32), ("mass", np.float64), ("spin", np.int8, (3,))])  # packed: mass is not aligned
+    particle = np.dtype(
+        [("id", np.int32), ("mass", np.float64), ("spin", np.int8, (3,))]
+    )  # packed: mass is not aligned
 
     @cuda.jit
     def move(p, q, out):
@@ -386,11 +391,14 @@ def test_tuples_named_tuples_enums_and_scalars_as_arguments():
     assert out.tolist() == [10 + 1 + 2 + 2, 0]
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------------------------------
+# -- numbers -----------------------------------------------------------------------------------------------------------
 
 
 def test_arithmetic_has_the_types_of_the_device():
-    """Each pair: what the kernel stores, what a device stores. The comments say what NumPy or the simulator would get wrong."""
+    """Each pair.
+
+    What the kernel stores, what a device stores. The comments say what NumPy or the simulator would get wrong.
+    """
 
     @cuda.jit
     def compute(f, u, i32, out):
@@ -436,7 +444,8 @@ def test_arithmetic_has_the_types_of_the_device():
     assert out.tolist() == expected
 
 
-UNARY = "ceil floor exp sqrt log log2 log10 log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh atanh erf erfc gamma lgamma".split()
+UNARY = "ceil floor exp sqrt log log2 log10 log1p expm1 erf erfc gamma lgamma".split()
+UNARY += "sin cos tan asin acos atan sinh cosh tanh asinh atanh".split()
 
 
 @pytest.mark.parametrize("dtype, ulps", [(np.float32, 4), (np.float64, 2)])
@@ -472,7 +481,14 @@ def test_bits_and_selection():
     for i, v in enumerate(int(n) for n in x):
         text = f"{v:032b}"
         low = (v & -v).bit_length()
-        assert out[i].tolist() == [text.count("1"), 32 - v.bit_length(), low, int(text[::-1], 2), i if v > 100 else 0, text.count("1")]
+        assert out[i].tolist() == [
+            text.count("1"),
+            32 - v.bit_length(),
+            low,
+            int(text[::-1], 2),
+            i if v > 100 else 0,
+            text.count("1"),
+        ]
 
 
 def test_complex_numbers_and_vector_types():
@@ -487,11 +503,13 @@ def test_complex_numbers_and_vector_types():
     assert out[0] == (1 + 2j) * (3 - 1j) + (4 + 5j)
 
 
-# -- atomics, warps, barriers ------------------------------------------------------------------------------------------------------------------
+# -- atomics, warps, barriers ------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 12), st.sampled_from([np.int32, np.uint32, np.int64, np.uint64]), st.randoms(use_true_random=False))
+@given(
+    st.integers(1, 12), st.sampled_from([np.int32, np.uint32, np.int64, np.uint64]), st.randoms(use_true_random=False)
+)
 def test_atomics_and_their_old_values(buckets, dtype, random):
     @cuda.jit
     def histogram(x, totals, old, extremes):
@@ -511,7 +529,13 @@ def test_atomics_and_their_old_values(buckets, dtype, random):
     histogram[3, 64](x, totals, old, extremes)
     bucket = x.astype(np.int64) % buckets
     assert (totals == np.bincount(bucket, x, buckets).astype(dtype)).all()
-    assert extremes.tolist() == [x.max(), x.min(), np.bitwise_xor.reduce(x), np.bitwise_or.reduce(x), np.bitwise_and.reduce(x) & 127]
+    assert extremes.tolist() == [
+        x.max(),
+        x.min(),
+        np.bitwise_xor.reduce(x),
+        np.bitwise_or.reduce(x),
+        np.bitwise_and.reduce(x) & 127,
+    ]
     for b in range(buckets):
         # In some order of the threads, each one's old value is the sum of those before it.
         mine = bucket == b
@@ -583,7 +607,12 @@ def test_warp_operations(threads):
             return sum(1 << i for i, yes in enumerate(truth) if yes)
 
         if live == 32:  # in a partial warp, lanes that do not exist give undefined values
-            assert out[:4, t].tolist() == [lane_value(3), lane_value(lane - 2), lane_value(lane + 5), lane_value(lane ^ 1)]
+            assert out[:4, t].tolist() == [
+                lane_value(3),
+                lane_value(lane - 2),
+                lane_value(lane + 5),
+                lane_value(lane ^ 1),
+            ]
         assert out[4, t] == np.int64(np.uint32(bits(warp > 50)).view(np.int32))
         assert out[5, t] == (7 in warp) + 2 + 4
         assert out[6, t] == np.int64(np.uint32(bits(warp % 4 == x[t] % 4)).view(np.int32))
@@ -730,4 +759,6 @@ def test_print_writes_what_the_device_prints(capsys):
 
     show[2, 3](np.array([1.5]))
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines) == [f"thread {t} of block {b} 1.500000 {t == 0} (1, 2.500000)" for t, b in ((0, 0), (0, 1), (2, 0), (2, 1))]
+    assert sorted(lines) == [
+        f"thread {t} of block {b} 1.500000 {t == 0} (1, 2.500000)" for t, b in ((0, 0), (0, 1), (2, 0), (2, 1))
+    ]

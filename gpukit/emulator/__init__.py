@@ -3,8 +3,8 @@
 ``from gpukit.emulator import cuda`` stands in for ``numba.cuda``. The package imports nothing else of gpukit.
 """
 
-from .device import set_device
 from .device import device as use_device
+from .device import set_device
 from .errors import KernelError, LaunchError, UnsupportedError
 from .launch import set_loop_limit
 

@@ -31,7 +31,9 @@ def float_to_int(value, dtype):
     limits = np.iinfo(dtype)
     # The largest integer is not a float of the same width: compare with the power of two above it.
     top = value.dtype.type(2.0) ** (dtype.itemsize * 8 - (dtype.kind == "i"))
-    inside = np.where((value > limits.min - 1.0 if dtype.itemsize == 4 else value >= limits.min) & (value < top), value, 0)
+    inside = np.where(
+        (value > limits.min - 1.0 if dtype.itemsize == 4 else value >= limits.min) & (value < top), value, 0
+    )
     result = np.trunc(inside).astype(dtype)
     result = np.where(value >= top, dtype.type(limits.max), result)
     result = np.where(value <= limits.min, dtype.type(limits.min), result)
@@ -44,7 +46,10 @@ def to_index(value):
 
 
 def power_int(base, exponent):
-    """``base ** exponent`` for integers of one type, as Numba computes it: by squaring, wrapping; 0 ** negative is the smallest integer."""
+    """``base ** exponent`` for integers of one type, as Numba computes it.
+
+    By squaring, wrapping; 0 ** negative is the smallest integer.
+    """
     base, exponent = np.broadcast_arrays(base, exponent)
     dtype = base.dtype
     left = np.abs(exponent) if exponent.dtype.kind == "i" else exponent.copy()
@@ -133,7 +138,10 @@ def bitcast(value, dtype):
 
 
 def fma(a, b, c):
-    """a * b + c with one rounding: float32 through float64 (the product is exact there); float64 through long double, within half a unit more."""
+    """a * b + c with one rounding.
+
+    Float32 through float64 (the product is exact there); float64 through long double, within half a unit more.
+    """
     if a.dtype == np.float32:
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
     wide = np.longdouble
@@ -191,7 +199,10 @@ def round_digits(value, digits):
 
 
 def tuple_item(items, index):
-    """``items[index]`` of a homogeneous tuple with an index that may differ by thread; a negative one counts from the end."""
+    """``items[index]`` of a homogeneous tuple with an index that may differ by thread.
+
+    A negative one counts from the end.
+    """
     count = len(items)
     if not isinstance(index, np.ndarray):
         return items[int(index)]

@@ -1,6 +1,7 @@
 """Atomic operations over all lanes of a batch at once, with the old values in a possible order: the order of the lanes.
 
-Lanes that hit different addresses do not see each other, so only the lanes that collide are taken one after another: round r does the r-th lane of every address.
+Lanes that hit different addresses do not see each other, so only the lanes that collide are taken one after another:
+round r does the r-th lane of every address.
 """
 
 import numpy as np

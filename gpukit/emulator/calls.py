@@ -1,6 +1,8 @@
-"""What a call of a known function becomes: Python's builtins, the math module, NumPy's scalar functions, and everything under ``numba.cuda``.
+"""What a call of a known function becomes: Python's builtins, the math module, NumPy's scalar functions, and everything
+under ``numba.cuda``.
 
-Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type, whether it has an effect) or None for no value.
+Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type, whether it has an effect)
+or None for no value.
 """
 
 import cmath
@@ -61,7 +63,12 @@ def function(t, target, function_type, arguments, signature, type_, expr):
     if getattr(key, "__module__", None) == "_operator" and not isinstance(key, type):
         if len(arguments) == 1:
             return t.unary(key, signature, arguments[0])
-        return t.operation(getattr(operator, key.__name__.lstrip("i"), key) if key not in _PLAIN_OPERATORS else key, signature, arguments, type_)
+        return t.operation(
+            getattr(operator, key.__name__.lstrip("i"), key) if key not in _PLAIN_OPERATORS else key,
+            signature,
+            arguments,
+            type_,
+        )
     if isinstance(unliteral(call.result), VectorType):
         return _vector(t, call)
     if _libdevice_name(key):
@@ -114,12 +121,16 @@ def _constant(t, call, index):
     return known.value
 
 
-# -- conversions and builtins ------------------------------------------------------------------------------------------------------------------
+# -- conversions and builtins ------------------------------------------------------------------------------------------
 
 
 def convert(t, arguments, signature):
     """``np.float32(x)``, ``int(x)``."""
-    return t.cast(t.value(arguments[0], signature.args[0]), signature.args[0], signature.return_type), signature.return_type, False
+    return (
+        t.cast(t.value(arguments[0], signature.args[0]), signature.args[0], signature.return_type),
+        signature.return_type,
+        False,
+    )
 
 
 @entry(int, float, bool)
@@ -204,7 +215,10 @@ def t_dtype(type_):
 
 @entry(slice)
 def _slice(t, call):
-    bounds = ["None" if isinstance(at, types.NoneType) else t.value(a, types.int64) for a, at in zip(call.arguments, call.types, strict=True)]
+    bounds = [
+        "None" if isinstance(at, types.NoneType) else t.value(a, types.int64)
+        for a, at in zip(call.arguments, call.types, strict=True)
+    ]
     return f"slice({', '.join(bounds)})", call.result, False
 
 
@@ -218,7 +232,7 @@ def _nothing(t, call):
     return None
 
 
-# -- iteration ---------------------------------------------------------------------------------------------------------------------------------
+# -- iteration ---------------------------------------------------------------------------------------------------------
 
 
 @entry(enumerate)
@@ -261,7 +275,9 @@ def iterate(memory, state, mask, site):
         safe = np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0)))
         if not np.any(valid):
             return view.dtype.type(0), valid, (kind, view, i + np.int64(1))
-        value = memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,), mask, site)
+        value = (
+            memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,), mask, site)
+        )
         return value, valid, (kind, view, i + np.int64(1))
     if kind == "tuple":
         _, items, i = state
@@ -280,7 +296,7 @@ def _step(memory, state, mask, site):
     return iterate(memory, state, mask, site) if isinstance(state[0], str) else arithmetic.range_next(state)
 
 
-# -- math --------------------------------------------------------------------------------------------------------------------------------------
+# -- math --------------------------------------------------------------------------------------------------------------
 
 _UNARY = {
     math.ceil: "np.ceil",
@@ -311,7 +327,10 @@ _UNARY = {
     math.isnan: "np.isnan",
     math.isinf: "np.isinf",
     math.isfinite: "np.isfinite",
-    **{getattr(cmath, n): f"np.{n}" for n in ("exp", "sqrt", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "isnan", "isinf", "isfinite")},
+    **{
+        getattr(cmath, n): f"np.{n}"
+        for n in ("exp", "sqrt", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "isnan", "isinf", "isfinite")
+    },
     **{getattr(cmath, n): f"np.arc{n[1:]}" for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     math.erf: "erf",
     math.erfc: "erfc",
@@ -358,7 +377,11 @@ def _complex_log(t, call):
 def _math_pow(t, call):
     base, exponent = call.types
     if isinstance(exponent, types.Integer) and isinstance(base, types.Float):
-        return f"power_float_int({t.value(call.arguments[0], call.result)}, {t.value(call.arguments[1], exponent)})", call.result, False
+        return (
+            f"power_float_int({t.value(call.arguments[0], call.result)}, {t.value(call.arguments[1], exponent)})",
+            call.result,
+            False,
+        )
     return "np.power({}, {})".format(*(t.value(a, call.result) for a in call.arguments)), call.result, False
 
 
@@ -426,8 +449,30 @@ def _half(t, call):
 
 
 _LIBDEVICE = {
-    **{n: f"np.{n}" for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt")},
-    **{n: f"np.{n}" for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "fmin", "fmax", "ldexp")},
+    **{
+        n: f"np.{n}"
+        for n in (
+            "sin",
+            "cos",
+            "tan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sqrt",
+            "cbrt",
+        )
+    },
+    **{
+        n: f"np.{n}"
+        for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "fmin", "fmax", "ldexp")
+    },
     **{a: f"np.arc{a[1:]}" for a in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")},
     "fabs": "np.abs",
     "pow": "np.power",
@@ -463,7 +508,10 @@ _LIBDEVICE = {
 
 
 def _libdevice_name(key):
-    """The entry of `_LIBDEVICE` for a function of ``cuda.libdevice``: ``fast_sinf`` and ``sinf`` and ``sin`` are one."""
+    """The entry of `_LIBDEVICE` for a function of ``cuda.libdevice``.
+
+    ``fast_sinf`` and ``sinf`` and ``sin`` are one.
+    """
     if getattr(key, "__module__", None) != libdevice.__name__:
         return None
     name = key.__name__.removeprefix("fast_")
@@ -483,7 +531,7 @@ def _libdevice(t, call):
     return f"({expression}).astype({t.pools.dtype(t_dtype(result))})", result, False
 
 
-# -- vector types ------------------------------------------------------------------------------------------------------------------------------
+# -- vector types ------------------------------------------------------------------------------------------------------
 
 
 def _vector(t, call):
@@ -499,7 +547,7 @@ def _vector(t, call):
     return "(" + "".join(f"{p}, " for p in parts) + ")", call.result, False
 
 
-# -- the execution model -----------------------------------------------------------------------------------------------------------------------
+# -- the execution model -----------------------------------------------------------------------------------------------
 
 
 @entry(cuda.grid, cuda.gridsize)
@@ -540,7 +588,9 @@ def _warp_arguments(t, call):
 
 @entry(cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
 def _shuffle(t, call):
-    mode = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}[call.key]
+    mode = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}[
+        call.key
+    ]
     _, value, operand = _warp_arguments(t, call)
     return f"K.shuffle({mode!r}, {value}, {operand}, m)", call.result, False
 
@@ -573,7 +623,7 @@ def _lanemask_lt(t, call):
 @entry(cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system)
 def _fence(t, call):
     """Memory is sequentially consistent here: a fence changes nothing."""
-    return None
+    return
 
 
 @entry(cuda.nanosleep)
@@ -586,7 +636,7 @@ def _this_grid(t, call):
     return None
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def _literal_shape(type_):
@@ -614,7 +664,10 @@ def _const_array_like(t, call):
     return t.constant_array(_constant(t, call, 0)), call.result, False
 
 
-_ATOMICS = {getattr(cuda.atomic, n): n.rstrip("_") for n in ("add", "sub", "and_", "or_", "xor", "max", "min", "nanmax", "nanmin", "inc", "dec", "exch", "cas")}
+_ATOMICS = {
+    getattr(cuda.atomic, n): n.rstrip("_")
+    for n in ("add", "sub", "and_", "or_", "xor", "max", "min", "nanmax", "nanmin", "inc", "dec", "exch", "cas")
+}
 
 
 @entry(*_ATOMICS, cuda.atomic.compare_and_swap)
@@ -630,7 +683,11 @@ def _atomic(t, call):
     second = values[1] if len(values) == 2 else "None"
     do = t.pools.add("atomic", atomic, ("function", atomic))
     array = t.value(call.arguments[0])
-    return f"{do}(M, {op!r}, {array}, {index}, {values[0]}, {second}, m, {t.site(name, 'atomic')}, wants_old=True)", call.result, True
+    return (
+        f"{do}(M, {op!r}, {array}, {index}, {values[0]}, {second}, m, {t.site(name, 'atomic')}, wants_old=True)",
+        call.result,
+        True,
+    )
 
 
 _CACHED_LOADS = tuple(getattr(cuda, n) for n in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"))
@@ -652,7 +709,7 @@ def _cached_store(t, call):
     t.b.emit(f"store({t.value(call.arguments[0])}, {index}, {value}, m, {site})", effect=True)
 
 
-# -- attributes and methods --------------------------------------------------------------------------------------------------------------------
+# -- attributes and methods --------------------------------------------------------------------------------------------
 
 
 def attribute(t, target, expr, owner, type_):
@@ -672,7 +729,11 @@ def attribute(t, target, expr, owner, type_):
         value = t.value(expr.value)
         return (value if name == "real" else f"({value} * 0)"), type_, False
     if isinstance(owner, types.NamedTuple | types.NamedUniTuple):
-        return f"{t.value(expr.value)}[{owner.fields.index(name)}]", unliteral(owner.types[owner.fields.index(name)]), False
+        return (
+            f"{t.value(expr.value)}[{owner.fields.index(name)}]",
+            unliteral(owner.types[owner.fields.index(name)]),
+            False,
+        )
     if isinstance(owner, types.EnumMember | types.EnumClass):
         return _enum_attribute(t, target, expr, type_)
     return t.unsupported(f"the attribute {name} of {owner}")
@@ -739,7 +800,14 @@ def field_array(t, variable, name, type_):
 def _field_view(view, name):
     dtype, offset = view.dtype.fields[name][:2]
     size = view.dtype.itemsize
-    result = View(view.space, view.items.view(np.uint8), view.base * size + offset, view.shape, tuple(s * size for s in view.strides), f"{view.name}.{name}")
+    result = View(
+        view.space,
+        view.items.view(np.uint8),
+        view.base * size + offset,
+        view.shape,
+        tuple(s * size for s in view.strides),
+        f"{view.name}.{name}",
+    )
     result.dtype, result.row, result.whole, result.address = dtype, view.row * size, False, view.address
     return result
 
@@ -754,7 +822,11 @@ def method(t, target, owner, function_type, arguments, signature, type_):
         t.barrier("grid")
         return t.pools.scalar(0, np.int32), types.int32, False
     if isinstance(this, types.Integer) and name == "bit_count":
-        return t.cast(f"popc({t.value(owner, signature.recvr or this)})", this, signature.return_type), signature.return_type, False
+        return (
+            t.cast(f"popc({t.value(owner, signature.recvr or this)})", this, signature.return_type),
+            signature.return_type,
+            False,
+        )
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
     if hasattr(function_type.template, "_overload_func"):
@@ -778,10 +850,18 @@ def _array_method(t, owner, this, name, arguments, signature):
         reshape = t.pools.add("reshape", _reshape, ("function", _reshape))
         return f"{reshape}(K, {view}, {shape}, {t.site()})", signature.return_type, False
     if name == "transpose" and not arguments:
-        return f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])", signature.return_type, False
+        return (
+            f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])",
+            signature.return_type,
+            False,
+        )
     if name == "item" and not arguments:
         zero = t.pools.scalar(0, np.int64)
-        return f"load({view}, ({f'{zero}, ' * this.ndim}), m, {t.site(owner.unversioned_name, 'load')})", this.dtype, True
+        return (
+            f"load({view}, ({f'{zero}, ' * this.ndim}), m, {t.site(owner.unversioned_name, 'load')})",
+            this.dtype,
+            True,
+        )
     return t.unsupported(f"the array method {name}")
 
 
@@ -824,5 +904,9 @@ def structured_operator(t, function_, signature, operands):
     if function_ is operator.contains and isinstance(first, types.BaseTuple):
         items = t.b.temporary(t.value(operands[0]))
         value = t.value(operands[1])
-        return " | ".join(f"({items}[{i}] == {value})" for i in range(len(first))) or "np.bool_(False)", types.boolean, False
+        return (
+            " | ".join(f"({items}[{i}] == {value})" for i in range(len(first))) or "np.bool_(False)",
+            types.boolean,
+            False,
+        )
     return t.unsupported(f"the operator {function_.__name__} on {first} and {second}")

@@ -1,8 +1,9 @@
 """From a Python function to typed Numba IR, with numba-cuda's own front end.
 
-The emulator does not guess types. It runs the passes that numba-cuda runs before it generates code for a GPU (bytecode to IR, closure inlining,
-dead-branch pruning, SSA, type inference) and stops there. None of them needs a driver or a CUDA toolkit. Every variable therefore has the type that it
-has on the device, and a kernel that Numba refuses to compile is refused here with the same message.
+The emulator does not guess types. It runs the passes that numba-cuda runs before it generates code for a GPU (bytecode
+to IR, closure inlining, dead-branch pruning, SSA, type inference) and stops there. None of them needs a driver or a
+CUDA toolkit. Every variable therefore has the type that it has on the device, and a kernel that Numba refuses to
+compile is refused here with the same message.
 """
 
 import contextlib
@@ -64,7 +65,10 @@ class _FrontEnd(CUDACompiler):
 
 @functools.cache
 def _contexts():
-    """Typing and target context of the emulator: its own, so that what is only typed here is never taken for compiled by numba-cuda on a GPU machine."""
+    """Typing and target context of the emulator.
+
+    Its own, so that what is only typed here is never taken for compiled by numba-cuda on a GPU machine.
+    """
     typing_context = CUDATypingContext()
     return typing_context, CUDATargetContext(typing_context)
 

@@ -19,7 +19,15 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 from . import device
 from .arrays import DeviceArray, from_host
 from .errors import LaunchError, UnsupportedError
-from .frontend import call_template, callees_typed_only, fold_argument_types, infer, is_running, typing_context, unliteral
+from .frontend import (
+    call_template,
+    callees_typed_only,
+    fold_argument_types,
+    infer,
+    is_running,
+    typing_context,
+    unliteral,
+)
 from .memory import RecordRef, View, global_view
 from .runtime import Batch
 from .translate import dtype_of, lower
@@ -35,9 +43,11 @@ _loop_limit = int(os.environ.get("GPUKIT_LOOP_LIMIT", 50_000_000))
 
 
 def set_loop_limit(turns):
-    """Set how many turns the loops of a launch may take, in one batch of blocks, before it is stopped as endless; returns the limit before.
+    """Set how many turns the loops of a launch may take, in one batch of blocks, before it is stopped as endless;
+    returns the limit before.
 
-    The environment variable ``GPUKIT_LOOP_LIMIT`` sets it too. Raises ValueError unless ``turns`` is a positive integer.
+    The environment variable ``GPUKIT_LOOP_LIMIT`` sets it too. Raises ValueError unless ``turns`` is a positive
+    integer.
     """
     global _loop_limit
     if not isinstance(turns, int | np.integer) or turns < 1:
@@ -46,7 +56,7 @@ def set_loop_limit(turns):
     return before
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------------------------------------
+# -- kernels -----------------------------------------------------------------------------------------------------------
 
 
 def python_function(dispatcher):
@@ -55,7 +65,8 @@ def python_function(dispatcher):
 
 
 class Kernel:
-    """What the emulator's ``cuda.jit`` returns: launch it with ``kernel[grid, block](...)``, or call it from a kernel if it is a device function.
+    """What the emulator's ``cuda.jit`` returns: launch it with ``kernel[grid, block](...)``, or call it from a kernel
+    if it is a device function.
 
     Attributes
     ----------
@@ -69,7 +80,14 @@ class Kernel:
         if not inspect.isfunction(py_func):
             raise TypeError(f"jit takes a Python function; this is {py_func!r}")
         self.py_func = py_func
-        self.targetoptions = {"device": False, "debug": False, "inline": "never", "launch_bounds": None, "extensions": [], **(options or {})}
+        self.targetoptions = {
+            "device": False,
+            "debug": False,
+            "inline": "never",
+            "launch_bounds": None,
+            "extensions": [],
+            **(options or {}),
+        }
         functools.update_wrapper(self, py_func)
         self.overloads = {}
         self.specialized = specialized
@@ -84,7 +102,7 @@ class Kernel:
     def __reduce__(self):
         return Kernel, (self.py_func, self.targetoptions, self._declared, self.specialized)
 
-    # -- compiling ---------------------------------------------------------------------------------------------------------------------------
+    # -- compiling -----------------------------------------------------------------------------------------------------
 
     @property
     def signatures(self):
@@ -131,7 +149,7 @@ class Kernel:
         kernel.specialized = True
         return kernel
 
-    # -- called from a kernel ----------------------------------------------------------------------------------------------------------------
+    # -- called from a kernel ------------------------------------------------------------------------------------------
 
     @property
     def is_compiling(self):
@@ -155,9 +173,12 @@ class Kernel:
         if chosen is None:
             return None
         return_type = self._declared[chosen]
-        return signature(infer(self.py_func, chosen, **self._infer_options).return_type if return_type is None else return_type, *chosen)
+        return signature(
+            infer(self.py_func, chosen, **self._infer_options).return_type if return_type is None else return_type,
+            *chosen,
+        )
 
-    # -- launching ---------------------------------------------------------------------------------------------------------------------------
+    # -- launching -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, configuration):
         if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
@@ -184,7 +205,8 @@ class Kernel:
         if self.targetoptions["device"]:
             raise TypeError(f"{self.py_func.__name__} is a device function: it can be called from a kernel only")
         raise ValueError(
-            f"Kernel launch configuration was not specified. Use {self.py_func.__name__}[blocks per grid, threads per block](...) to launch it"
+            f"Kernel launch configuration was not specified. Use {self.py_func.__name__}[blocks per grid, threads "
+            "per block](...) to launch it"
         )
 
     def select(self, argument_types):
@@ -194,11 +216,17 @@ class Kernel:
         chosen = next(iter(self._declared)) if self.specialized else _best_match(self._declared, argument_types)
         if chosen is None or len(chosen) != len(argument_types):
             declared = ", ".join(str(s) for s in self._declared)
-            raise TypeError(f"No matching definition for argument type(s) {', '.join(map(str, argument_types))}; declared: {declared}")
+            raise TypeError(
+                f"No matching definition for argument type(s) {', '.join(map(str, argument_types))}; declared: "
+                f"{declared}"
+            )
         return self.overloads[chosen]
 
     def _unknown(self, what):
-        raise UnsupportedError(f"{what} of a kernel is made by the GPU's compiler; the emulator has none. Kernel.inspect_numpy() shows the program that it runs")
+        raise UnsupportedError(
+            f"{what} of a kernel is made by the GPU's compiler; the emulator has none. Kernel.inspect_numpy() shows "
+            "the program that it runs"
+        )
 
     def inspect_numpy(self, signature=None):
         """The NumPy programs that stand for the kernel: {argument types: source}, or one source for a signature."""
@@ -280,7 +308,13 @@ class Configured:
 
     def __call__(self, *args):
         kernel = self.dispatcher
-        check_limits(kernel.py_func.__name__, self.griddim, self.blockdim, self.sharedmem, launch_bounds=kernel.targetoptions["launch_bounds"])
+        check_limits(
+            kernel.py_func.__name__,
+            self.griddim,
+            self.blockdim,
+            self.sharedmem,
+            launch_bounds=kernel.targetoptions["launch_bounds"],
+        )
         launch(kernel, self.griddim, self.blockdim, self.sharedmem, args, self.stream)
 
 
@@ -300,11 +334,14 @@ def _shared_bytes(value):
     return int(value)
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------------------------------
+# -- limits ------------------------------------------------------------------------------------------------------------
 
 
 def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None):
-    """Raise LaunchError if the current device could not launch this; ``grid`` and ``block`` are (x, y, z), the rest bytes."""
+    """Raise LaunchError if the current device could not launch this.
+
+    ``grid`` and ``block`` are (x, y, z), the rest bytes.
+    """
     limits = device.current()
     which = f"compute capability {limits.compute_capability[0]}.{limits.compute_capability[1]}"
     for what, dimensions, allowed in (("grid", grid, limits.max_grid_dim), ("block", block, limits.max_block_dim)):
@@ -315,21 +352,32 @@ def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None)
                     "Skip the launch where there is nothing to do"
                 )
             if asked > limit:
-                way = "use a grid-stride loop" if what == "grid" else "put more of the threads along x, or use more blocks"
-                raise LaunchError(f"{name}: {what} dimension {axis} of {asked:,} asked for ({_by(dimensions)}); {which} allows {limit:,}: {way}")
+                way = (
+                    "use a grid-stride loop"
+                    if what == "grid"
+                    else "put more of the threads along x, or use more blocks"
+                )
+                raise LaunchError(
+                    f"{name}: {what} dimension {axis} of {asked:,} asked for ({_by(dimensions)}); {which} allows "
+                    f"{limit:,}: {way}"
+                )
     threads = math.prod(block)
     if threads > limits.max_threads_per_block:
         raise LaunchError(
-            f"{name}: {threads} threads per block ({_by(block)}) asked for; this device allows {limits.max_threads_per_block}: "
+            f"{name}: {threads} threads per block ({_by(block)}) asked for; this device allows "
+            f"{limits.max_threads_per_block}: "
             f"use a block of at most {_largest_block(block, limits.max_threads_per_block)}"
         )
     if launch_bounds is not None:
         most = launch_bounds[0] if isinstance(launch_bounds, tuple | list) else launch_bounds
         if threads > most:
-            raise LaunchError(f"{name}: {threads} threads per block ({_by(block)}) asked for; the kernel's launch_bounds allow {most}")
+            raise LaunchError(
+                f"{name}: {threads} threads per block ({_by(block)}) asked for; the kernel's launch_bounds allow {most}"
+            )
     if static_shared + shared > limits.max_shared_memory_per_block:
         raise LaunchError(
-            f"{name}: {static_shared + shared:,} bytes of shared memory per block asked for ({static_shared:,} static, {shared:,} dynamic); "
+            f"{name}: {static_shared + shared:,} bytes of shared memory per block asked for ({static_shared:,} "
+            f"static, {shared:,} dynamic); "
             f"this device allows {limits.max_shared_memory_per_block:,}: use a smaller tile or fewer threads per block"
         )
 
@@ -346,7 +394,7 @@ def _largest_block(block, limit):
     return " x ".join(str(n) for n in parts) + ("" if used > 1 else " threads")
 
 
-# -- launches ----------------------------------------------------------------------------------------------------------------------------------
+# -- launches ----------------------------------------------------------------------------------------------------------
 
 
 class Launch:
@@ -373,7 +421,9 @@ class Launch:
         return self._addresses[key]
 
     def blocks_per_batch(self):
-        per_block = sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
+        per_block = (
+            sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
+        )
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
         return max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
 
@@ -388,10 +438,15 @@ class Launch:
 
 
 def launch(kernel, grid, block, shared, args, stream=0):
-    """Run a kernel over a grid. Host arrays are copied to the device first and back at the end, and only if all went well."""
+    """Run a kernel over a grid.
+
+    Host arrays are copied to the device first and back at the end, and only if all went well.
+    """
     expected = len(inspect.signature(kernel.py_func).parameters)
     if len(args) != expected:
-        raise TypeError(f"{kernel.py_func.__name__} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given")
+        raise TypeError(
+            f"{kernel.py_func.__name__} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given"
+        )
     copy_back = []
     parameters = inspect.signature(kernel.py_func).parameters
     argument_types = tuple(_type_of(a, name) for a, name in zip(args, parameters, strict=True))
@@ -408,10 +463,13 @@ def launch(kernel, grid, block, shared, args, stream=0):
         most = overload.max_cooperative_grid_blocks(block, shared)
         if run.blocks > most:
             raise LaunchError(
-                f"{kernel.py_func.__name__}: a cooperative grid of {run.blocks:,} blocks asked for; this device can hold {most:,} blocks of this kind at once: "
+                f"{kernel.py_func.__name__}: a cooperative grid of {run.blocks:,} blocks asked for; this device can "
+                f"hold {most:,} blocks of this kind at once: "
                 "use fewer blocks and a grid-stride loop"
             )
-    lowered = [_argument(v, t, name, copy_back) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)]
+    lowered = [
+        _argument(v, t, name, copy_back) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)
+    ]
     run.run(lowered)
     for write in copy_back:
         write()
@@ -426,7 +484,10 @@ def _type_of(value, name):
     except (ValueError, NumbaError, CoreNumbaError):
         type_ = None
     if type_ is None or isinstance(type_, types.List | types.Set | types.UnicodeType):
-        raise TypeError(f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records and tuples of these")
+        raise TypeError(
+            f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
+            "and tuples of these"
+        )
     return type_
 
 
@@ -436,7 +497,9 @@ def _argument(value, type_, name, copy_back):
     if isinstance(value, ArgHint):
         hint, value = value, value.value
     if isinstance(type_, types.BaseTuple):
-        return tuple(_argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True)))
+        return tuple(
+            _argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
+        )
     if isinstance(type_, types.Array):
         return _as_declared(_array_argument(value, name, hint, copy_back), type_, name)
     if isinstance(type_, types.Record):
@@ -460,7 +523,9 @@ def _array_argument(value, name, hint, copy_back):
     if isinstance(value, DeviceArray):
         return global_view(value.allocation, value.host, name)
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device arrays")
+        raise TypeError(
+            f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device arrays"
+        )
     array = from_host(value, name)
     if isinstance(hint, Out):
         array.allocation.bytes[:] = 0xFF
@@ -480,7 +545,10 @@ def _as_declared(view, type_, name):
         return view
     if view.dtype.itemsize == declared.itemsize and view.dtype.kind in "iu" and declared.kind in "iu":
         return View(view.space, view.items.view(declared), view.base, view.shape, view.strides, view.name, view.address)
-    raise TypeError(f"argument {name} is an array of {view.dtype}; the kernel's signature declares {declared}: on a GPU its bytes would be misread")
+    raise TypeError(
+        f"argument {name} is an array of {view.dtype}; the kernel's signature declares {declared}: on a GPU its "
+        "bytes would be misread"
+    )
 
 
 def _record_argument(value, type_, name, copy_back):
@@ -499,11 +567,12 @@ def _record_argument(value, type_, name, copy_back):
     return RecordRef(global_view(array.allocation, array.host, name), dtype, np.int64(0))
 
 
-# -- the decorator -----------------------------------------------------------------------------------------------------------------------------
+# -- the decorator -----------------------------------------------------------------------------------------------------
 
 #: Options of numba.cuda.jit. Those that steer the GPU's compiler change nothing here.
 _OPTIONS = frozenset(
-    "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath max_registers extensions boundscheck "
+    "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath "
+    "max_registers extensions boundscheck "
     "nvvm_options nopython forceobj argtypes restype bind".split()
 )
 
@@ -515,8 +584,9 @@ def jit(func_or_sig=None, **options):
     ----------
     func_or_sig : function, signature or list of signatures, optional
     **options
-        As for ``numba.cuda.jit``. ``device``, ``debug``, ``launch_bounds`` and ``extensions`` have their meaning here; those that steer the GPU's compiler
-        (``fastmath``, ``max_registers``, ``lto`` ...) are accepted and change nothing.
+        As for ``numba.cuda.jit``. ``device``, ``debug``, ``launch_bounds`` and ``extensions`` have their meaning here;
+        those that steer the GPU's compiler (``fastmath``, ``max_registers``, ``lto`` ...) are accepted and change
+        nothing.
 
     Raises
     ------
@@ -543,6 +613,3 @@ def jit(func_or_sig=None, **options):
     if isinstance(func_or_sig, Kernel):
         return func_or_sig
     return Kernel(func_or_sig, options)
-
-
-

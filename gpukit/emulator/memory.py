@@ -1,7 +1,9 @@
-"""Views on emulated memory: global, shared and local arrays, and how a whole batch of threads loads from and stores to them.
+"""Views on emulated memory: global, shared and local arrays, and how a whole batch of threads loads from and stores to
+them.
 
-A value inside the emulator is either a NumPy scalar (the same for every thread) or an array that broadcasts to (B, T): B blocks of the batch by T threads
-of a block. An index such as ``threadIdx.x`` has shape (1, T) and ``blockIdx.x`` has shape (B, 1), so work that does not depend on both is done once.
+A value inside the emulator is either a NumPy scalar (the same for every thread) or an array that broadcasts to (B, T):
+B blocks of the batch by T threads of a block. An index such as ``threadIdx.x`` has shape (1, T) and ``blockIdx.x`` has
+shape (B, 1), so work that does not depend on both is done once.
 
 Where the elements of an array live:
 
@@ -15,7 +17,8 @@ from itertools import product
 import numpy as np
 
 INT64 = np.dtype(np.int64)
-#: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every signed one.
+#: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every
+#: signed one.
 POISON = 0xFF
 
 
@@ -28,7 +31,8 @@ class View:
     items : ndarray
         1-D buffer of whole elements ((n, B, T) for local memory).
     base : int or value
-        Element offset of the first element in ``items``; a lane-varying value for a slice whose start differs by thread.
+        Element offset of the first element in ``items``; a lane-varying value for a slice whose start differs by
+        thread.
     shape, strides : tuple
         In elements; an entry is an int, or a value where a slice's bounds differ by thread.
     name : str
@@ -110,7 +114,10 @@ def global_view(allocation, host, name, space="global"):
 
 
 def _unaligned_view(allocation, host, name, space, start):
-    """A field of a packed structured array: elements that do not start at multiples of their size. Kept as bytes; see `load`."""
+    """A field of a packed structured array.
+
+    Elements that do not start at multiples of their size. Kept as bytes; see `load`.
+    """
     view = View(space, allocation.bytes, start, host.shape, host.strides, name, allocation.address)
     view.dtype = host.dtype
     view.whole = False
@@ -146,7 +153,8 @@ def _merge_views(mask, new, old):
         from .errors import UnsupportedError
 
         raise UnsupportedError(
-            f"threads of one warp would go on with different arrays ({new.name} and {old.name}) under one name; the emulator cannot follow that"
+            f"threads of one warp would go on with different arrays ({new.name} and {old.name}) under one name; the "
+            "emulator cannot follow that"
         )
     if new.items is not old.items or new.dtype != old.dtype:
         return new
@@ -171,7 +179,10 @@ def in_range(index, extent):
 
 
 class Memory:
-    """Loads, stores and atomics of one batch of blocks. ``batch`` is the running `runtime.Batch`; it knows the sites, blocks and threads for error messages."""
+    """Loads, stores and atomics of one batch of blocks.
+
+    ``batch`` is the running `runtime.Batch`; it knows the sites, blocks and threads for error messages.
+    """
 
     def __init__(self, batch):
         self.batch = batch
@@ -181,10 +192,13 @@ class Memory:
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
 
-    # -- addresses ---------------------------------------------------------------------------------------------------------------------------
+    # -- addresses -----------------------------------------------------------------------------------------------------
 
     def position(self, view, index, mask, site):
-        """Element position in ``view.items`` (without the block's row or the thread's lane), bounds checked in the active lanes."""
+        """Element position in ``view.items``, bounds checked in the active lanes.
+
+        The block's row of shared memory and the thread's lane of local memory are not in it yet.
+        """
         shape = view.shape
         position = None
         for dimension, (i, extent, stride) in enumerate(zip(index, shape, view.strides, strict=True)):
@@ -202,7 +216,10 @@ class Memory:
         return position if mask is None else np.where(mask, position, np.int64(0))
 
     def _wrap(self, view, index, dimension, mask, site):
-        """Negative indices count from the end, as on the device; anything else out of range in an active lane stops the launch."""
+        """Negative indices count from the end, as on the device.
+
+        Anything else out of range in an active lane stops the launch.
+        """
         i, extent = index[dimension], view.shape[dimension]
         wrapped = np.where(i < 0, i + extent, i)
         bad = (wrapped < 0) | (wrapped >= extent)
@@ -211,7 +228,7 @@ class Memory:
             self.batch.out_of_bounds(site, view, index, active)
         return np.where(bad, 0, wrapped)
 
-    # -- loads -------------------------------------------------------------------------------------------------------------------------------
+    # -- loads ---------------------------------------------------------------------------------------------------------
 
     def load(self, view, index, mask, site):
         """``array[index]`` in every active lane; the other lanes get something, never an error."""
@@ -246,10 +263,13 @@ class Memory:
             return view.items.reshape(self.blocks, view.row).take(position[0], axis=1)
         return view.items.take(position + self.block_row * np.int64(view.row))
 
-    # -- stores ------------------------------------------------------------------------------------------------------------------------------
+    # -- stores --------------------------------------------------------------------------------------------------------
 
     def store(self, view, index, value, mask, site):
-        """``array[index] = value`` in the active lanes. Where lanes collide the last one wins: one of the orders that a device may take."""
+        """``array[index] = value`` in the active lanes.
+
+        Where lanes collide the last one wins: one of the orders that a device may take.
+        """
         if view.space == "const":
             self.batch.read_only(site, view)
         position = self.position(view, index, mask, site)
@@ -293,7 +313,7 @@ class Memory:
             flat, value = flat[mask], value[mask]
         view.items.reshape(-1)[flat] = value
 
-    # -- views -------------------------------------------------------------------------------------------------------------------------------
+    # -- views ---------------------------------------------------------------------------------------------------------
 
     def window(self, view, index, mask, site):
         """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
@@ -313,7 +333,10 @@ class Memory:
         return view.with_window(base, tuple(shape), tuple(strides))
 
     def assign_slice(self, view, index, value, mask, site):
-        """``array[i, 2:5] = value``: a scalar or an array of the same shape, element by element as the device does it."""
+        """``array[i, 2:5] = value``.
+
+        A scalar or an array of the same shape, element by element as the device does it.
+        """
         window = self.window(view, index, mask, site)
         if not all(isinstance(extent, int) for extent in window.shape):
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
@@ -323,7 +346,12 @@ class Memory:
             item = value
             if source is not None:
                 tail = where[len(where) - len(source.shape) :]
-                item = self.load(source, tuple(np.int64(0) if n == 1 else e for e, n in zip(tail, source.shape, strict=True)), mask, site)
+                item = self.load(
+                    source,
+                    tuple(np.int64(0) if n == 1 else e for e, n in zip(tail, source.shape, strict=True)),
+                    mask,
+                    site,
+                )
             self.store(window, where, item, mask, site)
 
     def retyped(self, view, dtype, site):
@@ -331,18 +359,40 @@ class Memory:
         dtype = np.dtype(dtype)
         old, new = view.dtype.itemsize, dtype.itemsize
         if old == new:
-            return View(view.space, view.items.view(dtype), view.base, view.shape, view.strides, view.name, view.address, view.row)
+            return View(
+                view.space,
+                view.items.view(dtype),
+                view.base,
+                view.shape,
+                view.strides,
+                view.name,
+                view.address,
+                view.row,
+            )
         starts = np.asarray(view.base) * old
         rows = view.strides[:-1]
         if view.space == "local" or view.strides[-1] != 1 or (starts % new).any() or any(s * old % new for s in rows):
-            self.batch.unsupported(site, f"a view of {view.space} array {view.name!r} as elements of {new} bytes: its elements of {old} bytes do not line up")
+            self.batch.unsupported(
+                site,
+                f"a view of {view.space} array {view.name!r} as elements of {new} bytes: its elements of {old} bytes "
+                "do not line up",
+            )
         bytes_ = view.items.view(np.uint8)
         items = bytes_[: bytes_.size // new * new].view(dtype)
         base = int(starts) // new if starts.ndim == 0 else starts // new
         shape = (*view.shape[:-1], view.shape[-1] * old // new)
-        return View(view.space, items, base, shape, (*(s * old // new for s in rows), 1), view.name, view.address, view.row * old // new)
+        return View(
+            view.space,
+            items,
+            base,
+            shape,
+            (*(s * old // new for s in rows), 1),
+            view.name,
+            view.address,
+            view.row * old // new,
+        )
 
-    # -- records -----------------------------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------
 
     def record(self, view, index, mask, site):
         """``array[index]`` of a structured array: a reference to the record."""
@@ -438,11 +488,16 @@ def _gather_bytes(raw, at, dtype):
 def _scatter_bytes(raw, at, value, dtype):
     at = np.asarray(at)
     value = np.ascontiguousarray(np.broadcast_to(value, at.shape), dtype=dtype)
-    raw[at[..., None] + np.arange(dtype.itemsize)] = value.reshape(*at.shape, 1).view(np.uint8).reshape(*at.shape, dtype.itemsize)
+    raw[at[..., None] + np.arange(dtype.itemsize)] = (
+        value.reshape(*at.shape, 1).view(np.uint8).reshape(*at.shape, dtype.itemsize)
+    )
 
 
 def _resolve_slice(index, extent):
-    """Start, length and step of a slice over ``extent`` elements, as Python clamps them; any of them may differ by thread."""
+    """Start, length and step of a slice over ``extent`` elements, as Python clamps them.
+
+    Any of them may differ by thread.
+    """
     parts = (index.start, index.stop, index.step)
     if isinstance(extent, int) and not any(is_lane_array(p) for p in parts):
         start, stop, step = slice(*(None if p is None else int(p) for p in parts)).indices(extent)

@@ -1,7 +1,8 @@
 """The lowered form of a function: basic blocks of NumPy statements, and the Python source that runs them in lockstep.
 
-`Builder` collects blocks while the typed IR is translated; `Builder.finish` cleans them up, works out what every waiting lane still needs, orders the blocks
-so that lanes which part meet again, and writes one Python function: a loop over the program counter.
+`Builder` collects blocks while the typed IR is translated; `Builder.finish` cleans them up, works out what every
+waiting lane still needs, orders the blocks so that lanes which part meet again, and writes one Python function: a loop
+over the program counter.
 """
 
 import re
@@ -86,7 +87,10 @@ class Leave:
 
 @dataclass
 class Barrier:
-    """Wait for the other lanes, then go on at ``target``. ``members``: the expression of the lanes a warp barrier names."""
+    """Wait for the other lanes, then go on at ``target``.
+
+    ``members``: the expression of the lanes a warp barrier names.
+    """
 
     target: int
     kind: str
@@ -168,7 +172,7 @@ class Builder:
         if self.blocks[self.current].end is None:
             self.blocks[self.current].end = terminator
 
-    # -- finishing ---------------------------------------------------------------------------------------------------------------------------
+    # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(self, parameters):
         """Write and compile the function; returns (function, source)."""
@@ -197,7 +201,11 @@ class Builder:
         alias = {}
         for block in self.blocks:
             for s in block.statements:
-                if _VARIABLE.fullmatch(s.expression) and definitions[s.target] == 1 and definitions.get(s.expression) == 1:
+                if (
+                    _VARIABLE.fullmatch(s.expression)
+                    and definitions[s.target] == 1
+                    and definitions.get(s.expression) == 1
+                ):
                     alias[s.target] = s.expression
 
         def original(match):
@@ -323,7 +331,7 @@ def _renumber(blocks):
     return list(blocks.values())
 
 
-# -- analyses --------------------------------------------------------------------------------------------------------------------------------
+# -- analyses ----------------------------------------------------------------------------------------------------------
 
 
 def _natural_loops(blocks):
@@ -362,11 +370,16 @@ def _natural_loops(blocks):
 
 
 def _reconvergence_order(blocks, loops):
-    """Blocks by rank: before its exits a loop, in it the header last, so that lanes wait for those still in the body."""
+    """Blocks by rank.
+
+    Before its exits a loop, in it the header last, so that lanes wait for those still in the body.
+    """
 
     def arrange(members, barred):
         outermost = [h for h in loops if h in members and h not in barred]
-        outermost = [h for h in outermost if not any(h in loops[o] and o != h and loops[h] < loops[o] for o in outermost)]
+        outermost = [
+            h for h in outermost if not any(h in loops[o] and o != h and loops[h] < loops[o] for o in outermost)
+        ]
         owner = {}
         for header in outermost:
             for label in loops[header] & members:
@@ -441,11 +454,14 @@ def _bit_sets(live_in):
     return [sum(bit[v] for v in live) for live in live_in], bit
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 class _Writer:
-    """Python source of one function. Locals: K the batch, S the scheduler, pc, m the running lanes, L what waiting lanes still need, n back edges."""
+    """Python source of one function.
+
+    Locals: K the batch, S the scheduler, pc, m the running lanes, L what waiting lanes still need, n back edges.
+    """
 
     def __init__(self, name, parameters, blocks, loops, live_in, order):
         self.name = name

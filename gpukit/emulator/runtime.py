@@ -1,6 +1,8 @@
-"""What a lowered kernel calls while it runs: thread indices, memory, barriers, warp operations, print, and the errors that stop a launch.
+"""What a lowered kernel calls while it runs: thread indices, memory, barriers, warp operations, print, and the errors
+that stop a launch.
 
-One `Batch` is a run of consecutive blocks of the grid that execute in lockstep. B is the number of its blocks, T the number of threads of a block.
+One `Batch` is a run of consecutive blocks of the grid that execute in lockstep. B is the number of its blocks, T the
+number of threads of a block.
 """
 
 import linecache
@@ -48,7 +50,7 @@ class Batch:
         self._local = {}
         self._dynamic = None
 
-    # -- thread indices ----------------------------------------------------------------------------------------------------------------------
+    # -- thread indices ------------------------------------------------------------------------------------------------
 
     def grid(self, axis):
         """Absolute position of the thread along an axis, int64."""
@@ -63,16 +65,21 @@ class Batch:
     def laneid(self):
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
 
-    # -- memory ------------------------------------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
 
     def shared_array(self, key, shape, dtype, name):
-        """The static shared array made at one place in the source: the same for every thread of a block, poisoned at the start of the block."""
+        """The static shared array made at one place in the source.
+
+        The same for every thread of a block, poisoned at the start of the block.
+        """
         if 0 in shape:
             return self._dynamic_shared(dtype, name)
         if key not in self._shared:
             size = int(np.prod(shape, dtype=np.int64))
             items = np.full(self.blocks * size * dtype.itemsize, POISON, np.uint8).view(dtype)
-            self._shared[key] = View("shared", items, 0, shape, contiguous(shape), name, self.launch.shared_address(key), row=size)
+            self._shared[key] = View(
+                "shared", items, 0, shape, contiguous(shape), name, self.launch.shared_address(key), row=size
+            )
         return self._shared[key]
 
     def _dynamic_shared(self, dtype, name):
@@ -99,7 +106,7 @@ class Batch:
             self._local[key] = View("local", items, 0, shape, contiguous(shape), name)
         return self._local[key]
 
-    # -- warps -------------------------------------------------------------------------------------------------------------------------------
+    # -- warps ---------------------------------------------------------------------------------------------------------
 
     def by_warp(self, value, fill):
         """A value as (B, warps, 32); lanes beyond the block hold ``fill``."""
@@ -131,7 +138,10 @@ class Batch:
         return self.from_warps(np.repeat(per_warp[:, :, None], WARP, axis=2))
 
     def shuffle(self, mode, value, operand, mask):
-        """``shfl_sync`` and its relatives: the value of another lane of the warp; one's own where that lane lies outside."""
+        """``shfl_sync`` and its relatives.
+
+        The value of another lane of the warp; one's own where that lane lies outside.
+        """
         lanes = np.arange(WARP)
         values = self.by_warp(value, 0)
         operand = self.by_warp(operand, 0).astype(np.int64) & (WARP - 1)
@@ -159,7 +169,7 @@ class Batch:
         return self._spread(result)
 
     def match(self, mode, warp_mask, value, mask):
-        """``match_any_sync`` (mask of the lanes with the same bits) and ``match_all_sync`` (that mask if all agree, and whether they do)."""
+        """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it and whether all agree."""
         voters = self.members(warp_mask)
         voters = self.by_warp(voters if mask is None else voters & mask, False)
         values = np.ascontiguousarray(self.by_warp(value, 0))
@@ -185,7 +195,7 @@ class Batch:
             result = (yes & active).any(axis=1, keepdims=True)
         return _scalar_if_one(result.astype(np.int32))
 
-    # -- time --------------------------------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def read_clock(self):
         """A counter that only moves forward: it stands for order, not for time."""
@@ -195,7 +205,7 @@ class Batch:
     def sleep(self, nanoseconds):
         self.clock += int(np.max(nanoseconds))
 
-    # -- print -------------------------------------------------------------------------------------------------------------------------------
+    # -- print ---------------------------------------------------------------------------------------------------------
 
     def print(self, mask, parts):
         """``print`` of every active lane, formatted as the device's printf does (floats with six digits)."""
@@ -216,12 +226,16 @@ class Batch:
             return [_printf_float(v) for v in values.tolist()]
         return [str(v) for v in values.tolist()]
 
-    # -- errors ------------------------------------------------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------------------
 
     def place(self, lanes):
         """``blockIdx`` and ``threadIdx`` (x, y, z) of the first lane of a mask."""
         row, thread = np.unravel_index(int(np.argmax(np.broadcast_to(lanes, self.shape))), self.shape)
-        return _unravel(self.first + int(row), self.launch.grid), _unravel(int(thread), self.launch.block), (row, thread)
+        return (
+            _unravel(self.first + int(row), self.launch.grid),
+            _unravel(int(thread), self.launch.block),
+            (row, thread),
+        )
 
     def out_of_bounds(self, site, view, index, bad):
         block, thread, lane = self.place(bad)
@@ -233,7 +247,8 @@ class Batch:
         self._stop(
             "out-of-bounds",
             f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}: "
-            f"block {block}, thread {thread}{others}. Guard the access, or launch no more threads than there are elements",
+            f"block {block}, thread {thread}{others}. Guard the access, or launch no more threads than there are "
+            "elements",
             site,
             block,
             thread,
@@ -254,7 +269,8 @@ class Batch:
             detail = "other threads that it waits for never get there"
         self._stop(
             "barrier-divergence",
-            f"thread {thread} of block {block} waits in {name} at line {line}, {detail}: on a GPU this hangs or goes wrong. "
+            f"thread {thread} of block {block} waits in {name} at line {line}, {detail}: on a GPU this hangs or goes "
+            "wrong. "
             "Move the barrier out of the branch, so that every thread of the block reaches the same one",
             first.site,
             block,
@@ -265,7 +281,8 @@ class Batch:
         block, thread, _ = self.place(True if mask is None else mask)
         self._stop(
             "no-progress",
-            f"the loop {what} (first in block {block}, thread {thread}). It is endless, or it waits for a thread that cannot run: one of its own warp, or of a "
+            f"the loop {what} (first in block {block}, thread {thread}). It is endless, or it waits for a thread "
+            "that cannot run: one of its own warp, or of a "
             "block that has not started. gpukit.emulator.set_loop_limit() raises the limit",
             site,
             block,
@@ -301,13 +318,18 @@ class Batch:
 
     def _stop(self, kind, message, site, block=None, thread=None):
         place = self.launch.program.sites[site]
-        raise KernelError(message + self._where(site), kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
+        raise KernelError(
+            message + self._where(site), kind=kind, line=place.line, filename=place.filename, block=block, thread=thread
+        )
 
 
 def _coordinates(linear, extents, shape):
     x, y, _ = extents
     parts = (linear % x, linear // x % y, linear // (x * y))
-    return tuple(np.int32(0) if n == 1 else _scalar_if_one(p.astype(np.int32).reshape(shape)) for p, n in zip(parts, extents, strict=True))
+    return tuple(
+        np.int32(0) if n == 1 else _scalar_if_one(p.astype(np.int32).reshape(shape))
+        for p, n in zip(parts, extents, strict=True)
+    )
 
 
 def _unravel(linear, extents):

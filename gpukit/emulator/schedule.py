@@ -1,15 +1,17 @@
 """Which lanes run next: divergence, reconvergence and barriers of one batch of blocks.
 
-A lowered kernel is a set of basic blocks. All lanes start together. When they part, the scheduler keeps one group waiting at each block and always runs the
-group that is furthest behind, in an order where the body of a loop comes before its header and its header before its exit: groups that can meet again do.
-A barrier holds lanes back until all those it needs have come.
+A lowered kernel is a set of basic blocks. All lanes start together. When they part, the scheduler keeps one group
+waiting at each block and always runs the group that is furthest behind, in an order where the body of a loop comes
+before its header and its header before its exit: groups that can meet again do. A barrier holds lanes back until all
+those it needs have come.
 """
 
 import numpy as np
 
 #: Pc of a finished kernel.
 DONE = -1
-#: Back edges between two looks at whether a loop still gets anywhere; fewer where other lanes wait, which may be what it waits for.
+#: Back edges between two looks at whether a loop still gets anywhere; fewer where other lanes wait, which may be what
+#: it waits for.
 TICK = 4096
 SOON = 64
 
@@ -58,7 +60,7 @@ class Scheduler:
         self._snapshot = None
         self._yield_to = None
 
-    # -- control flow ------------------------------------------------------------------------------------------------------------------------
+    # -- control flow --------------------------------------------------------------------------------------------------
 
     def branch(self, condition, if_true, if_false, mask):
         """Part the running lanes on a condition that differs by thread."""
@@ -123,12 +125,13 @@ class Scheduler:
                 live |= self.live[at]
         return pc, mask, live
 
-    # -- barriers ----------------------------------------------------------------------------------------------------------------------------
+    # -- barriers ------------------------------------------------------------------------------------------------------
 
     def barrier(self, pc, mask, kind, site, members=None):
         """The running lanes reach a barrier and go on at ``pc`` when all lanes that it needs are there.
 
-        kind is "block", "warp" (``members``: the lanes named in the warp mask) or "grid". Lanes that have returned are needed by none.
+        kind is "block", "warp" (``members``: the lanes named in the warp mask) or "grid". Lanes that have returned are
+        needed by none.
         """
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
@@ -172,13 +175,14 @@ class Scheduler:
                 del self.held[pc]
         return released
 
-    # -- loops that get nowhere --------------------------------------------------------------------------------------------------------------
+    # -- loops that get nowhere ----------------------------------------------------------------------------------------
 
     def tick(self, pc, mask, state, site):
-        """Called now and then on the way back to the header ``pc``, with the loop's variables; returns the count of back edges to go on from.
+        """Called now and then on the way back to the header ``pc``, with the loop's variables; returns the count of
+        back edges to go on from.
 
-        A loop whose variables and memory did not change over one turn will never change by itself: the lanes of other warps get a turn, and if there are none the
-        launch is stopped. So is a loop that exceeds the limit of turns.
+        A loop whose variables and memory did not change over one turn will never change by itself: the lanes of other
+        warps get a turn, and if there are none the launch is stopped. So is a loop that exceeds the limit of turns.
         """
         if self._turns > self.batch.loop_limit:
             self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")

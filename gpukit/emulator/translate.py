@@ -1,7 +1,8 @@
 """Typed Numba IR to lockstep statements.
 
-`lower` takes a kernel's typed IR and returns a `program.Program`. Calls of device functions are inlined, so that a barrier inside one is a barrier of the
-kernel; only recursive functions become functions of their own. What a call of a known function becomes stands in `calls`.
+`lower` takes a kernel's typed IR and returns a `program.Program`. Calls of device functions are inlined, so that a
+barrier inside one is a barrier of the kernel; only recursive functions become functions of their own. What a call of a
+known function becomes stands in `calls`.
 """
 
 import operator
@@ -11,12 +12,11 @@ from numba.cuda import types
 from numba.cuda.core import ir
 from numba.cuda.np import numpy_support
 from numba.cuda.types.ext_types import Dim3, GridGroup
-from numba.cuda.vector_types import VectorType
 
 from . import calls
 from .errors import UnsupportedError
 from .frontend import infer, unliteral
-from .memory import View, contiguous, global_view
+from .memory import global_view
 from .program import Barrier, Branch, Builder, Jump, Leave, Program, Site
 
 #: Types that exist only while compiling: their variables hold nothing at run time.
@@ -82,7 +82,13 @@ def lower(typed, infer_options):
     run, source = builder.finish(parameters)
     pools = builder.pools
     return Program(
-        typed.function.__name__, run, source, pools.sites, pools.static_shared, sum(pools.local_bytes.values()), pools.cooperative
+        typed.function.__name__,
+        run,
+        source,
+        pools.sites,
+        pools.static_shared,
+        sum(pools.local_bytes.values()),
+        pools.cooperative,
     )
 
 
@@ -164,7 +170,7 @@ class Translator:
         self.frame = None
         self.array_name = None
 
-    # -- functions ---------------------------------------------------------------------------------------------------------------------------
+    # -- functions -----------------------------------------------------------------------------------------------------
 
     def function(self, typed):
         """A whole function of its own; returns its parameters' names."""
@@ -174,7 +180,9 @@ class Translator:
             name = self.b.variable()
             parameters.append(name)
             frame.arguments.append((name, type_))
-        frame.on_return = lambda value, type_: self.b.end(Leave(None if isinstance(typed.return_type, types.NoneType) else value))
+        frame.on_return = lambda value, type_: self.b.end(
+            Leave(None if isinstance(typed.return_type, types.NoneType) else value)
+        )
         self.body(frame)
         return parameters
 
@@ -213,7 +221,10 @@ class Translator:
         return typed.return_type
 
     def recursive_call(self, function, argument_types, arguments, return_type):
-        """A call of a function that is being inlined already: it becomes a function of its own, run by the lanes that call it."""
+        """A call of a function that is being inlined already.
+
+        It becomes a function of its own, run by the lanes that call it.
+        """
         key = ("function", function, argument_types)
         name = self.pools.add("f", None, key)
         if self.pools.names[name] is None:
@@ -226,15 +237,18 @@ class Translator:
         values = "".join(f", {value}" for value, _ in arguments)
         return f"{name}.run(K, m{values})"
 
-    # -- places ------------------------------------------------------------------------------------------------------------------------------
+    # -- places --------------------------------------------------------------------------------------------------------
 
     def site(self, array=None, op=None, line=None):
         return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
 
     def unsupported(self, what):
-        raise UnsupportedError(f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in {self.frame.typed.function.__name__})")
+        raise UnsupportedError(
+            f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in "
+            f"{self.frame.typed.function.__name__})"
+        )
 
-    # -- values ------------------------------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def name_of(self, variable):
         """The written name of a variable."""
@@ -330,7 +344,11 @@ class Translator:
             return expression
         if isinstance(from_type, types.Optional | types.NoneType) or isinstance(to_type, types.Optional):
             return self.unsupported("a variable that is sometimes None")
-        return expression if type(from_type) is type(to_type) else self.unsupported(f"a conversion of {from_type} to {to_type}")
+        return (
+            expression
+            if type(from_type) is type(to_type)
+            else self.unsupported(f"a conversion of {from_type} to {to_type}")
+        )
 
     def _cast_tuple(self, expression, from_type, to_type):
         pairs = list(zip(from_type.types, to_type.types, strict=True))
@@ -351,7 +369,7 @@ class Translator:
             return self.unsupported("a conversion of a complex number to a real one")
         return f"({expression}).astype({self.pools.dtype(new)})"
 
-    # -- statements --------------------------------------------------------------------------------------------------------------------------
+    # -- statements ----------------------------------------------------------------------------------------------------
 
     def statement(self, statement):
         if self.b.blocks[self.b.current].end is not None:
@@ -385,7 +403,9 @@ class Translator:
             self.b.end(Jump(self.frame.labels[taken], self.site()))
             return
         condition = self.value(statement.cond, types.boolean)
-        self.b.end(Branch(condition, self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr], self.site()))
+        self.b.end(
+            Branch(condition, self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr], self.site())
+        )
 
     def raise_(self, statement):
         """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
@@ -454,7 +474,7 @@ class Translator:
         elif not isinstance(type_, _COMPILE_TIME):
             self.b.emit(self.constant(value, type_), self.name_of(target))
 
-    # -- expressions -------------------------------------------------------------------------------------------------------------------------
+    # -- expressions ---------------------------------------------------------------------------------------------------
 
     def expression(self, target, expr, type_):
         self.array_name = None if target.startswith("$") else statement_name(target)
@@ -501,10 +521,15 @@ class Translator:
             return f"({a} {_OPERATORS[function]} {b})", types.boolean, False
         if function in (operator.is_, operator.is_not):
             sign = "==" if function is operator.is_ else "!="
-            return f"({self.value(lhs, signature.args[0])} {sign} {self.value(rhs, signature.args[1])})", types.boolean, False
+            return (
+                f"({self.value(lhs, signature.args[0])} {sign} {self.value(rhs, signature.args[1])})",
+                types.boolean,
+                False,
+            )
         if function not in _OPERATORS:
             self.unsupported(f"the operator {function.__name__}")
-        # Numba converts both operands to the result's type for every integer operator, and the signature has done it for floats.
+        # Numba converts both operands to the result's type for every integer operator, and the signature has done it
+        # for floats.
         operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
         a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
         if function in _DIVISIONS and self.infer_options.get("debug"):
@@ -515,7 +540,9 @@ class Translator:
         base_type, exponent_type = signature.args
         result = signature.return_type
         known = self.known(operands[1])
-        literal = isinstance(exponent_type, types.IntegerLiteral) or (known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral))
+        literal = isinstance(exponent_type, types.IntegerLiteral) or (
+            known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral)
+        )
         base = self.value(operands[0], result)
         if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
             return f"power_constant({base}, {int(known.value)})"
@@ -552,8 +579,11 @@ class Translator:
             names = [self.known(v) for v in expr.items]
             if all(n is not None for n in names):
                 self.frame.known[target] = Known(tuple(n.value for n in names))
-            elif all(n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)):
-                # A variable with several definitions may change before the tuple is read: then the tuple itself is kept.
+            elif all(
+                n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)
+            ):
+                # A variable with several definitions may change before the tuple is read: then the tuple itself is
+                # kept.
                 self.frame.known[target] = items
         return "(" + "".join(f"{e}, " for e, _ in items) + ")", types.BaseTuple.from_types([t for _, t in items]), False
 
@@ -602,7 +632,7 @@ class Translator:
         field = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "thread_count", "gridDim": "block_count"}[name]
         return f"K.{field}[{'xyz'.index(axis)}]"
 
-    # -- subscripts --------------------------------------------------------------------------------------------------------------------------
+    # -- subscripts ----------------------------------------------------------------------------------------------------
 
     def expr_getitem(self, target, expr, type_):
         owner = self.type_of(expr.value)
@@ -674,7 +704,9 @@ class Translator:
         else:
             source = [(self.value(variable), type_)]
         parts = [self.index_part(e, t) for e, t in source]
-        scalar = len(parts) == owner.ndim and all(isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source)
+        scalar = len(parts) == owner.ndim and all(
+            isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source
+        )
         return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
 
     def static_index(self, index, owner):
@@ -685,7 +717,11 @@ class Translator:
                 parts.append("...")
             elif isinstance(part, slice):
                 bounds = (part.start, part.stop, part.step)
-                parts.append("slice({}, {}, {})".format(*("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds)))
+                parts.append(
+                    "slice({}, {}, {})".format(
+                        *("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds)
+                    )
+                )
             elif isinstance(part, int | np.integer):
                 parts.append(self.pools.scalar(int(part), np.int64))
             else:
@@ -737,7 +773,9 @@ class Translator:
             self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
         else:
             as_type = None if isinstance(value_type, types.Array) else owner.dtype
-            self.b.emit(f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True)
+            self.b.emit(
+                f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True
+            )
 
     def set_attribute(self, statement):
         owner = self.type_of(statement.target)
@@ -750,7 +788,7 @@ class Translator:
         as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
         self.b.emit(f"M.store_field({self.value(target)}, {name!r}, {self.value(value, as_type)}, m)", effect=True)
 
-    # -- calls -------------------------------------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def expr_call(self, target, expr, type_):
         function_type = self.type_of(expr.func)
@@ -798,7 +836,11 @@ class Translator:
                 compile_time = isinstance(self.type_of(item), _COMPILE_TIME) and isinstance(source, Known | Method)
                 arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
         if self.frame.active(function, argument_types):
-            return self.recursive_call(function, argument_types, arguments, signature.return_type), signature.return_type, True
+            return (
+                self.recursive_call(function, argument_types, arguments, signature.return_type),
+                signature.return_type,
+                True,
+            )
         result = None if isinstance(type_, _COMPILE_TIME) else self.b.variable()
         return_type = self.inline(function, argument_types, arguments, result)
         if result is None:
@@ -819,6 +861,3 @@ def _source_name(variable):
 def statement_name(target):
     """The name in the source of a variable that SSA may have numbered."""
     return target.split(".")[0]
-
-
-__all__ = ["Translator", "View", "contiguous", "dtype_of", "lower"]
