@@ -1,7 +1,7 @@
 """gpukit: a course in GPU programming that runs, with or without a GPU.
 
-``from gpukit import cuda`` gives ``numba.cuda`` on a machine with a GPU and gpukit's emulator elsewhere. Everything is imported when it is first used, so that
-``gpukit doctor`` runs where Numba or NumPy are broken.
+``from gpukit import cuda`` gives ``numba.cuda`` on a machine with a GPU and gpukit's emulator elsewhere. Everything is
+imported when it is first used, so that ``gpukit doctor`` runs where Numba or NumPy are broken.
 """
 
 import importlib

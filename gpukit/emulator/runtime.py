@@ -169,7 +169,7 @@ class Batch:
         return self._spread(result)
 
     def match(self, mode, warp_mask, value, mask):
-        """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it and whether all agree."""
+        """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it, and if all agree."""
         voters = self.members(warp_mask)
         voters = self.by_warp(voters if mask is None else voters & mask, False)
         values = np.ascontiguousarray(self.by_warp(value, 0))
