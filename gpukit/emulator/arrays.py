@@ -346,7 +346,9 @@ class _OnDevice:
     def _window(self, shape, strides, dtype, stream, start=0):
         """An array on the same memory whose first element is ``start`` bytes behind this one's."""
         _, size = byte_span(shape, strides, dtype.itemsize)
-        memory = DevicePointer(self.allocation, self.gpu_data.offset + start, size)
+        memory = self.gpu_data
+        if start or size != memory.size:
+            memory = DevicePointer(self.allocation, memory.offset + start, size)
         return DeviceArray(shape, strides, dtype, stream=stream, gpu_data=memory)
 
     def _window_of(self, host, stream):
