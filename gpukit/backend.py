@@ -34,6 +34,8 @@ def why_no_gpu():
         if len(numba_cuda.gpus) == 0:
             return "the driver reports no GPU"
     except CudaSupportError as error:
+        if "driver library cannot be found" in str(error):
+            return "no NVIDIA driver is installed"
         return " ".join(str(error).split()).rstrip(" :")
     return "the CUDA libraries that numba.cuda needs are not complete"
 
