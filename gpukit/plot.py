@@ -68,10 +68,10 @@ NOBODY = "#E8E8E8"  # a thread without an element, an element without a thread
 
 WIDTH = 8.0  # inches: the text column of a notebook
 TALLEST, PICTURE = 4.4, 3.5  # inches: the most that cells fill of its height, and the most that an image does
-CELL = 0.38  # inches, the largest a cell is drawn
+CELL = 0.38  # inches, the largest a cell is drawn; twice that if its number needs it
 SMALLEST = 5.0  # points: smaller numbers are left out
-DIGIT = 0.78  # width of a digit over the size of its font, with some air
-ACROSS, DOWN, SLICES = 34, 20, 4  # drawn along an axis; of more the middle is left out
+DIGIT = 0.85  # width of a digit over the size of its font, with some air
+ACROSS, DOWN, SLICES = 38, 20, 4  # drawn along an axis; of more the middle is left out
 GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and with a name above each
 ELEMENTS_AT = 3.2  # where the elements begin below their threads, in cells
 
@@ -269,7 +269,9 @@ class _Cells:
         height = max(box.get_y() + box.get_height() for box in self.outlines)
         across, down = left + width + right, above + height + below
         if ax is None:
-            cell = min(CELL, (WIDTH - spare) / across, TALLEST / down)
+            digits = max(map(len, self.texts), default=0)
+            enough = min(max(CELL, 1.02 * DIGIT * digits * SMALLEST / 72), 2 * CELL)
+            cell = min(enough, (WIDTH - spare) / across, TALLEST / down)
             ax = _new_axes(across * cell, down * cell)
         ax.set(xlim=(-left, width + right), ylim=(height + below, -above), aspect="equal", anchor="NW")
         ax.set_axis_off()
@@ -315,7 +317,7 @@ def _tint(rank):
 
 def _room(largest, inches, most):
     """How many cells fit into so many inches, gaps included, if the largest number is to be read in them."""
-    return max(8, min(most, int(0.75 * 72 * inches / (DIGIT * len(_written(largest)) * SMALLEST))))
+    return max(8, min(most, int(72 * inches / (DIGIT * len(_written(largest)) * SMALLEST)) - 1))
 
 
 def _shown(n, most):
@@ -334,9 +336,10 @@ def _axis(blocks, threads, most, gap=GAP):
         The positions where blocks are left out.
     """
     inside, outside = list(range(threads)), list(range(blocks))
-    if blocks * threads > most:
-        inside = _shown(threads, max(5, most // blocks))
-        outside = _shown(blocks, max(3, most // len(inside)))
+    if blocks * (threads + gap) - gap > most:
+        inside = _shown(threads, max(5, int((most + gap) / blocks - gap)))
+    if blocks * (len(inside) + gap) - gap > most:
+        outside = _shown(blocks, max(3, 1 + int((most - 1) / (len(inside) + gap))))
     drawn, missing, at = [], [], 0.0
     for block in outside:
         if block is None:
@@ -389,12 +392,13 @@ def launch(grid, block, color_by="block_index", label="index_in_block", title=No
     color_by = _per_thread("color_by", color_by, grid, block)
     label = None if label is None else _per_thread("label", label, grid, block)
     cells, threads = _Cells(), []
-    axes = _axes_of(grid, block, 0 if label is None else _largest(label, grid, block))
+    categories = isinstance(color_by, str) and color_by in CATEGORIES
+    spare = 0.0 if categories else 1.0  # inches for a colour bar
+    axes = _axes_of(grid, block, WIDTH - spare, 0 if label is None else _largest(label, grid, block))
     for z, left in _slices(cells, grid, block, axes):
         threads += _slice(cells, grid, block, z, left, axes)
     fields = _fields(grid, block, np.array(threads, np.int64))
     values = _values(color_by, fields)
-    categories = isinstance(color_by, str) and color_by in CATEGORIES
     largest = _largest(color_by, grid, block)
     if categories:
         cells.faces = [_tint(rank) for rank in np.unique(values, return_inverse=True)[1]]
@@ -405,7 +409,7 @@ def launch(grid, block, color_by="block_index", label="index_in_block", title=No
     legend = isinstance(color_by, str) and color_by == "warp"
     named = 0.9 * (prod(grid) > 1) + 0.8 * (grid[2] * block[2] > 1)
     title = _describe(grid, block, color_by, label) if title is None else title
-    ax, written = cells.draw(ax, title, (0.1, 0.1 + named, 0.1, 0.1 + 1.2 * legend), 0.0 if categories else 1.0)
+    ax, written = cells.draw(ax, title, (0.1, 0.1 + named, 0.1, 0.1 + 1.2 * legend), spare)
     if legend:
         _legend(ax, values)
     elif not categories and not written:
@@ -444,9 +448,9 @@ def _slices(cells, grid, block, axes):
     return places
 
 
-def _axes_of(grid, block, largest):
+def _axes_of(grid, block, inches, largest):
     """``_axis`` for x and for y."""
-    across = _room(largest, WIDTH, ACROSS) // min(grid[2] * block[2], SLICES)
+    across = _room(largest, inches, ACROSS) // min(grid[2] * block[2], SLICES)
     return _axis(grid[0], block[0], across), _axis(grid[1], block[1], _room(largest, TALLEST, DOWN), NAMED_GAP)
 
 
@@ -700,7 +704,7 @@ def grid_stride(n, threads, blocks, *, ax=None):
     n, threads, blocks = whole("n", n, 0), whole("threads", threads, 1), whole("blocks", blocks, 1)
     stride = threads * blocks
     steps = ceil(n / stride)
-    drawn, missing = _axis(blocks, threads, _room(n, WIDTH, ACROSS))
+    drawn, missing = _axis(blocks, threads, _room(n, WIDTH - 1, ACROSS - 4))
     rows = list(enumerate(_shown(max(steps, 1), 8)))
     cells = _Cells()
     for block, across in drawn:
