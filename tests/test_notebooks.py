@@ -68,7 +68,9 @@ def test_every_cell_was_run_in_order_and_without_error(path):
 @by_name(COMMITTED)
 def test_cells_that_show_something_have_an_output(path):
     for cell in notebook_text.read_notebook(path).cells:
-        if cell.cell_type == "code" and re.match(r"(print|display)\(|[\w.]+$", cell.source.strip().splitlines()[-1]):
+        if cell.cell_type == "code" and re.match(
+            r"((print|display|(plot|show)\.\w+)\(|[\w.]+$)", cell.source.strip().splitlines()[-1]
+        ):
             assert cell.outputs, f"no output below {cell.source!r}: run `make record`"
 
 
