@@ -508,7 +508,7 @@ def _judge_kernel(machine):
     if died:
         yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", mend)
     elif kernel is None:
-        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", reinstall)
+        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", mend)
     elif kernel["error"] and "UNSUPPORTED_PTX_VERSION" in kernel["error"]:
         what = "the CUDA toolkit makes PTX that is newer than the driver (UNSUPPORTED_PTX_VERSION)"
         compiler = "nvvm" if driver["cuda"][0] >= 13 else "nvcc"
