@@ -9,7 +9,7 @@ import importlib
 __version__ = "0.1.0"
 
 _FROM_BACKEND = ("cuda", "on_gpu")
-_MODULES = ("backend", "benchmarks", "device", "doctor", "emulator", "indexing", "plot", "timing")
+_MODULES = ("backend", "benchmarks", "device", "doctor", "emulator", "indexing", "plot", "show", "timing")
 
 __all__ = [*_FROM_BACKEND, *_MODULES]
 

@@ -44,6 +44,8 @@ def _choose():
     asked = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
     if asked and asked not in CHOICES:
         raise BackendError(f"{ENVIRONMENT_VARIABLE} is {asked!r}; it must be one of {', '.join(CHOICES)}, or unset")
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0"):
+        raise BackendError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
     if asked == "emulator":
         return "emulator", f"{ENVIRONMENT_VARIABLE}=emulator"
     missing = why_no_gpu()

@@ -762,3 +762,21 @@ def test_print_writes_what_the_device_prints(capsys):
     assert sorted(lines) == [
         f"thread {t} of block {b} 1.500000 {t == 0} (1, 2.500000)" for t, b in ((0, 0), (0, 1), (2, 0), (2, 1))
     ]
+
+
+def test_globals_and_closures_are_read_when_a_kernel_is_first_compiled():
+    def make(factor):
+        def scale(out):
+            out[0] = factor
+
+        return scale
+
+    function = make(2)
+    kernel = cuda.jit(function)
+    out = fill(1)
+    kernel[1, 1](out)
+    function.__closure__[0].cell_contents = 5
+    kernel[1, 1](out)
+    assert out[0] == 2  # compiled already
+    cuda.jit(function)[1, 1](out)
+    assert out[0] == 5  # a new kernel of the same function looks anew

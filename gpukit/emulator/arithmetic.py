@@ -190,12 +190,15 @@ def modf(value):
 
 
 def round_digits(value, digits):
-    """``round(x, n)`` as Numba computes it."""
-    scale = np.power(value.dtype.type(10), np.abs(digits).astype(value.dtype))
-    positive = np.rint(value * scale) / scale
-    negative = np.rint(value / scale) * scale
-    result = select(digits >= 0, positive, negative)
-    return select(np.isfinite(value) & np.isfinite(result), result, value)
+    """``round(x, n)`` as Numba computes it: scaled in float64, half to even."""
+    wide = np.asarray(value).astype(np.float64)
+    shift = np.asarray(digits).astype(np.float64)
+    first, second = 10.0 ** np.abs(np.where(shift > 22, shift - 22, shift)), np.where(shift > 22, 1e22, 1.0)
+    scaled = np.where(shift >= 0, wide * first * second, wide / first)
+    whole = np.rint(scaled)
+    result = np.where(shift >= 0, whole / second / first, whole * first)
+    result = np.where(np.isfinite(wide) & np.isfinite(scaled), result, wide).astype(value.dtype)
+    return result if result.ndim else result[()]
 
 
 def tuple_item(items, index):

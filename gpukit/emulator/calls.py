@@ -90,12 +90,10 @@ def _overload(t, function_type, call):
 
 
 def _inline_overload(t, template, call):
-    from .launch import python_function
-
     dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
     arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, types_, strict=True)]
     result = t.b.variable()
-    return_type = t.inline(python_function(dispatcher), tuple(types_), arguments, result)
+    return_type = t.inline(dispatcher, tuple(types_), arguments, result)
     return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
 
 

@@ -80,18 +80,18 @@ def typing_context():
     return context
 
 
-#: Typed IR by function and options, so that a function called from many places is inferred once.
+#: Typed IR by dispatcher, types and options. As in Numba, a dispatcher keeps the values of globals and closures that it
+#: found when it was first compiled; another dispatcher of the same Python function looks anew.
 _inferred = weakref.WeakKeyDictionary()
 
 
 @global_compiler_lock
-def infer(function, argument_types, return_type=None, debug=False, compute_capability=(9, 0)):
+def infer(dispatcher, argument_types, return_type=None, debug=False, compute_capability=(9, 0)):
     """Infer the types of a kernel or device function.
 
     Parameters
     ----------
-    function : function
-        Plain Python function.
+    dispatcher : Kernel, one of Numba's dispatchers, or a plain function
     argument_types : tuple of Numba types
     return_type : Numba type, optional
         ``types.void`` for a kernel; None lets inference find it.
@@ -108,9 +108,10 @@ def infer(function, argument_types, return_type=None, debug=False, compute_capab
         Whatever numba-cuda raises for this function on a GPU machine.
     """
     argument_types = tuple(argument_types)
-    memory = _inferred.setdefault(function, {})
+    memory = _inferred.setdefault(dispatcher, {})
     key = (argument_types, return_type, debug, compute_capability)
     if key not in memory:
+        function = getattr(dispatcher, "py_func", dispatcher)
         memory[key] = _run_front_end(function, argument_types, return_type, debug, compute_capability)
     return memory[key]
 
@@ -158,7 +159,7 @@ def callees_typed_only(debug, compute_capability):
     """While a caller is inferred, a device function is typed, not compiled for the current GPU (there may be none)."""
 
     def get_call_template(dispatcher, args, kws):
-        return call_template(dispatcher.py_func, args, kws, debug=debug, compute_capability=compute_capability)
+        return call_template(dispatcher, args, kws, debug=debug, compute_capability=compute_capability)
 
     original = CUDADispatcher.get_call_template, CUDADispatcher.get_overload
     CUDADispatcher.get_call_template = get_call_template
@@ -169,16 +170,16 @@ def callees_typed_only(debug, compute_capability):
         CUDADispatcher.get_call_template, CUDADispatcher.get_overload = original
 
 
-def call_template(function, args, kws, signature=None, **options):
+def call_template(dispatcher, args, kws, signature=None, **options):
     """What Numba's inference asks of a function that a kernel calls: (template, pysig, args, kws).
 
     ``signature`` is the declared one, if the device function has one.
     """
-    pysig, args = fold_argument_types(function, args, kws)
+    pysig, args = fold_argument_types(dispatcher.py_func, args, kws)
     if signature is None:
-        typed = infer(function, args, **options)
+        typed = infer(dispatcher, args, **options)
         signature = typing.signature(typed.return_type, *args)
-    name = function.__name__
+    name = dispatcher.py_func.__name__
     template = typing.make_concrete_template(f"CallTemplate({name})", key=name, signatures=[signature])
     return template, pysig, args, {}
 

@@ -17,7 +17,7 @@ from numba.cuda.core.errors import NumbaError
 from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from . import device
-from .arrays import DeviceArray, from_host
+from .arrays import as_device_array, from_host
 from .errors import LaunchError, UnsupportedError
 from .frontend import (
     call_template,
@@ -30,6 +30,7 @@ from .frontend import (
 )
 from .memory import RecordRef, View, global_view
 from .runtime import Batch
+from .streams import check_stream
 from .translate import dtype_of, lower
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
@@ -57,11 +58,6 @@ def set_loop_limit(turns):
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
-
-
-def python_function(dispatcher):
-    """The Python function behind anything that ``jit`` returned, ours or Numba's."""
-    return dispatcher.py_func
 
 
 class Kernel:
@@ -135,7 +131,7 @@ class Kernel:
 
     def _lower(self, argument_types):
         try:
-            typed = infer(self.py_func, argument_types, types.void, **self._infer_options)
+            typed = infer(self, argument_types, types.void, **self._infer_options)
         except (NumbaError, CoreNumbaError) as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
@@ -164,7 +160,7 @@ class Kernel:
         signature = None
         if self._declared is not None and self.targetoptions["device"]:
             signature = self._declared_signature(self.fold_argument_types(args, kws)[1])
-        return call_template(self.py_func, args, kws, signature, **self._infer_options)
+        return call_template(self, args, kws, signature, **self._infer_options)
 
     def _declared_signature(self, argument_types):
         from numba.cuda.typing import signature
@@ -174,7 +170,7 @@ class Kernel:
             return None
         return_type = self._declared[chosen]
         return signature(
-            infer(self.py_func, chosen, **self._infer_options).return_type if return_type is None else return_type,
+            infer(self, chosen, **self._infer_options).return_type if return_type is None else return_type,
             *chosen,
         )
 
@@ -303,6 +299,7 @@ class Configured:
         self.dispatcher = kernel
         self.griddim = _dimensions("grid", griddim)
         self.blockdim = _dimensions("block", blockdim)
+        check_stream(stream)
         self.stream = stream
         self.sharedmem = _shared_bytes(sharedmem)
 
@@ -520,8 +517,9 @@ def _scalar(value, dtype):
 
 
 def _array_argument(value, name, hint, copy_back):
-    if isinstance(value, DeviceArray):
-        return global_view(value.allocation, value.host, name)
+    on_device = as_device_array(value)
+    if on_device is not None:
+        return global_view(on_device.allocation, on_device.host, name)
     if not isinstance(value, np.ndarray):
         raise TypeError(
             f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device arrays"
@@ -553,6 +551,11 @@ def _as_declared(view, type_, name):
 
 def _record_argument(value, type_, name, copy_back):
     """A record passed by reference: an array of one."""
+    on_device = as_device_array(value)
+    if on_device is not None:
+        return RecordRef(
+            global_view(on_device.allocation, on_device.host.reshape(1), name), on_device.dtype, np.int64(0)
+        )
     dtype = dtype_of(type_)
     held = np.zeros(1, dtype)
     held[0] = value[()] if isinstance(value, np.ndarray) else value

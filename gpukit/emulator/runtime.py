@@ -6,6 +6,7 @@ number of threads of a block.
 """
 
 import linecache
+import os
 import sys
 
 import numpy as np
@@ -243,7 +244,7 @@ class Batch:
         shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
         shown = values[0] if len(values) == 1 else f"({', '.join(map(str, values))})"
         count = int(np.count_nonzero(np.broadcast_to(bad, self.shape)))
-        others = f" (and {count - 1:,} more threads of this batch)" if count > 1 else ""
+        others = f", the first of {count:,} such threads" if count > 1 else ""
         self._stop(
             "out-of-bounds",
             f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}: "
@@ -314,13 +315,21 @@ class Batch:
             return ""
         place = self.launch.program.sites[site]
         code = linecache.getline(place.filename, place.line).strip()
-        return f"\n  {place.filename}:{place.line}" + (f"\n    {code}" if code else "")
+        return f"\n  {_shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
 
     def _stop(self, kind, message, site, block=None, thread=None):
         place = self.launch.program.sites[site]
         raise KernelError(
             message + self._where(site), kind=kind, line=place.line, filename=place.filename, block=block, thread=thread
         )
+
+
+def _shown(filename):
+    """How a message names a source file: a notebook cell as such, a file by its shortest path."""
+    if "ipykernel_" in filename:
+        return "<cell>"
+    shorter = os.path.relpath(filename) if os.path.isabs(filename) else filename
+    return filename if shorter.startswith("..") else shorter
 
 
 def _coordinates(linear, extents, shape):

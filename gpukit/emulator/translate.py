@@ -14,6 +14,7 @@ from numba.cuda.np import numpy_support
 from numba.cuda.types.ext_types import Dim3, GridGroup
 
 from . import calls
+from .arrays import Allocation, as_device_array
 from .errors import UnsupportedError
 from .frontend import infer, unliteral
 from .memory import global_view
@@ -198,9 +199,9 @@ class Translator:
                 self.statement(statement)
         self.frame = outer
 
-    def inline(self, function, argument_types, arguments, target):
+    def inline(self, dispatcher, argument_types, arguments, target):
         """Splice a device function in at the current place; its result goes to ``target``."""
-        typed = infer(function, argument_types, **self.infer_options)
+        typed = infer(dispatcher, argument_types, **self.infer_options)
         frame = Frame(typed, self.frame)
         frame.arguments = arguments
         after = self.b.new_block()
@@ -220,17 +221,17 @@ class Translator:
         self.line = line
         return typed.return_type
 
-    def recursive_call(self, function, argument_types, arguments, return_type):
+    def recursive_call(self, dispatcher, argument_types, arguments, return_type):
         """A call of a function that is being inlined already.
 
         It becomes a function of its own, run by the lanes that call it.
         """
-        key = ("function", function, argument_types)
+        key = ("function", dispatcher, argument_types)
         name = self.pools.add("f", None, key)
         if self.pools.names[name] is None:
             self.pools.names[name] = calls.Forward()
-            typed = infer(function, argument_types, **self.infer_options)
-            builder = Builder(function.__name__, self.pools)
+            typed = infer(dispatcher, argument_types, **self.infer_options)
+            builder = Builder(typed.function.__name__, self.pools)
             translator = Translator(builder, self.infer_options)
             parameters = translator.function(typed)
             self.pools.names[name].run = builder.finish(parameters)[0]
@@ -310,19 +311,21 @@ class Translator:
         return self.unsupported(f"a constant of type {type_}")
 
     def constant_array(self, array):
-        """A global NumPy array that a kernel reads: constant memory, copied when the kernel is compiled."""
-        from .arrays import Allocation
+        """A global array that a kernel reads.
 
+        A NumPy array is copied to constant memory when the kernel is compiled.
+        """
         key = ("array", id(array))
-        if key not in self.pools._by_key:
-            allocation = Allocation(max(array.nbytes, 1))
-            order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-            host = np.ndarray(array.shape, array.dtype, allocation.bytes, order=order)
-            host[...] = array
-            name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
-            self.pools.add("keep", (array, allocation))
-            self.pools.add("a", global_view(allocation, host, name, "const"), key)
-        return self.pools._by_key[key]
+        name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
+        on_device = as_device_array(array)
+        if on_device is not None:
+            return self.pools.add("a", global_view(on_device.allocation, on_device.host, name), key)
+        allocation = Allocation(max(array.nbytes, 1), name)
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        host = np.ndarray(array.shape, array.dtype, allocation.bytes, order=order)
+        host[...] = array
+        self.pools.add("keep", (array, allocation), ("keep", id(array)))
+        return self.pools.add("a", global_view(allocation, host, name, "const"), key)
 
     def constant_record(self, value):
         array = np.array([value], value.dtype)
@@ -822,9 +825,7 @@ class Translator:
         return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
 
     def call_device_function(self, dispatcher, target, expr, signature, type_):
-        from .launch import python_function
-
-        function = python_function(dispatcher)
+        function = dispatcher.py_func
         folded = calls.bind_arguments(function, expr, self)
         argument_types = tuple(signature.args)
         arguments = []
@@ -837,12 +838,12 @@ class Translator:
                 arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
         if self.frame.active(function, argument_types):
             return (
-                self.recursive_call(function, argument_types, arguments, signature.return_type),
+                self.recursive_call(dispatcher, argument_types, arguments, signature.return_type),
                 signature.return_type,
                 True,
             )
         result = None if isinstance(type_, _COMPILE_TIME) else self.b.variable()
-        return_type = self.inline(function, argument_types, arguments, result)
+        return_type = self.inline(dispatcher, argument_types, arguments, result)
         if result is None:
             return None
         return result, return_type, False
