@@ -182,6 +182,9 @@ def test_views_are_laid_out_as_numba_lays_them_out(data, array):
             return
         found = our_step(ours, step)
         found = list(found)[-1] if step[0] == "split" else found
+        if expected.size == 0:  # on a GPU machine, numba allocates an empty array anew
+            assert found.shape == expected.shape
+            return
         assert layout(found, found.gpu_data.offset - first) == layout(expected, expected.gpu_data.start)
         theirs, ours = expected, found
 

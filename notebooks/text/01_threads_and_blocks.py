@@ -28,7 +28,7 @@ from gpukit.emulator import KernelError
 from gpukit.emulator import cuda as emulated
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
-warnings.filterwarnings("ignore", "Grid size|Host array used")
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
 print("kernels run on:", device.info().name)
 
 # %% [markdown]
