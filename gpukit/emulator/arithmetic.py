@@ -201,33 +201,37 @@ def round_digits(value, digits):
     return result if result.ndim else result[()]
 
 
-def tuple_item(items, index):
-    """``items[index]`` of a homogeneous tuple with an index that may differ by thread.
+def make_complex(real, imaginary):
+    """A complex number from its parts; a sum would turn inf into NaN."""
+    dtype = np.result_type(real.dtype, np.complex64)
+    result = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), dtype)
+    result.real, result.imag = real, imaginary
+    return result if result.ndim else result[()]
 
-    A negative one counts from the end.
-    """
-    count = len(items)
+
+def choose(items, index):
+    """``items[index]`` of a homogeneous tuple; the index may differ by thread and is in range."""
     if not isinstance(index, np.ndarray):
         return items[int(index)]
-    position = np.where(index < 0, index + count, index)
     result = items[0]
-    for i in range(1, count):
-        result = np.where(position == i, items[i], result)
+    for i in range(1, len(items)):
+        result = np.where(index == i, items[i], result)
     return result
 
 
-def range_start(start, stop, step):
-    """State of a ``range``: next value, end, step."""
-    return start, stop, step
+def range_length(start, stop, step):
+    """Turns of a ``range`` (int64); its ends and step may differ by thread. The distance is taken modulo 2**64."""
+    if not any(isinstance(v, np.ndarray) for v in (start, stop, step)):
+        return np.int64(len(range(int(start), int(stop), int(step))))
+    first, last, stride = (np.asarray(v).astype(np.int64).view(np.uint64) for v in (start, stop, step))
+    up, down = (step > 0) & (start < stop), (step < 0) & (start > stop)
+    one = np.uint64(1)
+    upward = (last - first - one) // np.where(step > 0, stride, one) + one
+    downward = (first - last - one) // np.where(step < 0, -stride, one) + one
+    return np.where(up, upward, np.where(down, downward, np.uint64(0))).astype(np.int64)
 
 
 def range_next(state):
-    """(value, whether there is one, state after it)."""
-    current, stop, step = state
-    if isinstance(step, np.ndarray):
-        valid = np.where(step > 0, current < stop, current > stop) & (step != 0)
-    elif step > 0:
-        valid = current < stop
-    else:
-        valid = current > stop
-    return current, valid, (current + step, stop, step)
+    """(value, whether there is one, state after it) of a range: (next value, turns left, step)."""
+    current, left, step = state
+    return current, left > 0, (current + step, left - np.int64(1), step)

@@ -6,6 +6,8 @@ round r does the r-th lane of every address.
 
 import numpy as np
 
+from .memory import Either, merge
+
 _IN_PLACE = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 #: max and min leave a NaN that is there and ignore a NaN that comes; nanmax and nanmin replace it.
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "nanmax": np.fmax, "nanmin": np.fmin}
@@ -46,6 +48,17 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
     -------
     (B, T) array of old values, or None
     """
+    if view.__class__ is Either:
+        result = None
+        for part, lanes in view.parts(mask):
+            result = merge(lanes, atomic(memory, op, part, index, value, other, lanes, site, wants_old), result)
+        return result
+    if view.space == "const":
+        memory.batch.read_only(site, view)
+    if view.space == "local":
+        memory.batch.unsupported(
+            site, f"an atomic operation on local array {view.name!r}: atomics work on memory that threads share"
+        )
     shape = (memory.blocks, memory.threads)
     position = memory.position(view, index, mask, site)
     if view.row:
@@ -54,7 +67,7 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
     at = np.broadcast_to(position, shape).reshape(-1)[active]
     operand = np.broadcast_to(value, shape).reshape(-1)[active]
     second = None if other is None else np.broadcast_to(other, shape).reshape(-1)[active]
-    items = view.items
+    items, at = _whole_items(memory, view, at, site)
     if not wants_old and (op in _IN_PLACE or op in _EXTREMES):
         _without_result(items, op, at, operand)
         memory.batch.epoch += 1
@@ -63,6 +76,17 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
     result = np.zeros(shape, view.dtype)
     result.reshape(-1)[active] = old
     return result
+
+
+def _whole_items(memory, view, at, site):
+    """The buffer as elements of the array's type, and positions in it: those of a field of records are in bytes."""
+    items = view.items
+    if view.dtype == items.dtype:
+        return items, at
+    size = view.dtype.itemsize
+    if (at % size).any():
+        memory.batch.unsupported(site, f"an atomic operation on {view.name!r}, whose elements are not aligned")
+    return items[: items.size // size * size].view(view.dtype), at // size
 
 
 def _without_result(items, op, at, operand):

@@ -6,6 +6,7 @@ or None for no value.
 """
 
 import cmath
+import functools
 import inspect
 import math
 import operator
@@ -21,6 +22,7 @@ from numba.cuda.vector_types import VectorType
 
 from . import arithmetic
 from .atomics import atomic
+from .errors import UnsupportedError
 from .frontend import typing_context, unliteral
 from .memory import View
 
@@ -38,9 +40,16 @@ class Call(NamedTuple):
 
 
 class Forward:
-    """A function written later: a recursive one."""
+    """A recursive function: written after the calls of it."""
 
-    run = None
+    lowered = None
+
+    def run(self, batch, mask, *arguments):
+        batch.depth += 1
+        try:
+            return self.lowered(batch, mask, *arguments)
+        finally:
+            batch.depth -= 1
 
 
 def entry(*keys):
@@ -103,6 +112,8 @@ def bind_arguments(function_, expr, t):
 
     if expr.vararg is not None:
         t.unsupported("a call with *arguments")
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function_).parameters.values()):
+        t.unsupported("a device function with *arguments")
     bound = inspect.signature(function_).bind(*expr.args, **dict(expr.kws))
     bound.apply_defaults()
     return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
@@ -138,14 +149,14 @@ def _convert(t, call):
 
 @entry(complex)
 def _complex(t, call):
-    parts = [t.cast(v, at, call.result) for v, at in zip(_values(t, call), call.types, strict=True)]
-    if len(parts) == 1:
-        return parts[0], call.result, False
-    imaginary = t.pools.scalar(1j, np.complex128 if call.result == types.complex128 else np.complex64)
-    return f"({parts[0]} + {parts[1]} * {imaginary})", call.result, False
+    values = list(zip(_values(t, call), call.types, strict=True))
+    if len(values) == 1:
+        return t.cast(*values[0], call.result), call.result, False
+    parts = [t.cast(v, at, call.result.underlying_float) for v, at in values]
+    return f"make_complex({parts[0]}, {parts[1]})", call.result, False
 
 
-@entry(abs, fp16.habs, math.fabs)
+@entry(abs, fp16.habs)
 def _absolute(t, call):
     return f"np.abs({_values(t, call)[0]})", call.result, False
 
@@ -155,7 +166,11 @@ def _extreme(t, call):
     kind = "min" if call.key is min else "max"
     is_float = isinstance(unliteral(call.result), types.Float)
     name = f"np.f{kind}" if is_float else f"np.{kind}imum"
-    values = [t.value(a, call.result) for a in call.arguments]
+    if len(call.arguments) == 1 and isinstance(call.types[0], types.BaseTuple):
+        items = t.b.temporary(t.value(call.arguments[0]))
+        values = [t.cast(f"{items}[{i}]", item, call.result) for i, item in enumerate(call.types[0].types)]
+    else:
+        values = [t.value(a, call.result) for a in call.arguments]
     result = values[0]
     for value in values[1:]:
         result = f"{name}({result}, {value})"
@@ -202,7 +217,7 @@ def _range(t, call):
     values = [t.value(a, dtype) for a in call.arguments]
     zero, one = (t.pools.scalar(n, t_dtype(dtype)) for n in (0, 1))
     start, stop, step = (zero, values[0], one) if len(values) == 1 else (*values, one)[:3]
-    return f"range_start({start}, {stop}, {step})", call.result, False
+    return f"K.range({start}, {stop}, {step}, m, {t.site(op='loop')})", call.result, False
 
 
 def t_dtype(type_):
@@ -265,38 +280,55 @@ def iterator_step(t, type_, state):
 
 def iterate(memory, state, mask, site):
     """One step over an array, a tuple, ``enumerate`` or ``zip``: (value, whether there is one, state after it)."""
-    kind = state[0]
-    if kind == "array":
-        _, view, i = state
-        extent = view.shape[0]
-        valid = i < np.int64(extent) if isinstance(extent, int) else i < extent
-        safe = np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0)))
-        if not np.any(valid):
-            return view.dtype.type(0), valid, (kind, view, i + np.int64(1))
-        value = (
-            memory.load(view, (safe,), mask, site) if len(view.shape) == 1 else memory.window(view, (safe,), mask, site)
-        )
-        return value, valid, (kind, view, i + np.int64(1))
-    if kind == "tuple":
-        _, items, i = state
-        safe = np.minimum(i, np.int64(len(items) - 1))
-        return arithmetic.tuple_item(items, safe), i < np.int64(len(items)), (kind, items, i + np.int64(1))
-    if kind == "enumerate":
-        _, count, inner = state
-        value, valid, inner = _step(memory, inner, mask, site)
-        return (count, value), valid, (kind, count + np.int64(1), inner)
+    return _STEPS[state[0]](memory, state, mask, site)
+
+
+def _step_array(memory, state, mask, site):
+    kind, view, i = state
+    extent = view.shape[0]
+    valid = i < np.int64(extent) if isinstance(extent, int) else i < extent
+    after = (kind, view, i + np.int64(1))
+    there = np.logical_and(valid, True if mask is None else mask)
+    if not np.any(there):
+        return None, valid, after
+    index = (np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0))),)
+    there = None if np.all(there) else there
+    if len(view.shape) > 1:
+        return memory.window(view, index, there, site), valid, after
+    if view.dtype.names is not None:
+        return memory.record(view, index, there, site), valid, after
+    return memory.load(view, index, there, site), valid, after
+
+
+def _step_tuple(memory, state, mask, site):
+    kind, items, i = state
+    last = np.int64(len(items) - 1)
+    return arithmetic.choose(items, np.minimum(i, last)), i <= last, (kind, items, i + np.int64(1))
+
+
+def _step_enumerate(memory, state, mask, site):
+    kind, count, inner = state
+    value, valid, inner = _step(memory, inner, mask, site)
+    return (count, value), valid, (kind, count + np.int64(1), inner)
+
+
+def _step_zip(memory, state, mask, site):
     steps = [_step(memory, inner, mask, site) for inner in state[1:]]
-    valid = np.logical_and.reduce(np.broadcast_arrays(*(s[1] for s in steps)))
-    return tuple(s[0] for s in steps), valid, (kind, *(s[2] for s in steps))
+    valid = functools.reduce(operator.and_, (s[1] for s in steps))
+    return tuple(s[0] for s in steps), valid, (state[0], *(s[2] for s in steps))
 
 
 def _step(memory, state, mask, site):
     return iterate(memory, state, mask, site) if isinstance(state[0], str) else arithmetic.range_next(state)
 
 
+_STEPS = {"array": _step_array, "tuple": _step_tuple, "enumerate": _step_enumerate, "zip": _step_zip}
+
+
 # -- math --------------------------------------------------------------------------------------------------------------
 
 _UNARY = {
+    math.fabs: "np.abs",
     math.ceil: "np.ceil",
     math.floor: "np.floor",
     math.trunc: "np.trunc",
@@ -403,7 +435,10 @@ def _ufunc(t, call):
     """A NumPy ufunc on scalars: with the argument types that Numba chose."""
     if not all(isinstance(at, types.Number | types.Boolean) for at in call.types):
         t.unsupported(f"np.{call.key.__name__} of arrays inside a kernel")
-    expression = f"np.{call.key.__name__}({', '.join(_values(t, call))})"
+    # NumPy would compute with float16 what Numba computes with float32: the arguments get the type of the result first.
+    to_float = isinstance(call.result, types.Float | types.Complex) and call.key is not np.ldexp
+    values = [t.value(a, call.result) for a in call.arguments] if to_float else _values(t, call)
+    expression = f"np.{call.key.__name__}({', '.join(values)})"
     dtype = t.pools.dtype(t_dtype(call.result))
     return f"{expression}.astype({dtype})", call.result, False
 
@@ -654,7 +689,7 @@ def _array(t, call):
     table[key] = math.prod(shape) * dtype.itemsize
     name = t.array_name or kind
     shown = "(" + "".join(f"{n}, " for n in shape) + ")"
-    return f"K.{kind}_array({key!r}, {shown}, {t.pools.dtype(dtype)}, {name!r})", call.result, False
+    return f"K.{kind}_array({key!r}, {shown}, {t.pools.dtype(dtype)}, {t.pools.text(name)})", call.result, False
 
 
 @entry(cuda.const.array_like)
@@ -718,7 +753,7 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.Array):
         return _array_attribute(t, expr.value, owner, name, type_)
     if isinstance(owner, types.Record):
-        return f"M.load_field({t.value(expr.value)}, {name!r})", type_, True
+        return f"M.load_field({t.value(expr.value)}, {t.pools.text(name)})", type_, True
     if isinstance(owner, VectorType):
         return f"{t.value(expr.value)}[{owner.attr_names.index(name)}]", owner.base_type, False
     if isinstance(owner, types.Complex) and name in ("real", "imag"):
@@ -769,7 +804,7 @@ def _array_attribute(t, variable, owner, name, type_):
     if name == "ndim":
         return t.pools.scalar(owner.ndim, np.int64), types.int64, False
     if name in ("size", "nbytes", "itemsize"):
-        size = f"np.prod({view}.shape, dtype=np.int64)"
+        size = f"{view}.size"
         itemsize = f"np.int64({view}.dtype.itemsize)"
         return {"size": size, "itemsize": itemsize, "nbytes": f"({size} * {itemsize})"}[name], types.int64, False
     if name == "T":
@@ -784,6 +819,8 @@ def _array_attribute(t, variable, owner, name, type_):
 
 def _complex_part(view, which):
     """``z.real`` (0) or ``z.imag`` (1) of an array: every other float."""
+    if view.space == "local":
+        raise UnsupportedError(f"the real or imaginary part of local array {view.name!r} as an array")
     items = view.items.view(f"f{view.dtype.itemsize // 2}")
     strides = tuple(2 * s for s in view.strides)
     return View(view.space, items, 2 * view.base + which, view.shape, strides, view.name, view.address, 2 * view.row)
@@ -792,11 +829,13 @@ def _complex_part(view, which):
 def field_array(t, variable, name, type_):
     """``records.x`` or ``records["x"]``: the array of one field."""
     select = t.pools.add("field", _field_view, ("function", _field_view))
-    return f"{select}({t.value(variable)}, {name!r})", type_, False
+    return f"{select}({t.value(variable)}, {t.pools.text(name)})", type_, False
 
 
 def _field_view(view, name):
     dtype, offset = view.dtype.fields[name][:2]
+    if view.space == "local" or dtype.subdtype is not None:
+        raise UnsupportedError(f"field {name!r} of all records of {view.space} array {view.name!r} as one array")
     size = view.dtype.itemsize
     result = View(
         view.space,
@@ -827,7 +866,7 @@ def method(t, target, owner, function_type, arguments, signature, type_):
         )
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
-    if hasattr(function_type.template, "_overload_func"):
+    if hasattr(function_type.template, "_get_impl"):
         call = Call([owner, *arguments], (this, *signature.args), signature.return_type, key, None)
         return _inline_overload(t, function_type.template, call)
     if isinstance(this, types.Complex) and name == "conjugate":
@@ -896,7 +935,8 @@ def structured_operator(t, function_, signature, operands):
         a, b = (t.b.temporary(t.value(v)) for v in operands)
         if function_ is operator.add:
             return f"({a} + {b})", signature.return_type, False
-        if function_ in (operator.eq, operator.ne) and len(first) == len(second):
+        nested = any(isinstance(item, types.BaseTuple) for item in (*first.types, *second.types))
+        if function_ in (operator.eq, operator.ne) and len(first) == len(second) and not nested:
             pairs = " & ".join(f"({a}[{i}] == {b}[{i}])" for i in range(len(first))) or "np.bool_(True)"
             return (pairs if function_ is operator.eq else f"np.logical_not({pairs})"), types.boolean, False
     if function_ is operator.contains and isinstance(first, types.BaseTuple):

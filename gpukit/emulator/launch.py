@@ -18,7 +18,7 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from . import device
 from .arrays import as_device_array, from_host
-from .errors import LaunchError, UnsupportedError
+from .errors import KernelError, LaunchError, UnsupportedError
 from .frontend import (
     call_template,
     callees_typed_only,
@@ -424,12 +424,25 @@ class Launch:
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
         return max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
 
+    def _run_batch(self, batch, arguments):
+        try:
+            self.program.run(batch, None, *arguments)
+        except (KernelError, MemoryError):
+            raise
+        except Exception as error:
+            place = self.program.place_of(error)
+            where = f"\n  {place[0]}:{place[1]}" if place else ""
+            if isinstance(error, UnsupportedError):
+                raise UnsupportedError(str(error) + ("" if "\n" in str(error) else where)) from None
+            reason = f"{self.program.name}: the emulator does not know how to do this ({type(error).__name__}: {error})"
+            raise UnsupportedError(reason + where) from error
+
     def run(self, arguments):
         step = self.blocks if self.program.cooperative else self.blocks_per_batch()
         with np.errstate(all="ignore"):
             for first in range(0, self.blocks, step):
                 batch = Batch(self, first, min(step, self.blocks - first))
-                self.program.run(batch, None, *arguments)
+                self._run_batch(batch, arguments)
         if self.user_error is not None:
             raise self.user_error
 
@@ -539,6 +552,10 @@ def _array_argument(value, name, hint, copy_back):
 def _as_declared(view, type_, name):
     """A kernel with one signature takes its arrays as declared: Numba does not look at what it is given."""
     declared = dtype_of(type_.dtype)
+    if len(view.shape) != type_.ndim:
+        raise TypeError(
+            f"argument {name} has {len(view.shape)} dimensions; the kernel's signature declares {type_.ndim}"
+        )
     if view.dtype == declared:
         return view
     if view.dtype.itemsize == declared.itemsize and view.dtype.kind in "iu" and declared.kind in "iu":

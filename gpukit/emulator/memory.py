@@ -12,9 +12,14 @@ shared          one row of a (B, n) buffer for each block of the batch
 local           (n, B, T): one element of every thread side by side, as the hardware interleaves local memory
 """
 
+import functools
+import operator
 from itertools import product
 
 import numpy as np
+
+from .arithmetic import float_to_int
+from .errors import UnsupportedError
 
 INT64 = np.dtype(np.int64)
 #: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every
@@ -60,8 +65,51 @@ class View:
         size = row if space == "shared" else items.shape[0]
         self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
 
+    @property
+    def size(self):
+        """Number of elements, int64; it may differ by thread."""
+        return elements(self.shape)
+
     def with_window(self, base, shape, strides):
         return View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
+
+
+class Either:
+    """An array that is ``first`` in the lanes of a mask and ``second`` in the others: ``c = a if t < 2 else b``."""
+
+    __slots__ = ("first", "mask", "second")
+
+    def __init__(self, mask, first, second):
+        self.mask = mask
+        self.first = first
+        self.second = second
+
+    @property
+    def shape(self):
+        return tuple(np.where(self.mask, a, b) for a, b in zip(self.first.shape, self.second.shape, strict=True))
+
+    @property
+    def strides(self):
+        return tuple(np.where(self.mask, a, b) for a, b in zip(self.first.strides, self.second.strides, strict=True))
+
+    @property
+    def size(self):
+        return elements(self.shape)
+
+    @property
+    def dtype(self):
+        return self.first.dtype
+
+    @property
+    def name(self):
+        return f"{self.first.name} or {self.second.name}"
+
+    def parts(self, mask):
+        """The two arrays with their lanes among those of ``mask``; one that no lane uses is left out."""
+        for view, lanes in ((self.first, self.mask), (self.second, ~self.mask)):
+            lanes = lanes if mask is None else lanes & mask
+            if lanes.any():
+                yield view, lanes
 
 
 class RecordRef:
@@ -85,6 +133,11 @@ def contiguous(shape):
         strides.append(step)
         step *= extent
     return tuple(reversed(strides))
+
+
+def elements(shape):
+    """Product of the extents, int64."""
+    return functools.reduce(operator.mul, shape, np.int64(1))
 
 
 def _size(shape):
@@ -137,27 +190,31 @@ def merge(mask, new, old):
         return old
     if isinstance(new, tuple):
         return tuple(merge(mask, n, o) for n, o in zip(new, old, strict=True))
-    if isinstance(new, View):
+    if isinstance(new, View | Either):
         return _merge_views(mask, new, old)
     if isinstance(new, RecordRef):
         return RecordRef(_merge_views(mask, new.view, old.view), new.dtype, merge(mask, new.offset, old.offset))
+    if isinstance(new, slice):
+        return _merge_slices(mask, new, old)
     if not isinstance(new, np.generic | np.ndarray):
-        return new
-    if not is_lane_array(new) and not is_lane_array(old) and new == old:
+        return new  # a word that says what the state of an iteration is
+    if not is_lane_array(new) and not is_lane_array(old) and new.tobytes() == old.tobytes():
         return new
     return np.where(mask, new, old)
 
 
-def _merge_views(mask, new, old):
-    if new.items is not old.items and not np.shares_memory(new.items, old.items):
-        from .errors import UnsupportedError
+def _merge_slices(mask, new, old):
+    parts = [(getattr(new, p), getattr(old, p)) for p in ("start", "stop", "step")]
+    if any((a is None) != (b is None) for a, b in parts):
+        raise UnsupportedError("one name for slices of which some have a bound that others lack")
+    return slice(*(merge(mask, a, b) for a, b in parts))
 
-        raise UnsupportedError(
-            f"threads of one warp would go on with different arrays ({new.name} and {old.name}) under one name; the "
-            "emulator cannot follow that"
-        )
-    if new.items is not old.items or new.dtype != old.dtype:
-        return new
+
+def _merge_views(mask, new, old):
+    """One view if both are windows on the same elements, else a choice of two arrays."""
+    same = isinstance(new, View) and isinstance(old, View) and new.items is old.items and new.dtype == old.dtype
+    if not same or len(new.shape) != len(old.shape):
+        return Either(mask, new, old)
 
     def pick(a, b):
         return a if isinstance(a, int) and isinstance(b, int) and a == b else np.where(mask, a, b)
@@ -226,12 +283,14 @@ class Memory:
         active = bad if mask is None else bad & mask
         if active.any():
             self.batch.out_of_bounds(site, view, index, active)
-        return np.where(bad, 0, wrapped)
+        return np.where(bad, 0, wrapped)[()]
 
     # -- loads ---------------------------------------------------------------------------------------------------------
 
     def load(self, view, index, mask, site):
         """``array[index]`` in every active lane; the other lanes get something, never an error."""
+        if view.__class__ is Either:
+            return self._choose(self.load, view, index, mask, site)
         if view.whole and len(index) == 1 and view.space != "local" and not view.row:
             i = index[0]
             try:
@@ -240,6 +299,13 @@ class Memory:
                 pass
         position = self.position(view, index, mask, site)
         return self.fetch(view, position)
+
+    def _choose(self, read, view, index, mask, site):
+        """What ``read`` (a method of this class) gives for each array of an `Either`, merged by lane."""
+        result = None
+        for part, lanes in view.parts(mask):
+            result = merge(lanes, read(part, index, lanes, site), result)
+        return result
 
     def fetch(self, view, position):
         """The elements at checked positions."""
@@ -270,6 +336,10 @@ class Memory:
 
         Where lanes collide the last one wins: one of the orders that a device may take.
         """
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store(part, index, value, lanes, site)
+            return
         if view.space == "const":
             self.batch.read_only(site, view)
         position = self.position(view, index, mask, site)
@@ -317,11 +387,15 @@ class Memory:
 
     def window(self, view, index, mask, site):
         """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
+        if view.__class__ is Either:
+            return self._choose(self.window, view, index, mask, site)
         base = view.base
         shape, strides = [], []
         for dimension, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
             i = index[dimension] if dimension < len(index) else slice(None)
             if isinstance(i, slice):
+                if is_lane_array(i.step):
+                    self.batch.unsupported(site, "a slice whose step differs by thread")
                 start, length, step = _resolve_slice(i, extent)
                 base = _add(base, _times(start, stride))
                 shape.append(length)
@@ -340,23 +414,28 @@ class Memory:
         window = self.window(view, index, mask, site)
         if not all(isinstance(extent, int) for extent in window.shape):
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
-        source = value if isinstance(value, View) else None
-        for element in product(*(range(extent) for extent in window.shape)):
-            where = tuple(np.int64(e) for e in element)
-            item = value
-            if source is not None:
-                tail = where[len(where) - len(source.shape) :]
-                item = self.load(
-                    source,
-                    tuple(np.int64(0) if n == 1 else e for e, n in zip(tail, source.shape, strict=True)),
-                    mask,
-                    site,
-                )
-            self.store(window, where, item, mask, site)
+        places = [tuple(np.int64(e) for e in p) for p in product(*(range(extent) for extent in window.shape))]
+        items = [value] * len(places)
+        if isinstance(value, View | Either):
+            # All is read before anything is written: the two may overlap.
+            items = [self._broadcast_item(value, place, window.dtype, mask, site) for place in places]
+        for place, item in zip(places, items, strict=True):
+            self.store(window, place, item, mask, site)
+
+    def _broadcast_item(self, source, place, dtype, mask, site):
+        """The element of an array that stands at ``place`` when the array is broadcast there, as ``dtype``."""
+        tail = place[len(place) - len(source.shape) :]
+        index = tuple(
+            np.int64(0) if isinstance(n, int) and n == 1 else e for e, n in zip(tail, source.shape, strict=True)
+        )
+        item = self.load(source, index, mask, site)
+        return float_to_int(item, dtype) if item.dtype.kind == "f" and dtype.kind in "iu" else item
 
     def retyped(self, view, dtype, site):
         """``array.view(dtype)``: the same bytes as elements of another type."""
         dtype = np.dtype(dtype)
+        if view.__class__ is Either:
+            return Either(view.mask, self.retyped(view.first, dtype, site), self.retyped(view.second, dtype, site))
         old, new = view.dtype.itemsize, dtype.itemsize
         if old == new:
             return View(
@@ -396,6 +475,8 @@ class Memory:
 
     def record(self, view, index, mask, site):
         """``array[index]`` of a structured array: a reference to the record."""
+        if view.__class__ is Either:
+            return self._choose(self.record, view, index, mask, site)
         return RecordRef(view, view.dtype, self.position(view, index, mask, site) * np.int64(view.dtype.itemsize))
 
     def load_field(self, record, name):
@@ -430,6 +511,8 @@ class Memory:
             self.store(field, where, self.load(value, where, mask, None), mask, None)
 
     def _field_array(self, record, name, item, shape, at):
+        if record.view.space == "local":
+            raise UnsupportedError(f"field {name!r} of local array {record.view.name!r}, which is itself an array")
         bytes_ = self._bytes_of(record.view)
         strides = tuple(s * item.itemsize for s in contiguous(shape))
         view = View(record.view.space, bytes_, at, shape, strides, f"{record.view.name}.{name}", record.view.address)
@@ -462,6 +545,8 @@ class Memory:
             mask = np.broadcast_to(mask, shape)
             at = np.broadcast_to(at, shape)[mask]
             value = np.broadcast_to(value, shape)[mask]
+        else:
+            at, value = np.broadcast_arrays(at, value)
         _scatter_bytes(self._bytes_of(view), at, value, dtype)
 
     def _local_field(self, view, at, dtype, value=None, mask=None):
@@ -502,12 +587,17 @@ def _resolve_slice(index, extent):
     if isinstance(extent, int) and not any(is_lane_array(p) for p in parts):
         start, stop, step = slice(*(None if p is None else int(p) for p in parts)).indices(extent)
         return start, len(range(start, stop, step)), step
-    start = 0 if index.start is None else index.start
-    stop = extent if index.stop is None else index.stop
     step = 1 if index.step is None else int(index.step)
-    start = np.clip(np.where(start < 0, start + extent, start), 0, extent)
-    stop = np.clip(np.where(stop < 0, stop + extent, stop), 0, extent)
-    return start, np.maximum(0, -((start - stop) // step)), step
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def clamp(bound, default):
+        if bound is None:
+            return default
+        return np.clip(np.where(bound < 0, bound + extent, bound), first, last)
+
+    start, stop = clamp(index.start, 0 if step > 0 else last), clamp(index.stop, extent if step > 0 else -1)
+    distance = stop - start if step > 0 else start - stop
+    return start, np.maximum(0, -(-distance // abs(step))), step
 
 
 def _add(a, b):

@@ -34,6 +34,7 @@ class Statement:
     target: str | None
     expression: str
     effect: bool = False
+    place: tuple | None = None
 
 
 @dataclass
@@ -131,6 +132,8 @@ class Program:
         Bytes of local arrays for each thread.
     cooperative : bool
         True if the kernel synchronises the whole grid.
+    places : dict
+        From lines of the written functions to lines of the kernel's source.
     """
 
     name: str
@@ -140,6 +143,16 @@ class Program:
     static_shared: dict
     local_bytes: int
     cooperative: bool
+    places: dict
+
+    def place_of(self, error):
+        """(file, line) of the kernel's source where an exception came up; None if that is not known."""
+        traceback, found = error.__traceback__, None
+        while traceback is not None:
+            lines = self.places.get(traceback.tb_frame.f_code.co_filename)
+            found = found if lines is None else lines.get(traceback.tb_lineno, found)
+            traceback = traceback.tb_next
+        return found
 
 
 class Builder:
@@ -151,6 +164,8 @@ class Builder:
         self.blocks = [Block()]
         self.current = 0
         self.counter = 0
+        #: (file, line) of the source that is being translated.
+        self.place = None
 
     def variable(self):
         self.counter += 1
@@ -161,7 +176,7 @@ class Builder:
         return len(self.blocks) - 1
 
     def emit(self, expression, target=None, effect=False):
-        self.blocks[self.current].statements.append(Statement(target, expression, effect))
+        self.blocks[self.current].statements.append(Statement(target, expression, effect, self.place))
         return target
 
     def temporary(self, expression, effect=False):
@@ -183,13 +198,16 @@ class Builder:
         loops = _natural_loops(blocks)
         order = _reconvergence_order(blocks, loops)
         live_in = _liveness(blocks)
-        source = _Writer(self.name, parameters, blocks, loops, live_in, order).write()
+        writer = _Writer(self.name, parameters, blocks, loops, live_in)
+        source = writer.write()
         namespace = dict(self.pools.names)
         ranks = [0] * len(blocks)
         for rank, block in enumerate(order):
             ranks[block] = rank
         namespace |= {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
-        exec(compile(source, f"<lockstep {self.name}>", "exec"), namespace)
+        filename = f"<lockstep {len(self.pools.places)} {self.name}>"
+        self.pools.places[filename] = writer.places
+        exec(compile(source, filename, "exec"), namespace)
         return namespace["run"], source
 
     def _propagate_copies(self, parameters):
@@ -274,6 +292,8 @@ class Pools:
         self.static_shared = {}
         self.local_bytes = {}
         self.cooperative = False
+        #: {file name of a written function: {its line: (file, line) of the kernel's source}}
+        self.places = {}
         self._by_key = {}
 
     def add(self, prefix, value, key=None):
@@ -296,6 +316,10 @@ class Pools:
             else:
                 typed = dtype.type(value)
         return self.add("c", typed, (dtype.str, typed.tobytes()))
+
+    def text(self, text):
+        """A string. Never written into the program itself, where it could look like a variable."""
+        return self.add("s", str(text), ("text", str(text)))
 
     def dtype(self, dtype):
         return self.add("d", np.dtype(dtype), ("dtype", str(np.dtype(dtype))))
@@ -463,7 +487,7 @@ class _Writer:
     Locals: K the batch, S the scheduler, pc, m the running lanes, L what waiting lanes still need, n back edges.
     """
 
-    def __init__(self, name, parameters, blocks, loops, live_in, order):
+    def __init__(self, name, parameters, blocks, loops, live_in):
         self.name = name
         self.parameters = parameters
         self.blocks = blocks
@@ -472,6 +496,7 @@ class _Writer:
         self.bit = _bit_sets(live_in)[1]
         self.returns_value = any(isinstance(b.end, Leave) and b.end.result for b in blocks)
         self.lines = []
+        self.places = {}
 
     def write(self):
         self.line(0, f"def run(K, m{''.join(', ' + p for p in self.parameters)}):")
@@ -508,6 +533,7 @@ class _Writer:
         last_use = self._last_uses(block)
         for i, statement in enumerate(block.statements):
             self.line(depth, self._statement(statement))
+            self.places[len(self.lines)] = statement.place
             dead = last_use.get(i)
             if dead:
                 self.line(depth, "del " + ", ".join(sorted(dead)))

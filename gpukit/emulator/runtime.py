@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 
+from .arithmetic import choose, range_length
 from .errors import KernelError, UnsupportedError
 from .memory import POISON, Memory, View, contiguous
 
@@ -41,6 +42,8 @@ class Batch:
         self.loop_limit = launch.loop_limit
         self.epoch = 0
         self.clock = 0
+        #: Depth of recursive calls.
+        self.depth = 0
         self.memory = Memory(self)
         self.thread_count = tuple(np.int32(n) for n in launch.block)
         self.block_count = tuple(np.int32(n) for n in launch.grid)
@@ -65,6 +68,28 @@ class Batch:
 
     def laneid(self):
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
+
+    def range(self, start, stop, step, mask, site):
+        """State of a ``range``: next value, turns left, step. Step 0 stops the launch: Python has no such range."""
+        zero = step == 0
+        if np.any(zero if mask is None else zero & mask):
+            block, thread, _ = self.place(zero if mask is None else zero & mask)
+            self._stop("no-progress", f"range() with step 0: block {block}, thread {thread}", site, block, thread)
+        safe = np.where(zero, step.dtype.type(1), step)[()] if np.any(zero) else step
+        return start, range_length(start, stop, safe), step
+
+    def tuple_item(self, items, index, mask, site):
+        """``items[index]`` of a homogeneous tuple, by thread; a negative index counts from the end."""
+        count = len(items)
+        index = np.where(index < 0, index + count, index)[()]
+        bad = (index < 0) | (index >= count)
+        active = bad if mask is None else bad & mask
+        if np.any(active):
+            block, thread, lane = self.place(active)
+            shown = int(np.broadcast_to(index, self.shape)[lane])
+            message = f"index {shown} is out of range for a tuple of {count}: block {block}, thread {thread}"
+            self._stop("out-of-bounds", message, site, block, thread)
+        return choose(items, np.where(bad, 0, index)[()])
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +124,8 @@ class Batch:
         return view
 
     def local_array(self, key, shape, dtype, name):
-        """A local array: each thread has its own."""
+        """A local array: each thread has its own, at each depth of a recursion."""
+        key = key, self.depth
         if key not in self._local:
             size = int(np.prod(shape, dtype=np.int64))
             items = np.full(size * self.blocks * self.threads * dtype.itemsize, POISON, np.uint8).view(dtype)
@@ -121,18 +147,20 @@ class Batch:
         """Back from (B, warps, 32) to (B, T)."""
         return value.reshape(self.blocks, -1)[:, : self.threads]
 
-    def members(self, warp_mask):
-        """The lanes named in a 32-bit warp mask."""
-        bits = (np.asarray(warp_mask).astype(np.int64) >> self.laneid().astype(np.int64)) & 1
-        return bits.astype(bool)
-
     def named(self, warp_mask):
-        """For each warp, the lanes that the masks of its active lanes name."""
-        return np.broadcast_to(self.members(warp_mask), self.shape)
+        """The lanes that each lane's warp mask names, as bits in int64 (B, T)."""
+        return np.broadcast_to(np.asarray(warp_mask).astype(np.int64) & 0xFFFFFFFF, self.shape)
+
+    def warp_bits(self, lanes):
+        """For each lane (B, T), the lanes of its warp for which ``lanes`` holds, as bits in int64."""
+        return self._spread(_bits(self.by_warp(lanes, False)))
+
+    def _voters(self, warp_mask, mask):
+        """For each lane, the running lanes that its warp mask names, as bits."""
+        return self.named(warp_mask) & self.warp_bits(True if mask is None else mask)
 
     def activemask(self, mask):
-        active = self.by_warp(True if mask is None else mask, False)
-        return self._spread(_bits(active).astype(np.uint32))
+        return self.warp_bits(True if mask is None else mask).astype(np.uint32)
 
     def _spread(self, per_warp):
         """One value for each warp (B, warps) to its lanes."""
@@ -159,30 +187,24 @@ class Batch:
 
     def vote(self, mode, warp_mask, predicate, mask):
         """``all_sync``, ``any_sync``, ``eq_sync`` and ``ballot_sync`` over the active lanes that the mask names."""
-        voters = self.members(warp_mask)
-        voters = voters if mask is None else voters & mask
-        voters = self.by_warp(voters, False)
-        yes = self.by_warp(predicate, False) & voters
+        voters = self._voters(warp_mask, mask)
+        yes = self.warp_bits(predicate) & voters
         if mode == "ballot":
-            return self._spread(_bits(yes).astype(np.uint32).view(np.int32))
-        any_yes, any_no = yes.any(axis=2), (voters & ~yes).any(axis=2)
-        result = {"all": ~any_no, "any": any_yes, "eq": ~(any_yes & any_no)}[mode]
-        return self._spread(result)
+            return yes.astype(np.uint32).view(np.int32)
+        if mode == "any":
+            return yes != 0
+        return (yes == voters) | ((mode == "eq") & (yes == 0))
 
     def match(self, mode, warp_mask, value, mask):
         """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it, and if all agree."""
-        voters = self.members(warp_mask)
-        voters = self.by_warp(voters if mask is None else voters & mask, False)
+        voters = self._voters(warp_mask, mask)
         values = np.ascontiguousarray(self.by_warp(value, 0))
         values = values.view(f"u{values.dtype.itemsize}")
-        same = (values[..., :, None] == values[..., None, :]) & voters[..., None, :]
+        same = self.from_warps(_bits(values[..., :, None] == values[..., None, :])) & voters
         if mode == "any":
-            return self.from_warps(_bits(same).astype(np.uint32).view(np.int32))
-        everyone = _bits(voters)
-        agree = (_bits(same) == everyone[..., None]) | ~voters
-        agree = agree.all(axis=2)
-        found = np.where(agree, everyone, 0).astype(np.uint32).view(np.int32)
-        return self._spread(found), self._spread(agree)
+            return same.astype(np.uint32).view(np.int32)
+        agree = same == voters
+        return np.where(agree, voters, 0).astype(np.uint32).view(np.int32), agree
 
     def count(self, mode, predicate, mask):
         """``syncthreads_count``, ``_and`` and ``_or`` over the threads of each block."""

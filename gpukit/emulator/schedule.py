@@ -17,14 +17,14 @@ SOON = 64
 
 
 class Held:
-    """Lanes that wait at one barrier."""
+    """Lanes that wait at one barrier; ``named``: for a warp's, the lanes that each lane's mask names, as bits."""
 
-    __slots__ = ("kind", "lanes", "needed", "site")
+    __slots__ = ("kind", "lanes", "named", "site")
 
-    def __init__(self, kind, lanes, needed, site):
+    def __init__(self, kind, lanes, named, site):
         self.kind = kind
         self.lanes = lanes
-        self.needed = needed
+        self.named = named
         self.site = site
 
 
@@ -130,34 +130,32 @@ class Scheduler:
     def barrier(self, pc, mask, kind, site, members=None):
         """The running lanes reach a barrier and go on at ``pc`` when all lanes that it needs are there.
 
-        kind is "block", "warp" (``members``: the lanes named in the warp mask) or "grid". Lanes that have returned are
-        needed by none.
+        kind is "block", "warp" (``members``: the lanes that each lane's mask names, as bits) or "grid". Lanes that have
+        returned are needed by none.
         """
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
-        needed = None if members is None else np.broadcast_to(members, shape)
-        held = Held(kind, lanes, needed, site)
+        held = Held(kind, lanes, members, site)
         if self._complete(held).sum() == lanes.sum():
             return self.go(pc, mask)
         if pc in self.held:
             earlier = self.held[pc]
-            held = Held(kind, earlier.lanes | lanes, None if needed is None else earlier.needed | needed, site)
+            named = None if members is None else np.where(lanes, members, earlier.named)
+            held = Held(kind, earlier.lanes | lanes, named, site)
         self.held[pc] = held
         self.waiting = True
         return self._pick()
 
     def _complete(self, held):
-        """The held lanes whose whole block (warp, grid) has come."""
+        """The held lanes whose whole block or grid has come, or all that their warp mask names."""
         alive = np.broadcast_to(True if self.alive is None else self.alive, self.batch.shape)
-        needed = alive if held.needed is None else alive & held.needed
-        missing = needed & ~held.lanes
+        if held.kind == "warp":
+            missing = held.named & self.batch.warp_bits(alive) & ~self.batch.warp_bits(held.lanes)
+            return held.lanes & (missing == 0)
+        missing = alive & ~held.lanes
         if held.kind == "grid":
             return held.lanes & (not missing.any())
-        if held.kind == "block":
-            return held.lanes & ~missing.any(axis=1, keepdims=True)
-        by_warp = self.batch.by_warp(missing, False)
-        incomplete = np.broadcast_to(by_warp.any(axis=2, keepdims=True), by_warp.shape)
-        return held.lanes & ~self.batch.from_warps(incomplete)
+        return held.lanes & ~missing.any(axis=1, keepdims=True)
 
     def _release(self):
         """No group can run: let go the lanes whose barrier is complete. False if there are none."""
@@ -170,7 +168,7 @@ class Scheduler:
             self._add(pc, complete)
             rest = held.lanes & ~complete
             if rest.any():
-                self.held[pc] = Held(held.kind, rest, held.needed, held.site)
+                self.held[pc] = Held(held.kind, rest, held.named, held.site)
             else:
                 del self.held[pc]
         return released
@@ -218,8 +216,7 @@ class Scheduler:
                     group[at] = part if at not in group else group[at] | part
 
     def _warps_of(self, mask):
-        by_warp = self.batch.by_warp(np.broadcast_to(mask, self.batch.shape), False)
-        return self.batch.from_warps(np.broadcast_to(by_warp.any(axis=2, keepdims=True), by_warp.shape))
+        return self.batch.warp_bits(mask) != 0
 
 
 def _same(before, after):

@@ -8,8 +8,10 @@ known function becomes stands in `calls`.
 import operator
 
 import numpy as np
+from numba.core.errors import NumbaError as CoreNumbaError
 from numba.cuda import types
 from numba.cuda.core import ir
+from numba.cuda.core.errors import NumbaError
 from numba.cuda.np import numpy_support
 from numba.cuda.types.ext_types import Dim3, GridGroup
 
@@ -90,6 +92,7 @@ def lower(typed, infer_options):
         pools.static_shared,
         sum(pools.local_bytes.values()),
         pools.cooperative,
+        pools.places,
     )
 
 
@@ -169,6 +172,7 @@ class Translator:
         self.infer_options = infer_options
         self.line = 0
         self.frame = None
+        self.recursive = False
         self.array_name = None
 
     # -- functions -----------------------------------------------------------------------------------------------------
@@ -233,8 +237,9 @@ class Translator:
             typed = infer(dispatcher, argument_types, **self.infer_options)
             builder = Builder(typed.function.__name__, self.pools)
             translator = Translator(builder, self.infer_options)
+            translator.recursive = True
             parameters = translator.function(typed)
-            self.pools.names[name].run = builder.finish(parameters)[0]
+            self.pools.names[name].lowered = builder.finish(parameters)[0]
         values = "".join(f", {value}" for value, _ in arguments)
         return f"{name}.run(K, m{values})"
 
@@ -243,11 +248,11 @@ class Translator:
     def site(self, array=None, op=None, line=None):
         return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
 
-    def unsupported(self, what):
+    def unsupported(self, what, cause=None):
         raise UnsupportedError(
             f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in "
             f"{self.frame.typed.function.__name__})"
-        )
+        ) from cause
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -295,6 +300,10 @@ class Translator:
             self.unsupported("a variable that is sometimes None")
         if value is None or isinstance(type_, types.NoneType):
             return "None"
+        if isinstance(type_, types.EllipsisType):
+            return "Ellipsis"
+        if isinstance(type_, types.SliceType):
+            return self.constant_slice(value)
         if isinstance(type_, types.BaseTuple):
             return "(" + "".join(self.constant(v, t) + ", " for v, t in zip(value, type_.types, strict=True)) + ")"
         if isinstance(type_, types.Array):
@@ -304,11 +313,15 @@ class Translator:
         if isinstance(type_, types.EnumMember):
             return self.pools.scalar(getattr(value, "value", value), dtype_of(type_))
         if isinstance(type_, types.UnicodeType | types.StringLiteral):
-            return repr(value)
+            return self.pools.text(value)
         if isinstance(type_, types.Number | types.Boolean):
             value = value.item() if isinstance(value, np.generic) else value
             return self.pools.scalar(value, dtype_of(type_))
         return self.unsupported(f"a constant of type {type_}")
+
+    def constant_slice(self, value):
+        bounds = (value.start, value.stop, value.step)
+        return "slice({}, {}, {})".format(*("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds))
 
     def constant_array(self, array):
         """A global array that a kernel reads.
@@ -379,6 +392,17 @@ class Translator:
             return
         if statement.loc.line:
             self.line = statement.loc.line
+        self.b.place = (self.frame.typed.filename, self.line)
+        try:
+            self.translate(statement)
+        except (UnsupportedError, NumbaError, CoreNumbaError):
+            raise
+        except Exception as error:
+            # A construct that nobody has thought of: the author of the kernel is told where it is.
+            self.unsupported(f"this statement ({type(error).__name__}: {error})", error)
+
+    def translate(self, statement):
+        """One statement of the IR."""
         if isinstance(statement, ir.Assign):
             self.assign(statement)
         elif isinstance(statement, ir.SetItem | ir.StaticSetItem):
@@ -412,6 +436,8 @@ class Translator:
 
     def raise_(self, statement):
         """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
+        if self.recursive:
+            self.unsupported("raise in a recursive function")
         if self.infer_options.get("debug"):
             exception = getattr(statement, "exc_class", None) or RuntimeError
             arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
@@ -426,11 +452,13 @@ class Translator:
         for variable in statement.args:
             type_ = self.type_of(variable)
             if isinstance(type_, types.StringLiteral):
-                parts.append(repr(type_.literal_value))
+                parts.append(self.pools.text(type_.literal_value))
             elif isinstance(type_, Dim3):
                 parts.append("({}, {}, {})".format(*(self.dim3(variable, axis) for axis in "xyz")))
-            else:
+            elif isinstance(type_, types.Number | types.Boolean | types.BaseTuple):
                 parts.append(self.value(variable))
+            else:
+                self.unsupported(f"printing a value of type {type_}")
         self.b.emit(f"K.print(m, [{', '.join(parts)}])", effect=True)
 
     def assign(self, statement):
@@ -631,6 +659,8 @@ class Translator:
     def dim3(self, variable, axis):
         """``threadIdx.x`` and its like."""
         name = self.known(variable)
+        if name is None:
+            self.unsupported("threadIdx, blockIdx, blockDim or gridDim chosen by a condition")
         name = getattr(name.value, "__name__", name.value)
         field = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "thread_count", "gridDim": "block_count"}[name]
         return f"K.{field}[{'xyz'.index(axis)}]"
@@ -643,7 +673,8 @@ class Translator:
             index = self.known(expr.index)
             if index is not None:
                 return self.tuple_item(expr.value, index.value, type_)
-            return f"tuple_item({self.value(expr.value)}, {self.value(expr.index)})", type_, False
+            site = self.site(_source_name(expr.value), "load")
+            return f"K.tuple_item({self.value(expr.value)}, {self.value(expr.index)}, m, {site})", type_, True
         if not isinstance(owner, types.Array):
             self.unsupported(f"a subscript of {owner}")
         index, scalar = self.index(expr.index, owner)
@@ -652,10 +683,12 @@ class Translator:
     def expr_static_getitem(self, target, expr, type_):
         owner = self.type_of(expr.value)
         if isinstance(owner, types.BaseTuple):
+            if not isinstance(expr.index, int | slice):  # Numba takes threadIdx.x for a constant
+                return self.expr_getitem(target, ir.Expr.getitem(expr.value, expr.index_var, expr.loc), type_)
             return self.tuple_item(expr.value, expr.index, type_)
         if isinstance(owner, types.Record):
             name = expr.index if isinstance(expr.index, str) else list(owner.fields)[expr.index]
-            return f"M.load_field({self.value(expr.value)}, {name!r})", type_, True
+            return f"M.load_field({self.value(expr.value)}, {self.pools.text(name)})", type_, True
         if isinstance(owner, types.NumberClass):
             return None
         if isinstance(owner, types.EnumClass):
@@ -719,12 +752,7 @@ class Translator:
             if part is Ellipsis:
                 parts.append("...")
             elif isinstance(part, slice):
-                bounds = (part.start, part.stop, part.step)
-                parts.append(
-                    "slice({}, {}, {})".format(
-                        *("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds)
-                    )
-                )
+                parts.append(self.constant_slice(part))
             elif isinstance(part, int | np.integer):
                 parts.append(self.pools.scalar(int(part), np.int64))
             else:
@@ -789,7 +817,10 @@ class Translator:
     def store_field(self, target, name, value, owner):
         field_type = owner.typeof(name)
         as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
-        self.b.emit(f"M.store_field({self.value(target)}, {name!r}, {self.value(value, as_type)}, m)", effect=True)
+        self.b.emit(
+            f"M.store_field({self.value(target)}, {self.pools.text(name)}, {self.value(value, as_type)}, m)",
+            effect=True,
+        )
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
