@@ -780,3 +780,119 @@ def test_globals_and_closures_are_read_when_a_kernel_is_first_compiled():
     assert out[0] == 2  # compiled already
     cuda.jit(function)[1, 1](out)
     assert out[0] == 5  # a new kernel of the same function looks anew
+
+
+# -- what is easy to get wrong -----------------------------------------------------------------------------------------
+
+
+def test_names_and_words_of_the_kernel_are_never_taken_for_the_emulators(capsys):
+    v1 = np.dtype([("v1", np.int32), ("v2", np.int32)])
+
+    @cuda.jit
+    def confuse(v3, out):
+        v2 = cuda.threadIdx.x
+        v4 = v2
+        v3[v4].v1, v3[v4].v2 = 1, 2
+        print("v1 v2 m L", v4)
+        K = v3[v4].v1 * 10 + v3[v4].v2
+        out[v4] = K
+
+    out = fill(2, np.int64)
+    confuse[1, 2](np.zeros(2, v1), out)
+    assert out.tolist() == [12, 12]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["v1 v2 m L 0", "v1 v2 m L 1"]
+
+
+def test_arrays_and_slices_chosen_by_thread():
+    @cuda.jit
+    def choose(a, b, out):
+        t = cuda.threadIdx.x
+        c = a if t % 2 else b
+        c[t] += 100
+        window = slice(0, 2) if t < 3 else slice(1, 3)
+        out[t, 0], out[t, 1], out[t, 2], out[t, 3] = c[t], c.size, a[window][0], a[t::-1].size
+        total = 0
+        for v in a[: t - 1]:
+            total += v
+        out[t, 4] = total
+        cuda.atomic.add(c, 0, 1)
+
+    device = cuda.to_device(np.arange(12.0))
+    out = fill((6, 5))
+    choose[1, 6](device[:6], device[4:], out)  # the two overlap
+    memory = np.arange(12.0)
+    for t in range(6):
+        memory[t if t % 2 else 4 + t] += 100
+    assert out[:, 0].tolist() == [memory[t if t % 2 else 4 + t] for t in range(6)]
+    assert out[:, 1].tolist() == [8, 6] * 3
+    assert out[:, 2].tolist() == [memory[0]] * 3 + [memory[1]] * 3
+    assert out[:, 3].tolist() == [1, 2, 3, 4, 5, 6]
+    assert out[:, 4].tolist() == [memory[: max(0, t - 1) if t else 5].sum() for t in range(6)]
+    memory[0] += 3
+    memory[4] += 3
+    assert (device.copy_to_host() == memory).all()
+
+
+def test_groups_within_a_warp_work_on_their_own():
+    @cuda.jit
+    def groups(out):
+        lane = cuda.laneid
+        mine = np.uint32(0xFF) << np.uint32(lane // 8 * 8)
+        if lane // 8 % 2:
+            out[0, lane] = cuda.shfl_xor_sync(mine, lane, 3)
+        else:
+            out[0, lane] = cuda.shfl_xor_sync(mine, lane, 5)
+        out[1, lane] = cuda.any_sync(mine, lane == 9)
+        same = cuda.match_any_sync(0xFFFFFFFF, lane % 3)
+        out[2, lane] = cuda.popc(cuda.ballot_sync(same, lane < 16))
+
+    out = fill((3, 32), np.int64)
+    groups[1, 32](out)
+    lane = np.arange(32)
+    assert (out[0] == np.where(lane // 8 % 2, lane ^ 3, lane ^ 5)).all()
+    assert (out[1] == (lane // 8 == 1)).all()
+    assert out[2].tolist() == [sum(n % 3 == i % 3 for n in range(16)) for i in range(32)]
+
+
+def test_ranges_to_the_ends_of_their_type():
+    @cuda.jit
+    def count(start, stop, step, out):
+        i = cuda.threadIdx.x
+        turns = 0
+        last = 0
+        for k in range(start[i], stop[i], step[i]):
+            turns += 1
+            last = k
+        out[i, 0], out[i, 1], out[i, 2] = turns, last, len(range(start[i], stop[i], step[i]))
+
+    top, bottom = 2**63 - 1, -(2**63)
+    cases = [(top - 5, top, 3), (bottom + 4, bottom, -3), (0, 10, 4), (5, 5, 1), (3, 9, -1), (9, 0, -2)]
+    start, stop, step = (np.array(c, np.int64) for c in zip(*cases, strict=True))
+    out = fill((6, 3), np.int64)
+    count[1, 6](start, stop, step, out)
+    for row, case in zip(out.tolist(), cases, strict=True):
+        expected = range(*case)
+        assert row == [len(expected), expected[-1] if expected else 0, len(expected)]
+
+
+def test_local_arrays_of_a_recursion_and_atomics_on_a_field_of_records():
+    @cuda.jit("int64(int64)", device=True)
+    def deep(n):
+        mine = cuda.local.array(1, np.int64)
+        mine[0] = n
+        if n > 0:
+            deep(n - 1)
+        return mine[0]
+
+    pair = np.dtype([("key", np.int32), ("sum", np.float64)], align=True)
+
+    @cuda.jit
+    def run(records, out):
+        t = cuda.threadIdx.x
+        out[t] = deep(t)
+        cuda.atomic.add(records["sum"], t % 2, t + 0.5)
+
+    out, records = fill(8, np.int64), np.zeros(2, pair)
+    run[1, 8](records, out)
+    assert out.tolist() == list(range(8))
+    assert records["sum"].tolist() == [0 + 2 + 4 + 6 + 2, 1 + 3 + 5 + 7 + 2] and (records["key"] == 0).all()

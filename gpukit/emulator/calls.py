@@ -208,6 +208,8 @@ def _len(t, call):
     owner = call.types[0]
     if isinstance(owner, types.BaseTuple):
         return t.pools.scalar(len(owner), np.int64), types.int64, False
+    if isinstance(owner, types.RangeType):
+        return f"{t.value(call.arguments[0])}[1]", types.int64, False
     return f"np.int64({t.value(call.arguments[0])}.shape[0])", types.int64, False
 
 

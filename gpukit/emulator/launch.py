@@ -507,6 +507,8 @@ def _argument(value, type_, name, copy_back):
     if isinstance(value, ArgHint):
         hint, value = value, value.value
     if isinstance(type_, types.BaseTuple):
+        if not isinstance(value, tuple) or len(value) != len(type_):
+            raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {type_}")
         return tuple(
             _argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
         )
