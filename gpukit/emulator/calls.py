@@ -24,7 +24,8 @@ from . import arithmetic
 from .atomics import atomic
 from .errors import UnsupportedError
 from .frontend import typing_context, unliteral
-from .memory import View
+from .kinds import Known, dtype_of
+from .memory import View, contiguous
 
 TABLE = {}
 
@@ -108,8 +109,6 @@ def _inline_overload(t, template, call):
 
 def bind_arguments(function_, expr, t):
     """Variables of a device function's call in the order of its parameters; `Known` for a default."""
-    from .translate import Known
-
     if expr.vararg is not None:
         t.unsupported("a call with *arguments")
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function_).parameters.values()):
@@ -217,15 +216,9 @@ def _len(t, call):
 def _range(t, call):
     dtype = call.result.dtype
     values = [t.value(a, dtype) for a in call.arguments]
-    zero, one = (t.pools.scalar(n, t_dtype(dtype)) for n in (0, 1))
+    zero, one = (t.pools.scalar(n, dtype_of(dtype)) for n in (0, 1))
     start, stop, step = (zero, values[0], one) if len(values) == 1 else (*values, one)[:3]
     return f"K.range({start}, {stop}, {step}, m, {t.site(op='loop')})", call.result, False
-
-
-def t_dtype(type_):
-    from .translate import dtype_of
-
-    return dtype_of(type_)
 
 
 @entry(slice)
@@ -441,7 +434,7 @@ def _ufunc(t, call):
     to_float = isinstance(call.result, types.Float | types.Complex) and call.key is not np.ldexp
     values = [t.value(a, call.result) for a in call.arguments] if to_float else _values(t, call)
     expression = f"np.{call.key.__name__}({', '.join(values)})"
-    dtype = t.pools.dtype(t_dtype(call.result))
+    dtype = t.pools.dtype(dtype_of(call.result))
     return f"{expression}.astype({dtype})", call.result, False
 
 
@@ -563,7 +556,7 @@ def _libdevice(t, call):
     result = call.result
     if isinstance(result, types.BaseTuple):
         return expression, result, False
-    return f"({expression}).astype({t.pools.dtype(t_dtype(result))})", result, False
+    return f"({expression}).astype({t.pools.dtype(dtype_of(result))})", result, False
 
 
 # -- vector types ------------------------------------------------------------------------------------------------------
@@ -683,7 +676,7 @@ def _literal_shape(type_):
 @entry(cuda.shared.array, cuda.local.array)
 def _array(t, call):
     shape = _literal_shape(call.types[0])
-    dtype = t_dtype(call.result.dtype)
+    dtype = dtype_of(call.result.dtype)
     kind = "shared" if call.key is cuda.shared.array else "local"
     # One array for each place in the source, however often its function is inlined.
     key = t.pools.add("key", (kind, t.line, call.expr), ("place", id(call.expr)))
@@ -775,8 +768,6 @@ def attribute(t, target, expr, owner, type_):
 
 
 def _module_attribute(t, target, owner, name, type_):
-    from .translate import Known
-
     if name == "laneid":
         return "K.laneid()", types.int32, False
     if name == "warpsize":
@@ -788,8 +779,6 @@ def _module_attribute(t, target, owner, name, type_):
 
 def _enum_attribute(t, target, expr, type_):
     """``Color.red``, ``Color.red.value``; at run time an enum member is its value."""
-    from .translate import Known
-
     owner = t.type_of(expr.value)
     if isinstance(owner, types.EnumClass):
         t.frame.known[target] = Known(getattr(owner.instance_class, expr.attr))
@@ -882,7 +871,7 @@ _ARRAY_METHODS = ("view", "ravel", "flatten", "reshape", "transpose", "item")
 def _array_method(t, owner, this, name, arguments, signature):
     view = t.value(owner)
     if name == "view":
-        dtype = t.pools.dtype(t_dtype(signature.return_type.dtype))
+        dtype = t.pools.dtype(dtype_of(signature.return_type.dtype))
         return f"M.retyped({view}, {dtype}, {t.site()})", signature.return_type, False
     if name in ("ravel", "flatten", "reshape"):
         shape = _new_shape(t, arguments, name)
@@ -913,7 +902,6 @@ def _new_shape(t, arguments, name):
 
 
 def _reshape(batch, view, shape, site):
-    from .memory import contiguous
 
     if view.strides != contiguous(view.shape) or any(isinstance(n, np.ndarray) for n in shape):
         batch.unsupported(site, "a reshape of an array that is not contiguous, or to a shape that differs by thread")

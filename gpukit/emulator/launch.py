@@ -28,10 +28,11 @@ from .frontend import (
     typing_context,
     unliteral,
 )
+from .kinds import dtype_of
 from .memory import RecordRef, View, global_view
 from .runtime import Batch
 from .streams import check_stream
-from .translate import dtype_of, lower
+from .translate import lower
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15

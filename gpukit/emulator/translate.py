@@ -12,36 +12,15 @@ from numba.core.errors import NumbaError as CoreNumbaError
 from numba.cuda import types
 from numba.cuda.core import ir
 from numba.cuda.core.errors import NumbaError
-from numba.cuda.np import numpy_support
-from numba.cuda.types.ext_types import Dim3, GridGroup
+from numba.cuda.types.ext_types import Dim3
 
 from . import calls
 from .arrays import Allocation, as_device_array
 from .errors import UnsupportedError
 from .frontend import infer, unliteral
+from .kinds import COMPILE_TIME, Items, Known, Method, dtype_of
 from .memory import global_view
 from .program import Barrier, Branch, Builder, Jump, Leave, Program, Site
-
-#: Types that exist only while compiling: their variables hold nothing at run time.
-_COMPILE_TIME = (
-    types.Module,
-    types.Function,
-    types.BoundFunction,
-    types.NumberClass,
-    types.Dispatcher,
-    types.DType,
-    types.StringLiteral,
-    types.UnicodeType,
-    types.NoneType,
-    types.Omitted,
-    types.EnumClass,
-    types.ClassType,
-    types.RecursiveCall,
-    types.ExceptionClass,
-    types.ExceptionInstance,
-    Dim3,
-    GridGroup,
-)
 
 _OPERATORS = {
     operator.add: "+",
@@ -96,19 +75,6 @@ def lower(typed, infer_options):
     )
 
 
-def dtype_of(type_):
-    """NumPy dtype of the elements or values of a Numba type."""
-    type_ = unliteral(type_)
-    if isinstance(type_, types.EnumMember):
-        type_ = type_.dtype
-    if type_ == types.float16:
-        return np.dtype(np.float16)
-    try:
-        return numpy_support.as_dtype(type_)
-    except NotImplementedError:
-        raise UnsupportedError(f"values of type {type_} cannot be emulated: NumPy has no dtype for them") from None
-
-
 class Frame:
     """One function being translated: its types, and what its variables are called in the written program."""
 
@@ -134,24 +100,6 @@ class Frame:
                 return True
             frame = frame.caller
         return False
-
-
-class Known:
-    """A variable's value known while compiling."""
-
-    def __init__(self, value):
-        self.value = value
-
-
-class Items(list):
-    """The (expression, type) of each item of a tuple built in this function."""
-
-
-class Method:
-    """A bound method: the variable it belongs to."""
-
-    def __init__(self, owner):
-        self.owner = owner
 
 
 def _definition_counts(blocks):
@@ -289,7 +237,7 @@ class Translator:
         known = self.known(variable)
         if known is not None:
             return self.constant(known.value, as_type)
-        if isinstance(type_, _COMPILE_TIME):
+        if isinstance(type_, COMPILE_TIME):
             return "None"
         return self.cast(self.name_of(variable.name), type_, as_type)
 
@@ -481,19 +429,19 @@ class Translator:
             self.frame.known[target] = source
             if isinstance(source, Known):
                 return
-        if not isinstance(type_, _COMPILE_TIME) and not isinstance(type_, types.Literal):
+        if not isinstance(type_, COMPILE_TIME) and not isinstance(type_, types.Literal):
             self.b.emit(self.value(value, type_), self.name_of(target))
 
     def argument(self, target, value, type_):
         expression, argument_type = self.frame.arguments[value.index]
         if isinstance(expression, Known | Method):
             self.frame.known[target] = expression
-            if isinstance(type_, _COMPILE_TIME) or isinstance(type_, types.Literal):
+            if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
                 return
             expression = self.constant(expression.value, type_)
         elif isinstance(argument_type, types.Omitted):
             expression = self.constant(argument_type.value, type_)
-        elif isinstance(type_, _COMPILE_TIME) or isinstance(type_, types.Literal):
+        elif isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
             return
         else:
             expression = self.cast(expression, argument_type, type_)
@@ -502,7 +450,7 @@ class Translator:
     def literal(self, target, value, type_):
         if self.frame.definitions[target] == 1:
             self.frame.known[target] = Known(value)
-        elif not isinstance(type_, _COMPILE_TIME):
+        elif not isinstance(type_, COMPILE_TIME):
             self.b.emit(self.constant(value, type_), self.name_of(target))
 
     # -- expressions ---------------------------------------------------------------------------------------------------
@@ -513,7 +461,7 @@ class Translator:
         if handler is None:
             self.unsupported(f"`{expr}`")
         result = handler(target, expr, type_)
-        if result is None or isinstance(type_, _COMPILE_TIME):
+        if result is None or isinstance(type_, COMPILE_TIME):
             return
         expression, result_type, effect = result
         if not isinstance(type_, types.Literal):
@@ -652,7 +600,7 @@ class Translator:
             return None
         if isinstance(owner_type, Dim3):
             return self.dim3(expr.value, expr.attr), types.int32, False
-        if isinstance(type_, _COMPILE_TIME):
+        if isinstance(type_, COMPILE_TIME):
             return None
         return calls.attribute(self, target, expr, owner_type, type_)
 
@@ -865,7 +813,7 @@ class Translator:
                 arguments.append((item, argument_type))
             else:
                 source = self.known(item) or self.frame.known.get(item.name)
-                compile_time = isinstance(self.type_of(item), _COMPILE_TIME) and isinstance(source, Known | Method)
+                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Known | Method)
                 arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
         if self.frame.active(function, argument_types):
             return (
@@ -873,7 +821,7 @@ class Translator:
                 signature.return_type,
                 True,
             )
-        result = None if isinstance(type_, _COMPILE_TIME) else self.b.variable()
+        result = None if isinstance(type_, COMPILE_TIME) else self.b.variable()
         return_type = self.inline(dispatcher, argument_types, arguments, result)
         if result is None:
             return None
