@@ -18,25 +18,28 @@ def select(condition, if_true, if_false):
 
 
 def float_to_int(value, dtype):
-    """Truncate towards zero and saturate at the ends of the integer type, NaN to 0: what the device's cvt does.
+    """A float to an integer as the device's cvt does it: truncated towards zero, saturated at the ends of the type.
 
-    Types of less than 32 bits are converted to 32 bits first and then wrap.
+    Types of 8 bits are converted to 16 bits first and then wrap. A half is rounded to the nearest integer, for Numba
+    converts it with CUDA's ``__half2int_rn``. NaN gives 0, but the most negative bit pattern where 64 bits are
+    involved.
     """
     dtype = np.dtype(dtype)
-    if dtype.itemsize < 4:
-        return float_to_int(value, np.int32 if dtype.kind == "i" else np.uint32).astype(dtype)
+    if dtype.itemsize == 1:
+        return float_to_int(value, f"{dtype.kind}2").astype(dtype)
     value = np.asarray(value)
-    if value.dtype == np.float16:
-        value = value.astype(np.float32)
+    wide = 8 in (value.dtype.itemsize, dtype.itemsize)
+    value = np.rint(value).astype(np.float32) if value.dtype == np.float16 else np.trunc(value)
     limits = np.iinfo(dtype)
     # The largest integer is not a float of the same width: compare with the power of two above it.
     top = value.dtype.type(2.0) ** (dtype.itemsize * 8 - (dtype.kind == "i"))
-    inside = np.where(
-        (value > limits.min - 1.0 if dtype.itemsize == 4 else value >= limits.min) & (value < top), value, 0
-    )
-    result = np.trunc(inside).astype(dtype)
+    inside = (value >= limits.min) & (value < top)
+    result = np.where(inside, value, 0).astype(dtype)
     result = np.where(value >= top, dtype.type(limits.max), result)
-    result = np.where(value <= limits.min, dtype.type(limits.min), result)
+    result = np.where(value < limits.min, dtype.type(limits.min), result)
+    if wide and dtype.itemsize >= 4:
+        lowest = np.array(1 << (dtype.itemsize * 8 - 1), f"u{dtype.itemsize}").view(dtype)
+        result = np.where(np.isnan(value), lowest, result)
     return result if result.ndim else result[()]
 
 
@@ -138,14 +141,115 @@ def bitcast(value, dtype):
 
 
 def fma(a, b, c):
-    """a * b + c with one rounding.
-
-    Float32 through float64 (the product is exact there); float64 through long double, within half a unit more.
-    """
+    """a * b + c with one rounding: float32 through float64, where the product is exact; float64 in two parts."""
     if a.dtype == np.float32:
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
-    wide = np.longdouble
-    return (np.asarray(a).astype(wide) * np.asarray(b).astype(wide) + np.asarray(c).astype(wide)).astype(np.float64)[()]
+    product = a * b
+    total = product + c
+    # What the product and the sum lost to rounding (Dekker, Knuth), added back at the end.
+    lost_product = _product_error(a, b, product)
+    part = total - product
+    lost_sum = (product - (total - part)) + (c - part)
+    exact = total + (lost_sum + lost_product)
+    return select(np.isfinite(exact), exact, total)
+
+
+def _product_error(a, b, product):
+    a_high, a_low = _halves(a)
+    b_high, b_low = _halves(b)
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(value):
+    scaled = value * np.float64(134217729.0)  # 2**27 + 1
+    high = scaled - (scaled - value)
+    return high, value - high
+
+
+def floor_divide(a, b):
+    """``a // b`` of integers: by zero 0, and the one quotient that overflows 0 too."""
+    quotient = a // b
+    if a.dtype.kind != "i" or not np.any(b == -1):
+        return quotient
+    return select((b == -1) & (a == np.iinfo(a.dtype).min), a.dtype.type(0), quotient)
+
+
+def divmod_float(a, b):
+    """``divmod(a, b)`` of floats with Numba's steps on the device's remainder.
+
+    The device has no exact remainder: it takes ``a - trunc(a / b) * b``, which is NaN for an infinite ``b``.
+    """
+    kind = a.dtype.type
+    quotient = a / b
+    rest = fma(-np.trunc(quotient), b, a)
+    whole = (a - rest) / b
+    other_sign = (rest != 0) & ((b < 0) != (rest < 0))
+    whole = select(other_sign, whole - kind(1), whole)
+    zero = select(b < 0, kind(-0.0), kind(0.0))
+    rest, plain = select(rest == 0, zero, select(other_sign, rest + b, rest)), rest
+    below = np.floor(whole)
+    rounded = select(whole - below > kind(0.5), below + kind(1), below)
+    floor = select((whole != 0) & ~np.isnan(whole), rounded, whole * whole * a / b)
+    return select(b == 0, quotient, floor), select(b == 0, plain, rest)
+
+
+def floor_divide_float(a, b):
+    return divmod_float(a, b)[0]
+
+
+def modulo_float(a, b):
+    return divmod_float(a, b)[1]
+
+
+def power_float(base, exponent):
+    """``base ** exponent`` of floats as C's pow.
+
+    NumPy takes a square root for the exponent 0.5, which differs at -inf and -0.
+    """
+    result = np.power(base, exponent)
+    special = (exponent == 0.5) & (np.isinf(base) | (base == 0))
+    return select(special, np.abs(base), result) if np.any(special) else result
+
+
+def fmax(a, b):
+    """The greater of two floats; a number before a NaN, 0.0 before -0.0."""
+    return _with_signed_zero(np.fmax(a, b), a, b, np.signbit)
+
+
+def fmin(a, b):
+    """The smaller of two floats; a number before a NaN, -0.0 before 0.0."""
+    return _with_signed_zero(np.fmin(a, b), a, b, lambda x: ~np.signbit(x))
+
+
+def maximum(a, b):
+    """As `fmax`, but NaN if either is."""
+    return _with_signed_zero(np.maximum(a, b), a, b, np.signbit)
+
+
+def minimum(a, b):
+    """As `fmin`, but NaN if either is."""
+    return _with_signed_zero(np.minimum(a, b), a, b, lambda x: ~np.signbit(x))
+
+
+def half_max(a, b):
+    """``max(a, b)`` of halves: Numba compares and selects, so a NaN on the left stays."""
+    return select(b > a, b, a)
+
+
+def half_min(a, b):
+    return select(b < a, b, a)
+
+
+def ordered_ne(a, b):
+    """``fp16.hne``: false if either is NaN."""
+    return (a < b) | (a > b)
+
+
+def _with_signed_zero(result, a, b, loses):
+    zeros = (a == 0) & (b == 0)
+    if a.dtype.kind != "f" or not np.any(zeros):
+        return result
+    return select(zeros, select(loses(a), b, a), result)
 
 
 def by_element(function):
@@ -174,7 +278,7 @@ def _guarded(function, *args):
 
 erf = by_element(math.erf)
 erfc = by_element(math.erfc)
-gamma = by_element(lambda x: math.inf if x == 0 else math.gamma(x))
+gamma = by_element(lambda x: math.copysign(math.inf, x) if x == 0 else math.gamma(x))
 lgamma = by_element(lambda x: math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x))
 remainder = by_element(math.remainder)
 
@@ -195,7 +299,7 @@ def round_digits(value, digits):
     shift = np.asarray(digits).astype(np.float64)
     first, second = 10.0 ** np.abs(np.where(shift > 22, shift - 22, shift)), np.where(shift > 22, 1e22, 1.0)
     scaled = np.where(shift >= 0, wide * first * second, wide / first)
-    whole = np.rint(scaled)
+    whole = np.rint(scaled) + 0.0  # by way of an integer: there is no -0.0
     result = np.where(shift >= 0, whole / second / first, whole * first)
     result = np.where(np.isfinite(wide) & np.isfinite(scaled), result, wide).astype(value.dtype)
     return result if result.ndim else result[()]

@@ -94,8 +94,9 @@ def _without_result(items, op, at, operand):
         _IN_PLACE[op].at(items, at, operand)
         return
     if operand.dtype.kind == "f":
-        number = ~np.isnan(operand)
-        at, operand = at[number], operand[number]
+        # A NaN changes nothing, nor does a value equal to what is there (0.0 and -0.0 are).
+        matters = ~np.isnan(operand) & (operand != items[at])
+        at, operand = at[matters], operand[matters]
     _EXTREMES[op].at(items, at, operand)
 
 
@@ -146,6 +147,6 @@ def _step(op, old, operand, second):
         return _IN_PLACE[op](old, operand)
     if op in _EXTREMES:
         if old.dtype.kind == "f":
-            return np.where(np.isnan(operand), old, _EXTREMES[op](old, operand))
+            return np.where(np.isnan(operand) | (operand == old), old, _EXTREMES[op](old, operand))
         return _EXTREMES[op](old, operand)
     return _STEPS[op](old, operand, second)

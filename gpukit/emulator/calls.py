@@ -17,6 +17,7 @@ from numba import cuda
 from numba.cuda import fp16, libdevice, types
 from numba.cuda.core import ir
 from numba.cuda.types.ext_types import GridGroup
+from numba.cuda.ufuncs import ufunc_db
 from numba.cuda.utils import order_by_target_specificity
 from numba.cuda.vector_types import VectorType
 
@@ -157,6 +158,8 @@ def _complex(t, call):
 
 @entry(abs, fp16.habs)
 def _absolute(t, call):
+    if call.types[0] == types.int16:  # the device negates in a 32-bit register
+        return f"np.abs({t.value(call.arguments[0], call.result)})", call.result, False
     return f"np.abs({_values(t, call)[0]})", call.result, False
 
 
@@ -164,7 +167,9 @@ def _absolute(t, call):
 def _extreme(t, call):
     kind = "min" if call.key is min else "max"
     is_float = isinstance(unliteral(call.result), types.Float)
-    name = f"np.f{kind}" if is_float else f"np.{kind}imum"
+    name = f"f{kind}" if is_float else f"np.{kind}imum"
+    if call.result == types.float16:  # a comparison and a selection: a NaN on the left stays
+        name = f"half_{kind}"
     if len(call.arguments) == 1 and isinstance(call.types[0], types.BaseTuple):
         items = t.b.temporary(t.value(call.arguments[0]))
         values = [t.cast(f"{items}[{i}]", item, call.result) for i, item in enumerate(call.types[0].types)]
@@ -199,7 +204,9 @@ def call_signature(call):
 def _divmod(t, call):
     item = call.result.types[0]
     a, b = (t.b.temporary(t.value(v, item)) for v in call.arguments)
-    return f"({a} // {b}, {a} % {b})", call.result, False
+    if isinstance(item, types.Float):
+        return f"divmod_float({a}, {b})", call.result, False
+    return f"(floor_divide({a}, {b}), {a} % {b})", call.result, False
 
 
 @entry(len)
@@ -385,6 +392,8 @@ _KEEP_TYPES = ("np.isnan", "np.isinf", "np.isfinite", "popc", "brev", "clz", "ff
 @entry(*_UNARY, *_BINARY)
 def _math(t, call):
     name = _UNARY.get(call.key) or _BINARY[call.key]
+    if call.key is cuda.ffs and call.types[0].bitwidth < 32:
+        t.unsupported(f"cuda.ffs of {call.types[0]}, which numba-cuda cannot compile for a GPU,")
     if name in _KEEP_TYPES:
         values = _values(t, call)
     else:
@@ -407,7 +416,7 @@ def _math_pow(t, call):
             call.result,
             False,
         )
-    return "np.power({}, {})".format(*(t.value(a, call.result) for a in call.arguments)), call.result, False
+    return "power_float({}, {})".format(*(t.value(a, call.result) for a in call.arguments)), call.result, False
 
 
 @entry(cuda.fma, fp16.hfma)
@@ -428,15 +437,22 @@ def _selp(t, call):
 
 def _ufunc(t, call):
     """A NumPy ufunc on scalars: with the argument types that Numba chose."""
+    if call.key not in ufunc_db():
+        t.unsupported(
+            f"np.{call.key.__name__} of numbers, which numba-cuda cannot compile for a GPU (the math module or an operator can do it),"
+        )
     if not all(isinstance(at, types.Number | types.Boolean) for at in call.types):
         t.unsupported(f"np.{call.key.__name__} of arrays inside a kernel")
     # NumPy would compute with float16 what Numba computes with float32: the arguments get the type of the result first.
     to_float = isinstance(call.result, types.Float | types.Complex) and call.key is not np.ldexp
     values = [t.value(a, call.result) for a in call.arguments] if to_float else _values(t, call)
-    expression = f"np.{call.key.__name__}({', '.join(values)})"
+    name = call.key.__name__ if call.key in _SIGNED_ZEROS else f"np.{call.key.__name__}"
+    expression = f"{name}({', '.join(values)})"
     dtype = t.pools.dtype(dtype_of(call.result))
     return f"{expression}.astype({dtype})", call.result, False
 
+
+_SIGNED_ZEROS = (np.maximum, np.minimum, np.fmax, np.fmin)
 
 _HALF = {
     "hadd": "({} + {})",
@@ -445,13 +461,13 @@ _HALF = {
     "hdiv": "({} / {})",
     "hneg": "(-{})",
     "heq": "({} == {})",
-    "hne": "({} != {})",
+    "hne": "ordered_ne({}, {})",
     "hge": "({} >= {})",
     "hgt": "({} > {})",
     "hle": "({} <= {})",
     "hlt": "({} < {})",
-    "hmax": "np.fmax({}, {})",
-    "hmin": "np.fmin({}, {})",
+    "hmax": "fmax({}, {})",
+    "hmin": "fmin({}, {})",
     "hsin": "np.sin({})",
     "hcos": "np.cos({})",
     "hlog": "np.log({})",
@@ -497,12 +513,11 @@ _LIBDEVICE = {
             "cbrt",
         )
     },
-    **{
-        n: f"np.{n}"
-        for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "fmin", "fmax", "ldexp")
-    },
+    **{n: f"np.{n}" for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "ldexp")},
     **{a: f"np.arc{a[1:]}" for a in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")},
     "fabs": "np.abs",
+    "fmin": "fmin",
+    "fmax": "fmax",
     "pow": "np.power",
     "exp10": "(10 **{0})",
     "erf": "erf",

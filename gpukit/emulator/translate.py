@@ -511,9 +511,22 @@ class Translator:
         # for floats.
         operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
         a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
-        if function in _DIVISIONS and self.infer_options.get("debug"):
-            self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
+        if function in _DIVISIONS:
+            if self.infer_options.get("debug"):
+                self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
+            if function is not operator.truediv:
+                return self.whole_division(function, operands[1], a, b, result), result, False
         return f"({a} {_OPERATORS[function]} {b})", result, False
+
+    def whole_division(self, function, divisor, a, b, result):
+        """``//`` and ``%``: what differs from NumPy's operators is in `arithmetic`."""
+        floor = function is operator.floordiv
+        if isinstance(unliteral(result), types.Float):
+            return f"{'floor_divide_float' if floor else 'modulo_float'}({a}, {b})"
+        known = self.known(divisor)
+        if floor and (known is None or known.value == -1):
+            return f"floor_divide({a}, {b})"
+        return f"({a} {_OPERATORS[function]} {b})"
 
     def power(self, signature, operands):
         base_type, exponent_type = signature.args
@@ -531,7 +544,7 @@ class Translator:
             if result_dtype.kind in "iu":
                 return f"power_int({base}, {self.cast(exponent, exponent_type, result)})"
             return f"power_float_int({base}, {exponent})"
-        return f"np.power({base}, {self.value(operands[1], result)})"
+        return f"power_float({base}, {self.value(operands[1], result)})"
 
     def expr_unary(self, target, expr, type_):
         signature = self.frame.typed.calltypes[expr]
@@ -548,6 +561,8 @@ class Translator:
         if isinstance(argument, types.Boolean):
             if function is operator.invert:
                 return f"(~{value})", argument, False
+            value, argument = self.cast(value, argument, result), result
+        if function is operator.neg and argument == types.int16:  # the device negates in a 32-bit register
             value, argument = self.cast(value, argument, result), result
         sign = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]
         return f"({sign}{value})", argument, False
