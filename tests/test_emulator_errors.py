@@ -106,8 +106,10 @@ def test_jit_knows_its_options_and_signatures():
         out[0] = n + 0.5
 
     out = np.zeros(1, np.float32)
-    declared[1, 64](out, 7.9)  # the argument is converted to the declared int32
+    declared[1, 64](out, 7)
     assert out[0] == 7.5
+    with pytest.raises(TypeError, match="argument n is 7.9"):
+        declared[1, 64](out, 7.9)
     with pytest.raises(TypeError, match="array of float64; the kernel.s signature declares float32"):
         declared[1, 1](np.zeros(1), 7)
     with pytest.raises(LaunchError, match="launch_bounds"):

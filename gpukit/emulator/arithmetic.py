@@ -55,7 +55,7 @@ def power_int(base, exponent):
     """
     base, exponent = np.broadcast_arrays(base, exponent)
     dtype = base.dtype
-    left = np.abs(exponent) if exponent.dtype.kind == "i" else exponent.copy()
+    left = _unsigned(np.abs(exponent))  # the smallest integer has no positive counterpart: its bits are the magnitude
     result, square = np.ones(base.shape, dtype), base.copy()
     while (left != 0).any():
         result = np.where(left & left.dtype.type(1), result * square, result)
@@ -73,7 +73,7 @@ def power_int(base, exponent):
 def power_float_int(base, exponent):
     """A float to a variable integer power, by squaring in the float's type."""
     base, exponent = np.broadcast_arrays(base, exponent)
-    left = np.abs(exponent)
+    left = _unsigned(np.abs(exponent))
     result, square = np.ones(base.shape, base.dtype), base.copy()
     while (left != 0).any():
         result = np.where(left & left.dtype.type(1), result * square, result)
@@ -98,6 +98,16 @@ def power_constant(base, exponent):
     if base.dtype.kind == "f":
         return one / result
     return power_int(base, base.dtype.type(exponent))
+
+
+def compare_max(first, second):
+    """``max`` of floats as Python compares them: the first unless the second is greater."""
+    return select(second > first, second, first)
+
+
+def compare_min(first, second):
+    """``min`` of floats as Python compares them: the first unless the second is less."""
+    return select(second < first, second, first)
 
 
 def popc(value):
@@ -229,15 +239,6 @@ def maximum(a, b):
 def minimum(a, b):
     """As `fmin`, but NaN if either is."""
     return _with_signed_zero(np.minimum(a, b), a, b, lambda x: ~np.signbit(x))
-
-
-def half_max(a, b):
-    """``max(a, b)`` of halves: Numba compares and selects, so a NaN on the left stays."""
-    return select(b > a, b, a)
-
-
-def half_min(a, b):
-    return select(b < a, b, a)
 
 
 def ordered_ne(a, b):

@@ -16,6 +16,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda import fp16, libdevice, types
 from numba.cuda.core import ir
+from numba.cuda.np.numpy_support import ufunc_find_matching_loop
 from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.ufuncs import ufunc_db
 from numba.cuda.utils import order_by_target_specificity
@@ -102,7 +103,10 @@ def _overload(t, function_type, call):
 
 def _inline_overload(t, template, call):
     dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
-    arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, types_, strict=True)]
+    given = [*call.arguments, *(Known(at.value) for at in types_[len(call.arguments) :])]  # defaults come last
+    arguments = [
+        (a if isinstance(at, types.Omitted) else t.value(a, at), at) for a, at in zip(given, types_, strict=True)
+    ]
     result = t.b.variable()
     return_type = t.inline(dispatcher, tuple(types_), arguments, result)
     return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
@@ -167,9 +171,10 @@ def _absolute(t, call):
 def _extreme(t, call):
     kind = "min" if call.key is min else "max"
     is_float = isinstance(unliteral(call.result), types.Float)
-    name = f"f{kind}" if is_float else f"np.{kind}imum"
-    if call.result == types.float16:  # a comparison and a selection: a NaN on the left stays
-        name = f"half_{kind}"
+    # Only two floats of 32 or 64 bits become one instruction. Anything else Numba compares one by one: a NaN that comes
+    # first then stays.
+    by_instruction = len(call.types) == 2 and all(at in (types.float32, types.float64) for at in call.types)
+    name = f"f{kind}" if by_instruction else f"compare_{kind}" if is_float else f"np.{kind}imum"
     if len(call.arguments) == 1 and isinstance(call.types[0], types.BaseTuple):
         items = t.b.temporary(t.value(call.arguments[0]))
         values = [t.cast(f"{items}[{i}]", item, call.result) for i, item in enumerate(call.types[0].types)]
@@ -436,20 +441,19 @@ def _selp(t, call):
 
 
 def _ufunc(t, call):
-    """A NumPy ufunc on scalars: with the argument types that Numba chose."""
+    """A NumPy ufunc on scalars."""
+    name = call.key.__name__
     if call.key not in ufunc_db():
-        t.unsupported(
-            f"np.{call.key.__name__} of numbers, which numba-cuda cannot compile for a GPU (the math module or an operator can do it),"
-        )
-    if not all(isinstance(at, types.Number | types.Boolean) for at in call.types):
-        t.unsupported(f"np.{call.key.__name__} of arrays inside a kernel")
-    # NumPy would compute with float16 what Numba computes with float32: the arguments get the type of the result first.
-    to_float = isinstance(call.result, types.Float | types.Complex) and call.key is not np.ldexp
-    values = [t.value(a, call.result) for a in call.arguments] if to_float else _values(t, call)
-    name = call.key.__name__ if call.key in _SIGNED_ZEROS else f"np.{call.key.__name__}"
-    expression = f"{name}({', '.join(values)})"
-    dtype = t.pools.dtype(dtype_of(call.result))
-    return f"{expression}.astype({dtype})", call.result, False
+        what = f"np.{name} of numbers, which numba-cuda cannot compile for a GPU"
+        t.unsupported(f"{what} (the math module or an operator can do it),")
+    if not all(isinstance(at, types.Number | types.Boolean) for at in (*call.types, call.result)):
+        t.unsupported(f"np.{name} of arrays, or with several results,")
+    # NumPy may have a loop that Numba has not (float16 for small integers): the arguments get the types of Numba's
+    # loop.
+    loop = ufunc_find_matching_loop(call.key, tuple(unliteral(at) for at in call.types))
+    values = [t.value(a, at) for a, at in zip(call.arguments, loop.inputs, strict=True)]
+    function = name if call.key in _SIGNED_ZEROS else f"np.{name}"
+    return f"{function}({', '.join(values)}).astype({t.pools.dtype(dtype_of(call.result))})", call.result, False
 
 
 _SIGNED_ZEROS = (np.maximum, np.minimum, np.fmax, np.fmin)

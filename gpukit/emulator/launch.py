@@ -521,11 +521,15 @@ def _argument(value, type_, name, copy_back):
         return None
     if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
         with np.errstate(all="ignore"):
-            return _scalar(getattr(value, "value", value), dtype_of(type_))
+            return _scalar(getattr(value, "value", value), dtype_of(type_), name)
     raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")
 
 
-def _scalar(value, dtype):
+def _scalar(value, dtype, name):
+    integers = (int, np.integer, np.bool_)
+    allowed = integers if dtype.kind in "iu" else (*integers, float, complex, np.number)
+    if not isinstance(value, allowed) or (dtype.kind == "f" and isinstance(value, complex | np.complexfloating)):
+        raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {dtype}")
     if isinstance(value, int) and not isinstance(value, bool) and dtype.kind in "iu":
         bits = int(value) & ((1 << dtype.itemsize * 8) - 1)
         return np.array(bits, f"u{dtype.itemsize}").view(dtype)[()]
@@ -543,7 +547,9 @@ def _array_argument(value, name, hint, copy_back):
     array = from_host(value, name)
     if isinstance(hint, Out):
         array.allocation.bytes[:] = 0xFF
-    if not isinstance(hint, In) and value.flags.writeable:
+    if not value.flags.writeable:
+        return global_view(array.allocation, array.host, name, "const")
+    if not isinstance(hint, In):
 
         def write_back():
             value[...] = array.host

@@ -416,7 +416,11 @@ class Memory:
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
         places = [tuple(np.int64(e) for e in p) for p in product(*(range(extent) for extent in window.shape))]
         items = [value] * len(places)
-        if isinstance(value, View | Either):
+        if isinstance(value, tuple):
+            if len(value) != len(places):
+                self.batch.unsupported(site, f"{len(value)} values assigned to a slice of {len(places)} elements")
+            items = value
+        elif isinstance(value, View | Either):
             # All is read before anything is written: the two may overlap.
             items = [self._broadcast_item(value, place, window.dtype, mask, site) for place in places]
         for place, item in zip(places, items, strict=True):

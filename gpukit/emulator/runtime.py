@@ -278,7 +278,7 @@ class Batch:
         )
 
     def read_only(self, site, view):
-        self._stop("out-of-bounds", f"{view.name!r} is a constant array: a kernel cannot write to it", site)
+        self._stop("out-of-bounds", f"{view.name!r} is constant or read-only: a kernel cannot write to it", site)
 
     def barrier_divergence(self, held, alive):
         first = held[0]

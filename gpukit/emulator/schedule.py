@@ -59,6 +59,10 @@ class Scheduler:
         self._turns = 0
         self._snapshot = None
         self._yield_to = None
+        self._stuck = False
+        self._stuck_at = None
+        self._served = False
+        self._patience = TICK
 
     # -- control flow --------------------------------------------------------------------------------------------------
 
@@ -190,27 +194,48 @@ class Scheduler:
             self._turns += 1
             return TICK - 1  # look again after the next turn
         self._snapshot = None
-        if _same(before, snapshot):
-            self._yield_to = self._runnable_elsewhere(mask)
-            if self._yield_to is None:
-                self.batch.no_progress(site, mask, "went round without any change to its variables or to memory")
         turns = SOON if self.waiting else TICK
         self._turns += turns
+        self._patience -= turns
+        if _same(before, snapshot):
+            self._yield_to = self._runnable_elsewhere(mask, stuck=True)
+            if self._yield_to is None:
+                self.batch.no_progress(site, mask, "went round without any change to its variables or to memory")
+        elif self._patience < 0:
+            # It may count while it waits for another warp: now and then the others get a turn all the same.
+            self._patience = TICK
+            self._yield_to = self._runnable_elsewhere(mask, stuck=False)
         return TICK - turns
 
-    def _runnable_elsewhere(self, mask):
-        """The lanes of other warps than the running ones, if any of them can go on; else None."""
+    def _runnable_elsewhere(self, mask, stuck):
+        """The lanes of the warps to run next instead of the running ones, if any other can go on; else None.
+
+        ``stuck``: the running lanes cannot go on before memory changes. Warps that got stuck since it last did are no
+        way out, and every other one gets its turn before one gets a second.
+        """
         if not self.waiting:
             return None
-        others = ~self._warps_of(mask)
-        ready = any((lanes & others).any() for lanes in self.pending.values())
-        return others if ready or any((self._complete(held) & others).any() for held in self.held.values()) else None
+        mine = self._warps_of(mask)
+        if self._stuck_at != self.batch.epoch:
+            self._stuck, self._stuck_at = False, self.batch.epoch
+        if stuck:
+            self._stuck = self._stuck | mine
+        closed = mine | self._stuck
+        groups = (*self.pending.values(), *self.parked.values(), *map(self._complete, self.held.values()))
+        if not any((lanes & ~closed).any() for lanes in groups):
+            return None
+        self._served = self._served | mine
+        if not any((lanes & ~closed & ~self._served).any() for lanes in groups):
+            self._served = mine
+        return ~(closed | self._served)
 
     def _park(self):
-        """Hold back all warps that have a spinning lane until the others have got as far as they can."""
+        """Hold back all warps that have a spinning lane until the others, those parked before too, have got as far as
+        they can."""
         others, self._yield_to = self._yield_to, None
-        waiting, self.pending = self.pending, {}
-        for at, lanes in waiting.items():
+        waiting = [*self.pending.items(), *self.parked.items()]
+        self.pending, self.parked = {}, {}
+        for at, lanes in waiting:
             for group, part in ((self.pending, lanes & others), (self.parked, lanes & ~others)):
                 if part.any():
                     group[at] = part if at not in group else group[at] | part

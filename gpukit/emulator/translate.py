@@ -403,7 +403,7 @@ class Translator:
                 parts.append(self.pools.text(type_.literal_value))
             elif isinstance(type_, Dim3):
                 parts.append("({}, {}, {})".format(*(self.dim3(variable, axis) for axis in "xyz")))
-            elif isinstance(type_, types.Number | types.Boolean | types.BaseTuple):
+            elif isinstance(type_, types.Integer | types.Float | types.Boolean | types.BaseTuple):
                 parts.append(self.value(variable))
             else:
                 self.unsupported(f"printing a value of type {type_}")
@@ -469,6 +469,10 @@ class Translator:
         self.b.emit(expression, self.name_of(target), effect)
 
     def expr_null(self, target, expr, type_):
+        """A value that the thread never assigned: poison, as memory that was never written."""
+        if isinstance(type_, types.Number | types.Boolean):
+            dtype = dtype_of(type_)
+            return self.pools.scalar(np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0], dtype), type_, False
         return "None", type_, False
 
     def expr_cast(self, target, expr, type_):
@@ -766,7 +770,10 @@ class Translator:
         elif scalar:
             self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
         else:
-            as_type = None if isinstance(value_type, types.Array) else owner.dtype
+            if isinstance(value_type, types.BaseTuple):
+                as_type = types.UniTuple(owner.dtype, len(value_type))
+            else:
+                as_type = None if isinstance(value_type, types.Array) else owner.dtype
             self.b.emit(
                 f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True
             )
@@ -844,6 +851,9 @@ class Translator:
 
     def barrier(self, kind, members=None):
         """End the block in a barrier and go on in a new one."""
+        if self.recursive:
+            # The scheduler of the recursive call knows the lanes that made it only.
+            self.unsupported("a barrier or warp operation in a recursive function")
         after = self.b.new_block()
         self.b.end(Barrier(after, kind, members, self.site(op=kind)))
         self.b.current = after
