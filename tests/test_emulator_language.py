@@ -308,7 +308,7 @@ def test_array_attributes_reshape_and_view():
     def ask(a, out):
         out[0], out[1], out[2], out[3], out[4] = a.size, a.ndim, a.shape[1], a.strides[0], len(a)
         out[5] = a.reshape(6, 4)[5, 3]
-        out[6] = a.ravel()[7]
+        out[6] = a.reshape(24)[7]
         out[7] = a.view(np.int32)[0, 1]
         out[8] = a.itemsize
 

@@ -37,7 +37,7 @@ def float_to_int(value, dtype):
     result = np.where(inside, value, 0).astype(dtype)
     result = np.where(value >= top, dtype.type(limits.max), result)
     result = np.where(value < limits.min, dtype.type(limits.min), result)
-    if wide and dtype.itemsize >= 4:
+    if wide:
         lowest = np.array(1 << (dtype.itemsize * 8 - 1), f"u{dtype.itemsize}").view(dtype)
         result = np.where(np.isnan(value), lowest, result)
     return result if result.ndim else result[()]
@@ -223,22 +223,12 @@ def power_float(base, exponent):
 
 def fmax(a, b):
     """The greater of two floats; a number before a NaN, 0.0 before -0.0."""
-    return _with_signed_zero(np.fmax(a, b), a, b, np.signbit)
+    return _where_zeros(np.fmax(a, b), a, b, lambda: select(np.signbit(a), b, a))
 
 
 def fmin(a, b):
     """The smaller of two floats; a number before a NaN, -0.0 before 0.0."""
-    return _with_signed_zero(np.fmin(a, b), a, b, lambda x: ~np.signbit(x))
-
-
-def maximum(a, b):
-    """As `fmax`, but NaN if either is."""
-    return _with_signed_zero(np.maximum(a, b), a, b, np.signbit)
-
-
-def minimum(a, b):
-    """As `fmin`, but NaN if either is."""
-    return _with_signed_zero(np.minimum(a, b), a, b, lambda x: ~np.signbit(x))
+    return _where_zeros(np.fmin(a, b), a, b, lambda: select(np.signbit(a), a, b))
 
 
 def ordered_ne(a, b):
@@ -246,11 +236,20 @@ def ordered_ne(a, b):
     return (a < b) | (a > b)
 
 
-def _with_signed_zero(result, a, b, loses):
-    zeros = (a == 0) & (b == 0)
-    if a.dtype.kind != "f" or not np.any(zeros):
+def first_of_zeros(ufunc):
+    """np.maximum and its like as Numba writes them: of 0.0 and -0.0 the first argument."""
+    return lambda a, b: _where_zeros(ufunc(a, b), a, b, lambda: a)
+
+
+def _where_zeros(result, a, b, choose):
+    if a.dtype.kind != "f":
         return result
-    return select(zeros, select(loses(a), b, a), result)
+    zeros = (a == 0) & (b == 0)
+    return select(zeros, choose(), result) if np.any(zeros) else result
+
+
+maximum, minimum = first_of_zeros(np.maximum), first_of_zeros(np.minimum)
+numpy_fmax, numpy_fmin = first_of_zeros(np.fmax), first_of_zeros(np.fmin)
 
 
 def by_element(function):

@@ -452,11 +452,11 @@ def _ufunc(t, call):
     # loop.
     loop = ufunc_find_matching_loop(call.key, tuple(unliteral(at) for at in call.types))
     values = [t.value(a, at) for a, at in zip(call.arguments, loop.inputs, strict=True)]
-    function = name if call.key in _SIGNED_ZEROS else f"np.{name}"
+    function = _SIGNED_ZEROS.get(call.key, f"np.{name}")
     return f"{function}({', '.join(values)}).astype({t.pools.dtype(dtype_of(call.result))})", call.result, False
 
 
-_SIGNED_ZEROS = (np.maximum, np.minimum, np.fmax, np.fmin)
+_SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}
 
 _HALF = {
     "hadd": "({} + {})",
@@ -876,6 +876,8 @@ def method(t, target, owner, function_type, arguments, signature, type_):
         )
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
+    if isinstance(this, types.Array) and name in ("ravel", "flatten", "copy"):
+        t.unsupported(f"the array method {name}, which allocates and which numba-cuda cannot compile for a GPU,")
     if hasattr(function_type.template, "_get_impl"):
         call = Call([owner, *arguments], (this, *signature.args), signature.return_type, key, None)
         return _inline_overload(t, function_type.template, call)
@@ -884,7 +886,7 @@ def method(t, target, owner, function_type, arguments, signature, type_):
     return t.unsupported(f"the method {name} of {this}")
 
 
-_ARRAY_METHODS = ("view", "ravel", "flatten", "reshape", "transpose", "item")
+_ARRAY_METHODS = ("view", "reshape", "transpose", "item")
 
 
 def _array_method(t, owner, this, name, arguments, signature):
@@ -892,8 +894,8 @@ def _array_method(t, owner, this, name, arguments, signature):
     if name == "view":
         dtype = t.pools.dtype(dtype_of(signature.return_type.dtype))
         return f"M.retyped({view}, {dtype}, {t.site()})", signature.return_type, False
-    if name in ("ravel", "flatten", "reshape"):
-        shape = _new_shape(t, arguments, name)
+    if name == "reshape":
+        shape = _new_shape(t, arguments)
         reshape = t.pools.add("reshape", _reshape, ("function", _reshape))
         return f"{reshape}(K, {view}, {shape}, {t.site()})", signature.return_type, False
     if name == "transpose" and not arguments:
@@ -912,9 +914,7 @@ def _array_method(t, owner, this, name, arguments, signature):
     return t.unsupported(f"the array method {name}")
 
 
-def _new_shape(t, arguments, name):
-    if name != "reshape":
-        return "(np.int64(-1),)"
+def _new_shape(t, arguments):
     if len(arguments) == 1 and isinstance(t.type_of(arguments[0]), types.BaseTuple):
         return t.value(arguments[0])
     return "(" + "".join(f"{t.value(a, types.int64)}, " for a in arguments) + ")"

@@ -18,7 +18,6 @@ from itertools import product
 
 import numpy as np
 
-from .arithmetic import float_to_int
 from .errors import UnsupportedError
 
 INT64 = np.dtype(np.int64)
@@ -407,33 +406,16 @@ class Memory:
         return view.with_window(base, tuple(shape), tuple(strides))
 
     def assign_slice(self, view, index, value, mask, site):
-        """``array[i, 2:5] = value``.
-
-        A scalar or an array of the same shape, element by element as the device does it.
-        """
+        """``array[i, 2:5] = value``: a number for every element, or a tuple of one for each."""
         window = self.window(view, index, mask, site)
         if not all(isinstance(extent, int) for extent in window.shape):
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
         places = [tuple(np.int64(e) for e in p) for p in product(*(range(extent) for extent in window.shape))]
-        items = [value] * len(places)
-        if isinstance(value, tuple):
-            if len(value) != len(places):
-                self.batch.unsupported(site, f"{len(value)} values assigned to a slice of {len(places)} elements")
-            items = value
-        elif isinstance(value, View | Either):
-            # All is read before anything is written: the two may overlap.
-            items = [self._broadcast_item(value, place, window.dtype, mask, site) for place in places]
+        items = value if isinstance(value, tuple) else [value] * len(places)
+        if len(items) != len(places):
+            self.batch.unsupported(site, f"{len(items)} values assigned to a slice of {len(places)} elements")
         for place, item in zip(places, items, strict=True):
             self.store(window, place, item, mask, site)
-
-    def _broadcast_item(self, source, place, dtype, mask, site):
-        """The element of an array that stands at ``place`` when the array is broadcast there, as ``dtype``."""
-        tail = place[len(place) - len(source.shape) :]
-        index = tuple(
-            np.int64(0) if isinstance(n, int) and n == 1 else e for e, n in zip(tail, source.shape, strict=True)
-        )
-        item = self.load(source, index, mask, site)
-        return float_to_int(item, dtype) if item.dtype.kind == "f" and dtype.kind in "iu" else item
 
     def retyped(self, view, dtype, site):
         """``array.view(dtype)``: the same bytes as elements of another type."""

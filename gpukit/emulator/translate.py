@@ -770,10 +770,12 @@ class Translator:
         elif scalar:
             self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
         else:
-            if isinstance(value_type, types.BaseTuple):
-                as_type = types.UniTuple(owner.dtype, len(value_type))
-            else:
-                as_type = None if isinstance(value_type, types.Array) else owner.dtype
+            if isinstance(value_type, types.Array):
+                self.unsupported(
+                    "an array assigned to a slice, which allocates and which numba-cuda cannot compile for a GPU,"
+                )
+            tuple_ = isinstance(value_type, types.BaseTuple)
+            as_type = types.UniTuple(owner.dtype, len(value_type)) if tuple_ else owner.dtype
             self.b.emit(
                 f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True
             )

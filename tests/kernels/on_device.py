@@ -946,7 +946,7 @@ def array_views(a, c, o):
     o[3, y, x] = c[::-1, x][y] + c[3:9, 2:][y % 6, x % 18]
     o[4, y, x] = a.shape[0] * 100 + a.shape[1] + a.ndim + len(c) + c.size
     o[5, y, x] = a.strides[0] + c.strides[0] * 1000 + a.itemsize + a.nbytes
-    o[6, y, x] = a.ravel()[x + y] + a.reshape(20, 12)[x, y]
+    o[6, y, x] = a.reshape(240)[x + y] + a.reshape(20, 12)[x, y]
     o[7, y, x] = a[1:][y][2:][x % 3]
     o[8, y, x] = a[y, ::-1][x] + a[..., 3][y]
     total = 0.0
@@ -1147,7 +1147,7 @@ def ranges(out):
         steps += 100
     out[i, 1] = steps
     out[i, 2] = len(range(3, i, 4))
-    for k in range(0, 10, i % 2):
+    for k in range(0, 10, i % 2 + 1):
         total += k
         if k > 20:
             break
