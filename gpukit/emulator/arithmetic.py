@@ -20,12 +20,12 @@ def select(condition, if_true, if_false):
 def float_to_int(value, dtype):
     """A float to an integer as the device's cvt does it: truncated towards zero, saturated at the ends of the type.
 
-    Types of 8 bits are converted to 16 bits first and then wrap. A half is rounded to the nearest integer, for Numba
-    converts it with CUDA's ``__half2int_rn``. NaN gives 0, but the most negative bit pattern where 64 bits are
-    involved.
+    Types of 8 bits are converted to 16 bits first and then wrap. A half saturates at 8 bits, and is rounded to the
+    nearest integer, for Numba converts it with CUDA's ``__half2int_rn``. NaN gives 0, but the most negative bit pattern
+    where 64 bits are involved.
     """
     dtype = np.dtype(dtype)
-    if dtype.itemsize == 1:
+    if dtype.itemsize == 1 and value.dtype != np.float16:
         return float_to_int(value, f"{dtype.kind}2").astype(dtype)
     value = np.asarray(value)
     wide = 8 in (value.dtype.itemsize, dtype.itemsize)
