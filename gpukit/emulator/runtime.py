@@ -269,12 +269,12 @@ class Batch:
         others = f", the first of {count:,} such threads" if count > 1 else ""
         self._stop(
             "out-of-bounds",
-            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}: "
-            f"block {block}, thread {thread}{others}. Guard the access, or launch no more threads than there are "
-            "elements",
+            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}\n"
+            f"  block {block}, thread {thread}{others}",
             site,
             block,
             thread,
+            "Guard the access, or launch no more threads than there are elements.",
         )
 
     def read_only(self, site, view):
@@ -292,24 +292,23 @@ class Batch:
             detail = "other threads that it waits for never get there"
         self._stop(
             "barrier-divergence",
-            f"thread {thread} of block {block} waits in {name} at line {line}, {detail}: on a GPU this hangs or goes "
-            "wrong. "
-            "Move the barrier out of the branch, so that every thread of the block reaches the same one",
+            f"a thread waits in {name} at line {line}, {detail}\n  block {block}, thread {thread}",
             first.site,
             block,
             thread,
+            "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
         )
 
     def no_progress(self, site, mask, what):
         block, thread, _ = self.place(True if mask is None else mask)
         self._stop(
             "no-progress",
-            f"the loop {what} (first in block {block}, thread {thread}). It is endless, or it waits for a thread "
-            "that cannot run: one of its own warp, or of a "
-            "block that has not started. gpukit.emulator.set_loop_limit() raises the limit",
+            f"a loop {what}\n  block {block}, thread {thread}",
             site,
             block,
             thread,
+            "It is endless, or it waits for a thread that cannot run: one of its own warp, or of a block that has not\n"
+            "started. gpukit.emulator.set_loop_limit() raises the limit.",
         )
 
     def raised(self, site, mask, exception):
@@ -339,11 +338,10 @@ class Batch:
         code = linecache.getline(place.filename, place.line).strip()
         return f"\n  {_shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
 
-    def _stop(self, kind, message, site, block=None, thread=None):
+    def _stop(self, kind, message, site, block=None, thread=None, advice=""):
         place = self.launch.program.sites[site]
-        raise KernelError(
-            message + self._where(site), kind=kind, line=place.line, filename=place.filename, block=block, thread=thread
-        )
+        text = message + self._where(site) + (f"\n{advice}" if advice else "")
+        raise KernelError(text, kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
 
 
 def _shown(filename):
