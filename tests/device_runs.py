@@ -1,7 +1,7 @@
 """Runs kernels on the GPU and in the emulator, in child processes, and compares what they wrote.
 
-A kernel that breaks the CUDA context ends its child only. A case is named ``random:<seed>`` (`random_kernels.generate`) or
-``table:<name>`` (`kernels.on_device`).
+A kernel that breaks the CUDA context ends its child only. A case is named ``random:<seed>``, for
+`random_kernels.generate`, or ``table:<name>``, for `kernels.on_device`.
 """
 
 import collections
@@ -24,7 +24,7 @@ CASES_PER_CHILD = 150
 
 
 def load(case):
-    """The kernel that a name stands for: an object with ``run(module)``, ``differences(found, expected)`` and ``source``."""
+    """The kernel that a name stands for: it has ``run(module)``, ``differences(found, expected)`` and ``source``."""
     kind, _, name = case.partition(":")
     if kind == "random":
         import random_kernels
@@ -35,14 +35,22 @@ def load(case):
     return on_device.CASES[name]
 
 
+def table():
+    """Names of the written kernels."""
+    from kernels import on_device
+
+    return [f"table:{name}" for name in on_device.CASES]
+
+
 def judge(case, reference):
     """Run a case on ``reference`` (numba.cuda, or None to run the emulator alone) and in the emulator.
 
     Returns
     -------
     dict
-        ``status``: "same", "both refuse", "different", "emulator fails", "device fails" or "generator fails"; ``detail``: text;
-        ``differences``: [array, index, emulator's, device's] of the first few; ``fatal``: True if this process must end.
+        ``status``: "same", "both refuse", "different", "emulator fails", "device fails" or "generator fails";
+        ``detail``: text; ``differences``: [array, index, emulator's, device's, more] of the first few;
+        ``fatal``: True if this process must end.
     """
     from gpukit.emulator import cuda as emulated
 
