@@ -7,6 +7,7 @@ conversions), and floats where an error bound holds. A float that is exact has e
 import functools
 import math
 import operator
+import re
 from dataclasses import dataclass, replace
 
 from numba import cuda
@@ -23,6 +24,8 @@ LARGEST = {types.float32: 1e6, types.float64: 1e9}
 MANTISSA = {types.float32: 24, types.float64: 53}
 #: Error of a mathematical function beyond that of its argument, in units of half a last place of its largest value.
 FUNCTION_ERROR = 8
+#: An expression of nothing but literals.
+LITERALS = re.compile(r"(0x[0-9a-f]+|[^a-z])*")
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,6 @@ class Value:
     @property
     def exact(self):
         return self.error == 0.0
-
-    @property
-    def constant(self):
-        return self.low == self.high
 
     def named(self, text):
         return replace(self, text=text)
@@ -218,8 +217,8 @@ def integer_binary(name, a, b):
     text = f"({a.text} {name} {b.text})"
     if type_ is None or type_ == types.boolean:
         return type_ and boolean(text)
-    if a.constant and b.constant and name in ("*", "<<"):
-        return None  # Numba folds constants, and refuses those that do not fit
+    if name in ("*", "<<") and LITERALS.fullmatch(text):
+        return None  # Python folds literals, and Numba refuses those that do not fit
     if name in ("<<", ">>"):
         return shifted(name, text, type_, a, b)
     a, b = converted(a, type_), converted(b, type_)

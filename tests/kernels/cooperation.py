@@ -231,12 +231,10 @@ class Cooperation:
         w.env[name] = integer(name, types.int64, 0, count)
         self.before = types_of(w.env)
         w.loops.append(count)
-        w.may_leave = False  # the barriers would miss a thread that leaves
         for _ in range(w.number(1, 2)):
             self.step(body, depth - 1)
         self.code()
         self.flush(body)
-        w.may_leave = True
         w.loops.pop()
         w.leave(entered)
         self.before = types_of(w.env)

@@ -9,6 +9,7 @@ from kernels.bounds import (
     FLOATS,
     INTEGERS,
     LARGEST,
+    LITERALS,
     SMOOTH,
     STEPS,
     Value,
@@ -254,7 +255,7 @@ class Expressions:
 
     def _integer_power(self, depth):
         base = self.integer(depth)
-        if base.constant:
+        if LITERALS.fullmatch(base.text):
             return None
         exponent = self.number(0, 5)
         shown, type_ = exponent, types.IntegerLiteral(exponent)

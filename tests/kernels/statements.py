@@ -44,8 +44,10 @@ class Statements(Expressions):
         {name: Sum} of the float variables that the loops add to; they cannot be read there.
     budget : int
         Statements still to write.
-    may_return, may_leave : bool
-        Whether a thread may return early, or leave a loop.
+    own_loops : int
+        How many of these loops a thread may leave by itself.
+    may_return : bool
+        Whether a thread may return early.
     """
 
     def __init__(self, random, case):
@@ -54,7 +56,7 @@ class Statements(Expressions):
         self.counter = 0
         self.loops, self.assignable, self.sums = [], None, {}
         self.budget = 0
-        self.may_return, self.may_leave = False, True
+        self.own_loops, self.may_return = 0, False
         self.functions = []
         self.atomic_targets = {}
         self.locals = []
@@ -106,7 +108,7 @@ class Statements(Expressions):
             (self.view, 4),
             (lambda: self.branch(depth - 1), 16 if deeper else 0),
             (lambda: self.loop(depth - 1), 12 if deeper else 0),
-            (self.leave_loop, 5 if self.loops and self.may_leave else 0),
+            (self.leave_loop, 5 if self.own_loops else 0),
             (self.early_return, 2 if self.may_return else 0),
         ]
         return self.by_weight(rules)() is not False
@@ -214,7 +216,9 @@ class Statements(Expressions):
         kind = self.pick("range", "range", "while", "forever", "array", "pairs")
         self.loops.append(getattr(self, f"_{kind}_head")())
         inner = set(self.env)
+        self.own_loops += 1
         self.block(self.number(1, 4), depth)
+        self.own_loops -= 1
         self.loops.pop()
         if kind in ("range", "while") and self.chance(20):
             self.env = {n: v for n, v in self.env.items() if n in inner and n in entered.env}
