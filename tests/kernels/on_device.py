@@ -438,12 +438,10 @@ _BINARY = {
 }  # fmt: skip
 _UFUNCS = (
     "absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt ceil copysign cos cosh deg2rad degrees "
-    "divide exp exp2 expm1 fabs floor floor_divide fmax fmin fmod hypot isfinite isinf isnan log log10 log1p log2 logaddexp logaddexp2 "
-    "logical_and "
-    "logical_not logical_or logical_xor maximum minimum mod multiply negative nextafter not_equal positive power "
-    "rad2deg radians reciprocal "
-    "remainder rint sign signbit sin sinh spacing sqrt square subtract tan tanh true_divide trunc add equal "
-    "greater less conjugate float_power"
+    "divide exp exp2 expm1 fabs floor floor_divide fmax fmin fmod hypot isfinite isinf isnan log log10 log1p log2 "
+    "logaddexp logaddexp2 logical_and logical_not logical_or logical_xor maximum minimum mod multiply negative "
+    "nextafter not_equal positive power rad2deg radians reciprocal remainder rint sign signbit sin sinh spacing "
+    "sqrt square subtract tan tanh true_divide trunc add equal greater less conjugate float_power"
 ).split()
 _INTEGER_UFUNCS = "bitwise_and bitwise_or bitwise_xor gcd invert lcm left_shift right_shift".split()
 
