@@ -258,8 +258,8 @@ class Expressions:
         if LITERALS.fullmatch(base.text):
             return None
         exponent = self.number(0, 5)
-        if exponent in (2, 4):
-            # The GPU's compiler takes an even power for non-negative, also where it overflows.
+        if exponent >= 2:
+            # Numba marks signed arithmetic "no signed wrap": what overflows is undefined on a GPU, and powers soon do.
             base = integer(f"(np.int64({base.text}) % 97)", types.int64, 0, 96)
         shown, type_ = exponent, types.IntegerLiteral(exponent)
         if self.chance(40):
