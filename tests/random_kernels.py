@@ -1,9 +1,9 @@
 """Randomly written CUDA kernels, as Python source, with the error that their floating point may have.
 
 ``generate(random)`` writes one, from a seed or from hypothesis, which then shrinks it. A kernel has no data race and no
-undefined behaviour, so two machines that run it must agree: on every bit of integers, and on floats within the error
-bound that the writer carries along with each expression (a device may fuse a*b+c). A float that is not exact feeds no
-branch, no index and no integer.
+undefined behaviour (no signed integer overflows), so two machines that run it must agree: on every bit of integers, and
+on floats within the error bound that the writer carries along with each expression (a device may fuse a*b+c). A float
+that is not exact feeds no branch, no index and no integer.
 
 Run as a script on a GPU machine, this file compares the GPU with the emulator in bulk; ``--help`` lists the options.
 """
@@ -12,9 +12,10 @@ import argparse
 import math
 import random as python_random
 import sys
+from itertools import product
 
 import device_runs
-from kernels.bounds import Value, integer
+from kernels.bounds import Value, cast, integer
 from kernels.cases import Case, Code
 from kernels.cooperation import Cooperation, types_of
 from kernels.statements import Statements
@@ -59,7 +60,10 @@ def start(random, name):
 
 
 def save_all(writer):
-    """Store what the variables hold at the end."""
+    """Store what the variables and local arrays hold at the end."""
+    for name, type_, shape in writer.locals:
+        for at in product(*(range(n) for n in shape)):
+            writer.save(writer.local_element(name, type_, ", ".join(map(str, at))))
     for name in [n for n in writer.env if n.startswith("v")]:
         writer.save(writer.env[name])
 
@@ -75,6 +79,8 @@ def independent(random, name):
     writer.may_return = writer.chance(30)
     writer.budget = writer.number(6, 26)
     before = types_of(writer.env)
+    for _ in range(writer.pick(0, 0, 1, 2)):
+        writer.local_array()
     while writer.budget > 0:
         writer.statement(3)
     if writer.chance(20):
@@ -87,11 +93,11 @@ def independent(random, name):
 def grid_stride_loop(writer):
     """Every element of an array of another size than the grid gets written."""
     case = writer.case
-    data = writer.contents((writer.number(1, 300),), types.int64)
+    data = writer.contents((writer.number(1, 300),), types.int32)
     array = writer.add_argument("q", data, written=True)
     size = math.prod(case.block) * math.prod(case.grid)
     writer.write(f"for j in range(i, {array.name}.size, {size}):")
-    writer.write(f"    {array.name}[j] {writer.pick('=', '+=')} {writer.integer(2).text} + j")
+    writer.write(f"    {array.name}[j] {writer.pick('=', '+=')} {cast(writer.integer(2), types.int32).text} + j")
 
 
 def cooperative(random, name):

@@ -229,10 +229,20 @@ def integer_binary(name, a, b):
         return integer(text, type_, *quotient_range(name, a, b))
     if name in "&|^":
         return integer(text, type_, *bit_range(name, a, b))
-    if name == "*":
-        return integer(text, type_, *product_range(a, b))
-    ends = (a.low + b.low, a.high + b.high) if name == "+" else (a.low - b.high, a.high - b.low)
-    return integer(text, type_, *ends)
+    ends = {
+        "+": (a.low + b.low, a.high + b.high),
+        "-": (a.low - b.high, a.high - b.low),
+        "*": product_range(a, b),
+    }[name]
+    # Numba tells the compiler that signed arithmetic does not overflow: where it does, the result is not defined.
+    overflows = type_.signed and not type_.minval <= ends[0] <= ends[1] <= type_.maxval
+    return None if overflows else integer(text, type_, *ends)
+
+
+def contained(name, a, b):
+    """``a name b``, with the operands cut to 32 bits if it could overflow."""
+    cut = (cast(v, types.int32) if isinstance(v.type, types.Integer) else v for v in (a, b))
+    return integer_binary(name, a, b) or integer_binary(name, *cut)
 
 
 def shifted(name, text, type_, a, b):

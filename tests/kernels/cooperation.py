@@ -117,7 +117,7 @@ class Cooperation:
         w = self.w
         type_, k, turns = w.pick(*INTEGERS), w.fresh("k"), (self.threads - 1).bit_length()
         name = self.shared(type_, self.threads)
-        sign = w.pick("+", "^", "|", "*")
+        sign = w.pick("^", "|", *([] if type_ == types.int64 else ["+", "*"]))  # which must not overflow
         w.write(f"{name}[t] = {w.typed(type_, 2).text}")
         self.barrier(nodes)
         body, old = [], w.fresh("x")

@@ -9,13 +9,13 @@ from kernels.bounds import (
     FLOATS,
     INTEGERS,
     LARGEST,
-    LITERALS,
     SMOOTH,
     STEPS,
     Value,
     as_int64,
     boolean,
     cast,
+    contained,
     converted,
     either,
     float_binary,
@@ -213,7 +213,7 @@ class Expressions:
 
     def _arithmetic(self, depth):
         sign = self.pick("+", "-", "*", "+", "-", "&", "|", "^")
-        return integer_binary(sign, self._operand(depth), self._operand(depth))
+        return contained(sign, self._operand(depth), self._operand(depth))
 
     def _division(self, depth):
         divisor = self.integer(depth) if self.chance(60) else self.integer_literal()
@@ -235,13 +235,12 @@ class Expressions:
         sign, function = self.pick(("-", operator.neg), ("~", operator.invert), ("+", operator.pos), ("abs", abs))
         value = self.integer(depth)
         type_ = result_type(function, value, kind=types.Integer)
-        if type_ is None:
+        if type_ is None or (value.type.signed and value.low == value.type.minval and sign in ("-", "abs")):
             return None
         text = f"abs({value.text})" if sign == "abs" else f"({sign}{value.text})"
         value = converted(value, type_)
         if sign == "abs":
-            fits = not type_.signed or value.low > type_.minval
-            return integer(text, type_, 0, value.size) if fits else None
+            return integer(text, type_, 0, value.size)
         ends = {"-": (-value.high, -value.low), "~": (~value.high, ~value.low), "+": (value.low, value.high)}
         return integer(text, type_, *ends[sign])
 
@@ -254,15 +253,11 @@ class Expressions:
         return integer(f"cuda.{function.__name__}({value.text})", type_, *ends)
 
     def _integer_power(self, depth):
-        base = self.integer(depth)
-        if LITERALS.fullmatch(base.text):
-            return None
-        exponent = self.number(0, 5)
-        if exponent >= 2:
-            # Numba marks signed arithmetic "no signed wrap": what overflows is undefined on a GPU, and powers soon do.
-            base = integer(f"(np.int64({base.text}) % 97)", types.int64, 0, 96)
-        shown, type_ = exponent, types.IntegerLiteral(exponent)
-        if self.chance(40):
+        base = modulo(self.integer(depth), 97)  # powers of larger numbers overflow
+        if self.chance(60):
+            exponent = self.number(0, 7)
+            shown, type_ = exponent, types.IntegerLiteral(exponent)
+        else:
             variable = integer_binary("&", self.integer(0), literal(7))
             if variable is None:
                 return None

@@ -10,6 +10,7 @@ from kernels.bounds import (
     Sum,
     Value,
     cast,
+    contained,
     converted,
     integer,
     integer_binary,
@@ -102,13 +103,13 @@ class Statements(Expressions):
             (self.atomic, 6),
             (self.unpack, 6),
             (self.local_array, 4),
-            (self.use_local, 6 if self.locals else 0),
+            (self.use_local, 14 if self.locals else 0),
             (self.call, 5),
             (self.add_up, 16 if self.sums else 0),
             (self.view, 4),
             (lambda: self.branch(depth - 1), 16 if deeper else 0),
             (lambda: self.loop(depth - 1), 12 if deeper else 0),
-            (self.leave_loop, 5 if self.own_loops else 0),
+            (self.leave_loop, 8 if self.own_loops else 0),
             (self.early_return, 2 if self.may_return else 0),
         ]
         return self.by_weight(rules)() is not False
@@ -147,7 +148,7 @@ class Statements(Expressions):
             return
         value = None
         if isinstance(old.type, types.Integer) and self.chance(60):
-            value = integer_binary(self.pick("+", "-", "*", "^"), old, self.integer(2))
+            value = contained(self.pick("+", "-", "*", "^"), old, self.integer(2))
         value = value or self.typed(old.type, 2)
         self.write(f"{name} = {value.text if value.type == old.type else cast(value, old.type).text}")
         self.env[name] = integer(name, old.type)
@@ -346,12 +347,18 @@ class Statements(Expressions):
         return f"{array.name}[i{f', {self.number(0, array.data.shape[1] - 1)}' if array.data.ndim == 2 else ''}]"
 
     def store(self):
-        if self.chance(20):
-            type_ = self.pick(*INTEGERS)
-            target = self.own_element(self.output(type_))
-            self.write(f"{target} {self.pick('+', '-', '*', '^')}= {self.integer(2).text}")
-        else:
+        if self.chance(80):
             self.save(self.value(3))
+            return
+        type_ = self.pick(*INTEGERS)
+        self.change(self.own_element(self.output(type_)), type_)
+
+    def change(self, element, type_):
+        """``element op= value``, where that does not overflow."""
+        sign, value = self.pick("+", "-", "*", "^"), self.integer(2)
+        if integer_binary(sign, integer(element, type_), value) is None:
+            sign = "^"
+        self.write(f"{element} {sign}= {value.text}")
 
     def save(self, value):
         """Store a value to an output of its type, or of another that it converts to."""
@@ -412,14 +419,19 @@ class Statements(Expressions):
 
     def use_local(self):
         name, type_, shape = self.pick(*self.locals)
-        text = f"{name}[{', '.join(self.position(n) for n in shape)}]"
-        is_float = isinstance(type_, types.Float)
-        if self.chance(50):
-            self.bind(Value(text, type_, -16, 16, 0.0, -2) if is_float else integer(text, type_))
+        where = ", ".join(self.position(n) for n in shape)
+        if self.chance(40):
+            self.bind(self.local_element(name, type_, where))
             return
-        value = self.element(type_, exact=True) if is_float else self.integer(2)
-        sign = self.pick("+=", "^=", "=") if isinstance(type_, types.Integer) else "="
-        self.write(f"{text} {sign} {value.text}")
+        if isinstance(type_, types.Integer) and self.chance(50):
+            self.change(f"{name}[{where}]", type_)
+            return
+        value = self.element(type_, exact=True) if isinstance(type_, types.Float) else self.integer(2)
+        self.write(f"{name}[{where}] = {value.text}")
+
+    def local_element(self, name, type_, where):
+        text = f"{name}[{where}]"
+        return Value(text, type_, -16, 16, 0.0, -2) if isinstance(type_, types.Float) else integer(text, type_)
 
     def view(self):
         """Part of an input, read at one place."""
