@@ -9,7 +9,9 @@ import importlib
 __version__ = "0.1.0"
 
 _FROM_BACKEND = ("cuda", "on_gpu")
-_MODULES = ("backend", "benchmarks", "device", "doctor", "emulator", "indexing", "plot", "show", "timing")
+#: What ``%load_ext gpukit`` and ``%unload_ext gpukit`` call.
+_FROM_RUN = ("load_ipython_extension", "unload_ipython_extension")
+_MODULES = ("backend", "benchmarks", "device", "doctor", "emulator", "indexing", "plot", "run", "show", "timing")
 
 __all__ = [*_FROM_BACKEND, *_MODULES]
 
@@ -17,6 +19,8 @@ __all__ = [*_FROM_BACKEND, *_MODULES]
 def __getattr__(name):
     if name in _FROM_BACKEND:
         return getattr(importlib.import_module("gpukit.backend"), name)
+    if name in _FROM_RUN:
+        return getattr(importlib.import_module("gpukit.run"), name)
     if name in _MODULES:
         return importlib.import_module(f"gpukit.{name}")
     raise AttributeError(f"module 'gpukit' has no attribute {name!r}")

@@ -19,6 +19,13 @@ def main(argv=None):
     bench = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.", add_help=False)
     bench.set_defaults(run=_bench)
 
+    text = "run a script that uses numba.cuda on the emulator: gpukit run [--trace] script.py [args]"
+    commands.add_parser("run", help=text, add_help=False)
+
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["run"]:
+        # What follows the script's name belongs to the script, also what looks like an option of this command.
+        return _run(argv[1:])
     arguments, rest = parser.parse_known_args(argv)
     return arguments.run(parser, rest)
 
@@ -38,6 +45,12 @@ def _bench(parser, rest):
     from gpukit import benchmarks
 
     return benchmarks.main(rest)
+
+
+def _run(rest):
+    from gpukit import run
+
+    return run.main(rest)
 
 
 if __name__ == "__main__":
