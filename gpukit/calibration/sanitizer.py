@@ -112,7 +112,7 @@ def _blocks(text):
             continue
         content = PREFIX.sub("", line, count=1).strip()
         found = _headline(content)
-        if found or not content or "SUMMARY" in content:
+        if found or not content or "SUMMARY" in content or content == "COMPUTE-SANITIZER":
             if kind:
                 yield kind, block
             kind, block = found, []
