@@ -1,0 +1,173 @@
+"""What plain ``numba.cuda`` lacks, for use in kernels: several neighbouring elements in one access.
+
+Everything in gpukit that is not plain ``numba.cuda`` is in this module.
+"""
+
+import inspect
+
+from llvmlite import ir
+from numba.cuda import cgutils, cudadecl, cudaimpl, types
+from numba.cuda.api_util import normalize_indices
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.typing import signature
+from numba.cuda.typing.templates import AbstractTemplate
+
+from gpukit.emulator import calls
+
+#: Bytes of one access that the hardware knows.
+WIDTHS = (2, 4, 8, 16)
+
+
+def _of_a_kernel(name):
+    raise TypeError(f"{name} is for kernels and device functions: call it from a function under cuda.jit")
+
+
+def load2(array, index):
+    """Load two neighbouring elements in one access; for kernels and device functions.
+
+    Parameters
+    ----------
+    array : C-contiguous array
+        Of integers or floats of up to 8 bytes, in any memory.
+    index : int, or tuple of int
+        Of the first element. Its address must be a multiple of the access's width, twice the size of an element: the
+        GPU stops with a misaligned address otherwise. The two elements must lie in the array.
+
+    Returns
+    -------
+    tuple of 2
+        The elements, of the array's dtype.
+
+    Raises
+    ------
+    numba.cuda.core.errors.TypingError
+        When the kernel is compiled: the array or the index is none of the above.
+    """
+    _of_a_kernel("load2")
+
+
+def load4(array, index):
+    """Load four neighbouring elements in one access: `load2` of twice as many, of up to 4 bytes each.
+
+    For float32 that is 128 bits, the widest access there is: a quarter of the instructions of four plain loads.
+    """
+    _of_a_kernel("load4")
+
+
+def store2(array, index, a, b):
+    """Store two neighbouring elements in one access; ``array`` and ``index`` as for `load2`.
+
+    The values are converted to the array's dtype.
+    """
+    _of_a_kernel("store2")
+
+
+def store4(array, index, a, b, c, d):
+    """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each."""
+    _of_a_kernel("store4")
+
+
+# -- types: the same on a GPU and on the emulator ----------------------------------------------------------------------
+
+
+def _check(name, count, array, index):
+    """NumbaTypeError if the types are not those of a wide access."""
+    if not isinstance(array, types.Array) or array.layout != "C":
+        raise NumbaTypeError(f"{name}: array is {array}; it must be a C-contiguous array")
+    size = array.dtype.bitwidth // 8 if isinstance(array.dtype, types.Integer | types.Float) else 0
+    if size * count not in WIDTHS:
+        raise NumbaTypeError(
+            f"{name}: array holds {array.dtype}; it must hold integers or floats of at most {16 // count} bytes, since "
+            f"one access has at most 16"
+        )
+    parts = index.types if isinstance(index, types.BaseTuple) else (index,)
+    if len(parts) != array.ndim or not all(isinstance(part, types.Integer) for part in parts):
+        raise NumbaTypeError(
+            f"{name}: index is {index}; it must be one integer for each of the array's {array.ndim} axes"
+        )
+
+
+def _load_type(function, count):
+    @cudadecl.registry.register_global(function)
+    class Load(AbstractTemplate):
+        def generic(self, args, kws):
+            array, index = _bind(function, args, kws)
+            _check(function.__name__, count, array, index)
+            return signature(types.UniTuple(array.dtype, count), array, index)
+
+
+def _store_type(function, count):
+    @cudadecl.registry.register_global(function)
+    class Store(AbstractTemplate):
+        def generic(self, args, kws):
+            array, index, *values = _bind(function, args, kws)
+            _check(function.__name__, count, array, index)
+            if not all(isinstance(value, types.Number | types.Boolean) for value in values):
+                shown = ", ".join(map(str, values))
+                raise NumbaTypeError(f"{function.__name__}: the values are {shown}; they must be numbers")
+            return signature(types.void, array, index, *[array.dtype] * count)
+
+
+def _bind(function, args, kws):
+    """Argument types in the order of the parameters."""
+    return inspect.signature(function).bind(*args, **kws).args
+
+
+for _function, _count in ((load2, 2), (load4, 4)):
+    _load_type(_function, _count)
+for _function, _count in ((store2, 2), (store4, 4)):
+    _store_type(_function, _count)
+
+
+# -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
+
+
+def _vector_pointer(context, builder, array_type, array, index_type, index, count):
+    """(pointer to a vector of ``count`` elements at an index, its alignment in bytes)."""
+    index_type, indices = normalize_indices(context, builder, index_type, index, array_type, array_type.dtype)
+    struct = context.make_array(array_type)(context, builder, value=array)
+    pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices, wraparound=True)
+    vector = ir.VectorType(context.get_data_type(array_type.dtype), count)
+    return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
+
+
+@cudaimpl.lower(load2, types.Array, types.Any)
+@cudaimpl.lower(load4, types.Array, types.Any)
+def _generate_load(context, builder, signature, arguments):
+    array_type, index_type = signature.args
+    count = len(signature.return_type)
+    pointer, width = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], count)
+    vector = builder.load(pointer, align=width)
+    items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
+    return context.make_tuple(builder, signature.return_type, items)
+
+
+@cudaimpl.lower(store2, types.Array, types.Any, *[types.Any] * 2)
+@cudaimpl.lower(store4, types.Array, types.Any, *[types.Any] * 4)
+def _generate_store(context, builder, signature, arguments):
+    (array, index, *values), (array_type, index_type, *_) = arguments, signature.args
+    pointer, width = _vector_pointer(context, builder, array_type, array, index_type, index, len(values))
+    vector = ir.Constant(pointer.type.pointee, ir.Undefined)
+    for i, value in enumerate(values):
+        vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), i))
+    builder.store(vector, pointer, align=width)
+    return context.get_dummy_value()
+
+
+# -- on the emulator ---------------------------------------------------------------------------------------------------
+
+
+@calls.entry(load2, load4)
+def _emulate_load(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "load")
+    count = len(call.result)
+    return f"M.load_wide({t.value(call.arguments[0])}, {index}, {count}, m, {site})", call.result, True
+
+
+@calls.entry(store2, store4)
+def _emulate_store(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "store")
+    values = "".join(f"{t.value(value, call.types[0].dtype)}, " for value in call.arguments[2:])
+    t.b.emit(f"M.store_wide({t.value(call.arguments[0])}, {index}, ({values}), m, {site})", effect=True)
