@@ -1,4 +1,5 @@
-"""``gpukit bench``: how fast the emulator is beside Numba's own simulator, in one run on one machine.
+"""``gpukit bench``: how fast the emulator is beside Numba's own simulator, in one run on one machine; and the door to
+the measurements of `gpukit.calibration`.
 
 The simulator replaces ``numba.cuda`` in a whole process, so this file runs a second time, as a plain script, in a
 child process. There it must not import gpukit, whose emulator needs the ``numba.cuda`` that compiles.
@@ -285,15 +286,48 @@ def bench_emulator(quick=False, json_file=None):
     return 0 if all(r["emulator_right"] and r.get("simulator_right", True) for r in records) else 1
 
 
-def main(argv=None):
-    """Run ``gpukit bench``; ``argv`` is what follows those words. Give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench", description="Benchmarks of gpukit itself.")
-    commands = parser.add_subparsers(dest="what", required=True)
-    emulator = commands.add_parser("emulator", help="the emulator beside Numba's own simulator, on this machine's CPU")
-    emulator.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
-    emulator.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
+def _emulator(argv):
+    text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
+    parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args(argv)
     return bench_emulator(options.quick, options.json)
+
+
+def _counters(argv):
+    from gpukit.calibration import counters
+
+    return counters.main(argv)
+
+
+def _findings(argv):
+    from gpukit.calibration import sanitizer
+
+    return sanitizer.main(argv)
+
+
+#: What follows ``gpukit bench``: what runs, and what it measures.
+COMMANDS = {
+    "emulator": (_emulator, "how fast the emulator is, beside Numba's own simulator"),
+    "counters": (_counters, "the trace's counts, beside Nsight Compute's counters"),
+    "findings": (_findings, "the errors that the trace finds, beside compute-sanitizer's"),
+}
+
+
+def main(argv=None):
+    """Run ``gpukit bench``; ``argv`` is what follows those words. Give back the exit status."""
+    lines = "".join(f"  {name:10}{text}\n" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="gpukit bench",
+        description=f"Measure gpukit itself:\n{lines}",
+        epilog="`gpukit bench WHAT --help` lists its options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=COMMANDS, metavar="WHAT", help=f"one of {', '.join(COMMANDS)}")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
+    arguments = parser.parse_args(argv)
+    return COMMANDS[arguments.what][0](arguments.options)
 
 
 if __name__ == "__main__":
