@@ -9,16 +9,33 @@ import importlib
 __version__ = "0.1.0"
 
 _FROM_BACKEND = ("cuda", "on_gpu")
+_FROM_TRACING = ("compare", "trace")
 #: What ``%load_ext gpukit`` and ``%unload_ext gpukit`` call.
 _FROM_RUN = ("load_ipython_extension", "unload_ipython_extension")
-_MODULES = ("backend", "benchmarks", "device", "doctor", "emulator", "indexing", "plot", "run", "show", "timing")
+_MODULES = (
+    "backend",
+    "benchmarks",
+    "calibration",
+    "device",
+    "doctor",
+    "emulator",
+    "indexing",
+    "intrinsics",
+    "plot",
+    "run",
+    "show",
+    "timing",
+    "tracing",
+)
 
-__all__ = [*_FROM_BACKEND, *_MODULES]
+__all__ = [*_FROM_BACKEND, *_FROM_TRACING, *_MODULES]
 
 
 def __getattr__(name):
     if name in _FROM_BACKEND:
         return getattr(importlib.import_module("gpukit.backend"), name)
+    if name in _FROM_TRACING:
+        return getattr(importlib.import_module("gpukit.tracing"), name)
     if name in _FROM_RUN:
         return getattr(importlib.import_module("gpukit.run"), name)
     if name in _MODULES:

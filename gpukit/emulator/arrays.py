@@ -67,6 +67,8 @@ class Allocation:
     name : str or None
     freed : bool
         True after `free`; every use through an array then raises.
+    known : ndarray of bool, or None
+        The bytes that were written since the allocation, for a trace; None if all were, or may have been.
 
     Raises
     ------
@@ -74,7 +76,7 @@ class Allocation:
         ``CUDA_ERROR_OUT_OF_MEMORY`` if the emulated device, or the machine that emulates it, has not enough left.
     """
 
-    __slots__ = ("__weakref__", "_owner", "address", "bytes", "freed", "name", "nbytes", "on_device")
+    __slots__ = ("__weakref__", "_owner", "address", "bytes", "freed", "known", "name", "nbytes", "on_device")
 
     def __init__(self, nbytes, name=None, *, poison=True, memory=None):
         self.nbytes = nbytes
@@ -84,8 +86,16 @@ class Allocation:
         if self.on_device:
             _require(nbytes)
         self.bytes = host_memory(nbytes, poison) if memory is None else memory
+        self.known = np.zeros(self.bytes.size, bool) if poison and memory is None else None
         self.address = _take_address(nbytes) if nbytes else 0
         _live.add(self)
+
+    def mark(self, host):
+        """The elements of ``host``, a NumPy view on this memory, hold something from now on."""
+        if self.known is not None and host.size:
+            start = _address(host) - _address(self.bytes)
+            shape, strides = (*host.shape, host.dtype.itemsize), (*host.strides, 1)
+            np.ndarray(shape, bool, self.known, start, strides)[...] = True
 
     def free(self):
         """Give the memory back. RuntimeError if that was done before."""
@@ -218,6 +228,7 @@ class DevicePointer:
         if not 0 <= count <= self.size:
             raise ValueError(f"count is {count}; this memory has {self.size} bytes")
         self.bytes[:count] = byte & 0xFF
+        self.allocation.mark(self.bytes[:count])
 
     def free(self):
         """Free the whole allocation now. RuntimeError if that was done before."""
@@ -422,6 +433,7 @@ class _OnDevice:
             source = array_core(source.host)
         check_array_compatibility(target, source)
         target.squeeze()[...] = source.squeeze()
+        self.allocation.mark(target)
 
     # -- other forms of the same memory --
 
@@ -540,6 +552,7 @@ class DeviceRecord(_OnDevice):
         if field not in self.dtype.fields:
             raise KeyError(field)
         self.host[field] = value
+        self.allocation.mark(np.asarray(self.host[field]))
 
 
 class DeviceArray(_OnDevice):
@@ -672,6 +685,7 @@ class DeviceArray(_OnDevice):
         if source.dtype.kind == "c" and target.dtype.kind != "c":
             raise TypingError(f"cannot store {source.dtype} in an array of {target.dtype}")
         np.copyto(target, source, casting="unsafe")
+        self.allocation.mark(target)
 
 
 def _basic_index(item, ndim):

@@ -54,13 +54,14 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
             result = merge(lanes, atomic(memory, op, part, index, value, other, lanes, site, wants_old), result)
         return result
     if view.space == "const":
-        memory.batch.read_only(site, view)
+        memory.batch.read_only(site, view, mask)
+        return np.zeros((memory.blocks, memory.threads), view.dtype)
     if view.space == "local":
         memory.batch.unsupported(
             site, f"an atomic operation on local array {view.name!r}: atomics work on memory that threads share"
         )
     shape = (memory.blocks, memory.threads)
-    position = memory.position(view, index, mask, site)
+    position, mask = memory.reach(view, index, mask, site, "atomic")
     if view.row:
         position = position + memory.block_row * np.int64(view.row)
     active = slice(None) if mask is None else np.broadcast_to(mask, shape).reshape(-1)

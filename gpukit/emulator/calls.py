@@ -50,7 +50,8 @@ class Forward:
     def run(self, batch, mask, *arguments):
         batch.depth += 1
         try:
-            return self.lowered(batch, mask, *arguments)
+            run = self.lowered.traced() if batch.traced else self.lowered.run
+            return run(batch, mask, *arguments)
         finally:
             batch.depth -= 1
 
@@ -162,6 +163,7 @@ def _complex(t, call):
 
 @entry(abs, fp16.habs)
 def _absolute(t, call):
+    t.count(call.types[0])
     if call.types[0] == types.int16:  # the device negates in a 32-bit register
         return f"np.abs({t.value(call.arguments[0], call.result)})", call.result, False
     return f"np.abs({_values(t, call)[0]})", call.result, False
@@ -181,6 +183,7 @@ def _extreme(t, call):
     else:
         values = [t.value(a, call.result) for a in call.arguments]
     result = values[0]
+    t.count(call.result, len(values) - 1)
     for value in values[1:]:
         result = f"{name}({result}, {value})"
     return result, call.result, False
@@ -189,6 +192,7 @@ def _extreme(t, call):
 @entry(round)
 def _round(t, call):
     values = _values(t, call)
+    t.count(call.types[0])
     if len(values) == 1:
         return t.cast(f"np.rint({values[0]})", call.types[0], call.result), call.result, False
     return f"round_digits({values[0]}, {values[1]})", call.types[0], False
@@ -229,6 +233,8 @@ def _range(t, call):
     dtype = call.result.dtype
     values = [t.value(a, dtype) for a in call.arguments]
     zero, one = (t.pools.scalar(n, dtype_of(dtype)) for n in (0, 1))
+    if len(values) == 3 and t.known(call.arguments[2]) is None and dtype.bitwidth == 64:
+        t.b.operations.append("int64_divisions")  # how many turns there are
     start, stop, step = (zero, values[0], one) if len(values) == 1 else (*values, one)[:3]
     return f"K.range({start}, {stop}, {step}, m, {t.site(op='loop')})", call.result, False
 
@@ -403,6 +409,7 @@ def _math(t, call):
         values = _values(t, call)
     else:
         values = [t.value(a, call.result) for a in call.arguments]
+    t.count(call.types[0] if name in _KEEP_TYPES else call.result)
     return f"{name}({', '.join(values)})", call.result, False
 
 
@@ -415,6 +422,7 @@ def _complex_log(t, call):
 @entry(math.pow)
 def _math_pow(t, call):
     base, exponent = call.types
+    t.count(call.result)
     if isinstance(exponent, types.Integer) and isinstance(base, types.Float):
         return (
             f"power_float_int({t.value(call.arguments[0], call.result)}, {t.value(call.arguments[1], exponent)})",
@@ -427,6 +435,7 @@ def _math_pow(t, call):
 @entry(cuda.fma, fp16.hfma)
 def _fma(t, call):
     values = [t.value(a, call.result) for a in call.arguments]
+    t.count(call.result, 2)
     if call.key is fp16.hfma:
         wide = [f"{v}.astype(np.float64)" for v in values]
         return "({} * {} + {}).astype(np.float16)".format(*wide), call.result, False
@@ -452,6 +461,7 @@ def _ufunc(t, call):
     # loop.
     loop = ufunc_find_matching_loop(call.key, tuple(unliteral(at) for at in call.types))
     values = [t.value(a, at) for a, at in zip(call.arguments, loop.inputs, strict=True)]
+    t.count(call.result)
     function = _SIGNED_ZEROS.get(call.key, f"np.{name}")
     return f"{function}({', '.join(values)}).astype({t.pools.dtype(dtype_of(call.result))})", call.result, False
 
@@ -493,6 +503,7 @@ _HALF = {
 @entry(*(getattr(fp16, name) for name in _HALF if hasattr(fp16, name)))
 def _half(t, call):
     name = next(n for n in _HALF if getattr(fp16, n, None) is call.key)
+    t.count(types.float16)
     return _HALF[name].format(*_values(t, call)), call.result, False
 
 
@@ -570,6 +581,7 @@ def _libdevice_name(key):
 
 def _libdevice(t, call):
     template = _LIBDEVICE[_libdevice_name(call.key)]
+    t.count(call.types[0], 2 if template == "fma" else 1)
     values = [f"({v})" for v in _values(t, call)]
     expression = template.format(*values) if "{" in template else f"{template}({', '.join(values)})"
     result = call.result
@@ -623,7 +635,7 @@ def _syncthreads_vote(t, call):
 @entry(cuda.syncwarp)
 def _syncwarp(t, call):
     mask = _values(t, call)[0] if call.arguments else t.pools.scalar(-1, np.int32)
-    t.barrier("warp", f"K.named({mask})")
+    t.barrier("warp", f"K.named({mask})", op="syncwarp")
 
 
 def _warp_arguments(t, call):
@@ -638,8 +650,8 @@ def _shuffle(t, call):
     mode = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}[
         call.key
     ]
-    _, value, operand = _warp_arguments(t, call)
-    return f"K.shuffle({mode!r}, {value}, {operand}, m)", call.result, False
+    values = ", ".join(_warp_arguments(t, call))
+    return f"K.shuffle({mode!r}, {values}, m, {t.site(op='shuffle')})", call.result, True
 
 
 @entry(cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync)
@@ -669,8 +681,8 @@ def _lanemask_lt(t, call):
 
 @entry(cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system)
 def _fence(t, call):
-    """Memory is sequentially consistent here: a fence changes nothing."""
-    return
+    t.pools.fences = True
+    t.b.emit("K.fence(m)", effect=True)
 
 
 @entry(cuda.nanosleep)
@@ -767,7 +779,7 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.Array):
         return _array_attribute(t, expr.value, owner, name, type_)
     if isinstance(owner, types.Record):
-        return f"M.load_field({t.value(expr.value)}, {t.pools.text(name)})", type_, True
+        return t.load_field(expr.value, name), type_, True
     if isinstance(owner, VectorType):
         return f"{t.value(expr.value)}[{owner.attr_names.index(name)}]", owner.base_type, False
     if isinstance(owner, types.Complex) and name in ("real", "imag"):

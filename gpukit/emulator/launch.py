@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import os
+from typing import NamedTuple
 
 import numpy as np
 from numba.core.errors import NumbaError as CoreNumbaError
@@ -425,9 +426,10 @@ class Launch:
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
         return max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
 
-    def _run_batch(self, batch, arguments):
+    def run_batch(self, batch, arguments):
         try:
-            self.program.run(batch, None, *arguments)
+            run = self.program.traced_run() if batch.traced else self.program.run
+            run(batch, None, *arguments)
         except (KernelError, MemoryError):
             raise
         except Exception as error:
@@ -439,32 +441,68 @@ class Launch:
             raise UnsupportedError(reason + where) from error
 
     def run(self, arguments):
-        step = self.blocks if self.program.cooperative else self.blocks_per_batch()
         with np.errstate(all="ignore"):
-            for first in range(0, self.blocks, step):
-                batch = Batch(self, first, min(step, self.blocks - first))
-                self._run_batch(batch, arguments)
+            for ids in self.batches():
+                self.run_batch(Batch(self, ids), arguments)
+        self.finish()
+
+    def batches(self, wanted=None):
+        """Positions of the blocks in each batch; ``wanted``: those to run, all unless given."""
+        wanted = np.arange(self.blocks, dtype=np.int64) if wanted is None else wanted
+        step = wanted.size if self.program.cooperative else self.blocks_per_batch()
+        for first in range(0, wanted.size, step):
+            yield wanted[first : first + step]
+
+    def finish(self):
+        """After the last batch: raise what the kernel raised."""
         if self.user_error is not None:
             raise self.user_error
 
 
-def launch(kernel, grid, block, shared, args, stream=0):
-    """Run a kernel over a grid.
+class Transfers:
+    """The arrays of one launch.
 
-    Host arrays are copied to the device first and back at the end, and only if all went well.
+    Attributes
+    ----------
+    arrays : list of (str, DeviceArray or DeviceRecord)
+        Every array argument by its parameter's name; those from the host are copies.
+    copy_back : list of function
+        What copies results to the host.
     """
-    expected = len(inspect.signature(kernel.py_func).parameters)
+
+    def __init__(self):
+        self.arrays = []
+        self.copy_back = []
+
+
+class Prepared(NamedTuple):
+    """A launch that is ready to run, with its arguments as the program takes them."""
+
+    run: Launch
+    overload: Overload
+    arguments: list
+    transfers: Transfers
+
+
+def prepare(kernel, grid, block, shared, args, stream=0):
+    """Check a launch and lower its arguments: host arrays are copied to the device.
+
+    Returns
+    -------
+    Prepared
+    """
+    parameters = inspect.signature(kernel.py_func).parameters
+    expected = len(parameters)
     if len(args) != expected:
         raise TypeError(
             f"{kernel.py_func.__name__} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given"
         )
-    copy_back = []
-    parameters = inspect.signature(kernel.py_func).parameters
+    transfers = Transfers()
     argument_types = tuple(_type_of(a, name) for a, name in zip(args, parameters, strict=True))
     values = list(args)
     for extension in reversed(kernel.targetoptions["extensions"] or []):
         for i, (type_, value) in enumerate(zip(argument_types, values, strict=True)):
-            values[i] = extension.prepare_args(type_, value, stream=stream, retr=copy_back)[1]
+            values[i] = extension.prepare_args(type_, value, stream=stream, retr=transfers.copy_back)[1]
     overload = kernel.select(argument_types)
     program = overload.program
     static = sum(program.static_shared.values())
@@ -479,11 +517,33 @@ def launch(kernel, grid, block, shared, args, stream=0):
                 "use fewer blocks and a grid-stride loop"
             )
     lowered = [
-        _argument(v, t, name, copy_back) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)
+        _argument(v, t, name, transfers) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)
     ]
-    run.run(lowered)
-    for write in copy_back:
+    return Prepared(run, overload, lowered, transfers)
+
+
+def launch(kernel, grid, block, shared, args, stream=0):
+    """Run a kernel over a grid.
+
+    Host arrays are copied to the device first and back at the end, and only if all went well.
+    """
+    prepared = prepare(kernel, grid, block, shared, args, stream)
+    for position in prepared.run.program.written:
+        _forget_what_is_known(args[position])
+    prepared.run.run(prepared.arguments)
+    for write in prepared.transfers.copy_back:
         write()
+
+
+def _forget_what_is_known(argument):
+    """A plain launch does not look at what it writes: from now on all of the array may have been."""
+    if isinstance(argument, tuple):
+        for item in argument:
+            _forget_what_is_known(item)
+        return
+    on_device = as_device_array(argument)
+    if on_device is not None:
+        on_device.allocation.known = None
 
 
 def _type_of(value, name):
@@ -502,7 +562,7 @@ def _type_of(value, name):
     return type_
 
 
-def _argument(value, type_, name, copy_back):
+def _argument(value, type_, name, transfers):
     """A kernel argument as the lowered program takes it."""
     hint = None
     if isinstance(value, ArgHint):
@@ -511,12 +571,12 @@ def _argument(value, type_, name, copy_back):
         if not isinstance(value, tuple) or len(value) != len(type_):
             raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {type_}")
         return tuple(
-            _argument(v, t, f"{name}[{i}]", copy_back) for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
+            _argument(v, t, f"{name}[{i}]", transfers) for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
         )
     if isinstance(type_, types.Array):
-        return _as_declared(_array_argument(value, name, hint, copy_back), type_, name)
+        return _as_declared(_array_argument(value, name, hint, transfers), type_, name)
     if isinstance(type_, types.Record):
-        return _record_argument(value, type_, name, copy_back)
+        return _record_argument(value, type_, name, transfers)
     if isinstance(type_, types.NoneType):
         return None
     if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
@@ -536,17 +596,20 @@ def _scalar(value, dtype, name):
     return np.asarray(value).astype(dtype)[()]
 
 
-def _array_argument(value, name, hint, copy_back):
+def _array_argument(value, name, hint, transfers):
     on_device = as_device_array(value)
     if on_device is not None:
+        transfers.arrays.append((name, on_device))
         return global_view(on_device.allocation, on_device.host, name)
     if not isinstance(value, np.ndarray):
         raise TypeError(
             f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device arrays"
         )
     array = from_host(value, name)
+    transfers.arrays.append((name, array))
     if isinstance(hint, Out):
         array.allocation.bytes[:] = 0xFF
+        array.allocation.known = np.zeros(array.allocation.bytes.size, bool)
     if not value.flags.writeable:
         return global_view(array.allocation, array.host, name, "const")
     if not isinstance(hint, In):
@@ -554,7 +617,7 @@ def _array_argument(value, name, hint, copy_back):
         def write_back():
             value[...] = array.host
 
-        copy_back.append(write_back)
+        transfers.copy_back.append(write_back)
     return global_view(array.allocation, array.host, name)
 
 
@@ -575,10 +638,11 @@ def _as_declared(view, type_, name):
     )
 
 
-def _record_argument(value, type_, name, copy_back):
+def _record_argument(value, type_, name, transfers):
     """A record passed by reference: an array of one."""
     on_device = as_device_array(value)
     if on_device is not None:
+        transfers.arrays.append((name, on_device))
         return RecordRef(
             global_view(on_device.allocation, on_device.host.reshape(1), name), on_device.dtype, np.int64(0)
         )
@@ -586,13 +650,14 @@ def _record_argument(value, type_, name, copy_back):
     held = np.zeros(1, dtype)
     held[0] = value[()] if isinstance(value, np.ndarray) else value
     array = from_host(held, name)
+    transfers.arrays.append((name, array))
     if isinstance(value, np.void):
 
         def write_back():
             for field in dtype.names:
                 value[field] = array.host[0][field]
 
-        copy_back.append(write_back)
+        transfers.copy_back.append(write_back)
     return RecordRef(global_view(array.allocation, array.host, name), dtype, np.int64(0))
 
 

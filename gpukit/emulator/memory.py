@@ -248,6 +248,10 @@ class Memory:
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
 
+    def reach(self, view, index, mask, site, op):
+        """Where an access goes: (position, lanes that take part)."""
+        return self.position(view, index, mask, site), mask
+
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     def position(self, view, index, mask, site):
@@ -330,6 +334,40 @@ class Memory:
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
+    def load_wide(self, view, index, count, mask, site):
+        """``count`` consecutive elements in one access: a tuple."""
+        if view.__class__ is Either:
+            return self._choose(lambda *a: self.load_wide(a[0], a[1], count, *a[2:]), view, index, mask, site)
+        position, mask = self.reach_wide(view, index, count, mask, site, "load")
+        return tuple(self.fetch(view, position + np.int64(k)) for k in range(count))
+
+    def store_wide(self, view, index, values, mask, site):
+        """Write consecutive elements in one access."""
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store_wide(part, index, values, lanes, site)
+            return
+        position, mask = self.reach_wide(view, index, len(values), mask, site, "store")
+        for k, value in enumerate(values):
+            self.put(view, position + np.int64(k), value, mask)
+
+    def reach_wide(self, view, index, count, mask, site, op):
+        """Where an access to ``count`` elements goes: the position of the first, and the lanes that take part."""
+        return self.wide_position(view, index, count, mask, site), mask
+
+    def wide_position(self, view, index, count, mask, site):
+        """Position of the first of ``count`` consecutive elements, all within bounds and aligned to their size."""
+        self.position(view, (*index[:-1], index[-1] + np.int64(count - 1)), mask, site)
+        position = self.position(view, index, mask, site)
+        size = view.dtype.itemsize
+        if view.space == "local" or view.strides[-1] != 1 or view.dtype != view.items.dtype:
+            self.batch.unsupported(site, f"an access to {count} elements at once of {view.space} array {view.name!r}")
+        odd = (position * np.int64(size) + np.int64(view.address)) % np.int64(count * size) != 0
+        odd = odd if mask is None else odd & mask
+        if np.any(odd):
+            self.batch.misaligned(site, view, count, odd)
+        return position
+
     def store(self, view, index, value, mask, site):
         """``array[index] = value`` in the active lanes.
 
@@ -340,7 +378,8 @@ class Memory:
                 self.store(part, index, value, lanes, site)
             return
         if view.space == "const":
-            self.batch.read_only(site, view)
+            self.batch.read_only(site, view, mask)
+            return
         position = self.position(view, index, mask, site)
         self.put(view, position, value, mask)
 
@@ -465,7 +504,7 @@ class Memory:
             return self._choose(self.record, view, index, mask, site)
         return RecordRef(view, view.dtype, self.position(view, index, mask, site) * np.int64(view.dtype.itemsize))
 
-    def load_field(self, record, name):
+    def load_field(self, record, name, mask, site):
         dtype, offset = record.dtype.fields[name][:2]
         at = record.offset + np.int64(offset)
         if dtype.names is not None:
@@ -473,28 +512,28 @@ class Memory:
         if dtype.subdtype is not None:
             item, shape = dtype.subdtype
             return self._field_array(record, name, item, shape, at)
-        return self._load_bytes(record.view, at, dtype)
+        return self._load_bytes(record.view, at, dtype, mask, site)
 
-    def store_field(self, record, name, value, mask):
+    def store_field(self, record, name, value, mask, site):
         dtype, offset = record.dtype.fields[name][:2]
         at = record.offset + np.int64(offset)
         if dtype.subdtype is not None:
-            self._store_field_array(record, name, value, mask)
+            self._store_field_array(record, name, value, mask, site)
         elif dtype.names is not None:
-            self.copy_record(RecordRef(record.view, dtype, at), value, mask)
+            self.copy_record(RecordRef(record.view, dtype, at), value, mask, site)
         else:
-            self._store_bytes(record.view, at, value, dtype, mask)
+            self._store_bytes(record.view, at, value, dtype, mask, site)
 
-    def copy_record(self, target, source, mask):
+    def copy_record(self, target, source, mask, site):
         """``a[i] = b[j]`` for records, field by field."""
         for name in target.dtype.names:
-            self.store_field(target, name, self.load_field(source, name), mask)
+            self.store_field(target, name, self.load_field(source, name, mask, site), mask, site)
 
-    def _store_field_array(self, record, name, value, mask):
-        field = self.load_field(record, name)
+    def _store_field_array(self, record, name, value, mask, site):
+        field = self.load_field(record, name, mask, site)
         for element in product(*(range(extent) for extent in field.shape)):
             where = tuple(np.int64(e) for e in element)
-            self.store(field, where, self.load(value, where, mask, None), mask, None)
+            self.store(field, where, self.load(value, where, mask, site), mask, site)
 
     def _field_array(self, record, name, item, shape, at):
         if record.view.space == "local":
@@ -512,14 +551,14 @@ class Memory:
             return view.items.view(np.uint8)
         return view.items if view.items.dtype == np.uint8 else view.items.view(np.uint8)
 
-    def _load_bytes(self, view, at, dtype):
+    def _load_bytes(self, view, at, dtype, mask, site):
         if view.space == "local":
             return self._local_field(view, at, dtype)
         if view.row:
             at = at + self.block_row * np.int64(view.row * view.dtype.itemsize)
         return _gather_bytes(self._bytes_of(view), at, dtype)
 
-    def _store_bytes(self, view, at, value, dtype, mask):
+    def _store_bytes(self, view, at, value, dtype, mask, site):
         self.batch.epoch += 1
         shape = (self.blocks, self.threads)
         if view.space == "local":

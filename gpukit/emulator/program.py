@@ -5,7 +5,9 @@ waiting lane still needs, orders the blocks so that lanes which part meet again,
 over the program counter.
 """
 
+import functools
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from . import arithmetic
 from .memory import merge
-from .schedule import SOON, TICK, Scheduler
+from .schedule import SOON, TICK
 
 _VARIABLE = re.compile(r"\bv\d+\b")
 
@@ -35,6 +37,8 @@ class Statement:
     expression: str
     effect: bool = False
     place: tuple | None = None
+    #: Kinds of arithmetic that the expression does, for a trace.
+    operations: tuple = ()
 
 
 @dataclass
@@ -123,9 +127,17 @@ class Program:
     ----------
     run : function
         ``run(batch, mask, *arguments)``.
+    traced_run : function
+        The same for a `traced.TracedBatch`: it says which basic blocks run, and never skips a barrier.
     source : str
         The NumPy program, for those who want to read it.
     sites : list of Site
+    operations : list of Counter
+        {((file, line), kind): operations of one thread} of each basic block that `traced_run` names.
+    written : frozenset of int
+        Parameters whose memory the kernel may write, by position.
+    fences : bool
+        True if the kernel has a memory fence.
     static_shared : dict
         Bytes of every static shared array, by key.
     local_bytes : int
@@ -138,8 +150,12 @@ class Program:
 
     name: str
     run: object
+    traced_run: object
     source: str
     sites: list
+    operations: list
+    written: frozenset
+    fences: bool
     static_shared: dict
     local_bytes: int
     cooperative: bool
@@ -155,6 +171,15 @@ class Program:
         return found
 
 
+class Lowered(NamedTuple):
+    """One written function: itself, what gives its traced form, its source, and which parameters it may write."""
+
+    run: object
+    traced: object
+    source: str
+    written: frozenset
+
+
 class Builder:
     """Blocks of one function under construction. Pools (constants, sites) are shared with the functions it calls."""
 
@@ -166,6 +191,8 @@ class Builder:
         self.counter = 0
         #: (file, line) of the source that is being translated.
         self.place = None
+        #: Kinds of arithmetic in the expression that is being made.
+        self.operations = []
 
     def variable(self):
         self.counter += 1
@@ -176,7 +203,8 @@ class Builder:
         return len(self.blocks) - 1
 
     def emit(self, expression, target=None, effect=False):
-        self.blocks[self.current].statements.append(Statement(target, expression, effect, self.place))
+        operations, self.operations = tuple(self.operations), []
+        self.blocks[self.current].statements.append(Statement(target, expression, effect, self.place, operations))
         return target
 
     def temporary(self, expression, effect=False):
@@ -190,25 +218,32 @@ class Builder:
     # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(self, parameters):
-        """Write and compile the function; returns (function, source)."""
+        """Write and compile the function; returns `Lowered`."""
         self._propagate_copies(parameters)
         self._drop_unused()
+        written = _written(self.blocks, parameters)
         blocks = self._join_chains()
         blocks = _renumber(blocks)
         loops = _natural_loops(blocks)
         order = _reconvergence_order(blocks, loops)
         live_in = _liveness(blocks)
-        writer = _Writer(self.name, parameters, blocks, loops, live_in)
-        source = writer.write()
-        namespace = dict(self.pools.names)
         ranks = [0] * len(blocks)
         for rank, block in enumerate(order):
             ranks[block] = rank
-        namespace |= {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
-        filename = f"<lockstep {len(self.pools.places)} {self.name}>"
-        self.pools.places[filename] = writer.places
-        exec(compile(source, filename, "exec"), namespace)
-        return namespace["run"], source
+        constants = {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
+        labels = self.pools.count_operations(blocks)
+
+        def written_as(traced):
+            writer = _Writer(self.name, parameters, blocks, loops, live_in, labels if traced else None)
+            source = writer.write()
+            filename = f"<lockstep {len(self.pools.places)} {self.name}>"
+            self.pools.places[filename] = writer.places
+            namespace = self.pools.names | constants
+            exec(compile(source, filename, "exec"), namespace)
+            return namespace["run"], source
+
+        run, source = written_as(traced=False)
+        return Lowered(run, functools.cache(lambda: written_as(traced=True)[0]), source, written)
 
     def _propagate_copies(self, parameters):
         """Where ``v2 = v1`` is the only definition of v2, and v1 has but one too, use v1 itself."""
@@ -284,11 +319,12 @@ class Pools:
             "np": np,
             "B_": np.bool_,
             "merge": merge,
-            "Scheduler": Scheduler,
             "TICK": TICK,
             **{n: getattr(arithmetic, n) for n in dir(arithmetic) if not n.startswith("_") and n not in ("np", "math")},
         }
         self.sites = []
+        self.operations = []
+        self.fences = False
         self.static_shared = {}
         self.local_bytes = {}
         self.cooperative = False
@@ -324,12 +360,46 @@ class Pools:
     def dtype(self, dtype):
         return self.add("d", np.dtype(dtype), ("dtype", str(np.dtype(dtype))))
 
+    def count_operations(self, blocks):
+        """For each block the label under which `operations` holds what one thread computes in it; None for nothing."""
+        labels = []
+        for block in blocks:
+            counted = Counter((s.place, kind) for s in block.statements for kind in s.operations)
+            labels.append(len(self.operations) if counted else None)
+            if counted:
+                self.operations.append(counted)
+        return labels
+
     def site(self, site):
         key = ("site", site)
         if key not in self._by_key:
             self._by_key[key] = len(self.sites)
             self.sites.append(site)
         return self._by_key[key]
+
+
+#: What writes to the array that is its first argument.
+_WRITES = re.compile(r"\b(?:store|M\.assign_slice|M\.store_wide)\((\w+)|\batomic\d+\(M, '\w+', (\w+)")
+#: What may write to any array that it is given: to records, and recursive functions.
+_MAY_WRITE = re.compile(r"\bM\.(?:copy_record|store_field)\(|\bf\d+\.run\(")
+
+
+def _written(blocks, parameters):
+    """Positions of the parameters whose memory may be written: those that a store can be traced back to."""
+    statements = [s for block in blocks for s in block.statements]
+    wanted = set()
+    for statement in statements:
+        for match in _WRITES.finditer(statement.expression):
+            wanted.update(group for group in match.groups() if group)
+        if _MAY_WRITE.search(statement.expression):
+            wanted.update(_VARIABLE.findall(statement.expression))
+    before = None
+    while before != len(wanted):
+        before = len(wanted)
+        for statement in statements:
+            if statement.target in wanted:
+                wanted.update(_VARIABLE.findall(statement.expression))
+    return frozenset(i for i, name in enumerate(parameters) if name in wanted)
 
 
 def _reachable(blocks):
@@ -487,7 +557,9 @@ class _Writer:
     Locals: K the batch, S the scheduler, pc, m the running lanes, L what waiting lanes still need, n back edges.
     """
 
-    def __init__(self, name, parameters, blocks, loops, live_in):
+    def __init__(self, name, parameters, blocks, loops, live_in, labels=None):
+        """``labels``: the names of the blocks in a trace; None writes the plain program."""
+        self.labels = labels
         self.name = name
         self.parameters = parameters
         self.blocks = blocks
@@ -500,7 +572,7 @@ class _Writer:
 
     def write(self):
         self.line(0, f"def run(K, m{''.join(', ' + p for p in self.parameters)}):")
-        self.line(1, "S = Scheduler(K, ORDER, LIVE, m)")
+        self.line(1, "S = K.scheduler(ORDER, LIVE, m)")
         self.line(1, "M = K.memory")
         self.line(1, "load, store = M.load, M.store")
         names = sorted(set(self.bit) - set(self.parameters), key=lambda v: int(v[1:]))
@@ -531,6 +603,8 @@ class _Writer:
     def block(self, label, depth):
         block = self.blocks[label]
         last_use = self._last_uses(block)
+        if self.labels is not None and self.labels[label] is not None:
+            self.line(depth, f"K.enter({self.labels[label]}, m)")
         for i, statement in enumerate(block.statements):
             self.line(depth, self._statement(statement))
             self.places[len(self.lines)] = statement.place
@@ -580,12 +654,15 @@ class _Writer:
             self.line(depth + 1, "if S.waiting:")
             self.line(depth + 2, "pc, m, L = S.go(pc, m)")
             self.line(depth, "else:")
-            self.line(depth + 1, f"pc, m, L = S.branch(c, {end.if_true}, {end.if_false}, m)")
+            self.line(depth + 1, f"pc, m, L = S.branch(c, {end.if_true}, {end.if_false}, m, {end.site})")
         elif isinstance(end, Barrier):
             members = f", {end.members}" if end.members else ""
-            self.line(depth, f"pc = {end.target}")
-            self.line(depth, "if S.waiting:")
-            self.line(depth + 1, f"pc, m, L = S.barrier({end.target}, m, {end.kind!r}, {end.site}{members})")
+            if self.labels is None:
+                self.line(depth, f"pc = {end.target}")
+                self.line(depth, "if S.waiting:")
+                depth += 1
+            self.line(depth, f"pc, m, L = S.barrier({end.target}, m, {end.kind!r}, {end.site}{members})")
+            depth -= self.labels is None
         else:
             self.line(depth, f"pc = {end.target}")
             self.line(depth, "if S.waiting:")

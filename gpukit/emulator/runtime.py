@@ -14,15 +14,18 @@ import numpy as np
 from .arithmetic import choose, range_length
 from .errors import KernelError, UnsupportedError
 from .memory import POISON, Memory, View, contiguous
+from .schedule import Scheduler
 
 WARP = 32
 
 
 class Batch:
-    """Blocks ``first .. first + blocks - 1`` of a launch, in the linear order of the grid (x fastest).
+    """Some blocks of a launch.
 
     Attributes
     ----------
+    ids : (B,) int64 ndarray
+        Their positions in the linear order of the grid (x fastest), ascending.
     memory : memory.Memory
     epoch : int
         Counts changes to memory.
@@ -33,21 +36,23 @@ class Batch:
         ``blockDim`` and ``gridDim``.
     """
 
-    def __init__(self, launch, first, blocks):
+    traced = False
+
+    def __init__(self, launch, ids):
         self.launch = launch
-        self.first = first
-        self.blocks = blocks
+        self.ids = ids
+        self.blocks = ids.size
         self.threads = launch.threads
-        self.shape = (blocks, self.threads)
+        self.shape = (self.blocks, self.threads)
         self.loop_limit = launch.loop_limit
         self.epoch = 0
         self.clock = 0
         #: Depth of recursive calls.
         self.depth = 0
-        self.memory = Memory(self)
+        self.memory = self.make_memory()
         self.thread_count = tuple(np.int32(n) for n in launch.block)
         self.block_count = tuple(np.int32(n) for n in launch.grid)
-        self.block = _coordinates(np.arange(first, first + blocks, dtype=np.int64), launch.grid, (blocks, 1))
+        self.block = _coordinates(ids, launch.grid, (self.blocks, 1))
         self.thread = _coordinates(np.arange(self.threads, dtype=np.int64), launch.block, (1, self.threads))
         self._grid_position = {}
         self._shared = {}
@@ -69,12 +74,18 @@ class Batch:
     def laneid(self):
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
 
+    def make_memory(self):
+        return Memory(self)
+
+    def scheduler(self, order, live, alive):
+        """What runs one lowered function."""
+        return Scheduler(self, order, live, alive)
+
     def range(self, start, stop, step, mask, site):
         """State of a ``range``: next value, turns left, step. Step 0 stops the launch: Python has no such range."""
         zero = step == 0
         if np.any(zero if mask is None else zero & mask):
-            block, thread, _ = self.place(zero if mask is None else zero & mask)
-            self._stop("no-progress", f"range() with step 0: block {block}, thread {thread}", site, block, thread)
+            self.wrong("no-progress", "range() with step 0", site, zero if mask is None else zero & mask)
         safe = np.where(zero, step.dtype.type(1), step)[()] if np.any(zero) else step
         return start, range_length(start, stop, safe), step
 
@@ -85,10 +96,10 @@ class Batch:
         bad = (index < 0) | (index >= count)
         active = bad if mask is None else bad & mask
         if np.any(active):
-            block, thread, lane = self.place(active)
+            _, _, lane = self.place(active)
             shown = int(np.broadcast_to(index, self.shape)[lane])
-            message = f"index {shown} is out of range for a tuple of {count}: block {block}, thread {thread}"
-            self._stop("out-of-bounds", message, site, block, thread)
+            message = f"index {shown} is out of range for a tuple of {count}"
+            self.wrong("out-of-bounds", message, site, active)
         return choose(items, np.where(bad, 0, index)[()])
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -166,7 +177,7 @@ class Batch:
         """One value for each warp (B, warps) to its lanes."""
         return self.from_warps(np.repeat(per_warp[:, :, None], WARP, axis=2))
 
-    def shuffle(self, mode, value, operand, mask):
+    def shuffle(self, mode, warp_mask, value, operand, mask, site):
         """``shfl_sync`` and its relatives.
 
         The value of another lane of the warp; one's own where that lane lies outside.
@@ -183,7 +194,14 @@ class Batch:
         else:
             source = lanes ^ operand
         source = np.where((source < 0) | (source >= WARP), lanes, source)
+        self.shuffled(source, warp_mask, mask, site)
         return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
+
+    def shuffled(self, source, warp_mask, mask, site):
+        """Called with the lane that each lane reads from, (..., 32), for those who trace."""
+
+    def fence(self, mask):
+        """A memory fence. Memory is sequentially consistent here: it changes nothing, but a trace looks at it."""
 
     def vote(self, mode, warp_mask, predicate, mask):
         """``all_sync``, ``any_sync``, ``eq_sync`` and ``ballot_sync`` over the active lanes that the mask names."""
@@ -255,34 +273,50 @@ class Batch:
         """``blockIdx`` and ``threadIdx`` (x, y, z) of the first lane of a mask."""
         row, thread = np.unravel_index(int(np.argmax(np.broadcast_to(lanes, self.shape))), self.shape)
         return (
-            _unravel(self.first + int(row), self.launch.grid),
+            _unravel(int(self.ids[row]), self.launch.grid),
             _unravel(int(thread), self.launch.block),
             (row, thread),
         )
 
+    def wrong(self, kind, message, site, lanes, cure="", array=None):
+        """The lanes of a mask (None: all) do something that is wrong on every device: the launch ends here."""
+        lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
+        block, thread, _ = self.place(lanes)
+        count = int(np.count_nonzero(lanes))
+        others = f", the first of {count:,} such threads" if count > 1 else ""
+        text = f"{message}\n  block {block}, thread {thread}{others}{self._where(site)}" + (f"\n{cure}" if cure else "")
+        place = self.launch.program.sites[site]
+        raise KernelError(text, kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
+
     def out_of_bounds(self, site, view, index, bad):
-        block, thread, lane = self.place(bad)
+        _, _, lane = self.place(bad)
         values = tuple("..." if isinstance(i, slice) else int(np.broadcast_to(i, self.shape)[lane]) for i in index)
         shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
         shown = values[0] if len(values) == 1 else f"({', '.join(map(str, values))})"
-        count = int(np.count_nonzero(np.broadcast_to(bad, self.shape)))
-        others = f", the first of {count:,} such threads" if count > 1 else ""
-        self._stop(
+        self.wrong(
             "out-of-bounds",
-            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}\n"
-            f"  block {block}, thread {thread}{others}",
+            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
             site,
-            block,
-            thread,
+            bad,
             "Guard the access, or launch no more threads than there are elements.",
+            view.name,
         )
 
-    def read_only(self, site, view):
-        self._stop("out-of-bounds", f"{view.name!r} is constant or read-only: a kernel cannot write to it", site)
+    def misaligned(self, site, view, count, lanes):
+        size = count * view.dtype.itemsize
+        message = (
+            f"{count} elements of {view.name!r} are accessed at once at an address that is no multiple of {size} bytes"
+        )
+        cure = f"Start at an element whose index is a multiple of {count}, in rows that are multiples of {count} long."
+        self.wrong("misaligned", message, site, lanes, cure, view.name)
+
+    def read_only(self, site, view, mask):
+        message = f"{view.name!r} is constant or read-only: a kernel cannot write to it"
+        self.wrong("out-of-bounds", message, site, mask, array=view.name)
 
     def barrier_divergence(self, held, alive):
         first = held[0]
-        block, thread, lane = self.place(first.lanes)
+        _, _, lane = self.place(first.lanes)
         name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[first.kind]
         line = self.launch.program.sites[first.site].line
         elsewhere = [self.launch.program.sites[h.site].line for h in held[1:] if h.lanes[lane[0]].any()]
@@ -290,23 +324,20 @@ class Batch:
             detail = f"others of its block wait at line {elsewhere[0]}"
         else:
             detail = "other threads that it waits for never get there"
-        self._stop(
+        self.wrong(
             "barrier-divergence",
-            f"a thread waits in {name} at line {line}, {detail}\n  block {block}, thread {thread}",
+            f"a thread waits in {name} at line {line}, {detail}",
             first.site,
-            block,
-            thread,
+            first.lanes,
             "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
         )
 
     def no_progress(self, site, mask, what):
-        block, thread, _ = self.place(True if mask is None else mask)
-        self._stop(
+        self.wrong(
             "no-progress",
-            f"a loop {what}\n  block {block}, thread {thread}",
+            f"a loop {what}",
             site,
-            block,
-            thread,
+            mask,
             "It is endless, or it waits for a thread that cannot run: one of its own warp, or of a block that has not\n"
             "started. gpukit.emulator.set_loop_limit() raises the limit.",
         )
@@ -337,11 +368,6 @@ class Batch:
         place = self.launch.program.sites[site]
         code = linecache.getline(place.filename, place.line).strip()
         return f"\n  {_shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
-
-    def _stop(self, kind, message, site, block=None, thread=None, advice=""):
-        place = self.launch.program.sites[site]
-        text = message + self._where(site) + (f"\n{advice}" if advice else "")
-        raise KernelError(text, kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
 
 
 def _shown(filename):

@@ -66,7 +66,7 @@ class Scheduler:
 
     # -- control flow --------------------------------------------------------------------------------------------------
 
-    def branch(self, condition, if_true, if_false, mask):
+    def branch(self, condition, if_true, if_false, mask, site):
         """Part the running lanes on a condition that differs by thread."""
         if mask is None:
             yes, no = condition, None
@@ -114,6 +114,9 @@ class Scheduler:
                 self.pending, self.parked = self.parked, {}
             elif self.held:
                 self.batch.barrier_divergence(list(self.held.values()), self.alive)
+                for at, held in self.held.items():  # a trace goes on as if all had come
+                    self._add(at, held.lanes)
+                self.held = {}
             else:
                 self.waiting = False
                 return DONE, None, 0
@@ -141,6 +144,7 @@ class Scheduler:
         lanes = np.broadcast_to(True if mask is None else mask, shape)
         held = Held(kind, lanes, members, site)
         if self._complete(held).sum() == lanes.sum():
+            self.passed(held, lanes)
             return self.go(pc, mask)
         if pc in self.held:
             earlier = self.held[pc]
@@ -149,6 +153,9 @@ class Scheduler:
         self.held[pc] = held
         self.waiting = True
         return self._pick()
+
+    def passed(self, held, lanes):
+        """Called when lanes get past the barrier that held them, for those who trace."""
 
     def _complete(self, held):
         """The held lanes whose whole block or grid has come, or all that their warp mask names."""
@@ -169,6 +176,7 @@ class Scheduler:
             if not complete.any():
                 continue
             released = True
+            self.passed(held, complete)
             self._add(pc, complete)
             rest = held.lanes & ~complete
             if rest.any():

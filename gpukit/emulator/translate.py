@@ -41,6 +41,18 @@ _OPERATORS = {
     operator.eq: "==",
     operator.ne: "!=",
 }
+#: What a trace calls an operation on (float or not, bytes).
+_OPERATION_KINDS = {
+    (True, 2): "fp16",
+    (True, 4): "fp32",
+    (True, 8): "fp64",
+    (False, 1): "int32",
+    (False, 2): "int32",
+    (False, 4): "int32",
+    (False, 8): "int64",
+}
+#: Real operations in one on complex numbers.
+_COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
@@ -61,13 +73,17 @@ def lower(typed, infer_options):
     builder = Builder(typed.function.__name__)
     translator = Translator(builder, infer_options)
     parameters = translator.function(typed)
-    run, source = builder.finish(parameters)
+    lowered = builder.finish(parameters)
     pools = builder.pools
     return Program(
         typed.function.__name__,
-        run,
-        source,
+        lowered.run,
+        lowered.traced,
+        lowered.source,
         pools.sites,
+        pools.operations,
+        lowered.written,
+        pools.fences,
         pools.static_shared,
         sum(pools.local_bytes.values()),
         pools.cooperative,
@@ -187,9 +203,20 @@ class Translator:
             translator = Translator(builder, self.infer_options)
             translator.recursive = True
             parameters = translator.function(typed)
-            self.pools.names[name].lowered = builder.finish(parameters)[0]
+            self.pools.names[name].lowered = builder.finish(parameters)
         values = "".join(f", {value}" for value, _ in arguments)
         return f"{name}.run(K, m{values})"
+
+    # -- what a trace counts -------------------------------------------------------------------------------------------
+
+    def count(self, type_, times=1):
+        """The expression that is being made does this many operations on values of a Numba type."""
+        type_ = unliteral(type_)
+        if isinstance(type_, types.Complex):
+            type_ = type_.underlying_float
+        if isinstance(type_, types.Number | types.EnumMember):
+            dtype = dtype_of(type_)
+            self.b.operations += [_OPERATION_KINDS[dtype.kind == "f", dtype.itemsize]] * times
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -280,6 +307,7 @@ class Translator:
         name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
         on_device = as_device_array(array)
         if on_device is not None:
+            on_device.allocation.known = None  # a kernel that is not traced may write to it at any time
             return self.pools.add("a", global_view(on_device.allocation, on_device.host, name), key)
         allocation = Allocation(max(array.nbytes, 1), name)
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
@@ -329,6 +357,8 @@ class Translator:
             return f"({expression} != {self.pools.scalar(0, old)})"
         if old.kind == "f" and new.kind in "iu":
             return f"float_to_int({expression}, {self.pools.dtype(new)})"
+        if (old == np.float64) != (new == np.float64):
+            self.b.operations.append("fp64_conversions")
         if old.kind == "c" and new.kind != "c":
             return self.unsupported("a conversion of a complex number to a real one")
         return f"({expression}).astype({self.pools.dtype(new)})"
@@ -499,6 +529,8 @@ class Translator:
             return self.power(signature, operands), result, False
         lhs, rhs = operands
         result_dtype = dtype_of(result)
+        computed = signature.args[0] if function in _COMPARISONS else result
+        self.count(computed, _COMPLEX_OPERATIONS.get(function, 2) if isinstance(computed, types.Complex) else 1)
         if function in _COMPARISONS:
             a, b = (self.value(v, t) for v, t in zip(operands, signature.args, strict=True))
             return f"({a} {_OPERATORS[function]} {b})", types.boolean, False
@@ -528,6 +560,8 @@ class Translator:
         if isinstance(unliteral(result), types.Float):
             return f"{'floor_divide_float' if floor else 'modulo_float'}({a}, {b})"
         known = self.known(divisor)
+        if known is None and dtype_of(result).itemsize == 8:  # a compiler turns a constant into multiplications
+            self.b.operations.append("int64_divisions")
         if floor and (known is None or known.value == -1):
             return f"floor_divide({a}, {b})"
         return f"({a} {_OPERATORS[function]} {b})"
@@ -541,7 +575,9 @@ class Translator:
         )
         base = self.value(operands[0], result)
         if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
+            self.count(result, max(1, _multiplications(abs(int(known.value)))))
             return f"power_constant({base}, {int(known.value)})"
+        self.count(result)
         exponent_dtype, result_dtype = dtype_of(exponent_type), dtype_of(result)
         if exponent_dtype.kind in "iu":
             exponent = self.value(operands[1], exponent_type)
@@ -562,6 +598,7 @@ class Translator:
         if not isinstance(argument, types.Number | types.Boolean):
             return self.unsupported(f"the operator {function.__name__} on {argument}")
         value = self.value(operand, argument)
+        self.count(argument)
         if isinstance(argument, types.Boolean):
             if function is operator.invert:
                 return f"(~{value})", argument, False
@@ -655,7 +692,7 @@ class Translator:
             return self.tuple_item(expr.value, expr.index, type_)
         if isinstance(owner, types.Record):
             name = expr.index if isinstance(expr.index, str) else list(owner.fields)[expr.index]
-            return f"M.load_field({self.value(expr.value)}, {self.pools.text(name)})", type_, True
+            return self.load_field(expr.value, name), type_, True
         if isinstance(owner, types.NumberClass):
             return None
         if isinstance(owner, types.EnumClass):
@@ -766,7 +803,7 @@ class Translator:
         value_type = self.type_of(statement.value)
         if isinstance(owner.dtype, types.Record) and scalar:
             element = f"M.record({array}, {index}, m, {site})"
-            self.b.emit(f"M.copy_record({element}, {self.value(statement.value)}, m)", effect=True)
+            self.b.emit(f"M.copy_record({element}, {self.value(statement.value)}, m, {site})", effect=True)
         elif scalar:
             self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
         else:
@@ -789,10 +826,16 @@ class Translator:
     def store_field(self, target, name, value, owner):
         field_type = owner.typeof(name)
         as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
+        site = self.site(_source_name(target), "store")
         self.b.emit(
-            f"M.store_field({self.value(target)}, {self.pools.text(name)}, {self.value(value, as_type)}, m)",
+            f"M.store_field({self.value(target)}, {self.pools.text(name)}, {self.value(value, as_type)}, m, {site})",
             effect=True,
         )
+
+    def load_field(self, record, name):
+        """Expression for ``record.name``."""
+        site = self.site(_source_name(record), "load")
+        return f"M.load_field({self.value(record)}, {self.pools.text(name)}, m, {site})"
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -851,14 +894,19 @@ class Translator:
             return None
         return result, return_type, False
 
-    def barrier(self, kind, members=None):
-        """End the block in a barrier and go on in a new one."""
+    def barrier(self, kind, members=None, op=None):
+        """End the block in a barrier and go on in a new one. ``op``: what the site says that it is."""
         if self.recursive:
             # The scheduler of the recursive call knows the lanes that made it only.
             self.unsupported("a barrier or warp operation in a recursive function")
         after = self.b.new_block()
-        self.b.end(Barrier(after, kind, members, self.site(op=kind)))
+        self.b.end(Barrier(after, kind, members, self.site(op=op or kind)))
         self.b.current = after
+
+
+def _multiplications(exponent):
+    """Multiplications that squaring takes for a constant power."""
+    return exponent.bit_length() + exponent.bit_count() - 2
 
 
 def _source_name(variable):

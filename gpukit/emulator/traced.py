@@ -1,0 +1,838 @@
+"""Runs a launch with every access, branch and barrier looked at: what hardware counters would show, and what is wrong.
+
+`TracedBatch` replaces `runtime.Batch`, with its own memory and scheduler. `Recorder` holds what the whole launch leaves
+behind; `gpukit.trace` makes a report of it.
+"""
+
+import inspect
+from collections import defaultdict
+
+import numpy as np
+
+from . import counting
+from .arrays import find_allocation
+from .memory import Either, Memory
+from .ordering import Order
+from .runtime import WARP, Batch
+from .schedule import Scheduler
+from .shadow import THREAD, THREAD_BITS, Cells
+
+#: Threads of a finding that are named.
+NAMED = 4
+#: Rows of addresses up to which the counts of a pattern are remembered: short ones come again and again.
+REMEMBERED = 64
+
+
+class AccessCount:
+    """Counts of one array at one site."""
+
+    __slots__ = ("counts", "excess", "lanes", "requests", "worst")
+
+    def __init__(self):
+        self.requests = 0
+        self.lanes = 0
+        #: Wavefronts, ideal wavefronts, sectors, ideal sectors.
+        self.counts = np.zeros(4, np.int64)
+        self.excess = -1
+        self.worst = None
+
+
+class BranchCount:
+    """Counts of one branch: warps that came by, those that split, and lanes of these that wait for the body."""
+
+    __slots__ = ("split", "waiting", "warps")
+
+    def __init__(self):
+        self.warps = self.split = self.waiting = 0
+
+
+class BlockCount:
+    """Counts of one basic block: threads that ran it, and their warps."""
+
+    __slots__ = ("threads", "warps")
+
+    def __init__(self):
+        self.threads = self.warps = 0
+
+
+class Problem:
+    """Something wrong at one place, with its first case."""
+
+    __slots__ = ("array", "block", "count", "cure", "kind", "message", "site", "threads")
+
+    def __init__(self, kind, site, message, cure, array, block, threads):
+        self.kind = kind
+        self.site = site
+        self.message = message
+        self.cure = cure
+        self.array = array
+        self.block = block
+        self.threads = threads
+        self.count = 0
+
+
+class Recorder:
+    """What one traced launch leaves behind.
+
+    Parameters
+    ----------
+    launch : launch.Launch
+
+    Attributes
+    ----------
+    accesses : dict
+        {(site, space, op, bytes per lane, array): AccessCount}
+    branches, barriers, blocks : dict
+        {site: BranchCount}, {(site, kind): times passed}, {label of a basic block: BlockCount}
+    problems : dict
+        Problems by what makes them one.
+    returned : dict
+        {site of a barrier: (block, thread)} where threads had returned before others came to the barrier.
+    """
+
+    def __init__(self, launch):
+        self.launch = launch
+        self.sites = launch.program.sites
+        self.order = Order(launch.blocks, launch.threads, launch.program.fences)
+        self.time = 0
+        #: The site of the access at each tick.
+        self.site_at = [None]
+        self.accesses = defaultdict(AccessCount)
+        self.branches = defaultdict(BranchCount)
+        self.barriers = defaultdict(int)
+        self.blocks = defaultdict(BlockCount)
+        self.problems = {}
+        self.returned = {}
+        self.patterns = {}
+        self.memories = {}
+        self.arguments = set()
+        self._owners = []
+
+    def declare(self, allocation, written):
+        """An allocation that the kernel gets as an argument; ``written``: it may write to it."""
+        cells = self._cells_of(allocation, races=False)
+        cells.races |= written
+        self.arguments.add(allocation.address)
+
+    def is_argument(self, view):
+        """True for a read-only argument, which is global memory; False for constant memory."""
+        return self.memory_at(view.address).address in self.arguments
+
+    def memory_at(self, address):
+        """The shadow of the allocation that an address lies in."""
+        if address not in self.memories:
+            self.memories[address] = self._cells_of(find_allocation(address), races=True)
+        return self.memories[address]
+
+    def _cells_of(self, allocation, races):
+        if allocation.address not in self.memories:
+            cells = Cells(allocation.bytes.size, 16, self.order, self._block_of, allocation.known, races)
+            cells.address = allocation.address
+            self.memories[allocation.address] = cells
+            self._owners.append((allocation, cells))
+        return self.memories[allocation.address]
+
+    def _block_of(self, who):
+        return who // self.launch.threads
+
+    def finish(self):
+        """After the last batch: what was written is known from now on."""
+        for allocation, cells in self._owners:
+            if cells.known is not None:
+                known = np.repeat(cells.known, cells.size)
+                allocation.known = None if known.all() else known
+
+    def tick(self, site):
+        self.time += 1
+        self.site_at.append(site)
+        return self.time
+
+    # -- accesses ------------------------------------------------------------------------------------------------------
+
+    def count(self, batch, view, address, mask, site, op, nbytes):
+        """Add one access to the counts; ``address`` is that of each thread's element, in bytes."""
+        space = "global" if view.space == "const" else view.space
+        rows, active, times = _by_warp(batch, address, mask)
+        if not rows.size:
+            return
+        key = None
+        if rows.shape[0] <= REMEMBERED:
+            base = rows[0, 0]
+            lanes = b"" if active is None else active.tobytes()
+            key = (space, nbytes, int(base) % 128, (rows - base).tobytes(), lanes)
+        found = self.patterns.get(key) if key is not None else None
+        if found is None:
+            found = _count_rows(view, space, rows, active, nbytes)
+            if key is not None:
+                self.patterns[key] = found
+        requests, lanes, sums, excess, worst = found
+        if not requests:
+            return
+        count = self.accesses[site, space, op, nbytes, view.name]
+        count.requests += requests * times
+        count.lanes += lanes * times
+        count.counts += sums * times
+        if excess > count.excess:
+            count.excess = excess
+            counts = _count_rows(
+                view, space, rows[worst : worst + 1], None if active is None else active[worst : worst + 1], nbytes
+            )
+            count.worst = self._request(batch, view, rows, active, times, worst, nbytes, counts[2])
+
+    def _request(self, batch, view, rows, active, times, worst, nbytes, counts):
+        """The worst request of a site, as keyword arguments of the report's record."""
+        warps = -(-batch.threads // WARP)
+        block = int(batch.ids[worst // warps]) if rows.shape[0] > warps else int(batch.ids[0])
+        x, y, _ = self.launch.grid
+        base = view.base if isinstance(view.base, int) else None
+        size = view.items.dtype.itemsize
+        plain = base is not None and all(isinstance(n, int) for n in view.shape) and _is_contiguous(view)
+        return {
+            "block": (block % x, block // x % y, block // (x * y)),
+            "warp": worst % warps,
+            "active": np.ones(WARP, bool) if active is None else active[worst].copy(),
+            "addresses": np.array(rows[worst]),
+            "itemsize": nbytes,
+            "array": view.name,
+            "origin": view.address + (base or 0) * size,
+            "shape": view.shape if plain else (),
+            "dtype": view.dtype,
+            "wavefronts": int(counts[0]),
+            "ideal_wavefronts": int(counts[1]),
+            "sectors": int(counts[2]),
+            "ideal_sectors": int(counts[3]),
+        }
+
+    # -- problems ------------------------------------------------------------------------------------------------------
+
+    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None):
+        """Record something wrong in the lanes of a (B, T) mask; one entry for each place."""
+        place = self.sites[site]
+        key = (kind, place.filename, place.line, array, *key)
+        found = self.problems.get(key)
+        if found is None:
+            row = int(np.argmax(lanes.any(axis=1)))
+            block, _, _ = batch.place(lanes)
+            named = np.flatnonzero(lanes[row])[:NAMED] if threads is None else threads
+            named = tuple(_unravel(int(t), self.launch.block) for t in named)
+            found = self.problems[key] = Problem(kind, site, message, cure, array, block, named)
+        found.count += int(np.count_nonzero(lanes))
+
+
+def _is_contiguous(view):
+    step = 1
+    for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if stride != step and extent != 1:
+            return False
+        step *= extent
+    return view.dtype == view.items.dtype
+
+
+def _unravel(linear, extents):
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+def _by_warp(batch, address, mask):
+    """An access as (rows of 32 addresses, lanes that take part or None, times that each row happens)."""
+    blocks, threads = batch.shape
+    address = np.asarray(address)
+    same_rows = (address.ndim == 0 or address.shape[0] == 1) and (mask is None or mask.shape[0] == 1)
+    height = 1 if same_rows else blocks
+    shape = (height, threads)
+    address = np.broadcast_to(address, shape)
+    missing = -threads % WARP
+    active = None if mask is None else np.broadcast_to(mask, shape)
+    if missing:
+        address = np.concatenate([address, np.zeros((height, missing), np.int64)], axis=1)
+        active = np.ones(shape, bool) if active is None else active
+        active = np.concatenate([active, np.zeros((height, missing), bool)], axis=1)
+        active = active.reshape(-1, WARP)
+    elif active is not None:
+        active = active.reshape(-1, WARP)
+    return address.reshape(-1, WARP), active, blocks // height
+
+
+def _count_rows(view, space, rows, active, nbytes):
+    """(requests, lanes, sums of the four counts, largest excess, its row) of some warps."""
+    if space == "shared":
+        counts = counting.shared(rows, active, nbytes)
+    elif space == "local":
+        counts = counting.local_sectors(rows, active, nbytes)
+    else:
+        unit = view.items.dtype.itemsize
+        aligned = unit % nbytes == 0 and view.address % nbytes == 0
+        counts = counting.sectors(rows, active, nbytes, aligned)
+    excess = counts.excess()
+    worst = int(excess.argmax())
+    if active is None:
+        requests, lanes = rows.shape[0], rows.size
+    else:
+        requests, lanes = int(np.count_nonzero(active.any(axis=1))), int(np.count_nonzero(active))
+        if not active[worst].any():  # all are equally good: show one that happens
+            worst = int(active.any(axis=1).argmax())
+    return requests, lanes, np.array([c.sum() for c in counts]), int(excess[worst]), worst
+
+
+class TracedMemory(Memory):
+    """Memory that tells a `Recorder` of every access, and leaves out the lanes of one that is out of bounds."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        self.recorder = batch.recorder
+        self._bad = None
+        first = int(batch.ids[0]) * batch.threads
+        #: Number in the grid of each thread: (B, T), and of the first block's.
+        self.who = batch.ids[:, None] * batch.threads + np.arange(batch.threads)
+        self.first_who = self.who[:1]
+        self._shared = None
+        #: Blocks do the same in shared memory until one does not: (1 or B).
+        self.shared_rows = 1
+        self._local = {}
+        self._shifts = self.who[:, 0] - first
+
+    # -- which lanes, and where ----------------------------------------------------------------------------------------
+
+    def reach(self, view, index, mask, site, op):
+        position, mask = self._checked(self.position, view, index, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, op, view.dtype.itemsize)
+        return position, mask
+
+    def reach_wide(self, view, index, count, mask, site, op):
+        def position_of(view, index, mask, site):
+            return self.wide_position(view, index, count, mask, site)
+
+        position, mask = self._checked(position_of, view, index, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, op, count * view.dtype.itemsize)
+        return position, mask
+
+    def _checked(self, position_of, view, index, mask, site):
+        """(position, lanes whose access is good)."""
+        self._bad = None
+        position = position_of(view, index, mask, site)
+        if self._bad is not None:
+            good = ~np.broadcast_to(self._bad, self.batch.shape)
+            mask, self._bad = good if mask is None else good & mask, None
+        return position, mask
+
+    def leave_out(self, lanes):
+        """These lanes' access must not happen."""
+        self._bad = lanes if self._bad is None else self._bad | lanes
+
+    def _wrap(self, view, index, dimension, mask, site):
+        i, extent = index[dimension], view.shape[dimension]
+        below = i < 0
+        wrapped = np.where(below, i + extent, i)
+        bad = (wrapped < 0) | (wrapped >= extent)
+        active = bad if mask is None else bad & mask
+        if np.any(active):
+            self.batch.out_of_bounds(site, view, index, active)
+            self.leave_out(active)
+        wraps = below & ~bad if mask is None else below & ~bad & mask
+        if np.ndim(i) and np.any(wraps) and _differs(i, mask):
+            self.batch.negative_index(site, view, index, dimension, wraps)
+        return np.where(bad, 0, wrapped)[()]
+
+    # -- loads and stores ----------------------------------------------------------------------------------------------
+
+    def load(self, view, index, mask, site):
+        if view.__class__ is Either:
+            return self._choose(self.load, view, index, mask, site)
+        position, _ = self.reach(view, index, mask, site, "load")
+        return self.fetch(view, position)
+
+    def store(self, view, index, value, mask, site):
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store(part, index, value, lanes, site)
+            return
+        if view.space == "const":
+            self.batch.read_only(site, view, mask)
+            return
+        position, mask = self._checked(self.position, view, index, mask, site)
+        if mask is None or mask.any():
+            self._write(view, position, (value,), mask, site)
+
+    def store_wide(self, view, index, values, mask, site):
+        if view.__class__ is Either:
+            super().store_wide(view, index, values, mask, site)
+            return
+
+        def position_of(view, index, mask, site):
+            return self.wide_position(view, index, len(values), mask, site)
+
+        position, mask = self._checked(position_of, view, index, mask, site)
+        if mask is None or mask.any():
+            self._write(view, position, values, mask, site)
+
+    def _load_bytes(self, view, at, dtype, mask, site):
+        if mask is None or mask.any():
+            self.access(view, at, mask, site, "load", dtype.itemsize, unit=1)
+        return super()._load_bytes(view, at, dtype, mask, site)
+
+    def _store_bytes(self, view, at, value, dtype, mask, site):
+        if mask is None or mask.any():
+            self.access(view, at, mask, site, "store", dtype.itemsize, unit=1)
+        super()._store_bytes(view, at, value, dtype, mask, site)
+
+    def _write(self, view, position, values, mask, site):
+        """Store to checked positions, and see whether others write or read there."""
+        nbytes = len(values) * view.dtype.itemsize
+
+        def differs(lanes, part):
+            """Of flat lanes: those whose value is not what the memory holds."""
+            there = self.fetch(view, position + np.int64(part))
+            new = np.broadcast_to(values[part], self.batch.shape).reshape(-1)[lanes]
+            old = np.broadcast_to(there, self.batch.shape).reshape(-1)[lanes]
+            return (new != old) & ~((new != new) & (old != old))
+
+        finish = self.access(view, position, mask, site, "store", nbytes, differs=differs)
+        for part, value in enumerate(values):
+            self.put(view, position + np.int64(part) if part else position, value, mask)
+        if finish is not None:
+            finish()
+
+    # -- one access ----------------------------------------------------------------------------------------------------
+
+    def access(self, view, position, mask, site, op, nbytes, unit=None, differs=None):
+        """Count an access and check it.
+
+        Parameters
+        ----------
+        position : value
+            In units of ``unit`` bytes, the size of the view's items unless given.
+        differs : function, optional
+            For a store: which lanes' values (flat lanes, part of the value) are not in memory already.
+
+        Returns
+        -------
+        function or None
+            For a store: to be called when the values are in memory.
+        """
+        if view.space == "const" and not self.recorder.is_argument(view):
+            return None
+        unit = unit or view.items.dtype.itemsize
+        address = position * np.int64(unit)
+        if view.space != "local":
+            address = address + np.int64(view.address)
+        self.recorder.count(self.batch, view, address, mask, site, op, nbytes)
+        if view.space == "local":
+            self._access_local(view, position, mask, site, op, nbytes, unit)
+            return None
+        if view.row:
+            cells, offset, rows = self._shared_cells(address, mask), address, self.shared_rows
+        else:
+            cells = self.recorder.memory_at(view.address)
+            offset, rows = address - np.int64(cells.address), self.blocks
+        cells.fits(nbytes, unit, view.address)
+        return self._access_cells(cells, offset, rows, view, position, mask, site, op, nbytes, differs)
+
+    def _access_cells(self, cells, offset, rows, view, position, mask, site, op, nbytes, differs):
+        shape = (rows, self.threads)
+        cell = np.broadcast_to(offset // np.int64(cells.size), shape)
+        if view.row and rows > 1:
+            cell = cell + np.arange(rows)[:, None] * self._cells_per_block
+        who = self.first_who if rows == 1 else self.who
+        lanes = None
+        if mask is None:
+            cell, who = cell.reshape(-1), who.reshape(-1)
+        else:
+            lanes = np.flatnonzero(np.broadcast_to(mask[:1] if rows == 1 else mask, shape))
+            cell, who = cell.reshape(-1)[lanes], who.reshape(-1)[lanes]
+        times = max(1, nbytes // cells.size)
+        cell, who = cells.spread(cell, who, nbytes)
+        access = _Access(self, cells, view, position, lanes, times, site, op, rows)
+        time = self.recorder.tick(site)
+        if op != "store":
+            unknown = cells.unknown(cell)
+            if unknown is not None:
+                access.report_unknown(unknown)
+            if op == "atomic":
+                conflict = cells.atomic(cell, who, time)
+                self._note_atomic(view, cells, cell, who, time)
+            else:
+                conflict = cells.load(cell, who, time)
+            if conflict is not None:
+                access.report_race(conflict)
+            return None
+        return access.store(cell, who, time, differs)
+
+    def _note_atomic(self, view, cells, cell, who, time):
+        order = self.recorder.order
+        if order.fences:  # one number for each cell of all memories
+            order.atomic(-1 - cell if view.row else cells.address + cell * cells.size, who, time + 1)
+
+    # -- shared and local memory ---------------------------------------------------------------------------------------
+
+    def _shared_cells(self, address, mask):
+        """The shadow of shared memory: of one block for all, as long as all blocks do the same."""
+        if self._shared is None:
+            launch = self.batch.launch
+            nbytes = launch.dynamic_address + launch.dynamic_shared
+            threads = launch.threads
+            self._shared = Cells(
+                -(-nbytes // 16) * 16,
+                16,
+                self.recorder.order,
+                lambda who: who % threads // WARP,
+                np.zeros(-(-nbytes // 16) * 16, bool),
+            )
+        differ = any(isinstance(v, np.ndarray) and v.ndim and v.shape[0] > 1 for v in (address, mask))
+        if differ:
+            self.tell_blocks_apart()
+        return self._shared
+
+    def tell_blocks_apart(self):
+        """Blocks no longer do the same: each gets its own shadow of shared memory."""
+        if self.shared_rows == 1 and self.blocks > 1:
+            self.shared_rows = self.blocks
+            if self._shared is not None:
+                self._shared.repeat(self._shifts)
+
+    @property
+    def _cells_per_block(self):
+        return self._shared.last_write.size // self.shared_rows
+
+    def all_blocks_passed(self):
+        """Every thread has passed a barrier of its block."""
+        if self._shared is not None:
+            self._shared.forget_reads()
+
+    def _access_local(self, view, position, mask, site, op, nbytes, unit):
+        items = view.items
+        key = items.__array_interface__["data"][0]
+        if key not in self._local:
+            self._local[key] = np.zeros(items.shape, bool)
+        known = self._local[key]
+        element = position if unit == items.dtype.itemsize else position // items.dtype.itemsize
+        if op == "store":
+            if np.ndim(element) == 0 and mask is None:
+                known[element] = True
+            elif np.ndim(element) == 0:
+                known[element] |= mask
+            else:
+                flat = np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape)
+                known.reshape(-1)[flat if mask is None else flat[np.broadcast_to(mask, flat.shape)]] = True
+            return
+        if np.ndim(element) == 0:
+            missing = ~known[element]
+        else:
+            missing = ~known.reshape(-1).take(np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape))
+        missing = missing if mask is None else missing & mask
+        if missing.any():
+            self.batch.uninitialised(site, view, position, missing, unit)
+
+
+def _differs(index, mask):
+    """True if an index is not the same in all active lanes."""
+    if mask is None:
+        return index.size > 1 and index.min() != index.max()
+    index, mask = np.broadcast_arrays(index, mask)
+    active = index[mask]
+    return active.size > 1 and active.min() != active.max()
+
+
+class _Access:
+    """One access on its way: turns flat lanes back into threads for a report."""
+
+    def __init__(self, memory, cells, view, position, lanes, times, site, op, rows):
+        self.memory = memory
+        self.batch = memory.batch
+        self.cells = cells
+        self.view = view
+        self.position = position
+        self.lanes = lanes
+        self.times = times
+        self.site = site
+        self.op = op
+        self.rows = rows
+
+    def store(self, cell, who, time, differs):
+        """The checks of a plain write; returns what to do when the values are in memory."""
+        writes, reads = self.cells.store_conflicts(cell, who)
+        for conflict in reads:
+            self.report_race(conflict)
+        if writes is not None:
+            self._report_different(writes, differs)
+        lost = self.cells.store(cell, who, time)
+        return None if lost is None else lambda: self._report_different(lost, differs)
+
+    def _report_different(self, conflict, differs):
+        """Writes of the same value do no harm."""
+        if differs is None:  # a field of a record
+            self.report_race(conflict)
+            return
+        lanes = self._threads(conflict.lanes)
+        parts = conflict.lanes % self.times * self.cells.size // self.view.dtype.itemsize
+        different = np.zeros(lanes.size, bool)
+        for part in np.unique(parts).tolist():
+            at = np.flatnonzero(parts == part)
+            different[at] = differs(lanes[at], part)
+        if different.any():
+            self.report_race(conflict._replace(lanes=conflict.lanes[different], keys=conflict.keys[different]))
+
+    def _threads(self, lanes):
+        """Lanes of the access, as the shadow saw them, to positions in (B, T)."""
+        lanes = lanes // self.times
+        return lanes if self.lanes is None else self.lanes[lanes]
+
+    def _mask(self, lanes):
+        mask = np.zeros(self.batch.shape, bool)
+        mask.reshape(-1)[self._threads(lanes)] = True
+        if self.rows == 1:
+            mask[1:] = mask[0]
+        return mask
+
+    def report_unknown(self, lanes):
+        self.batch.uninitialised(self.site, self.view, self.position, self._mask(lanes))
+
+    def report_race(self, conflict):
+        self.batch.race(
+            self.site,
+            self.view,
+            self.position,
+            self.op,
+            conflict,
+            self._threads(conflict.lanes),
+            self._mask(conflict.lanes),
+        )
+
+
+class TracedScheduler(Scheduler):
+    """A scheduler that counts branches and barriers, and tells what they order."""
+
+    def branch(self, condition, if_true, if_false, mask, site):
+        batch = self.batch
+        same = condition.shape[0] == 1 and (mask is None or mask.shape[0] == 1)
+        height = 1 if same else batch.blocks
+        there = np.broadcast_to(True if mask is None else mask, (height, batch.threads))
+        taken = condition & there
+        yes, no = _warp_counts(taken), _warp_counts(there) - _warp_counts(taken)
+        split = (yes > 0) & (no > 0)
+        count = batch.recorder.branches[site]
+        times = batch.blocks // height
+        count.warps += int(np.count_nonzero(yes + no)) * times
+        count.split += int(np.count_nonzero(split)) * times
+        count.waiting += int(no[split].sum()) * times
+        return super().branch(condition, if_true, if_false, mask, site)
+
+    def barrier(self, pc, mask, kind, site, members=None):
+        batch = self.batch
+        lanes = np.broadcast_to(True if mask is None else mask, batch.shape)
+        if kind == "warp":
+            unnamed = lanes & (members >> (np.arange(batch.threads) % WARP) & 1 == 0)
+            if unnamed.any():
+                batch.not_in_mask(site, unnamed)
+        elif self.alive is not None:
+            gone = ~np.broadcast_to(self.alive, batch.shape) & lanes.any(axis=1, keepdims=True)
+            if gone.any() and site not in batch.recorder.returned:
+                batch.recorder.returned[site] = batch.place(gone)[:2]
+        return super().barrier(pc, mask, kind, site, members)
+
+    def passed(self, held, lanes):
+        batch, recorder = self.batch, self.batch.recorder
+        order, now = recorder.order, recorder.time + 1
+        if batch.blocks > 1 and not (lanes == lanes[:1]).all():
+            batch.memory.tell_blocks_apart()
+        if held.kind == "warp":
+            by_warp = batch.by_warp(lanes, False)
+            recorder.barriers[held.site, "warp"] += int(np.count_nonzero(by_warp.any(axis=2)))
+            if recorder.sites[held.site].op == "syncwarp":
+                alive = batch.by_warp(True if self.alive is None else self.alive, False)
+                order.warp_barrier(by_warp, alive, now)
+            return
+        rows = lanes.any(axis=1)
+        recorder.barriers[held.site, held.kind] += int(np.count_nonzero(rows))
+        if held.kind == "grid":
+            order.grid_barrier(now)
+        else:
+            order.block_barrier(rows, now)
+        if rows.all():
+            batch.memory.all_blocks_passed()
+
+
+def _warp_counts(lanes):
+    """Active lanes of each warp: (B, T) truth to (B, W)."""
+    missing = -lanes.shape[1] % WARP
+    if missing:
+        lanes = np.concatenate([lanes, np.zeros((lanes.shape[0], missing), bool)], axis=1)
+    return np.count_nonzero(lanes.reshape(lanes.shape[0], -1, WARP), axis=2)
+
+
+class TracedBatch(Batch):
+    """A batch that records instead of stopping, as far as it can go on."""
+
+    traced = True
+
+    def __init__(self, launch, ids, recorder):
+        self.recorder = recorder
+        self.ids = ids
+        recorder.order.start_batch(ids)
+        super().__init__(launch, ids)
+
+    def make_memory(self):
+        return TracedMemory(self)
+
+    def scheduler(self, order, live, alive):
+        return TracedScheduler(self, order, live, alive)
+
+    def enter(self, label, mask):
+        """A basic block runs."""
+        count = self.recorder.blocks[label]
+        if mask is None:
+            count.threads += self.blocks * self.threads
+            count.warps += self.blocks * -(-self.threads // WARP)
+            return
+        times = self.blocks // mask.shape[0]
+        count.threads += int(np.count_nonzero(mask)) * times
+        count.warps += int(np.count_nonzero(_warp_counts(mask))) * times
+
+    def fence(self, mask):
+        lanes = np.broadcast_to(True if mask is None else mask, self.shape)
+        self.recorder.order.fence(lanes, self.recorder.time + 1)
+
+    # -- problems ------------------------------------------------------------------------------------------------------
+
+    def wrong(self, kind, message, site, lanes, cure="", array=None):
+        if kind == "no-progress":
+            super().wrong(kind, message, site, lanes, cure, array)
+        lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
+        if kind == "misaligned":
+            self.memory.leave_out(lanes)
+        self.recorder.problem(self, kind, site, message, lanes, cure, array)
+
+    def negative_index(self, site, view, index, dimension, lanes):
+        _, _, lane = self.place(lanes)
+        shown = [int(np.broadcast_to(i, self.shape)[lane]) for i in index]
+        extent = int(np.broadcast_to(view.shape[dimension], self.shape)[lane])
+        message = (
+            f"index {_shown_index(shown)} of {view.space} array {view.name!r} is negative: it wraps to "
+            f"{shown[dimension] + extent}, counted from the end"
+        )
+        cure = "Guard the access, or clamp the index. Nothing warns of this on a GPU: the wrong element is used."
+        self.recorder.problem(self, "negative-index", site, message, lanes, cure, view.name)
+
+    def uninitialised(self, site, view, position, lanes, unit=None):
+        what = self._element(view, position, lanes, unit)
+        message = f"{what} ({view.space}) is read, but nobody has written it"
+        cure = {
+            "shared": "Write every element that is read, at the ragged edges too, and before the barrier. Shared "
+            "memory does not start with zeros.",
+            "local": "Give every element a value first: local memory does not start with zeros.",
+        }.get(view.space, "Fill the array before the launch: new device memory does not start with zeros.")
+        self.recorder.problem(self, "uninitialised-read", site, message, lanes, cure, view.name)
+
+    def race(self, site, view, position, op, conflict, threads, lanes):
+        """Accesses of ``threads`` (positions in (B, T)) that nothing orders after those of the conflict's keys."""
+        recorder = self.recorder
+        row, mine = divmod(int(threads[0]), self.threads)
+        block, other = divmod(int(conflict.keys[0]) & THREAD, self.threads)
+        same_block = block == int(self.ids[row])
+        here = recorder.sites[site]
+        there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS]]
+        first = np.zeros(self.shape, bool)
+        first[row, mine] = True
+        did = {"load": "reads", "store": "writes", "atomic": "changes"}
+        where = "" if same_block else f" of block {_unravel(block, self.launch.grid)}"
+        message = (
+            f"thread {_unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first)} "
+            f"({view.space}) at line {here.line}, thread {_unravel(other, self.launch.block)}{where} "
+            f"{did[conflict.earlier]} it at line {there.line}, and nothing orders the two"
+        )
+        pair = min((here.filename, here.line), (there.filename, there.line))
+        cure = self._cure_of_race(threads, conflict.keys & THREAD)
+        named = (mine, other) if same_block else (mine,)
+        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, named)
+
+    def _cure_of_race(self, threads, others):
+        rows, mine = np.divmod(threads, self.threads)
+        blocks, others = np.divmod(others, self.threads)
+        if (blocks != self.ids[rows]).any():
+            return (
+                "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second "
+                "part in another launch."
+            )
+        if (mine // WARP != others // WARP).any():
+            return "Put a cuda.syncthreads() between the two, or let each thread have its own element."
+        return (
+            "Threads of one warp are not in step either: put a cuda.syncwarp() (or a cuda.syncthreads()) between the "
+            "two, or let each thread have its own element."
+        )
+
+    def _element(self, view, position, lanes, unit=None):
+        """How the source would name the element that the first lane of a mask accesses."""
+        _, _, lane = self.place(lanes)
+        at = int(np.broadcast_to(position, self.shape)[lane])
+        base = int(np.broadcast_to(view.base, self.shape)[lane])
+        if unit is not None or view.dtype != view.items.dtype or not _is_contiguous(view):
+            return f"an element of {view.name}"
+        shape = tuple(int(n) for n in view.shape)
+        index = np.unravel_index(at - base, shape) if shape and 0 <= at - base < np.prod(shape) else (at - base,)
+        return f"{view.name}[{', '.join(str(int(i)) for i in index)}]"
+
+    def not_in_mask(self, site, lanes):
+        message = "a thread calls a warp operation whose mask does not name its own lane"
+        cure = (
+            "Each lane that gets here must be in the mask: compute it with ballot_sync before the branch, or move the "
+            "call out of the branch."
+        )
+        self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
+
+    def shuffled(self, source, warp_mask, mask, site):
+        running = self.by_warp(True if mask is None else mask, False)
+        source = np.broadcast_to(source, running.shape)
+        named = self.by_warp(self.named(warp_mask), 0) >> source & 1 == 1
+        from_nobody = running & named & ~np.take_along_axis(running, source, axis=2)
+        if from_nobody.any():
+            lanes = self.from_warps(from_nobody)
+            _, thread, lane = self.place(lanes)
+            taken = int(self.from_warps(source)[lane])
+            message = (
+                f"a thread takes a value from lane {taken} of its warp, which the mask names but which is not there: it "
+                "has returned, or the block has no such thread"
+            )
+            cure = (
+                "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or name "
+                "only those that run in the mask."
+            )
+            self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
+
+
+def _shown_index(values):
+    return str(values[0]) if len(values) == 1 else f"({', '.join(map(str, values))})"
+
+
+def run(prepared, wanted=None, progress=None):
+    """Run a prepared launch and record what it does.
+
+    Parameters
+    ----------
+    prepared : launch.Prepared
+    wanted : (n,) int64 ndarray, optional
+        Positions of the blocks to run, ascending; all unless given.
+    progress : function, optional
+        Called with the share of the blocks that have run.
+
+    Returns
+    -------
+    Recorder
+    """
+    launch = prepared.run
+    recorder = Recorder(launch)
+    parameters = list(inspect.signature(prepared.overload.kernel.py_func).parameters)
+    written = {parameters[i] for i in launch.program.written}
+    for name, array in prepared.transfers.arrays:
+        recorder.declare(array.allocation, name.split("[")[0] in written)
+    done = 0
+    total = launch.blocks if wanted is None else wanted.size
+    with np.errstate(all="ignore"):
+        for ids in launch.batches(wanted):
+            launch.run_batch(TracedBatch(launch, ids, recorder), prepared.arguments)
+            done += ids.size
+            if progress is not None:
+                progress(done / total)
+    recorder.finish()
+    launch.finish()
+    return recorder
