@@ -10,7 +10,10 @@ import inspect
 from dataclasses import dataclass
 
 import numpy as np
-from numba import cuda, float32, int32, uint8
+from numba import config, cuda, float32, int32, uint8
+
+if not config.ENABLE_CUDASIM:  # the simulator knows none but Numba's own functions
+    from gpukit.intrinsics import load4, store2
 
 FULL = 0xFFFFFFFF
 TILE = 16
@@ -1146,6 +1149,15 @@ def four_at_a_time_with_tail(a, out):
         out[i] = total
 
 
+@wrong("out-of-bounds", 1, 32, lambda module: (floats(70), zeros(18)))
+def wide_load_at_end(a, out):
+    """The last load of four elements begins inside the array and ends outside."""
+    i = cuda.grid(1)
+    if 4 * i < a.size:
+        w, x, y, z = load4(a, 4 * i)  # bug
+        out[i] = w + x + y + z
+
+
 @wrong("out-of-bounds", 1, 64, _row)
 def past_slice(a, out):
     """Past the end of a slice, but inside the array it was cut from."""
@@ -1192,6 +1204,74 @@ def grid_stride(a, b, out):
     """A grid-stride loop over more elements than threads."""
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
         out[i] = a[i] * b[i]
+
+
+# -- misaligned accesses ---------------------------------------------------------------------------
+
+
+@wrong("misaligned", 1, 15, lambda module: (floats(64), zeros(15)))
+def wide_load_shifted(a, out):
+    """Four elements at once, but the first one's address is no multiple of 16 bytes."""
+    i = cuda.grid(1)
+    w, x, y, z = load4(a, 4 * i + 1)  # bug
+    out[i] = w + x + y + z
+
+
+@correct(mends=("wide_load_shifted",))
+def four_loads_shifted(a, out):
+    """Four elements one by one may start anywhere."""
+    i = cuda.grid(1)
+    out[i] = a[4 * i + 1] + a[4 * i + 2] + a[4 * i + 3] + a[4 * i + 4]
+
+
+@wrong("misaligned", 1, 16, lambda module: (floats(16, 16), zeros(16)))
+def wide_load_of_padded_rows(a, out):
+    """Rows of 17 floats have no bank conflicts, but do not begin at multiples of 16 bytes."""
+    tile = cuda.shared.array((16, 17), float32)
+    t = cuda.threadIdx.x
+    for k in range(16):
+        tile[k, t] = a[k, t]
+    cuda.syncthreads()
+    w, x, y, z = load4(tile, (t, 0))  # bug
+    out[t] = w + x + y + z
+
+
+@correct(mends=("wide_load_of_padded_rows",))
+def wide_load_of_rows_of_twenty(a, out):
+    """Rows of 20 floats begin at multiples of 16 bytes."""
+    tile = cuda.shared.array((16, 20), float32)
+    t = cuda.threadIdx.x
+    for k in range(16):
+        tile[k, t] = a[k, t]
+    cuda.syncthreads()
+    w, x, y, z = load4(tile, (t, 0))
+    out[t] = w + x + y + z
+
+
+@wrong("misaligned", 1, 31, lambda module: (floats(64), zeros(64)))
+def wide_store_shifted(a, out):
+    """Pairs are stored at odd positions."""
+    i = cuda.grid(1)
+    store2(out, 2 * i + 1, a[2 * i], a[2 * i + 1])  # bug
+
+
+@correct(1, 32, lambda module: (floats(64), zeros(64)))
+def wide_store_at_pairs(a, out):
+    """Pairs are stored at even positions."""
+    i = cuda.grid(1)
+    store2(out, 2 * i, a[2 * i], a[2 * i + 1])
+
+
+def _octets(module):
+    octets = module.to_device(np.arange(257, dtype=np.uint8))
+    return octets[1:].view(np.float32), zeros(64)
+
+
+@wrong("misaligned", 1, 64, _octets)
+def floats_at_odd_address(a, out):
+    """Floats that begin at an odd byte of a buffer, behind a header of one byte."""
+    i = cuda.grid(1)
+    out[i] = a[i]  # bug
 
 
 # -- negative indices ------------------------------------------------------------------------------

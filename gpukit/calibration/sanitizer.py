@@ -34,6 +34,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_OF = {
     "race": "racecheck",
     "out-of-bounds": "memcheck",
+    "misaligned": "memcheck",
     "negative-index": "memcheck",
     "uninitialised-read": "initcheck",
     "barrier-divergence": "synccheck",
@@ -409,7 +410,7 @@ def run_simulator(raw, workers, report):
 
 def _simulated(case, outcome):
     if outcome["status"] == "raised":
-        if outcome["error"] in ("AttributeError", "NotImplementedError"):
+        if outcome["error"] in ("AttributeError", "NameError", "NotImplementedError"):
             return f"cannot run: {outcome['detail']}"
         return f"raises {outcome['error']}"
     if outcome["status"] != "ran":
