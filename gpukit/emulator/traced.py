@@ -23,6 +23,16 @@ NAMED = 4
 REMEMBERED = 64
 
 
+#: What to do about a race, by how far apart the threads are: in one warp, in one block, in two blocks.
+RACE_CURES = (
+    "Threads of one warp are not in step either: put a cuda.syncwarp() (or a cuda.syncthreads()) between the two, or let "
+    "each thread have its own element.",
+    "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
+    "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in another "
+    "launch.",
+)
+
+
 class AccessCount:
     """Counts of one array at one site."""
 
@@ -58,7 +68,7 @@ class BlockCount:
 class Problem:
     """Something wrong at one place, with its first case."""
 
-    __slots__ = ("array", "block", "count", "cure", "kind", "message", "site", "threads")
+    __slots__ = ("array", "block", "count", "cure", "kind", "message", "site", "threads", "weight")
 
     def __init__(self, kind, site, message, cure, array, block, threads):
         self.kind = kind
@@ -68,6 +78,7 @@ class Problem:
         self.array = array
         self.block = block
         self.threads = threads
+        self.weight = 0
         self.count = 0
 
 
@@ -205,8 +216,8 @@ class Recorder:
 
     # -- problems ------------------------------------------------------------------------------------------------------
 
-    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None):
-        """Record something wrong in the lanes of a (B, T) mask; one entry for each place."""
+    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0):
+        """Record something wrong in the lanes of a (B, T) mask; one entry for each place, with its heaviest cure."""
         place = self.sites[site]
         key = (kind, place.filename, place.line, array, *key)
         found = self.problems.get(key)
@@ -216,6 +227,8 @@ class Recorder:
             named = np.flatnonzero(lanes[row])[:NAMED] if threads is None else threads
             named = tuple(_unravel(int(t), self.launch.block) for t in named)
             found = self.problems[key] = Problem(kind, site, message, cure, array, block, named)
+        if weight > found.weight:
+            found.cure, found.weight = cure, weight
         found.count += int(np.count_nonzero(lanes))
 
 
@@ -742,24 +755,17 @@ class TracedBatch(Batch):
             f"{did[conflict.earlier]} it at line {there.line}, and nothing orders the two"
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
-        cure = self._cure_of_race(threads, conflict.keys & THREAD)
+        weight = self._distance(threads, conflict.keys & THREAD)
         named = (mine, other) if same_block else (mine,)
-        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, named)
+        recorder.problem(self, "race", site, message, lanes, RACE_CURES[weight], view.name, pair, named, weight)
 
-    def _cure_of_race(self, threads, others):
+    def _distance(self, threads, others):
+        """How far apart the threads of races are at most: 0 in one warp, 1 in one block, 2 in two blocks."""
         rows, mine = np.divmod(threads, self.threads)
         blocks, others = np.divmod(others, self.threads)
         if (blocks != self.ids[rows]).any():
-            return (
-                "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second "
-                "part in another launch."
-            )
-        if (mine // WARP != others // WARP).any():
-            return "Put a cuda.syncthreads() between the two, or let each thread have its own element."
-        return (
-            "Threads of one warp are not in step either: put a cuda.syncwarp() (or a cuda.syncthreads()) between the "
-            "two, or let each thread have its own element."
-        )
+            return 2
+        return int((mine // WARP != others // WARP).any())
 
     def _element(self, view, position, lanes, unit=None):
         """How the source would name the element that the first lane of a mask accesses."""
@@ -790,12 +796,12 @@ class TracedBatch(Batch):
             _, thread, lane = self.place(lanes)
             taken = int(self.from_warps(source)[lane])
             message = (
-                f"a thread takes a value from lane {taken} of its warp, which the mask names but which is not there: it "
-                "has returned, or the block has no such thread"
+                f"a thread takes a value from lane {taken} of its warp, which the mask names but which is not there: "
+                "it has returned, or the block has no such thread"
             )
             cure = (
-                "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or name "
-                "only those that run in the mask."
+                "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or "
+                "name only those that run in the mask."
             )
             self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
 

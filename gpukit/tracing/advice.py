@@ -38,7 +38,8 @@ def _wide_arithmetic(prepared, operations):
             yield Advice(
                 **_at(line),
                 kind="float64",
-                message=f"{_each(count, line)} float64 operations and conversions per thread, though no array holds float64",
+                message=f"{_each(count, line)} float64 operations and conversions per thread, though no array holds "
+                "float64",
                 cure="A literal such as 0.5 is float64, and so is an integer divided by an integer: write "
                 "float32(0.5), and convert before dividing.",
             )
@@ -86,8 +87,8 @@ def _branches(branches):
             yield Advice(
                 **_at(branch),
                 kind="idle-lanes",
-                message=f"{branch.split:,} of {branch.warps:,} warps split here, with {branch.waiting_lanes:.1f} lanes "
-                "waiting on average",
+                message=f"{branch.split:,} of {branch.warps:,} warps split here, with {branch.waiting_lanes:.1f} "
+                "lanes waiting on average",
                 cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work to "
                 "consecutive threads.",
             )
@@ -102,8 +103,8 @@ def _barriers(recorder):
             linecache.getline(site.filename, site.line).strip(),
             "returned-before-barrier",
             f"thread {thread} of block {block} has returned before others wait here",
-            "That is allowed since compute capability 7.0, but nobody does the work of the threads that left: guard the "
-            "work, not the whole thread.",
+            "That is allowed since compute capability 7.0, but nobody does the work of the threads that left: guard "
+            "the work, not the whole thread.",
         )
 
 
