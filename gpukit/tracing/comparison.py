@@ -27,7 +27,10 @@ class Comparison:
         self.tables = [section for section in (_totals(a, b), _lines(a, b)) if section.rows]
 
     def __str__(self):
-        heads = [f"{name}  {_about(recording)}" for name, recording in (("a", self.a), ("b", self.b))]
+        heads = []
+        for name, recording in (("a", self.a), ("b", self.b)):
+            about = "; ".join(sections.about(recording))
+            heads += text.wrapped(about, "   ", f"{name}  {sections.launch(recording)}  ")
         parts = ["\n".join([section.title, *text.table(section, "  ")]) for section in self.tables]
         return "\n\n".join(["\n".join(heads), *parts])
 
@@ -66,10 +69,6 @@ def compare(a, b):
     sections.check("a", a)
     sections.check("b", b)
     return Comparison(a, b)
-
-
-def _about(recording):
-    return f"{sections.launch(recording)}  {'; '.join(sections.about(recording))}"
 
 
 # -- totals -----------------------------------------------------------------------------------------

@@ -127,10 +127,14 @@ def _facts(recording):
 
 
 def _box(items, recording, look, meaning):
+    """Findings or advice, those with one cure together."""
     if not items:
         return ""
     noun = sections.plural(len(items), "finding") if look else "Advice"
-    body = "".join(_item(item, recording) for item in items)
+    groups = sections.grouped(items)
+    body = "".join(
+        "".join(_item(i, recording) for i in group) + f"<p>→ {escape(group[0].cure)}</p>" for group in groups
+    )
     return f'<div class="box {look}"><span class="title">{noun}</span>: {meaning}{body}</div>'
 
 
@@ -140,10 +144,8 @@ def _item(item, recording):
     title = f'<span class="kind">{escape(item.kind)}</span>'
     title += f", {escape(place)}" if place else ""
     title += f": <code>{escape(item.code)}</code>" if item.code else ""
-    return (
-        f'<div class="item"><p>{title}</p><p>{escape(item.message)}<span class="soft">{escape(involved)}</span></p>'
-        f"<p>→ {escape(item.cure)}</p></div>"
-    )
+    message = f'{escape(item.message)}<span class="soft">{escape(involved)}</span>'
+    return f'<div class="item"><p>{title}</p><p>{message}</p></div>'
 
 
 # -- the source beside the counts -------------------------------------------------------------------

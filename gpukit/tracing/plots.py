@@ -13,7 +13,7 @@ from gpukit.tracing import sections
 
 __all__ = ["banks", "lines", "sectors"]
 
-BANKS, BANK_BYTES = 32, 4
+BANKS, WORD = 32, 4
 SECTOR, LINE = 32, 128  # bytes
 ALONE, SHARED, COLLIDES = plot.PALETTE[0], plot.PALETTE[2], plot.PALETTE[6]
 FEWEST, MORE = plot.PALETTE[5], plot.PALETTE[6]
@@ -155,7 +155,7 @@ def banks(recording, line=None, array=None, *, ax=None):
 def _groups(itemsize):
     """The lanes that are served together: the warp, its halves, or its quarters."""
     parts = 1
-    while parts * BANK_BYTES < itemsize and parts < 32:
+    while parts * WORD < itemsize and parts < 32:
         parts *= 2
     return np.split(np.arange(32), parts)
 
@@ -164,8 +164,8 @@ def _bank_words(request, lanes):
     """For each bank, the words that these lanes want from it in the order of the lanes, and who wants each."""
     words = defaultdict(lambda: defaultdict(list))
     for lane in lanes[request.active[lanes]]:
-        first = int(request.addresses[lane]) // BANK_BYTES
-        last = (int(request.addresses[lane]) + request.itemsize - 1) // BANK_BYTES
+        first = int(request.addresses[lane]) // WORD
+        last = (int(request.addresses[lane]) + request.itemsize - 1) // WORD
         for word in range(first, last + 1):
             words[word % BANKS][word].append(int(lane))
     return words
@@ -273,9 +273,9 @@ def sectors(recording, line=None, array=None, *, ax=None):
     """
     access = _choose(recording, line, array, ("global", "local"), "global or local memory")
     request = access.worst
-    memory = _memory(request)
+    memory = _memory(request, access.space == "local")
     rows = plot._shown(len(memory), MOST_MEMORY_LINES)
-    pitch, origin = 1.8, request.origin // LINE * LINE
+    pitch, origin = 1.8, _interleaved(request.origin, 0) if access.space == "local" else request.origin // LINE * LINE
     height = 0.19 * (pitch * len(rows) + 3.3)
     ax = _canvas(height) if ax is None else ax
     points, bases, before, y = _points(ax, height), sorted(memory), None, 1.2
@@ -300,20 +300,30 @@ def sectors(recording, line=None, array=None, *, ax=None):
     return ax
 
 
-def _memory(request):
+def _memory(request, local):
     """For each 128-byte line touched, by its address: [(first byte in it, bytes, lanes)], in the order of memory."""
     wanted = defaultdict(list)
-    for lane in np.flatnonzero(request.active):
-        wanted[int(request.addresses[lane])].append(int(lane))
+    for lane in np.flatnonzero(request.active).tolist():
+        address = int(request.addresses[lane])
+        if local:
+            for word in range(address, address + request.itemsize, WORD):
+                wanted[_interleaved(word, lane), min(WORD, request.itemsize)].append(lane)
+        else:
+            wanted[address, request.itemsize].append(lane)
     memory = defaultdict(list)
-    for address, lanes in sorted(wanted.items()):
-        at, end = address, address + request.itemsize
+    for (address, count), lanes in sorted(wanted.items()):
+        at, end = address, address + count
         while at < end:  # an element that is not aligned may lie on two lines
             base = at // LINE * LINE
             part = min(end, base + LINE) - at
             memory[base].append((at - base, part, lanes))
             at += part
     return dict(memory)
+
+
+def _interleaved(address, lane):
+    """Where a byte of a thread's own memory lies: a word of all lanes of the warp fills a line of 128 bytes."""
+    return address // WORD * LINE + lane * WORD + address % WORD
 
 
 def _used(pieces):

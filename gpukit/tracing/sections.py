@@ -1,5 +1,6 @@
 """What the views of a trace say, before it becomes text or HTML: lines with their counts, facts, tables."""
 
+import ast
 import textwrap
 from collections import defaultdict
 from dataclasses import dataclass, fields
@@ -10,6 +11,7 @@ from gpukit.tracing.records import Place, Recording
 
 #: A run of more source lines than this without any record is cut in the middle, to ``CONTEXT`` lines at either end.
 LONGEST_QUIET, CONTEXT = 8, 2
+LONGEST_DOCSTRING = 3  # lines; of one that is longer only the first is shown
 
 #: Titles of the counts of `Operations`, for the tables.
 ARITHMETIC = {
@@ -169,12 +171,13 @@ def about(recording):
 def totals(recording):
     """(what, figure, remark) for memory, traffic and occupancy; only what is there."""
     facts = []
-    for spaces, name, unit in ((("shared",), "Shared memory", "wavefronts"), (("global",), "Global memory", "sectors")):
-        chosen = [access for access in recording.accesses if access.space in spaces]
+    for space in ("shared", "global", "local"):
+        chosen = [access for access in recording.accesses if access.space == space]
         if chosen:
-            total, ideal = sum(cost(a) for a in chosen), sum(ideal_cost(a) for a in chosen)
+            name, what = f"{space.capitalize()} memory", unit(chosen[0])
+            total, ideal = sum(map(cost, chosen)), sum(map(ideal_cost, chosen))
             remark = "none more than needed" if total == ideal else f"{ratio(total, ideal)} the {whole(ideal)} needed"
-            facts.append((name, f"{whole(total)} {unit}", remark))
+            facts.append((name, f"{whole(total)} {what}", remark))
     traffic, occupancy = recording.traffic, recording.occupancy
     if traffic.moved_bytes:
         remark = f"for {amount(traffic.needed_bytes)} of distinct elements"
@@ -182,10 +185,18 @@ def totals(recording):
     if traffic.flops:
         remark = f"{whole(traffic.flops)} FLOP over the bytes needed"
         facts.append(("Intensity", f"{traffic.intensity:.3g} FLOP/B", remark))
-    registers = f"{occupancy.registers} registers" if occupancy.registers is not None else "registers not known"
+    registers = f"{occupancy.registers} registers" if occupancy.registers is not None else "registers not reckoned with"
     remark = f"{occupancy.warps} of {occupancy.max_warps} warps, limited by {occupancy.limited_by}; {registers}"
     facts.append(("Occupancy", f"{100 * occupancy.fraction:.0f} %", f"{remark}; {occupancy.device}"))
     return facts
+
+
+def grouped(records):
+    """Findings or advice as lists of those that are of one kind and have one cure."""
+    groups = {}
+    for record in records:
+        groups.setdefault((record.kind, record.cure), []).append(record)
+    return list(groups.values())
 
 
 def involved(finding, recording):
@@ -235,13 +246,22 @@ def worst_place(recording):
 
 
 def listing(recording):
-    """The kernel's source as a list of `Line`, dedented; long runs that nothing is recorded at are cut."""
+    """The kernel's source as a list of `Line`, dedented.
+
+    Left out are a long docstring but for its first line, and the middle of long runs that nothing is recorded at.
+    """
     first, text = recording.source
     code = textwrap.dedent(text.expandtabs(4)).rstrip().splitlines() if text else []
     accesses, found = _by_place(recording.accesses), _by_place(recording.findings)
     worst, busy = worst_place(recording), _by_place(_records(recording))
+    docstring = _docstring(code)
     lines, quiet = [], []
     for number, source in enumerate(code, first):
+        if number - first in docstring:
+            if number - first == docstring[-1]:
+                lines += [*_cut(quiet), _left_out(len(docstring))]
+                quiet = []
+            continue
         place = recording.filename, number
         line = Line(number, source.rstrip(), accesses.get(place, []), place == worst, place in found)
         if place not in busy:
@@ -284,8 +304,23 @@ def _records(recording):
 def _cut(quiet):
     if len(quiet) <= LONGEST_QUIET:
         return quiet
-    left_out = plural(len(quiet) - 2 * CONTEXT, "line")
-    return [*quiet[:CONTEXT], Line(None, f"⋮  {left_out}", []), *quiet[-CONTEXT:]]
+    return [*quiet[:CONTEXT], _left_out(len(quiet) - 2 * CONTEXT), *quiet[-CONTEXT:]]
+
+
+def _left_out(count):
+    return Line(None, f"⋮  {plural(count, 'line')}", [])
+
+
+def _docstring(code):
+    """The lines of a function's docstring after its first, counted from 0; none if they are few."""
+    try:
+        body = ast.parse("\n".join(code)).body[0].body
+        first = body[0].value
+        lines = range(first.lineno, first.end_lineno)
+    except (SyntaxError, IndexError, AttributeError):
+        return range(0)
+    is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return lines if is_text and len(lines) >= LONGEST_DOCSTRING else range(0)
 
 
 # -- tables -----------------------------------------------------------------------------------------
@@ -341,7 +376,8 @@ def _coverage(recording):
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     words = ("array", "shape", "dtype", "first not written")
-    return Section("Coverage, distinct elements of each array", header, rows, words)
+    by = ", by the blocks that were traced" if sampled(recording) else ""
+    return Section(f"Coverage, distinct elements of each array{by}", header, rows, words)
 
 
 def _figure(count):

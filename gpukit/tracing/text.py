@@ -44,10 +44,11 @@ def report(recording):
 
 def _head(recording):
     facts = "; ".join(sections.about(recording))
-    return "\n".join([sections.launch(recording), *_wrapped(facts, "  ")])
+    return "\n".join([sections.launch(recording), *wrapped(facts, "  ")])
 
 
-def _wrapped(text, indent, first=None):
+def wrapped(text, indent, first=None):
+    """The lines of a text, all after the first one indented."""
     first = indent if first is None else first
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent)
 
@@ -56,23 +57,22 @@ def _wrapped(text, indent, first=None):
 
 
 def _findings(recording):
-    if not recording.findings:
-        return ""
-    lines = [f"{sections.plural(len(recording.findings), 'FINDING')}: the result is wrong, or will be some day"]
-    for finding in recording.findings:
-        lines += [_title(finding, recording), *_wrapped(finding.message, "      ")]
-        lines += _wrapped(f"({sections.involved(finding, recording)})", "      ")
-        lines += _wrapped(finding.cure, "         ", "      -> ")
-    return "\n".join(lines)
+    title = f"{sections.plural(len(recording.findings), 'finding').upper()}: the result is wrong, or will be some day"
+    return _remarks(title, recording.findings, recording, lambda f: f"({sections.involved(f, recording)})")
 
 
 def _advice(recording):
-    if not recording.advice:
-        return ""
-    lines = ["Advice: slow rather than wrong"]
-    for advice in recording.advice:
-        lines += [_title(advice, recording), *_wrapped(advice.message, "      ")]
-        lines += _wrapped(advice.cure, "         ", "      -> ")
+    return _remarks("Advice: slow rather than wrong", recording.advice, recording, lambda advice: "")
+
+
+def _remarks(title, records, recording, more):
+    """Findings or advice, those with one cure together."""
+    lines = [title] if records else []
+    for group in sections.grouped(records):
+        for record in group:
+            lines += [_title(record, recording), *wrapped(record.message, "      ")]
+            lines += wrapped(more(record), "      ")
+        lines += wrapped(group[0].cure, "         ", "      -> ")
     return "\n".join(lines)
 
 
@@ -191,5 +191,5 @@ def _totals(recording):
     lines = []
     for name, figure, remark in facts:
         left = f"{name:<{widths[0]}}  {figure:>{widths[1]}}  "
-        lines += _wrapped(remark, " " * len(left), left)
+        lines += wrapped(remark, " " * len(left), left)
     return "\n".join(lines)
