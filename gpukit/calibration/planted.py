@@ -1648,7 +1648,21 @@ def flags_never_set(a, done, out):
 
 @wrong("barrier-divergence", 1, 64, _row)
 def barrier_in_if(a, out):
-    """Only 16 threads of the block reach the barrier."""
+    """16 threads wait at a barrier inside the branch, the others at the one after it."""
+    s = cuda.shared.array(16, float32)
+    t = cuda.threadIdx.x
+    value = a[t]
+    if t < 16:
+        s[t] = value
+        cuda.syncthreads()  # bug
+        value = s[15 - t]
+    cuda.syncthreads()  # other
+    out[t] = value
+
+
+@wrong("barrier-divergence", 1, 64, _row, exempt="threads that have ended no longer take part in barriers")
+def barrier_in_guard(a, out):
+    """Only 16 threads reach the barrier; the others skip it and come to the end of the kernel."""
     s = cuda.shared.array(16, float32)
     t = cuda.threadIdx.x
     if t < 16:
@@ -1659,7 +1673,7 @@ def barrier_in_if(a, out):
         out[t] = a[t]
 
 
-@correct(mends=("barrier_in_if",))
+@correct(mends=("barrier_in_if", "barrier_in_guard"))
 def barrier_outside_if(a, out):
     """The barrier stands outside the branch."""
     s = cuda.shared.array(16, float32)
@@ -1713,7 +1727,7 @@ def barrier_in_even_loop(a, out):
 
 @wrong("barrier-divergence", 1, 64, lambda module: (floats(100), zeros(64)))
 def continue_around_barrier(a, out):
-    """Threads beyond the end skip the barrier with continue."""
+    """Threads beyond the end skip the barrier with continue, and wait at the next one."""
     s = cuda.shared.array(64, float32)
     t = cuda.threadIdx.x
     total = float32(0)
@@ -1723,6 +1737,7 @@ def continue_around_barrier(a, out):
         s[t] = a[k + t]
         cuda.syncthreads()  # bug
         total += s[t]
+    cuda.syncthreads()  # other
     out[t] = total
 
 
@@ -1770,10 +1785,11 @@ def barrier_in_function(a, out):
     """The barrier hides in a device function that only half of the threads call."""
     s = cuda.shared.array(64, float32)
     t = cuda.threadIdx.x
+    value = a[t]
     if t < 32:
-        out[t] = meet(s, t, a[t])  # other
-    else:
-        out[t] = a[t]
+        value = meet(s, t, value)  # other
+    cuda.syncthreads()  # other
+    out[t] = value
 
 
 @correct(mends=("barrier_in_function",))
@@ -1811,11 +1827,12 @@ def syncwarp_lanes_missing(a, out):
     s = cuda.shared.array(32, float32)
     t = cuda.threadIdx.x
     s[t] = a[t]
+    value = a[t]
     if t < 16:
         cuda.syncwarp(FULL)  # bug
-        out[t] = s[15 - t]
-    else:
-        out[t] = s[t]
+        value = s[15 - t]
+    cuda.syncwarp(FULL)  # other
+    out[t] = value
 
 
 @correct(mends=("syncwarp_lanes_missing",))
@@ -1824,11 +1841,12 @@ def syncwarp_lanes_named(a, out):
     s = cuda.shared.array(32, float32)
     t = cuda.threadIdx.x
     s[t] = a[t]
+    value = a[t]
     if t < 16:
         cuda.syncwarp(0x0000FFFF)
-        out[t] = s[15 - t]
-    else:
-        out[t] = s[t]
+        value = s[15 - t]
+    cuda.syncwarp(FULL)
+    out[t] = value
 
 
 def _ragged_warp(module):
@@ -1886,6 +1904,17 @@ def shuffle_with_half_mask(a, out):
 def vote_of_even_lanes(a, out):
     """Odd lanes do not vote, though the mask names them."""
     t = cuda.threadIdx.x
+    value = -a[t]
+    if t % 2 == 0 and cuda.any_sync(FULL, a[t] > float32(20)):  # bug
+        value = a[t]
+    cuda.syncwarp(FULL)  # other
+    out[t] = value
+
+
+@wrong("barrier-divergence", 1, 32, _one_warp, exempt="threads that have ended no longer take part in barriers")
+def vote_of_even_lanes_at_end(a, out):
+    """Odd lanes do not vote, though the mask names them, and come to the end of the kernel."""
+    t = cuda.threadIdx.x
     if t % 2 == 0:
         if cuda.any_sync(FULL, a[t] > float32(20)):  # bug
             out[t] = a[t]
@@ -1897,11 +1926,11 @@ def vote_of_even_lanes(a, out):
 def vote_with_even_mask(a, out):
     """Even lanes vote with a mask of even lanes."""
     t = cuda.threadIdx.x
-    if t % 2 == 0:
-        if cuda.any_sync(0x55555555, a[t] > float32(20)):
-            out[t] = a[t]
-    else:
-        out[t] = -a[t]
+    value = -a[t]
+    if t % 2 == 0 and cuda.any_sync(0x55555555, a[t] > float32(20)):
+        value = a[t]
+    cuda.syncwarp(FULL)
+    out[t] = value
 
 
 @correct(2, 64, lambda module: (floats(128), zeros(4)))

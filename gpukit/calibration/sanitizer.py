@@ -92,7 +92,7 @@ HEADLINES = (
     (re.compile(r"(Error|Warning|Info): Race reported between", re.IGNORECASE), "{0}: race"),
     (re.compile(r"(Error|Warning|Info): .*(RAW|WAR|WAW) hazard detected", re.IGNORECASE), "{0}: {1} hazard"),
     (re.compile(r"Barrier error detected\.\s*(.*?)\.?\s*$"), "Barrier error: {0}"),
-    (re.compile(r"(Deadlock detected|Malloc/Free error|Program hit \w+)"), "{0}"),
+    (re.compile(r"(Deadlock detected|Malloc/Free error|Program hit)"), "{0}"),
 )
 HAZARDS = re.compile(r"\[([\d,]+) hazards?\]")
 
@@ -101,7 +101,7 @@ def _headline(text):
     for pattern, form in HEADLINES:
         match = pattern.match(text)
         if match:
-            return form.format(*(group.lower() if form.startswith("Barrier") else group for group in match.groups()))
+            return form.format(*map(str.lower, match.groups())).capitalize()
     return None
 
 
