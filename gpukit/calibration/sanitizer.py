@@ -577,9 +577,10 @@ def summary(record, found):
     finders["Numba's simulator"] = lambda name: (
         record["kernels"].get(name, {}).get(SIMULATOR, "").startswith(("raises", "hangs", "wrong"))
     )
-    lines = [f"of {len(PLANTED)} wrong kernels finds; of {len(CORRECT)} correct kernels blames:"]
+    lines = [f"{'':20}{len(PLANTED)} wrong kernels: found   {len(CORRECT)} correct kernels: blamed"]
     for who, finds in finders.items():
-        lines.append(f"  {who:18} {sum(map(finds, PLANTED)):4} {sum(map(finds, CORRECT)):4}")
+        blamed = "not run" if who == "Numba's simulator" else sum(map(finds, CORRECT))
+        lines.append(f"{who:20}{sum(map(finds, PLANTED)):23}{blamed:>28}")
     return "\n".join(lines)
 
 
