@@ -34,19 +34,27 @@ class _Changes:
 
     def attribute(self, owner, name, value):
         before = vars(owner).get(name, _ABSENT)
-        undo = (delattr, owner, name) if before is _ABSENT else (setattr, owner, name, before)
-        self._undo.append(undo)
+        self._undo.append(functools.partial(_restore, owner, name, value, before))
         setattr(owner, name, value)
 
     def item(self, mapping, key, value, store=operator.setitem):
         before = mapping.get(key, _ABSENT)
-        self._undo.append((operator.delitem, mapping, key) if before is _ABSENT else (store, mapping, key, before))
+        undo = (operator.delitem, mapping, key) if before is _ABSENT else (store, mapping, key, before)
+        self._undo.append(functools.partial(*undo))
         store(mapping, key, value)
 
     def take_back(self):
         while self._undo:
-            action, *arguments = self._undo.pop()
-            action(*arguments)
+            self._undo.pop()()
+
+
+def _restore(owner, name, value, before):
+    if vars(owner).get(name, _ABSENT) is not value:
+        return  # someone gave the name a value of their own since
+    if before is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
 
 
 _changes = None
@@ -60,7 +68,7 @@ def installed():
 def install():
     """Put the emulator in place of ``numba.cuda`` in this process; nothing happens if it is there already.
 
-    Everything that the host uses is replaced: in ``numba.cuda`` itself, in ``numba.cuda.cudadrv``, in ``numba.vectorize``
+    Everything that the host uses is replaced: in ``numba.cuda``, in ``numba.cuda.cudadrv``, in ``numba.vectorize``
     and in every loaded module that took a name earlier (``from numba.cuda import jit``). Kernels that exist already are
     launched on the emulator from now on. Arrays that are in the memory of a real GPU cannot be used until `uninstall`.
 
@@ -121,6 +129,7 @@ def _replace_numba_cuda(changes):
                 changes.attribute(module, name, taken[id(old)])
     _replace_ufunc_targets(changes)
     _redirect_dispatchers(changes)
+    _redirect_driver(changes)
 
 
 def _replacements():
@@ -206,6 +215,19 @@ def _redirect_dispatchers(changes):
         changes.attribute(CUDADispatcher, method.__name__, method)
 
 
+def _redirect_driver(changes):
+    """Let ``cuda.cudadrv.driver.driver`` show the emulated device.
+
+    The rest of it stays, for it frees the memory of a real GPU.
+    """
+    from numba.cuda.cudadrv.driver import Driver
+
+    from gpukit.emulator import context
+
+    changes.attribute(Driver, "get_device", lambda driver, devnum=0: context.get_context(devnum).device)
+    changes.attribute(Driver, "get_device_count", lambda driver: len(context.gpus))
+
+
 def _choose_emulator(changes):
     """Let gpukit itself, and the processes that this one starts, know that kernels run on the emulator."""
     changes.item(os.environ, "GPUKIT_BACKEND", "emulator")
@@ -219,7 +241,7 @@ def _choose_emulator(changes):
 
 
 class Launches:
-    """Traces launches while it is installed (``with launches: ...``): of each kernel with each grid and block the first.
+    """Traces launches (``with launches: ...``): of each kernel with each grid and block the first.
 
     Kernels that Numba brings along (those behind ``cuda.reduce`` and ``vectorize``) run untraced.
 
