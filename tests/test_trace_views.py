@@ -415,6 +415,20 @@ def test_the_page_marks_what_is_wrong_and_what_is_worst():
     assert [cells[0] for look, cells in rows if "worst" in look] == ["9", "store tile"]
 
 
+def test_the_page_keeps_its_indentation_where_nbconvert_rewrites_it():
+    """nbconvert passes HTML through a parser that joins blanks, other than those in ``pre``."""
+    bs4 = pytest.importorskip("bs4")
+    html = str(bs4.BeautifulSoup(page.html(race()), features="html.parser"))
+    code = [cells[1] for _, cells in Page(html).tables[0][1:] if cells[0].isdigit()]
+    assert "\n".join(line for line in code if not line.isdigit()) == REDUCE.rstrip()
+
+
+def test_keywords_are_marked_also_where_a_docstring_is_cut():
+    source = MATMUL.replace("multiple of 16.", "multiple\n    of\n    16.\n    ")
+    html = page.html(replace(matmul(), source=(1, source)))
+    assert '<span class="k">def</span> tiled(a, b, c):' in html and '<span class="s">&quot;&quot;&quot;c = a' in html
+
+
 def test_the_page_escapes_everything():
     evil = '<b onclick="x">&amp;'
     made = replace(

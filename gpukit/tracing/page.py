@@ -46,6 +46,8 @@ STYLE = """
   min-width: 22em; }
 .gpukit-trace.gpukit-trace .listing .number { font: 12px/1.5 var(--mono); padding-left: .6em; border-left: 3px solid
   transparent; }
+.gpukit-trace.gpukit-trace pre { font: inherit; color: inherit; background: none; border: none; margin: 0; padding: 0;
+  overflow: visible; white-space: pre-wrap; }
 .gpukit-trace .number span { opacity: .5; }
 .gpukit-trace.gpukit-trace .listing tr.outside > td { border-top: 1px solid var(--line); }
 .gpukit-trace.gpukit-trace .listing tr.worst > td { background: rgba(224, 160, 0, .13); }
@@ -158,8 +160,8 @@ def _listing(recording):
     if not shown:
         return ""
     columns = _columns(accesses)
-    code = _highlighted([line.code for line in lines])
-    rows = [_line(line, text, columns) for line, text in zip(lines, code, strict=True)]
+    code = dict(enumerate(_highlighted(sections.code(recording)), recording.source[0]))
+    rows = [_line(line, code.get(line.number) or escape(line.code), columns) for line in lines]
     before = None
     for place, line in outside:
         name = place.partition(" of ")[2] or "outside of the kernel"
@@ -212,7 +214,7 @@ def _line(line, code, columns):
     look = " ".join(name for name in ("worst", "finding") if getattr(line, name))
     span = f' rowspan="{len(line.accesses)}"' if len(line.accesses) > 1 else ""
     hang = len(line.code) - len(line.code.lstrip()) + 4  # where the line goes on if it is wrapped
-    code = f'<div style="padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap">{code}</div>'
+    code = f'<pre style="padding-left: {hang}ch; text-indent: -{hang}ch">{code}</pre>'
     left = f'<td class="number"{span}><span>{line.number or ""}</span></td>'
     if not line.accesses:
         return f'<tr class="{look}">{left}<td class="code" colspan="{1 + len(columns)}">{code}</td></tr>'

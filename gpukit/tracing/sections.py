@@ -245,25 +245,30 @@ def worst_place(recording):
     return place if place and sums[place] > 0 else None
 
 
+def code(recording):
+    """The lines of the kernel's source, dedented."""
+    lines = textwrap.dedent(recording.source[1].expandtabs(4)).rstrip().splitlines()
+    return [line.rstrip() for line in lines]
+
+
 def listing(recording):
     """The kernel's source as a list of `Line`, dedented.
 
     Left out are a long docstring but for its first line, and the middle of long runs that nothing is recorded at.
     """
-    first, text = recording.source
-    code = textwrap.dedent(text.expandtabs(4)).rstrip().splitlines() if text else []
+    first, lines_of_code = recording.source[0], code(recording)
     accesses, found = _by_place(recording.accesses), _by_place(recording.findings)
     worst, busy = worst_place(recording), _by_place(_records(recording))
-    docstring = _docstring(code)
+    docstring = _docstring(lines_of_code)
     lines, quiet = [], []
-    for number, source in enumerate(code, first):
+    for number, source in enumerate(lines_of_code, first):
         if number - first in docstring:
             if number - first == docstring[-1]:
                 lines += [*_cut(quiet), _left_out(len(docstring))]
                 quiet = []
             continue
         place = recording.filename, number
-        line = Line(number, source.rstrip(), accesses.get(place, []), place == worst, place in found)
+        line = Line(number, source, accesses.get(place, []), place == worst, place in found)
         if place not in busy:
             quiet.append(line)
             continue
