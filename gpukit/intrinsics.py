@@ -28,7 +28,7 @@ def load2(array, index):
     Parameters
     ----------
     array : C-contiguous array
-        Of integers or floats of up to 8 bytes, in any memory.
+        Of integers or floats of up to 8 bytes, in global or shared memory.
     index : int, or tuple of int
         Of the first element. Its address must be a multiple of the access's width, twice the size of an element: the
         GPU stops with a misaligned address otherwise. The two elements must lie in the array.
@@ -93,7 +93,8 @@ def _load_type(function, count):
         def generic(self, args, kws):
             array, index = _bind(function, args, kws)
             _check(function.__name__, count, array, index)
-            return signature(types.UniTuple(array.dtype, count), array, index)
+            typed = signature(types.UniTuple(array.dtype, count), array, index)
+            return typed.replace(pysig=inspect.signature(function))
 
 
 def _store_type(function, count):
@@ -105,7 +106,8 @@ def _store_type(function, count):
             if not all(isinstance(value, types.Number | types.Boolean) for value in values):
                 shown = ", ".join(map(str, values))
                 raise NumbaTypeError(f"{function.__name__}: the values are {shown}; they must be numbers")
-            return signature(types.void, array, index, *[array.dtype] * count)
+            typed = signature(types.void, array, index, *[array.dtype] * count)
+            return typed.replace(pysig=inspect.signature(function))
 
 
 def _bind(function, args, kws):

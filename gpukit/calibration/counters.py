@@ -345,11 +345,15 @@ class Comparison:
         return self.traced == self.measured
 
 
-def compare(case, values):
-    """Trace a case and compare it with the hardware's values by metric: a list of `Comparison`."""
+def traced(case):
+    """The case's `gpukit.tracing.Trace`."""
     import gpukit
 
-    trace = gpukit.trace(case.kernel[case.grid, case.block], *case.arguments())
+    return gpukit.trace(case.kernel[case.grid, case.block], *case.arguments())
+
+
+def compare(case, trace, values):
+    """Compare a case's trace with the hardware's values by metric: a list of `Comparison`."""
     result = []
     for figure in FIGURES:
         measured = figure.measured(values)
@@ -439,11 +443,10 @@ def main(argv=None):
         return 2
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     print(f"{record['gpu']}, driver {record['driver']}, ncu {record['ncu']}, {versions}; {record['date']}")
-    comparisons = [
-        c for case in cases if case.name in record["cases"] for c in compare(case, record["cases"][case.name])
-    ]
+    known = record["cases"]
+    comparisons = [c for case in cases if case.name in known for c in compare(case, traced(case), known[case.name])]
     _print_comparisons(comparisons, options.all)
-    missing = [case.name for case in cases if case.name not in record["cases"]]
+    missing = [case.name for case in cases if case.name not in known]
     if missing:
         print(f"Not recorded: {', '.join(missing)}")
     return int(bool(missing) or any(not c.equal and not c.exempt for c in comparisons))

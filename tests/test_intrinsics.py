@@ -1,0 +1,145 @@
+"""`gpukit.intrinsics`: wide loads and stores move what single ones do, and refuse what the hardware cannot."""
+
+import numpy as np
+import pytest
+from numba.core.errors import TypingError
+from numba.cuda import float32
+
+from gpukit import intrinsics, on_gpu
+from gpukit.backend import cuda
+from gpukit.emulator import KernelError
+from gpukit.intrinsics import load2, load4, store2, store4
+
+WIDE = {2: (np.int8, np.float16, np.int32, np.uint32, np.float32, np.int64, np.float64), 4: (np.uint8, np.int16)}
+WIDE[4] += (np.int32, np.uint32, np.float32)
+
+
+@cuda.jit
+def turn2(a, out):
+    t = cuda.grid(1)
+    if t < a.size // 2:
+        x, y = load2(a, 2 * t)
+        store2(out, 2 * t, y, x)
+
+
+@cuda.jit
+def turn4(a, out):
+    t = cuda.grid(1)
+    if t < a.size // 4:
+        x, y, z, w = load4(a, 4 * t)
+        store4(out, 4 * t, w, z, y, x)
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(count, dtype) for count in WIDE for dtype in WIDE[count]])
+def test_elements_arrive_in_order(count, dtype):
+    a = np.random.default_rng(count).integers(0, 127, 100 * count).astype(dtype)
+    out = np.zeros_like(a)
+    (turn2 if count == 2 else turn4)[4, 32](a, out)
+    np.testing.assert_array_equal(out, a.reshape(-1, count)[:, ::-1].ravel())
+
+
+@cuda.jit
+def through_shared(a, out):
+    tile = cuda.shared.array((8, 16), float32, alignment=16)
+    x = cuda.threadIdx.x
+    y = cuda.threadIdx.y
+    if (x + y) % 2 == 0:
+        values = load4(a, (y, 4 * x))
+        store4(tile, (y, 4 * x), values[0], values[1], values[2], values[3])
+    else:
+        for k in range(4):
+            tile[y, 4 * x + k] = -a[y, 4 * x + k]
+    cuda.syncthreads()
+    values = load4(tile[7 - y], 4 * (3 - x))
+    pair = load2(tile, (y, -2))
+    store4(out, (y, 4 * x), values[0] + pair[1], values[1], values[2], index_sum(values))
+
+
+@cuda.jit(device=True)
+def index_sum(values):
+    return values[0] + values[3]
+
+
+def test_shared_memory_in_two_dimensions_by_some_threads():
+    a = np.random.default_rng(1).random((8, 16), np.float32)
+    out = np.zeros_like(a)
+    through_shared[1, (4, 8)](a, out)
+    x, y = np.arange(4)[:, None], np.arange(8)[:, None, None]
+    tile = np.where((x + y) % 2 == 0, 1, -1).astype(np.float32) * a.reshape(8, 4, 4)
+    values = tile[::-1, ::-1]
+    expected = values.copy()
+    expected[..., 0] = values[..., 0] + tile[:, 3:, 3]
+    expected[..., 3] = values[..., 0] + values[..., 3]
+    np.testing.assert_array_equal(out, expected.reshape(8, 16))
+
+
+@cuda.jit
+def convert(out):
+    store4(out, index=0, a=1.75, b=-2, c=True, d=cuda.threadIdx.x + 7)
+
+
+def test_stored_values_are_converted():
+    for dtype, expected in ((np.int32, [1, -2, 1, 7]), (np.float32, [1.75, -2, 1, 7])):
+        out = np.zeros(4, dtype)
+        convert[1, 1](out)
+        np.testing.assert_array_equal(out, expected)
+
+
+@cuda.jit
+def load4_at(a, index, out):
+    out[0] = load4(a, index)[3]
+
+
+@cuda.jit
+def load2_at(a, index, out):
+    out[0] = load2(a, index)[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "a", "index", "message"),
+    [
+        (load4_at, np.zeros(8), 0, "load4: array holds float64; it must hold integers or floats of at most 4 bytes"),
+        (load2_at, np.zeros(8, np.complex64), 0, "load2: array holds complex64; .* at most 8 bytes"),
+        (load2_at, np.zeros(8, np.bool_), 0, "load2: array holds bool"),
+        (load4_at, np.zeros(16, np.float32)[::2], 0, "load4: array is .* must be a C-contiguous array"),
+        (load4_at, np.float32(1), 0, "load4: array is float32; it must be a C-contiguous array"),
+        (load2_at, np.zeros((4, 4), np.float32), 0, "load2: index is int64; .* one integer for each of .* 2 axes"),
+        (load2_at, np.zeros(8, np.float32), 1.5, "load2: index is float64; .* one integer"),
+    ],
+)
+def test_types_that_no_access_has_are_named(kernel, a, index, message):
+    with pytest.raises(TypingError, match=message):
+        kernel[1, 1](a, index, np.zeros(1))
+
+
+def test_a_value_that_is_no_number_is_named():
+    @cuda.jit
+    def kernel(out):
+        store2(out, 0, (1, 2), 3)
+
+    with pytest.raises(TypingError, match=r"store2: the values are UniTuple\(.*\), .*; they must be numbers"):
+        kernel[1, 1](np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("name", ["load2", "load4", "store2", "store4"])
+def test_outside_a_kernel_they_say_so(name):
+    function = getattr(intrinsics, name)
+    arguments = [np.zeros(4), 0, *[1] * (int(name[-1]) if name.startswith("store") else 0)]
+    with pytest.raises(TypeError, match=f"{name} is for kernels and device functions"):
+        function(*arguments)
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU checks no bounds, and ends the process at a misaligned address")
+@pytest.mark.parametrize(("index", "message"), [(6, "out of bounds"), (2, "multiple of 16")])
+def test_bounds_and_alignment_are_checked(index, message):
+    a = np.arange(8, dtype=np.float32)
+    with pytest.raises(KernelError, match=message):
+        load4_at[1, 1](a, index, np.zeros(1))
+
+
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU's compiler")
+def test_each_is_one_instruction():
+    through_shared[1, (4, 8)](*np.zeros((2, 8, 16), np.float32))
+    (text,) = through_shared.inspect_asm().values()
+    for instruction in ("ld.global.v4", "st.shared.v4", "ld.shared.v4", "ld.shared.v2", "st.global.v4"):
+        assert instruction in text
