@@ -201,18 +201,19 @@ def _redirect_dispatchers(changes):
             kernels[dispatcher] = Kernel(dispatcher.py_func, options)
         return kernels[dispatcher]
 
-    def configure(self, *configuration, **named):
-        return kernel_of(self).configure(*configuration, **named)
+    def redirected(name):
+        def method(self, *args, **named):
+            return getattr(kernel_of(self), name)(*args, **named)
 
-    def forall(self, *configuration, **named):
-        return kernel_of(self).forall(*configuration, **named)
+        return method
 
     def call(self, args, launch_config):
         # A launch that was configured earlier; its stream belongs to the GPU.
         return kernel_of(self)[launch_config.griddim, launch_config.blockdim, 0, launch_config.sharedmem](*args)
 
-    for method in (configure, forall, call):
-        changes.attribute(CUDADispatcher, method.__name__, method)
+    for name in ("configure", "forall", "specialize"):
+        changes.attribute(CUDADispatcher, name, redirected(name))
+    changes.attribute(CUDADispatcher, "call", call)
 
 
 def _redirect_driver(changes):
@@ -243,7 +244,8 @@ def _choose_emulator(changes):
 class Launches:
     """Traces launches (``with launches: ...``): of each kernel with each grid and block the first.
 
-    Kernels that Numba brings along (those behind ``cuda.reduce`` and ``vectorize``) run untraced.
+    Kernels that Numba brings along (those behind ``cuda.reduce`` and ``vectorize``) run untraced, and so do kernels
+    whose source cannot be read.
 
     Attributes
     ----------

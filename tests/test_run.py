@@ -49,7 +49,7 @@ FORMS = """
 
     import beside
 
-    assert __name__ == "__main__" and sys.modules["__main__"].FORMS == 1 if "FORMS" in globals() else True
+    assert __name__ == "__main__" and vars(sys.modules["__main__"]) is globals()
     assert sys.argv == [os.path.join("scripts", "forms.py"), "--trace", "-m", "--", "x"], sys.argv
     assert sys.path[0] == os.path.dirname(os.path.abspath(__file__)), sys.path[0]
     assert os.path.isabs(__file__) and __spec__ is None and __builtins__ is __import__("builtins")
@@ -284,7 +284,7 @@ THERE_AND_BACK = """
         with run.emulated():
             earlier[1, 32](a)
         earlier.forall(8)(to_device(a))
-        earlier.configure(1, 32)(a)
+        earlier.specialize(a).configure(1, 32)(a)
         assert run.installed() and (a == 2).all()
         to_device = "mine"
     assert to_device == "mine" and not run.installed() and (cuda.jit, jit) == real
