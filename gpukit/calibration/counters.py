@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpukit.backend import why_no_gpu
 from gpukit.calibration.kernels import CASES
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "counters-h200.json"
@@ -83,12 +84,12 @@ def _figures():
     every = "load, store, atomic"
     yield Figure("shared", "shared", every, "wavefronts", _one("memory_l1_wavefronts_shared"))
     yield Figure("shared", "shared", every, "ideal_wavefronts", _one("memory_l1_wavefronts_shared_ideal"))
-    for field, counted in (("requests", "requests"), ("sectors", "sectors")):
+    for field in ("requests", "sectors"):
         for space in ("global", "local"):
-            metric = f"l1tex__t_{counted}_pipe_lsu_mem_{space}_op_"
+            metric = f"l1tex__t_{field}_pipe_lsu_mem_{space}_op_"
             yield Figure(space, space, "load", field, _one(f"{metric}ld.sum"))
             yield Figure(space, space, "store", field, _one(f"{metric}st.sum"))
-        metric = f"l1tex__t_{counted}_pipe_lsu_mem_global_op_"
+        metric = f"l1tex__t_{field}_pipe_lsu_mem_global_op_"
         yield Figure("atomic", "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
     yield Figure("global", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
     yield Figure("global", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
@@ -363,16 +364,14 @@ def compare(case, trace, values):
 
 
 def _table(rows):
-    """Text: aligned columns, the first two to the left."""
-    rows = [tuple(map(str, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if n < 2 else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    """Text: aligned columns, numbers to the right."""
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    numbers = [isinstance(cell, int) for cell in rows[-1]]
+    lines = []
+    for row in rows:
+        cells = zip(map(str, row), widths, numbers, strict=True)
+        lines.append("  ".join(text.rjust(n) if number else text.ljust(n) for text, n, number in cells).rstrip())
+    return "\n".join(lines)
 
 
 def _print_comparisons(comparisons, every):
@@ -387,8 +386,8 @@ def _print_comparisons(comparisons, every):
         print(_table([("case", "counter", "trace", "hardware", ""), *rows]), end="\n\n")
     counted = [c for c in comparisons if not c.exempt]
     compared, equal = Counter(c.figure for c in counted), Counter(c.figure for c in counted if c.equal)
-    rows = [(figure, "", number, equal[figure]) for figure, number in compared.items()]
-    print(_table([("counter", "", "cases", "equal"), *rows]))
+    rows = [(figure, number, equal[figure]) for figure, number in compared.items()]
+    print(_table([("counter", "cases", "equal"), *rows]))
 
 
 def _choose(text):
@@ -400,10 +399,11 @@ def _choose(text):
 
 def _record(options, cases):
     """The record to compare with, measured now or read from a file; saved if asked for."""
-    ncu = None if options.recorded else find_ncu()
-    if ncu is None or shutil.which("nvidia-smi") is None:
-        if options.save:
-            raise ProfilerError("--save needs a GPU and Nsight Compute's ncu: one of them is missing")
+    ncu = None if options.recorded or why_no_gpu() else find_ncu()
+    if ncu is None:
+        if options.save or options.raw:
+            missing = why_no_gpu() or ("--recorded measures nothing" if options.recorded else "ncu was not found")
+            raise ProfilerError(f"--save and --raw need a GPU and Nsight Compute's ncu: {missing}")
         path = Path(options.recorded or RECORDED)
         if not path.is_file():
             raise ProfilerError(f"there is no ncu with a GPU here, and no recorded counters in {path}")
