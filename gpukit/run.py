@@ -296,13 +296,15 @@ class Launches:
         return [finding for trace, _ in self.found.values() for finding in trace.findings]
 
     def report(self):
-        """str : the report of every trace, and how many launches each stands for."""
+        """str : the report of every trace, how many launches each stands for, and all findings at the end."""
         if not self.found:
             return "gpukit run --trace: no kernel was launched"
         parts = []
-        for (code, grid, block), (trace, count) in self.found.items():
-            head = f"{code.co_name}[{grid}, {block}] was launched {count} times; this is the first:\n" * (count > 1)
+        for (code, _, _), (trace, count) in self.found.items():
+            head = f"{code.co_name} was launched {count} times with this grid and block; the first:\n" * (count > 1)
             parts.append(head + str(trace).rstrip("\n"))
+        kinds = dict.fromkeys(f"{f.kind} at {f.filename}:{f.line}" for f in self.findings)
+        parts.append(f"{len(self.found)} launches traced; findings: {', '.join(kinds) or 'none'}")
         return "\n\n".join(parts)
 
 
