@@ -6,6 +6,7 @@ import tokenize
 from html import escape
 
 from gpukit.tracing import sections
+from gpukit.tracing.records import Finding
 
 __all__ = ["html"]
 
@@ -133,21 +134,24 @@ def _box(items, recording, look, meaning):
     if not items:
         return ""
     noun = sections.plural(len(items), "finding") if look else "Advice"
-    groups = sections.grouped(items)
-    body = "".join(
-        "".join(_item(i, recording) for i in group) + f"<p>→ {escape(group[0].cure)}</p>" for group in groups
-    )
+    body = ""
+    for cure, places in sections.grouped(items):
+        body += "".join(_item(place, recording) for place in places) + f"<p>→ {escape(cure)}</p>"
     return f'<div class="box {look}"><span class="title">{noun}</span>: {meaning}{body}</div>'
 
 
-def _item(item, recording):
-    place = sections.where(item, recording)
-    involved = f" ({sections.involved(item, recording)})" if item in recording.findings else ""
-    title = f'<span class="kind">{escape(item.kind)}</span>'
+def _item(records, recording):
+    """The records of one line."""
+    first = records[0]
+    place = sections.where(first, recording)
+    title = f'<span class="kind">{escape(first.kind)}</span>'
     title += f", {escape(place)}" if place else ""
-    title += f": <code>{escape(item.code)}</code>" if item.code else ""
-    message = f'{escape(item.message)}<span class="soft">{escape(involved)}</span>'
-    return f'<div class="item"><p>{title}</p><p>{message}</p></div>'
+    title += f": <code>{escape(first.code)}</code>" if first.code else ""
+    messages = ""
+    for record in records:
+        involved = f" ({sections.involved(record, recording)})" if isinstance(record, Finding) else ""
+        messages += f'<p>{escape(record.message)}<span class="soft">{escape(involved)}</span></p>'
+    return f'<div class="item"><p>{title}</p>{messages}</div>'
 
 
 # -- the source beside the counts -------------------------------------------------------------------

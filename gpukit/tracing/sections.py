@@ -161,8 +161,8 @@ def about(recording):
         facts.append(f"{whole(recording.occupancy.shared_bytes)} bytes of shared memory per block{dynamic}")
     if sampled(recording):
         facts.append(f"{whole(recording.blocks)} of {whole(blocks)} blocks traced, counts scaled to all")
-    else:
-        facts.append("all blocks traced" if blocks > 1 else "traced")
+    elif blocks > 1:
+        facts.append("all blocks traced")
     if recording.filename:
         facts.append(file_name(recording.filename) + (f", line {recording.source[0]}" if recording.source[0] else ""))
     return facts
@@ -192,11 +192,12 @@ def totals(recording):
 
 
 def grouped(records):
-    """Findings or advice as lists of those that are of one kind and have one cure."""
+    """Findings or advice, those of one kind and one cure together: [(cure, [those of one line, ...])]."""
     groups = {}
     for record in records:
-        groups.setdefault((record.kind, record.cure), []).append(record)
-    return list(groups.values())
+        lines = groups.setdefault((record.kind, record.cure), {})
+        lines.setdefault((record.filename, record.line), []).append(record)
+    return [(cure, list(lines.values())) for (_, cure), lines in groups.items()]
 
 
 def involved(finding, recording):
@@ -232,8 +233,10 @@ def unit(access):
 
 
 def target(access):
-    """``load tile``, ``store partial (local)``."""
-    return f"{access.op} {access.array}" + " (local)" * (access.space == "local")
+    """``load tile``, ``store partial (local)``, ``load a (16 B)`` for several elements at once."""
+    wide = access.worst is not None and access.itemsize > access.worst.dtype.itemsize
+    remarks = ["local"] * (access.space == "local") + [f"{access.itemsize} B"] * wide
+    return f"{access.op} {access.array}" + f" ({', '.join(remarks)})" * bool(remarks)
 
 
 def worst_place(recording):
@@ -350,7 +353,7 @@ def _branches(recording):
 def _barriers(recording):
     by = {"block": "block", "warp": "warp", "grid": "block of the grid"}
     rows = [
-        [where(b, recording), b.code, f"{whole(b.passed)} times by a {by[b.kind]}"]
+        [where(b, recording), b.code, f"{plural(b.passed, 'time')} by a {by[b.kind]}"]
         for b in recording.barriers
         if b.passed
     ]

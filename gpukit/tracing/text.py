@@ -58,7 +58,7 @@ def wrapped(text, indent, first=None):
 
 def _findings(recording):
     title = f"{sections.plural(len(recording.findings), 'finding').upper()}: the result is wrong, or will be some day"
-    return _remarks(title, recording.findings, recording, lambda f: f"({sections.involved(f, recording)})")
+    return _remarks(title, recording.findings, recording, lambda f: f" ({sections.involved(f, recording)})")
 
 
 def _advice(recording):
@@ -68,11 +68,12 @@ def _advice(recording):
 def _remarks(title, records, recording, more):
     """Findings or advice, those with one cure together."""
     lines = [title] if records else []
-    for group in sections.grouped(records):
-        for record in group:
-            lines += [_title(record, recording), *wrapped(record.message, "      ")]
-            lines += wrapped(more(record), "      ")
-        lines += wrapped(group[0].cure, "         ", "      -> ")
+    for cure, places in sections.grouped(records):
+        for place in places:
+            lines.append(_title(place[0], recording))
+            for record in place:
+                lines += wrapped(record.message + more(record), "      ")
+        lines += wrapped(cure, "         ", "      -> ")
     return "\n".join(lines)
 
 
