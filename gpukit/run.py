@@ -80,7 +80,6 @@ def install():
     global _changes
     if installed():
         return
-    # Before numba.cuda is loaded the environment decides; afterwards it does not matter any more.
     from numba.cuda.core import config
 
     if config.ENABLE_CUDASIM:
@@ -120,7 +119,7 @@ def _replace_numba_cuda(changes):
         for name, value in names.items():
             old = vars(module).get(name)
             # A module of numba.cuda may lack a name in one of its versions: none is added.
-            if old is not None and old is not value:
+            if old is not None and old is not value and not name.startswith("_"):
                 taken[id(old)] = value
                 changes.attribute(module, name, value)
     for module in _modules_of_others():
@@ -143,7 +142,7 @@ def _replacements():
     from gpukit.emulator import arrays, context, cuda, streams
 
     emulator = vars(cuda)
-    host = {name: emulator[name] for name in vars(numba.cuda) if name in emulator and not name.startswith("_")}
+    host = {name: emulator[name] for name in vars(numba.cuda) if name in emulator}
     # The modules are changed where they are, not exchanged: someone may hold them.
     host = {name: value for name, value in host.items() if callable(value) or name == "gpus"}
     ufuncs = {"vectorize": cuda.vectorize, "guvectorize": cuda.guvectorize}
@@ -304,7 +303,7 @@ class Launches:
             head = f"{code.co_name} was launched {count} times with this grid and block; the first:\n" * (count > 1)
             parts.append(head + str(trace).rstrip("\n"))
         kinds = dict.fromkeys(f"{f.kind} at {f.filename}:{f.line}" for f in self.findings)
-        parts.append(f"{len(self.found)} launches traced; findings: {', '.join(kinds) or 'none'}")
+        parts.append(f"Launches traced: {len(self.found)}; findings: {', '.join(kinds) or 'none'}")
         return "\n\n".join(parts)
 
 

@@ -69,6 +69,7 @@ FORMS = """
     assert type(d) is type(from_api(a)) is DeviceNDArray is devicearray.DeviceNDArray
     assert isinstance(c.stream(), Stream) and isinstance(c.event(), Event)
     assert isinstance(c.get_current_device(), Device) and devices.get_context().device == c.get_current_device()
+    assert {devices.__name__, devicearray.__name__} <= set(sys.modules)
     assert cuda.is_available() and numba.cuda.is_available() and len(gpus) == len(devices.gpus) == 1
     try:
         cuda.device_array(1 << 60)
@@ -403,5 +404,5 @@ def test_trace_reports_each_kernel_once_and_strict_makes_findings_an_exit_status
         assert report.count(f"{name} was launched 2 times with this grid and block; the first:\n{name}[") == 1
     assert report.count("was launched") == 2 and report.count("fill[1, 32]") == 1
     assert "a[i] = a[(i + 1) % 32]" in report
-    assert report.splitlines()[-1] == f"3 launches traced; findings: race at {tmp_path / script}:15"
+    assert report.splitlines()[-1] == f"Launches traced: 3; findings: race at {tmp_path / script}:15"
     assert python(tmp_path, *COMMAND, "--trace", "--strict", script).returncode == 0
