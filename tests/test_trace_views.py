@@ -9,9 +9,10 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from numba import float32
 
-from gpukit import plot
-from gpukit.tracing import comparison, page, plots, records, text
+from gpukit import cuda, plot
+from gpukit.tracing import comparison, page, plots, records, sections, text, trace
 
 matplotlib.use("Agg")
 
@@ -565,10 +566,10 @@ def test_sectors_of_local_memory_lie_side_by_side_for_the_lanes():
 
 
 DRAWINGS = {
-    "banks": lambda ax=None: plots.banks(matmul(), ax=ax),
-    "banks, 16 bytes": lambda ax=None: plots.banks(one("shared", request("s", "shared", T, (64,), complex)), ax=ax),
-    "sectors": lambda ax=None: plots.sectors(copy(), ax=ax),
-    "sectors, scattered": lambda ax=None: plots.sectors(copy(1234), ax=ax),
+    "banks": lambda: plots.banks(matmul()),
+    "banks, 16 bytes": lambda: plots.banks(one("shared", request("s", "shared", T, (64,), complex))),
+    "sectors": lambda: plots.sectors(copy()),
+    "sectors, scattered": lambda: plots.sectors(copy(1234)),
 }
 
 
@@ -581,9 +582,6 @@ def test_figures_keep_inside_of_their_edges_and_say_that_counts_are_emulated(dra
         box = written.get_window_extent()
         assert box.x0 >= -1 and box.y0 >= 0 and box.x1 <= made.bbox.x1 and box.y1 <= made.bbox.y1, written
     assert made.get_supxlabel() == plot.EMULATED
-    with plot.figure(size=(8, 5)) as mine:
-        assert draw(mine) is mine
-    assert mine.get_figure().get_supxlabel() == plot.EMULATED
     monkeypatch.setattr(plot, "on_gpu", lambda: True)
     monkeypatch.setattr(plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
     assert draw().get_figure().get_supxlabel() == plot.EMULATED
@@ -687,3 +685,35 @@ def test_compare_pairs_lines_that_were_moved_apart():
     assert [(row[0], row[1]) for row in lines.rows] == [("9", "9"), ("", ""), ("12", "19"), ("", ""), ("14", "21")]
     fewer = comparison.compare(before, replace(before, accesses=before.accesses[:4])).tables[1]
     assert fewer.rows[-1][:2] == ["14", ""] and fewer.rows[-1][4:] == ["512", "", "512", "", "gone"]
+
+
+# -- a real trace -----------------------------------------------------------------------------------
+
+
+@cuda.jit
+def transpose(x, out):
+    tile = cuda.shared.array((32, 32), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    mine = cuda.local.array(2, float32)
+    mine[tx % 2] = x[ty, tx]
+    tile[tx, ty] = mine[tx % 2]
+    out[ty, tx] = tile[ty, tx]
+
+
+def test_views_of_what_the_emulator_records():
+    x = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    made = trace(transpose[1, (32, 32)], x, np.zeros_like(x))
+    report = str(made)
+    first = made.source[0]
+    assert "race, line" in report and max(map(len, report.splitlines())) <= 120
+    assert [number - first for number, _ in listing(report)] == [5, 5, 6, 6, 7, 7]
+    assert len(Page(made._repr_html_()).tables[0]) > len(made.accesses)
+    ax = made.plot_banks(first + 6)
+    assert "32 wavefronts where 1 would do" in ax.get_title(loc="left")
+    assert [written.get_text() for written in marked(ax, "label")] == [f"tile[{t}, 0]" for t in T]
+    for line, array in ((5, "x"), (5, "mine"), (6, "mine"), (7, "out")):
+        ax = made.plot_sectors(first + line, array)
+        chosen = max((a for a in made.accesses if a.line == first + line and a.array == array), key=sections.wasted)
+        assert len([patch for patch in ax.patches if patch.get_gid() == "sector"]) == chosen.worst.sectors
+    assert len(made.plot_lines()) == 2
+    assert str(made.compare(made)).count(" =\n") > 8

@@ -21,7 +21,7 @@ TOUCHED = "#E3EDF5"  # a sector that moves, where no lane uses it
 MOST_MEMORY_LINES = 14  # drawn by ``sectors``; of more the middle is left out
 MOST_BARS = 20  # drawn by ``lines``
 BESIDE, ACROSS = (16, 36), LINE + 52  # of ``sectors``, in bytes: room at the left and right of a line, and in all
-SMALLEST, DIGIT = 5.2, 0.64  # of letters: the size in points, and the width over the size
+POINTS, SMALLEST, DIGIT = 6.6, 5.2, 0.64  # of letters: sizes in points, and the width over the size
 
 
 def _counted(draw):
@@ -30,15 +30,15 @@ def _counted(draw):
     @functools.wraps(draw)
     def drawn(*args, **kwargs):
         with plot._look():
-            axes = draw(*args, **kwargs)
-            made = np.ravel(axes)[0].get_figure(root=True)
-            mark = made.get_supxlabel()
-            if plot.EMULATED not in mark:
-                mark = f"{mark}; counts emulated" if mark else plot.EMULATED
-                made.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=plot.FAINT)
-            return axes
+            ax = draw(*args, **kwargs)
+            _stamp(ax.get_figure())
+            return ax
 
     return drawn
+
+
+def _stamp(made):
+    made.supxlabel(plot.EMULATED, x=0.995, ha="right", fontsize=8, color=plot.FAINT)
 
 
 # -- which request to draw --------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def _canvas(height):
 
 
 @_counted
-def banks(recording, line=None, array=None, *, ax=None):
+def banks(recording, line=None, array=None):
     """Draw lanes x banks of one request to shared memory: the one with the most conflicts.
 
     A row is a lane, with the element it accesses at its right; a column is one of the 32 banks, 4 bytes wide. In a bank
@@ -115,7 +115,6 @@ def banks(recording, line=None, array=None, *, ax=None):
         The line with the most conflicts unless given.
     array : str, optional
         For a line that accesses several arrays in shared memory; the one with the most conflicts unless given.
-    ax : matplotlib Axes, optional
 
     Returns
     -------
@@ -132,15 +131,14 @@ def banks(recording, line=None, array=None, *, ax=None):
     request = access.worst
     groups = _groups(request.itemsize)
     height = 0.135 * 32 + 0.34 * len(groups) + 0.22
-    ax = _canvas(height) if ax is None else ax
-    points = _points(ax, height)
+    ax = _canvas(height)
     top, cells, faces = 0.0, [], []
     for number, lanes in enumerate(groups):
         words = _bank_words(request, lanes)
         top += 2.0 if number == 0 else 2.6
         name = {1: "", 2: f"half {number}, ", 4: f"quarter {number}, "}.get(len(groups), f"part {number}, ")
-        _bank_heads(ax, words, name, top, len(lanes), points)
-        _lane_rows(ax, request, lanes, words, top, points, cells, faces)
+        _bank_heads(ax, words, name, top, len(lanes))
+        _lane_rows(ax, request, lanes, words, top, cells, faces)
         outline = {"facecolor": "none", "edgecolor": plot.FAINT, "linewidth": 0.8}
         ax.add_patch(Rectangle((0, top), BANKS, len(lanes), **outline))
         top += len(lanes)
@@ -171,27 +169,27 @@ def _bank_words(request, lanes):
     return words
 
 
-def _bank_heads(ax, words, name, top, rows, points):
+def _bank_heads(ax, words, name, top, rows):
     """A column for each bank; above it the bank's number and, if it is more than one, how many words it must serve."""
-    _write(ax, -0.5, top - 1.5, f"{name}bank", points, ha="right", color=plot.FAINT)
+    _write(ax, -0.5, top - 1.5, f"{name}bank", ha="right", color=plot.FAINT)
     if any(len(served) > 1 for served in words.values()):
-        _write(ax, -0.5, top - 0.55, "words", points, ha="right", color=COLLIDES, weight="bold")
+        _write(ax, -0.5, top - 0.55, "words", ha="right", color=COLLIDES, weight="bold")
     for bank in range(BANKS):
         served = len(words.get(bank, ()))
         if served > 1:
-            _write(ax, bank + 0.5, top - 0.55, f"{served}", points, color=COLLIDES, weight="bold", gid="words")
-        _write(ax, bank + 0.5, top - 1.5, f"{bank}", points, color=plot.FAINT)
+            _write(ax, bank + 0.5, top - 0.55, f"{served}", color=COLLIDES, weight="bold", gid="words")
+        _write(ax, bank + 0.5, top - 1.5, f"{bank}", color=plot.FAINT)
     ax.vlines(range(1, BANKS), top, top + rows, color="#EDEDED", linewidth=0.6, zorder=0)
 
 
-def _lane_rows(ax, request, lanes, words, top, points, cells, faces):
+def _lane_rows(ax, request, lanes, words, top, cells, faces):
     for row, lane in enumerate(lanes):
         y = top + row
         active = request.active[lane]
-        _write(ax, -0.5, y + 0.5, f"lane {lane}", points, ha="right", color=plot.INK if active else plot.FAINT)
+        _write(ax, -0.5, y + 0.5, f"lane {lane}", ha="right", color=plot.INK if active else plot.FAINT)
         label = request.label(request.addresses[lane]) if active else "not active"
         look = {"ha": "left", "color": plot.INK if active else plot.FAINT, "gid": "label" if active else None}
-        _write(ax, BANKS + 0.5, y + 0.5, _fitting(label, 20), points, **look)
+        _write(ax, BANKS + 0.5, y + 0.5, _fitting(label, 20), **look)
     for bank, served in words.items():
         for turn, (_, wanted) in enumerate(served.items(), 1):
             face = COLLIDES if len(served) > 1 else SHARED if len(wanted) > 1 else ALONE
@@ -200,7 +198,7 @@ def _lane_rows(ax, request, lanes, words, top, points, cells, faces):
                 cells.append(Rectangle((bank, y), 1, 1))
                 faces.append(face)
                 if len(served) > 1:
-                    _write(ax, bank + 0.5, y + 0.53, f"{turn}", points, color="white", gid="turn")
+                    _write(ax, bank + 0.5, y + 0.53, f"{turn}", color="white", gid="turn")
 
 
 def _fitting(label, most):
@@ -232,20 +230,15 @@ def _legend(ax, handles, left):
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(left, 0), ncols=len(handles), **tight)
 
 
-def _points(ax, inches):
-    """Size of the letters, for axes that are drawn as high as intended or smaller."""
-    return max(3.5, 6.6 * min(1.0, ax.get_window_extent().height / ax.figure.dpi / inches))
-
-
-def _write(ax, x, y, text, points, **options):
-    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": points} | options)
+def _write(ax, x, y, text, **options):
+    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": POINTS} | options)
 
 
 # -- sectors ----------------------------------------------------------------------------------------
 
 
 @_counted
-def sectors(recording, line=None, array=None, *, ax=None):
+def sectors(recording, line=None, array=None):
     """Draw what one request to global memory moves: 128-byte lines, their 32-byte sectors, and what lanes use of them.
 
     The request is the one with the most sectors over the ideal. A row is a line of 128 bytes; lines between that no
@@ -258,7 +251,6 @@ def sectors(recording, line=None, array=None, *, ax=None):
         The line of the source that wastes the most sectors unless given.
     array : str, optional
         For a line that accesses several arrays; the one that wastes the most sectors unless given.
-    ax : matplotlib Axes, optional
 
     Returns
     -------
@@ -277,21 +269,21 @@ def sectors(recording, line=None, array=None, *, ax=None):
     rows = plot._shown(len(memory), MOST_MEMORY_LINES)
     pitch, origin = 1.8, _interleaved(request.origin, 0) if access.space == "local" else request.origin // LINE * LINE
     height = 0.19 * (pitch * len(rows) + 3.3)
-    ax = _canvas(height) if ax is None else ax
-    points, bases, before, y = _points(ax, height), sorted(memory), None, 1.2
+    ax = _canvas(height)
+    bases, before, y = sorted(memory), None, 1.2
     for edge in range(0, LINE + 1, SECTOR):
-        _write(ax, edge, 0.6, f"{edge}" + " bytes" * (edge == LINE), points, color=plot.FAINT)
+        _write(ax, edge, 0.6, f"{edge}" + " bytes" * (edge == LINE), color=plot.FAINT)
     for row in rows:
         if row is None:
-            _left_out(ax, memory, bases[rows[-3] + 1 : -1], y, points)
+            _left_out(ax, memory, bases[rows[-3] + 1 : -1], y)
             y, before = y + pitch, None
             continue
         base = bases[row]
         if before is not None and base != before + LINE:
-            _write(ax, -3, y - 0.32, "⋮", points + 1, ha="right", color=plot.FAINT)
-        _memory_line(ax, request, base, memory[base], y, points)
+            _write(ax, -3, y - 0.32, "⋮", fontsize=POINTS + 1, ha="right", color=plot.FAINT)
+        _memory_line(ax, request, base, memory[base], y)
         offset = f"{base - origin:+,}" if base != origin else "0"
-        _write(ax, -3, y + 0.5, offset, points, ha="right", color=plot.FAINT)
+        _write(ax, -3, y + 0.5, offset, ha="right", color=plot.FAINT)
         y, before = y + pitch, base
     ax.set(xlim=(-BESIDE[0], LINE + BESIDE[1]), ylim=(y + 1.6, 0.0))
     ax.set_axis_off()
@@ -334,7 +326,7 @@ def _used(pieces):
     return used.reshape(-1, SECTOR).sum(axis=1)
 
 
-def _memory_line(ax, request, base, pieces, y, points):
+def _memory_line(ax, request, base, pieces, y):
     used, named = _used(pieces), not any(text.get_gid() == "used" for text in ax.texts)
     for sector, count in enumerate(used):
         face = TOUCHED if count else "white"
@@ -344,7 +336,7 @@ def _memory_line(ax, request, base, pieces, y, points):
         ax.add_patch(box)
         if count:
             text = f"{count} of {SECTOR}" + " bytes used" * named
-            _write(ax, (sector + 0.5) * SECTOR, y + 1.36, text, points - 0.6, color=plot.FAINT, gid="used")
+            _write(ax, (sector + 0.5) * SECTOR, y + 1.36, text, fontsize=POINTS - 0.6, color=plot.FAINT, gid="used")
     faces = [SHARED if len(lanes) > 1 else ALONE for _, _, lanes in pieces]
     boxes = [Rectangle((first, y), count, 1) for first, count, _ in pieces]
     ax.add_collection(PatchCollection(boxes, facecolors=faces, edgecolors="white", linewidths=0.5, gid="cells"))
@@ -355,15 +347,15 @@ def _memory_line(ax, request, base, pieces, y, points):
             "linewidth": 0.9 if count else 0.6,
         }
         ax.add_patch(Rectangle((sector * SECTOR, y), SECTOR, 1, zorder=2 if count else 1.5, **look))
-    _lane_numbers(ax, pieces, y, points)
+    _lane_numbers(ax, pieces, y)
     lanes = [lane for _, _, some in pieces for lane in some]
     first, last = (request.label(request.addresses[lane]) for lane in (min(lanes), max(lanes)))
-    _write(ax, LINE + 2, y + 0.5, _from_to(first, last), points, ha="left", gid="label")
+    _write(ax, LINE + 2, y + 0.5, _from_to(first, last), ha="left", gid="label")
 
 
-def _lane_numbers(ax, pieces, y, points):
+def _lane_numbers(ax, pieces, y):
     """Write the lanes into their elements, or, where an element is too narrow for that, over runs of neighbours."""
-    unit = ax.get_window_extent().width / ax.figure.dpi * 72 / ACROSS  # points of one byte
+    unit = 72 * plot.WIDTH / ACROSS  # points of one byte
     narrow = unit * min(count for _, count, _ in pieces) < 2 * DIGIT * SMALLEST
     pieces = _runs(pieces) if narrow else pieces
     texts = [_lanes(lanes) for _, _, lanes in pieces]
@@ -375,8 +367,8 @@ def _lane_numbers(ax, pieces, y, points):
     for (first, count, lanes), text, room in zip(pieces, texts, rooms, strict=True):
         if len(text) <= room and (len(lanes) > 1 or not narrow):
             face = SHARED if not narrow and len(lanes) > 1 else ALONE
-            size = min(points, unit * count / (DIGIT * len(text)))
-            _write(ax, first + count / 2, y + 0.53, text, size, color=plot._ink(face), gid="lanes")
+            size = min(POINTS, unit * count / (DIGIT * len(text)))
+            _write(ax, first + count / 2, y + 0.53, text, fontsize=size, color=plot._ink(face), gid="lanes")
 
 
 def _lanes(lanes):
@@ -406,13 +398,13 @@ def _from_to(first, last):
     return f"{_fitting(first, 24 - len(index))} … {index}"
 
 
-def _left_out(ax, memory, bases, y, points):
+def _left_out(ax, memory, bases, y):
     """One row of words for the lines that are not drawn."""
     used = np.concatenate([_used(memory[base]) for base in bases])
     moved = np.count_nonzero(used)
     text = f"⋮   {sections.plural(len(bases), 'more line')}: {sections.plural(moved, 'sector')}, "
     text += f"{used.sum()} of {SECTOR * moved} bytes used   ⋮"
-    _write(ax, LINE / 2, y + 0.6, text, points + 0.5, color=plot.FAINT)
+    _write(ax, LINE / 2, y + 0.6, text, fontsize=POINTS + 0.5, color=plot.FAINT)
 
 
 def _sectors(request):
@@ -435,7 +427,6 @@ def _sector_legend(ax, memory):
 # -- lines ------------------------------------------------------------------------------------------
 
 
-@_counted
 def lines(recording):
     """Draw what each line of the source costs: wavefronts in shared memory, sectors in global and local memory.
 
@@ -476,7 +467,7 @@ def lines(recording):
         keys = {key.get_label(): key for ax in axes[:, 0] for key in (*ax.containers, *ax.collections)}
         made = axes[0, 0].get_figure()
         made.legend(handles=keys.values(), loc="upper right", ncols=len(keys), fontsize=8, borderaxespad=0.3)
-        made.supxlabel(plot.EMULATED, x=0.995, ha="right", fontsize=8, color=plot.FAINT)
+        _stamp(made)
     return axes[:, 0]
 
 
