@@ -29,6 +29,8 @@ RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "counters-
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 _EXECUTED = "smsp__sass_inst_executed_op_shared"
+#: Sectors of all stores to local memory, those of Numba's own included.
+LOCAL_STORES = "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum"
 _THREADS = "smsp__sass_thread_inst_executed_op"
 
 
@@ -84,16 +86,17 @@ def _figures():
     every = "load, store, atomic"
     yield Figure("shared", "shared", every, "wavefronts", _one("memory_l1_wavefronts_shared"))
     yield Figure("shared", "shared", every, "ideal_wavefronts", _one("memory_l1_wavefronts_shared_ideal"))
+    for op, short in (("load", "ld"), ("store", "st")):
+        for field in ("requests", "sectors"):
+            yield Figure("global", "global", op, field, _one(f"l1tex__t_{field}_pipe_lsu_mem_global_op_{short}.sum"))
     for field in ("requests", "sectors"):
-        for space in ("global", "local"):
-            metric = f"l1tex__t_{field}_pipe_lsu_mem_{space}_op_"
-            yield Figure(space, space, "load", field, _one(f"{metric}ld.sum"))
-            yield Figure(space, space, "store", field, _one(f"{metric}st.sum"))
         metric = f"l1tex__t_{field}_pipe_lsu_mem_global_op_"
         yield Figure("atomic", "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
     yield Figure("global", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
     yield Figure("global", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
-    yield Figure("local", "local", every, "sectors", _one("memory_l2_theoretical_sectors_local"))
+    # Local stores are left out: Numba fills a local array with zeros where its function begins.
+    yield Figure("local", "local", "load", "requests", _one("smsp__inst_executed_op_local_ld.sum"))
+    yield Figure("local", "local", "load", "sectors", _one("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"))
     for letter, field in (("f", "fp32"), ("d", "fp64")):
         names = {f"{_THREADS}_{letter}{op}_pred_on.sum": weight for op, weight in (("add", 1), ("mul", 1), ("fma", 2))}
         yield Figure("arithmetic", "arithmetic", "", field, names)
@@ -110,7 +113,11 @@ FURTHER = (
     "smsp__inst_executed_op_shared_atom.sum",
     "smsp__inst_executed_op_shared_atom_dot_alu.sum",
     "smsp__inst_executed_op_shared_atom_dot_cas.sum",
-    "memory_l2_theoretical_sectors_local_ideal",
+    LOCAL_STORES,
+    "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
+    "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
+    "smsp__inst_executed_op_local_st.sum",
+    "memory_l2_theoretical_sectors_local",
     "smsp__sass_branch_targets.sum",
     "smsp__sass_branch_targets_threads_divergent.sum",
     "smsp__branch_targets_threads_divergent",

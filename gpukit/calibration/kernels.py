@@ -79,14 +79,11 @@ def exchange_masked(dtype):
     def exchange_masked(put, get, puts, gets, values, out):
         tile = cuda.shared.array(SLOTS, dtype)
         t = cuda.threadIdx.x
-        i = put[t]
-        j = get[t]
-        value = values[t]
         if puts[t]:
-            tile[i] = value
+            tile[put[t]] = values[t]
         cuda.syncthreads()
         if gets[t]:
-            out[t] = tile[j]
+            out[t] = tile[get[t]]
 
     return exchange_masked
 
@@ -108,14 +105,12 @@ def exchange_pairs(put, get, values, out):
 def exchange_pairs_masked(put, get, puts, gets, values, out):
     tile = cuda.shared.array(PAIRS, float32, alignment=16)
     t = cuda.threadIdx.x
-    i = put[t]
-    j = get[t]
-    a, b = load2(values, 2 * t)
     if puts[t]:
-        store2(tile, 2 * i, a, b)
+        a, b = load2(values, 2 * t)
+        store2(tile, 2 * put[t], a, b)
     cuda.syncthreads()
     if gets[t]:
-        a, b = load2(tile, 2 * j)
+        a, b = load2(tile, 2 * get[t])
         store2(out, 2 * t, a, b)
 
 
@@ -136,14 +131,12 @@ def exchange_quads(put, get, values, out):
 def exchange_quads_masked(put, get, puts, gets, values, out):
     tile = cuda.shared.array(QUADS, float32, alignment=16)
     t = cuda.threadIdx.x
-    i = put[t]
-    j = get[t]
-    a, b, c, d = load4(values, 4 * t)
     if puts[t]:
-        store4(tile, 4 * i, a, b, c, d)
+        a, b, c, d = load4(values, 4 * t)
+        store4(tile, 4 * put[t], a, b, c, d)
     cuda.syncthreads()
     if gets[t]:
-        a, b, c, d = load4(tile, 4 * j)
+        a, b, c, d = load4(tile, 4 * get[t])
         store4(out, 4 * t, a, b, c, d)
 
 
@@ -206,6 +199,18 @@ AGREEING = {
     "lanes swapped": LANE ^ 1,
     "halves swapped": LANE ^ 16,
 }
+#: Lanes of which some agree and some do not: what lane l accesses.
+MIXED = {
+    "lower half l^1": np.where(LANE < 16, LANE // 2, LANE),
+    "upper half l^1": np.where(LANE >= 16, LANE // 2, LANE),
+    "lower half l^2": np.where(LANE < 16, AGREEING["lanes l^2 agree"], LANE),
+    "lower half l^1, upper half l^2": np.where(LANE < 16, LANE // 2, AGREEING["lanes l^2 agree"]),
+    "first quarter l^1": np.where(LANE < 8, LANE // 2, LANE),
+    "quarters l^1 and l^2 in turn": np.where(LANE // 8 % 2, AGREEING["lanes l^2 agree"], LANE // 2),
+    "all but one pair l^1": np.where(LANE == 31, 31, LANE // 2),
+    "all but one pair of the lower half l^2": np.where(LANE == 1, 31, AGREEING["lanes l^2 agree"]),
+    "lower half one word": np.where(LANE < 16, 0, LANE),
+}
 MASKS = {
     "odd lanes": LANE % 2,
     "even lanes": 1 - LANE % 2,
@@ -234,6 +239,14 @@ def _agreements():
                 every = np.unique(spread * pattern)
                 put = every[np.arange(32) % every.size]
                 yield _exchange(kind, f"load, {name}, {spread} apart", put, spread * pattern)
+    for kind in ("float64", "2 float32", "4 float32"):
+        for name, pattern in MIXED.items():
+            for spread in (1, 4):
+                yield _exchange(kind, f"load, {name}, {spread} apart", spread * LANE, spread * pattern)
+    for kind in ("2 float32", "4 float32"):
+        for name in ("lower half l^1", "all but one pair l^1"):
+            mask = MASKS["lanes 0 to 15"] if "half" in name else LANE < 31
+            yield _exchange(kind, f"load, {name}, the others off", 4 * LANE, 4 * MIXED[name], gets=mask)
     for kind in ("uint8", "int16"):
         for name in ("one word", "lanes l^1 agree", "halves agree"):
             yield _exchange(kind, f"store and load, {name}", AGREEING[name])
@@ -910,10 +923,39 @@ def _atomics():
         for pattern, index in _atomic_indices(threads).items():
             inputs = (index.astype(np.int32), values, np.zeros_like(values))
             yield Case(f"global atomic, {name}, {pattern}", kernel, 2, 128, inputs, ("global", "atomic"))
+    yield from _atomics_of_one_warp(kernels["int32 add"], "int32")
     kernel = global_atomic_old(add)
     for pattern, index in _atomic_indices(threads).items():
         inputs = (index.astype(np.int32), ones, np.zeros_like(ones), np.zeros_like(ones))
         yield Case(f"global atomic, int32 add, old value, {pattern}", kernel, 2, 128, inputs, ("global", "atomic"))
+
+
+def _atomics_of_one_warp(kernel, dtype):
+    values = np.arange(1, 33).astype(dtype)
+    for seed in range(4):
+        random = np.random.default_rng(20 + seed)
+        for name, index in (
+            (f"permutation of 32, {seed}", random.permutation(32)),
+            (f"permutation of 64, {seed}", random.permutation(64)[:32]),
+            (f"permutation of 256, {seed}", random.permutation(256)[:32]),
+            (f"random of 16, {seed}", random.integers(0, 16, 32)),
+            (f"random of 256, {seed}", random.integers(0, 256, 32)),
+        ):
+            inputs = (index.astype(np.int32), values, np.zeros(256, dtype))
+            yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, ("global", "atomic"))
+    for name, index in (
+        ("reversed", LANE[::-1]),
+        ("lanes swapped", LANE ^ 1),
+        ("halves swapped", LANE ^ 16),
+        ("quarters swapped", LANE ^ 8),
+        ("columns of 4 x 8", LANE % 4 * 8 + LANE // 4),
+        ("columns of 8 x 4", LANE % 8 * 4 + LANE // 8),
+        ("stride 2", 2 * LANE),
+        ("stride 3", 3 * LANE),
+        ("stride 5", 5 * LANE),
+    ):
+        inputs = (np.ascontiguousarray(index, np.int32), values, np.zeros(256, dtype))
+        yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, ("global", "atomic"))
 
 
 # -- elements of several parts -----------------------------------------------------------------------------------------
@@ -928,10 +970,10 @@ def copy(a, out):
 
 
 @cuda.jit
-def lengths(points, out):
+def fields(points, out):
     i = cuda.grid(1)
     point = points[i]
-    out[i] = point.x * point.x + point.y * point.y + point.z * point.z
+    out[i] = point.x + point.y * point.z
 
 
 @cuda.jit
@@ -952,7 +994,7 @@ def _parts():
     put = np.arange(128, dtype=np.int32)
     yield Case("complex64, shared", exchange_complex, 1, 128, (put, z, np.zeros_like(z)), ("shared",))
     points = random.random((128, 3), np.float32).view(POINT).ravel()
-    yield Case("records, three fields", lengths, 1, 128, (points, np.zeros(128, np.float32)), ("global",))
+    yield Case("records, three fields", fields, 1, 128, (points, np.zeros(128, np.float32)), ("global",))
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
