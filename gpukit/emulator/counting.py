@@ -19,45 +19,108 @@ class Counts(NamedTuple):
 
     wavefronts: np.ndarray
     ideal_wavefronts: np.ndarray
+    bank_conflicts: np.ndarray
     sectors: np.ndarray
     ideal_sectors: np.ndarray
 
     def excess(self):
-        return self.wavefronts - self.ideal_wavefronts + self.sectors - self.ideal_sectors
+        return self.bank_conflicts + self.sectors - self.ideal_sectors
 
 
-def shared(addresses, active, itemsize):
-    """Wavefronts of accesses to shared memory.
+def shared_access(addresses, active, itemsize, op):
+    """Wavefronts of loads and stores in shared memory.
 
     The 32 banks serve one word of 4 bytes each in a wavefront, to any number of lanes. Lanes that access 8 or 16 bytes
-    are served by half and quarter warps.
+    are served by half and quarter warps. Two halves (quarters) of a load are served together where every lane wants the
+    same as its neighbour ``lane ^ 1``, or every lane the same as ``lane ^ 2``; idle lanes want whatever suits.
     """
     wide = max(itemsize, WORD)
-    groups = min(wide // WORD, WARP)
-    units = _same_where_idle(addresses, active) // wide
-    rows = units.reshape(-1, WARP // groups)
+    groups = wide // WORD
+    if groups > WARP or WARP % groups:
+        raise ValueError(f"{itemsize} bytes per lane")
+    units = addresses // wide
+    passes, used = _passes(units, active, WARP // groups, WARP // groups)
+    if op == "load" and groups > 1:
+        together = _neighbours_agree(units, active, groups // 2)
+        if together.any():
+            at = np.flatnonzero(together)
+            rows = units.reshape(-1, 2 * WARP // groups)[at]
+            lanes = None if active is None else active.reshape(-1, 2 * WARP // groups)[at]
+            merged, used_too = _passes(rows, lanes, 2 * WARP // groups, WARP // groups)
+            passes, used = (values.reshape(-1, 2) for values in (passes, used))
+            passes[at], used[at] = 0, 0
+            passes[at, 0], used[at, 0] = merged, used_too
+    passes, used = (values.reshape(addresses.shape[0], -1).sum(axis=1) for values in (passes, used))
+    return Counts(passes, used, passes - used, *_nothing(addresses, 2))
+
+
+def _passes(units, active, lanes, banks):
+    """(wavefronts, 1 if there are any) of each group of lanes, in which a lane accesses one unit of one bank."""
+    rows = units.reshape(-1, lanes)
+    mask = None if active is None else active.reshape(-1, lanes)
+    rows = _same_where_idle(rows, mask)
     passes = np.ones(rows.shape[0], np.int64)
-    hard = np.flatnonzero(rows.max(axis=1) - rows.min(axis=1) >= WARP // groups)
+    hard = np.flatnonzero(rows.max(axis=1) - rows.min(axis=1) >= banks)
     if hard.size:
-        passes[hard] = _most_in_a_bank(rows[hard], WARP // groups)
-    ideal = np.ones(rows.shape[0], np.int64)
-    if active is not None:
-        used = active.reshape(rows.shape).any(axis=1)
-        passes *= used
-        ideal *= used
-    nothing = np.zeros(addresses.shape[0], np.int64)
-    return Counts(passes.reshape(-1, groups).sum(axis=1), ideal.reshape(-1, groups).sum(axis=1), nothing, nothing)
+        passes[hard] = _most_in_a_bank(rows[hard], banks)
+    used = np.ones(rows.shape[0], np.int64) if mask is None else mask.any(axis=1).astype(np.int64)
+    return passes * used, used
+
+
+def _neighbours_agree(units, active, parts):
+    """Which of the equal parts of each warp have all lanes agree with lane ^ 1, or all with lane ^ 2."""
+    result = False
+    for distance in (1, 2):
+        other = np.arange(WARP) ^ distance
+        same = units == units[:, other]
+        if active is not None:
+            same |= ~(active & active[:, other])
+        result = result | same.reshape(-1, WARP // parts).all(axis=1)
+    return result
+
+
+def shared_atomic(addresses, active, compare_and_swap):
+    """Wavefronts of atomic operations in shared memory: each bank takes its lanes one by one, the same word or not.
+
+    A compare-and-swap takes each twice.
+    """
+    banks = addresses // WORD % WARP
+    place = np.arange(banks.shape[0])[:, None] * WARP + banks
+    hits = np.bincount(place.reshape(-1) if active is None else place[active], minlength=banks.shape[0] * WARP)
+    passes = hits.reshape(-1, WARP).max(axis=1)
+    used = np.minimum(passes, 1)
+    times = 2 if compare_and_swap else 1
+    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 2))
 
 
 def sectors(addresses, active, itemsize, aligned):
-    """Sectors of accesses to global memory; ``aligned``: every address is a multiple of the item's size."""
+    """Sectors of loads and stores in global memory; ``aligned``: every address is a multiple of the item's size."""
     addresses = _same_where_idle(addresses, active)
     first = addresses // SECTOR
     if not aligned:
         first = np.concatenate([first, (addresses + (itemsize - 1)) // SECTOR], axis=1)
-    touched = distinct(first)
-    least = -(-distinct(addresses) * itemsize // SECTOR)
-    return _of_memory(touched, least, active)
+    return _of_memory(distinct(first), itemsize, active)
+
+
+def atomic_sectors(addresses, active, itemsize):
+    """Sectors of atomic operations in global memory: lanes that hit the same element come one after another."""
+    order = np.sort(_same_where_idle(addresses, active), axis=1) if active is None else _idle_last(addresses, active)
+    new = np.ones(order.shape, bool)
+    new[:, 1:] = order[:, 1:] != order[:, :-1]
+    start = np.maximum.accumulate(np.where(new, np.arange(WARP), 0), axis=1)
+    rank = np.arange(WARP) - start  # of a lane among those of its element
+    counted = order >= 0
+    # The lanes of one rank go together: count the sectors of each rank.
+    key = np.where(counted, order // SECTOR * WARP + rank, -1)
+    key = np.sort(key, axis=1)
+    fresh = np.ones(key.shape, bool)
+    fresh[:, 1:] = key[:, 1:] != key[:, :-1]
+    touched = np.count_nonzero(fresh & (key >= 0), axis=1)
+    return _of_memory(touched, itemsize, active)
+
+
+def _idle_last(addresses, active):
+    return np.sort(np.where(active, addresses, -1), axis=1)
 
 
 def local_sectors(addresses, active, itemsize):
@@ -71,15 +134,20 @@ def local_sectors(addresses, active, itemsize):
     segments = [(first + w) * (WARP * WORD // SECTOR) + lanes * WORD // SECTOR for w in range(words)]
     touched = distinct(np.concatenate([_same_where_idle(s, active) for s in segments], axis=1))
     taking_part = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
-    return _of_memory(touched, -(-taking_part * max(itemsize, WORD) // SECTOR), active)
+    least = -(-taking_part * max(itemsize, WORD) // SECTOR)
+    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least)
 
 
-def _of_memory(touched, least, active):
-    if active is not None:
-        used = active.any(axis=1)
-        touched, least = touched * used, least * used
-    nothing = np.zeros(touched.size, np.int64)
-    return Counts(nothing, nothing, touched, least)
+def _of_memory(touched, itemsize, active):
+    """The least is what the elements would fill side by side, unless lanes share elements and touch less than that."""
+    taking_part = WARP if active is None else active.sum(axis=1)
+    touched = touched * np.minimum(taking_part, 1)
+    least = np.minimum(touched, -(-taking_part * itemsize // SECTOR))
+    return Counts(*_nothing(touched, 3), touched, least)
+
+
+def _nothing(like, times):
+    return [np.zeros(like.shape[0], np.int64)] * times
 
 
 def distinct(values):

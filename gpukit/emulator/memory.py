@@ -45,11 +45,13 @@ class View:
         C-contiguous and exactly as long as ``items``: bounds are then checked by NumPy itself.
     row : int
         Elements in one block's row (shared memory), else 0.
+    aligned : bool
+        False for an array in global memory whose elements do not start at multiples of their size.
     address : int
         Byte address of ``items[0]`` on the emulated device.
     """
 
-    __slots__ = ("address", "base", "dtype", "items", "name", "row", "shape", "space", "strides", "whole")
+    __slots__ = ("address", "aligned", "base", "dtype", "items", "name", "row", "shape", "space", "strides", "whole")
 
     def __init__(self, space, items, base, shape, strides, name, address=0, row=0):
         self.space = space
@@ -61,6 +63,7 @@ class View:
         self.name = name
         self.address = address
         self.row = row
+        self.aligned = True
         size = row if space == "shared" else items.shape[0]
         self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
 
@@ -70,7 +73,10 @@ class View:
         return elements(self.shape)
 
     def with_window(self, base, shape, strides):
-        return View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
+        view = View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
+        view.dtype, view.aligned = self.dtype, self.aligned
+        view.whole = view.whole and self.dtype == self.items.dtype
+        return view
 
 
 class Either:
@@ -173,6 +179,7 @@ def _unaligned_view(allocation, host, name, space, start):
     view = View(space, allocation.bytes, start, host.shape, host.strides, name, allocation.address)
     view.dtype = host.dtype
     view.whole = False
+    view.aligned = start % host.dtype.alignment == 0 and all(s % host.dtype.alignment == 0 for s in host.strides)
     return view
 
 
@@ -357,8 +364,10 @@ class Memory:
 
     def wide_position(self, view, index, count, mask, site):
         """Position of the first of ``count`` consecutive elements, all within bounds and aligned to their size."""
-        self.position(view, (*index[:-1], index[-1] + np.int64(count - 1)), mask, site)
         position = self.position(view, index, mask, site)
+        last = self.position(view, (*index[:-1], index[-1] + np.int64(count - 1)), mask, site)
+        # Lanes that are idle, or out of bounds in a trace, have nowhere to go.
+        position = np.where(last - position == count - 1, position, np.int64(0))[()]
         size = view.dtype.itemsize
         if view.space == "local" or view.strides[-1] != 1 or view.dtype != view.items.dtype:
             self.batch.unsupported(site, f"an access to {count} elements at once of {view.space} array {view.name!r}")

@@ -303,11 +303,13 @@ class Batch:
         )
 
     def misaligned(self, site, view, count, lanes):
+        """``count`` elements at once, at an address that is not a multiple of their size."""
         size = count * view.dtype.itemsize
-        message = (
-            f"{count} elements of {view.name!r} are accessed at once at an address that is no multiple of {size} bytes"
-        )
+        what = f"{count} elements of {view.name!r} are" if count > 1 else f"an element of {view.name!r} is"
+        message = f"{what} accessed at an address that is no multiple of {size} bytes"
         cure = f"Start at an element whose index is a multiple of {count}, in rows that are multiples of {count} long."
+        if count == 1:
+            cure = f"Let the array start at a multiple of {size} bytes: a GPU stops with a misaligned address."
         self.wrong("misaligned", message, site, lanes, cure, view.name)
 
     def read_only(self, site, view, mask):

@@ -115,6 +115,7 @@ class Scheduler:
             elif self.held:
                 self.batch.barrier_divergence(list(self.held.values()), self.alive)
                 for at, held in self.held.items():  # a trace goes on as if all had come
+                    self.passed(held, held.lanes)
                     self._add(at, held.lanes)
                 self.held = {}
             else:

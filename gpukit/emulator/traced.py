@@ -25,11 +25,11 @@ REMEMBERED = 64
 
 #: What to do about a race, by how far apart the threads are: in one warp, in one block, in two blocks.
 RACE_CURES = (
-    "Threads of one warp are not in step either: put a cuda.syncwarp() (or a cuda.syncthreads()) between the two, or let "
-    "each thread have its own element.",
+    "Threads of one warp are not in step either: put a cuda.syncwarp() (or a cuda.syncthreads()) between the two, or "
+    "let each thread have its own element.",
     "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
-    "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in another "
-    "launch.",
+    "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in "
+    "another launch.",
 )
 
 
@@ -41,8 +41,8 @@ class AccessCount:
     def __init__(self):
         self.requests = 0
         self.lanes = 0
-        #: Wavefronts, ideal wavefronts, sectors, ideal sectors.
-        self.counts = np.zeros(4, np.int64)
+        #: Sums of `counting.Counts`.
+        self.counts = np.zeros(len(counting.Counts._fields), np.int64)
         self.excess = -1
         self.worst = None
 
@@ -170,24 +170,23 @@ class Recorder:
         if rows.shape[0] <= REMEMBERED:
             base = rows[0, 0]
             lanes = b"" if active is None else active.tobytes()
-            key = (space, nbytes, int(base) % 128, (rows - base).tobytes(), lanes)
+            key = (space, op, nbytes, int(base) % 128, (rows - base).tobytes(), lanes)
         found = self.patterns.get(key) if key is not None else None
         if found is None:
-            found = _count_rows(view, space, rows, active, nbytes)
+            found = _count_rows(view, space, rows, active, op, nbytes)
             if key is not None:
                 self.patterns[key] = found
         requests, lanes, sums, excess, worst = found
         if not requests:
             return
-        count = self.accesses[site, space, op, nbytes, view.name]
+        count = self.accesses[site, space, "atomic" if op == "cas" else op, nbytes, view.name]
         count.requests += requests * times
         count.lanes += lanes * times
         count.counts += sums * times
         if excess > count.excess:
             count.excess = excess
-            counts = _count_rows(
-                view, space, rows[worst : worst + 1], None if active is None else active[worst : worst + 1], nbytes
-            )
+            lanes = None if active is None else active[worst : worst + 1]
+            counts = _count_rows(view, space, rows[worst : worst + 1], lanes, op, nbytes)
             count.worst = self._request(batch, view, rows, active, times, worst, nbytes, counts[2])
 
     def _request(self, batch, view, rows, active, times, worst, nbytes, counts):
@@ -210,8 +209,8 @@ class Recorder:
             "dtype": view.dtype,
             "wavefronts": int(counts[0]),
             "ideal_wavefronts": int(counts[1]),
-            "sectors": int(counts[2]),
-            "ideal_sectors": int(counts[3]),
+            "sectors": int(counts[3]),
+            "ideal_sectors": int(counts[4]),
         }
 
     # -- problems ------------------------------------------------------------------------------------------------------
@@ -266,16 +265,9 @@ def _by_warp(batch, address, mask):
     return address.reshape(-1, WARP), active, blocks // height
 
 
-def _count_rows(view, space, rows, active, nbytes):
-    """(requests, lanes, sums of the four counts, largest excess, its row) of some warps."""
-    if space == "shared":
-        counts = counting.shared(rows, active, nbytes)
-    elif space == "local":
-        counts = counting.local_sectors(rows, active, nbytes)
-    else:
-        unit = view.items.dtype.itemsize
-        aligned = unit % nbytes == 0 and view.address % nbytes == 0
-        counts = counting.sectors(rows, active, nbytes, aligned)
+def _count_rows(view, space, rows, active, op, nbytes):
+    """(requests, lanes, sums of the counts, largest excess, its row) of some warps."""
+    counts = _counts(view, space, rows, active, op, nbytes)
     excess = counts.excess()
     worst = int(excess.argmax())
     if active is None:
@@ -285,6 +277,21 @@ def _count_rows(view, space, rows, active, nbytes):
         if not active[worst].any():  # all are equally good: show one that happens
             worst = int(active.any(axis=1).argmax())
     return requests, lanes, np.array([c.sum() for c in counts]), int(excess[worst]), worst
+
+
+def _counts(view, space, rows, active, op, nbytes):
+    is_atomic = op in ("atomic", "cas")
+    if space == "shared":
+        if is_atomic:
+            return counting.shared_atomic(rows, active, op == "cas")
+        return counting.shared_access(rows, active, nbytes, op)
+    if space == "local":
+        return counting.local_sectors(rows, active, nbytes)
+    if is_atomic:
+        return counting.atomic_sectors(rows, active, nbytes)
+    unit = view.items.dtype.itemsize
+    aligned = unit % nbytes == 0 and view.address % nbytes == 0
+    return counting.sectors(rows, active, nbytes, aligned)
 
 
 class TracedMemory(Memory):
@@ -325,8 +332,11 @@ class TracedMemory(Memory):
         """(position, lanes whose access is good)."""
         self._bad = None
         position = position_of(view, index, mask, site)
+        if not view.aligned:
+            self.batch.misaligned(site, view, 1, mask)
         if self._bad is not None:
             good = ~np.broadcast_to(self._bad, self.batch.shape)
+            position = np.where(good, position, np.int64(0))
             mask, self._bad = good if mask is None else good & mask, None
         return position, mask
 
@@ -462,7 +472,7 @@ class TracedMemory(Memory):
             unknown = cells.unknown(cell)
             if unknown is not None:
                 access.report_unknown(unknown)
-            if op == "atomic":
+            if op in ("atomic", "cas"):
                 conflict = cells.atomic(cell, who, time)
                 self._note_atomic(view, cells, cell, who, time)
             else:
@@ -747,7 +757,7 @@ class TracedBatch(Batch):
         there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS]]
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
-        did = {"load": "reads", "store": "writes", "atomic": "changes"}
+        did = {"load": "reads", "store": "writes", "atomic": "changes", "cas": "changes"}
         where = "" if same_block else f" of block {_unravel(block, self.launch.grid)}"
         message = (
             f"thread {_unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first)} "
@@ -756,8 +766,7 @@ class TracedBatch(Batch):
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = self._distance(threads, conflict.keys & THREAD)
-        named = (mine, other) if same_block else (mine,)
-        recorder.problem(self, "race", site, message, lanes, RACE_CURES[weight], view.name, pair, named, weight)
+        recorder.problem(self, "race", site, message, lanes, RACE_CURES[weight], view.name, pair, (mine, other), weight)
 
     def _distance(self, threads, others):
         """How far apart the threads of races are at most: 0 in one warp, 1 in one block, 2 in two blocks."""

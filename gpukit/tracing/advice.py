@@ -38,7 +38,7 @@ def _wide_arithmetic(prepared, operations):
             yield Advice(
                 **_at(line),
                 kind="float64",
-                message=f"{_each(count, line)} float64 operations and conversions per thread, though no array holds "
+                message=f"float64 operations and conversions: {_each(count, line)} per thread, though no array holds "
                 "float64",
                 cure="A literal such as 0.5 is float64, and so is an integer divided by an integer: write "
                 "float32(0.5), and convert before dividing.",
@@ -47,7 +47,7 @@ def _wide_arithmetic(prepared, operations):
             yield Advice(
                 **_at(line),
                 kind="int64-division",
-                message=f"{_each(line.int64_divisions, line)} divisions of 64-bit integers per thread, dozens of "
+                message=f"divisions of 64-bit integers: {_each(line.int64_divisions, line)} per thread, dozens of "
                 "instructions each",
                 cure="Divide uint32 or int32 values, or use a power of two; a range() whose step varies divides too.",
             )

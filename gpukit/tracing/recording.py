@@ -98,7 +98,9 @@ def _accesses(recorder, scale):
     result = []
     for (_, _, array, space, op, itemsize), (site, counts) in sums.items():
         requests = sum(c.requests for c in counts)
-        wavefronts, ideal, sectors, ideal_sectors = (round(n * scale) for n in sum(c.counts for c in counts).tolist())
+        wavefronts, ideal, conflicts, sectors, ideal_sectors = (
+            round(n * scale) for n in sum(c.counts for c in counts).tolist()
+        )
         worst = max(counts, key=lambda c: c.excess).worst
         result.append(
             Access(
@@ -110,7 +112,7 @@ def _accesses(recorder, scale):
                 requests=round(requests * scale),
                 wavefronts=wavefronts,
                 ideal_wavefronts=ideal,
-                bank_conflicts=wavefronts - ideal,
+                bank_conflicts=conflicts,
                 sectors=sectors,
                 ideal_sectors=ideal_sectors,
                 active_lanes=sum(c.lanes for c in counts) / requests,
