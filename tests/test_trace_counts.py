@@ -117,6 +117,14 @@ def test_what_the_compiler_splits_is_counted_as_written():
         assert (total.requests, total.sectors) == (4, 128 * 8 // 32)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if "local" in c.what], ids=lambda c: c.name)
+def test_numba_fills_local_arrays_with_zeros(case, record):
+    """What the hardware stores beyond the kernel's own stores: each word of each lane once, at 4 sectors for a warp."""
+    warps, words = 2, 48 * case.inputs[1].itemsize // 4
+    measured = record["cases"][case.name][counters.LOCAL_STORES]
+    assert measured == counters.traced(case).total("local", "store").sectors + 4 * words * warps
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith("shared atomic, float")], ids=lambda c: c.name)
 def test_a_float_atomic_is_one_request_of_a_warp(case):
     assert counters.traced(case).total("shared", "atomic").requests == 256 // 32

@@ -89,9 +89,9 @@ def _figures():
     for op, short in (("load", "ld"), ("store", "st")):
         for field in ("requests", "sectors"):
             yield Figure("global", "global", op, field, _one(f"l1tex__t_{field}_pipe_lsu_mem_global_op_{short}.sum"))
-    for field in ("requests", "sectors"):
-        metric = f"l1tex__t_{field}_pipe_lsu_mem_global_op_"
-        yield Figure("atomic", "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
+    # Sectors of atomics are compared in the sum below: t_sectors counts one again for each lane on the same word.
+    atomics = (f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum" for short in ("atom", "red"))
+    yield Figure("atomic", "global", "atomic", "requests", _one(*atomics))
     yield Figure("global", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
     yield Figure("global", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
     # Local stores are left out: Numba fills a local array with zeros where its function begins.
@@ -114,6 +114,8 @@ FURTHER = (
     "smsp__inst_executed_op_shared_atom_dot_alu.sum",
     "smsp__inst_executed_op_shared_atom_dot_cas.sum",
     LOCAL_STORES,
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum",
     "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
     "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
     "smsp__inst_executed_op_local_st.sum",
