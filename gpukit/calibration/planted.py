@@ -2,7 +2,8 @@
 
 `PLANTED` and `CORRECT` hold them by name. The kernels are plain functions that use Numba's own ``cuda``, so that the
 emulator, a GPU and Numba's simulator can each compile them. In a wrong kernel the comment ``# bug`` marks the lines
-where a finding belongs, and ``# other`` the other side of a race. Most bugs have a corrected twin among the correct
+where a finding belongs, ``# other`` the other side of a race or the other barrier, and ``# then`` a race that follows
+from a divergent barrier. Most bugs have a corrected twin among the correct
 kernels, which takes the same arguments.
 """
 
@@ -62,7 +63,7 @@ class Case:
     helpers: tuple = ()
 
     def lines(self, mark):
-        """Set of int: lines of this file whose comment is ``mark`` ("bug" or "other")."""
+        """Set of int: lines of this file whose comment is ``mark`` ("bug", "other" or "then")."""
         found = set()
         for function in (self.function, *self.helpers):
             text, first = inspect.getsourcelines(function)
@@ -1708,7 +1709,7 @@ def barrier_in_uneven_loop(a, out):
         cuda.syncthreads()  # bug
         s[t] += float32(1)
     cuda.syncthreads()  # other
-    out[t] = s[63 - t]
+    out[t] = s[63 - t]  # then
 
 
 @correct(mends=("barrier_in_uneven_loop",))
@@ -1768,7 +1769,7 @@ def break_before_barrier(a, out):
         s[t] += float32(1)
         cuda.syncthreads()  # bug
     cuda.syncthreads()  # other
-    out[t] = s[63 - t]
+    out[t] = s[63 - t]  # then
 
 
 def _meet(s, t, value):
@@ -1883,8 +1884,8 @@ def shuffle_in_half_warp(a, out):
     if t % 32 < 16:
         value += cuda.shfl_down_sync(FULL, value, 8)  # bug
     s[t] = value
-    cuda.syncthreads()
-    out[t] = s[63 - t]
+    cuda.syncthreads()  # other
+    out[t] = s[63 - t]  # then
 
 
 @correct(mends=("shuffle_in_half_warp",))

@@ -68,6 +68,8 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
     at = np.broadcast_to(position, shape).reshape(-1)[active]
     operand = np.broadcast_to(value, shape).reshape(-1)[active]
     second = None if other is None else np.broadcast_to(other, shape).reshape(-1)[active]
+    if view.known is not None:
+        view.known[at] = True
     items, at = _whole_items(memory, view, at, site)
     if not wants_old and (op in _IN_PLACE or op in _EXTREMES):
         _without_result(items, op, at, operand)

@@ -843,6 +843,7 @@ def _complex_part(view, which):
     """``z.real`` (0) or ``z.imag`` (1) of an array: every other float."""
     if view.space == "local":
         raise UnsupportedError(f"the real or imaginary part of local array {view.name!r} as an array")
+    view.all_known()
     items = view.items.view(f"f{view.dtype.itemsize // 2}")
     strides = tuple(2 * s for s in view.strides)
     return View(view.space, items, 2 * view.base + which, view.shape, strides, view.name, view.address, 2 * view.row)
@@ -858,6 +859,7 @@ def _field_view(view, name):
     dtype, offset = view.dtype.fields[name][:2]
     if view.space == "local" or dtype.subdtype is not None:
         raise UnsupportedError(f"field {name!r} of all records of {view.space} array {view.name!r} as one array")
+    view.all_known()
     size = view.dtype.itemsize
     result = View(
         view.space,

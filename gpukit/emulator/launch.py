@@ -528,22 +528,37 @@ def launch(kernel, grid, block, shared, args, stream=0):
     Host arrays are copied to the device first and back at the end, and only if all went well.
     """
     prepared = prepare(kernel, grid, block, shared, args, stream)
-    for position in prepared.run.program.written:
-        _forget_what_is_known(args[position])
+    finish = [_follow_writes(args[i], prepared.arguments[i]) for i in prepared.run.program.written]
     prepared.run.run(prepared.arguments)
+    for note in finish:
+        note()
     for write in prepared.transfers.copy_back:
         write()
 
 
-def _forget_what_is_known(argument):
-    """A plain launch does not look at what it writes: from now on all of the array may have been."""
-    if isinstance(argument, tuple):
-        for item in argument:
-            _forget_what_is_known(item)
-        return
+def _follow_writes(argument, lowered):
+    """Have a plain launch note which elements of an argument it writes, if some have never been written.
+
+    Returns what to call after the launch. A trace asks for it; once all are written nothing is noted any more.
+    """
     on_device = as_device_array(argument)
-    if on_device is not None:
-        on_device.allocation.known = None
+    if on_device is None or on_device.allocation.known is None:
+        return lambda: None
+    allocation = on_device.allocation
+    if not isinstance(lowered, View) or lowered.dtype != lowered.items.dtype:
+        allocation.known = None
+        return lambda: None
+    lowered.known = np.zeros(lowered.items.size, bool)
+
+    def note():
+        size = lowered.items.dtype.itemsize
+        start = lowered.address - allocation.address
+        known = allocation.known
+        known[start : start + lowered.known.size * size].reshape(-1, size)[lowered.known] = True
+        if known[: allocation.nbytes].all():
+            allocation.known = None
+
+    return note
 
 
 def _type_of(value, name):

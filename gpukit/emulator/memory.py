@@ -47,11 +47,26 @@ class View:
         Elements in one block's row (shared memory), else 0.
     aligned : bool
         False for an array in global memory whose elements do not start at multiples of their size.
+    known : ndarray of bool, or None
+        Which of ``items`` the launch has written, where that is asked for.
     address : int
         Byte address of ``items[0]`` on the emulated device.
     """
 
-    __slots__ = ("address", "aligned", "base", "dtype", "items", "name", "row", "shape", "space", "strides", "whole")
+    __slots__ = (
+        "address",
+        "aligned",
+        "base",
+        "dtype",
+        "items",
+        "known",
+        "name",
+        "row",
+        "shape",
+        "space",
+        "strides",
+        "whole",
+    )
 
     def __init__(self, space, items, base, shape, strides, name, address=0, row=0):
         self.space = space
@@ -64,6 +79,7 @@ class View:
         self.address = address
         self.row = row
         self.aligned = True
+        self.known = None
         size = row if space == "shared" else items.shape[0]
         self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
 
@@ -72,9 +88,14 @@ class View:
         """Number of elements, int64; it may differ by thread."""
         return elements(self.shape)
 
+    def all_known(self):
+        """All may be written from now on, by accesses that are not followed one by one."""
+        if self.known is not None:
+            self.known[:] = True
+
     def with_window(self, base, shape, strides):
         view = View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
-        view.dtype, view.aligned = self.dtype, self.aligned
+        view.dtype, view.aligned, view.known = self.dtype, self.aligned, self.known
         view.whole = view.whole and self.dtype == self.items.dtype
         return view
 
@@ -413,8 +434,11 @@ class Memory:
             value = np.broadcast_to(value, shape)
         if view.dtype != items.dtype:
             _scatter_bytes(items, position, value, view.dtype)
-        else:
-            items[position] = value
+            view.all_known()
+            return
+        items[position] = value
+        if view.known is not None:
+            view.known[position] = True
 
     def _put_local(self, view, position, value, mask):
         if not isinstance(position, np.ndarray):
@@ -472,7 +496,7 @@ class Memory:
             return Either(view.mask, self.retyped(view.first, dtype, site), self.retyped(view.second, dtype, site))
         old, new = view.dtype.itemsize, dtype.itemsize
         if old == new:
-            return View(
+            result = View(
                 view.space,
                 view.items.view(dtype),
                 view.base,
@@ -482,6 +506,9 @@ class Memory:
                 view.address,
                 view.row,
             )
+            result.known = view.known
+            return result
+        view.all_known()
         starts = np.asarray(view.base) * old
         rows = view.strides[:-1]
         if view.space == "local" or view.strides[-1] != 1 or (starts % new).any() or any(s * old % new for s in rows):
@@ -549,6 +576,7 @@ class Memory:
             raise UnsupportedError(f"field {name!r} of local array {record.view.name!r}, which is itself an array")
         bytes_ = self._bytes_of(record.view)
         strides = tuple(s * item.itemsize for s in contiguous(shape))
+        record.view.all_known()
         view = View(record.view.space, bytes_, at, shape, strides, f"{record.view.name}.{name}", record.view.address)
         view.dtype = item
         view.row = record.view.row * record.view.dtype.itemsize
@@ -569,6 +597,7 @@ class Memory:
 
     def _store_bytes(self, view, at, value, dtype, mask, site):
         self.batch.epoch += 1
+        view.all_known()
         shape = (self.blocks, self.threads)
         if view.space == "local":
             self._local_field(view, at, dtype, value, mask)

@@ -316,23 +316,24 @@ class Batch:
         message = f"{view.name!r} is constant or read-only: a kernel cannot write to it"
         self.wrong("out-of-bounds", message, site, mask, array=view.name)
 
-    def barrier_divergence(self, held, alive):
-        first = held[0]
-        _, _, lane = self.place(first.lanes)
-        name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[first.kind]
-        line = self.launch.program.sites[first.site].line
-        elsewhere = [self.launch.program.sites[h.site].line for h in held[1:] if h.lanes[lane[0]].any()]
-        if elsewhere:
-            detail = f"others of its block wait at line {elsewhere[0]}"
-        else:
-            detail = "other threads that it waits for never get there"
-        self.wrong(
-            "barrier-divergence",
-            f"a thread waits in {name} at line {line}, {detail}",
-            first.site,
-            first.lanes,
-            "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
-        )
+    def barrier_divergence(self, held):
+        """Nobody can go on: every barrier in ``held`` waits for threads that wait at another, or never come."""
+        sites = self.launch.program.sites
+        for waiting in held:
+            _, _, lane = self.place(waiting.lanes)
+            name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[waiting.kind]
+            elsewhere = [sites[h.site].line for h in held if h is not waiting and h.lanes[lane[0]].any()]
+            if elsewhere:
+                detail = f"others of its block wait at line {elsewhere[0]}"
+            else:
+                detail = "other threads that it waits for never get there"
+            self.wrong(
+                "barrier-divergence",
+                f"a thread waits in {name} at line {sites[waiting.site].line}, {detail}",
+                waiting.site,
+                waiting.lanes,
+                "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
+            )
 
     def no_progress(self, site, mask, what):
         self.wrong(

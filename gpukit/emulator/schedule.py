@@ -113,7 +113,7 @@ class Scheduler:
             if self.parked:
                 self.pending, self.parked = self.parked, {}
             elif self.held:
-                self.batch.barrier_divergence(list(self.held.values()), self.alive)
+                self.batch.barrier_divergence(list(self.held.values()))
                 for at, held in self.held.items():  # a trace goes on as if all had come
                     self.passed(held, held.lanes)
                     self._add(at, held.lanes)

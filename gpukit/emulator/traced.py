@@ -151,7 +151,7 @@ class Recorder:
         for allocation, cells in self._owners:
             if cells.known is not None:
                 known = np.repeat(cells.known, cells.size)
-                allocation.known = None if known.all() else known
+                allocation.known = None if known[: allocation.nbytes].all() else known
 
     def tick(self, site):
         self.time += 1
