@@ -6,7 +6,8 @@ from gpukit.tracing.records import Advice
 
 #: A line is named if it moves this many times the sectors that its elements need ...
 SECTORS_FACTOR = 1.5
-#: ... or if this share of the warps that come by a branch split, with that many lanes waiting.
+#: ... or if more than this share of the warps that come by a branch split, with that many lanes waiting: the guard of
+#: a ragged grid is no problem.
 SPLIT_SHARE = 0.25
 WAITING_LANES = 8
 
@@ -83,12 +84,12 @@ def _accesses(accesses):
 
 def _branches(branches):
     for branch in branches:
-        if branch.split >= SPLIT_SHARE * branch.warps and branch.waiting_lanes >= WAITING_LANES:
+        if branch.split > SPLIT_SHARE * branch.warps and branch.waiting_lanes >= WAITING_LANES:
             yield Advice(
                 **_at(branch),
                 kind="idle-lanes",
                 message=f"{branch.split:,} of {branch.warps:,} warps split here, with {branch.waiting_lanes:.1f} "
-                "lanes waiting on average",
+                "lanes that wait on average",
                 cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work to "
                 "consecutive threads.",
             )
