@@ -84,12 +84,12 @@ def _accesses(accesses):
 
 def _branches(branches):
     for branch in branches:
-        if branch.split > SPLIT_SHARE * branch.warps and branch.waiting_lanes >= WAITING_LANES:
+        waiting = branch.waiting_lanes
+        if branch.split > SPLIT_SHARE * branch.warps and waiting >= WAITING_LANES:
             yield Advice(
                 **_at(branch),
                 kind="idle-lanes",
-                message=f"{branch.split:,} of {branch.warps:,} warps split here, with {branch.waiting_lanes:.1f} "
-                "lanes that wait on average",
+                message=f"{branch.split:,} of {branch.warps:,} warps split here; {waiting:.1f} lanes wait on average",
                 cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work to "
                 "consecutive threads.",
             )
