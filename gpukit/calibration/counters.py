@@ -84,16 +84,16 @@ def _figures():
         yield Figure(group, "shared", op, "wavefronts", _one(f"{_WAVEFRONTS}_op_{short}.sum"))
         yield Figure(group, "shared", op, "bank_conflicts", _one(f"{_CONFLICTS}_op_{short}.sum"))
     every = "load, store, atomic"
-    yield Figure("shared", "shared", every, "wavefronts", _one("memory_l1_wavefronts_shared"))
-    yield Figure("shared", "shared", every, "ideal_wavefronts", _one("memory_l1_wavefronts_shared_ideal"))
+    yield Figure("shared lines", "shared", every, "wavefronts", _one("memory_l1_wavefronts_shared"))
+    yield Figure("shared lines", "shared", every, "ideal_wavefronts", _one("memory_l1_wavefronts_shared_ideal"))
     for op, short in (("load", "ld"), ("store", "st")):
         for field in ("requests", "sectors"):
             yield Figure("global", "global", op, field, _one(f"l1tex__t_{field}_pipe_lsu_mem_global_op_{short}.sum"))
-    # Sectors of atomics are compared in the sum below: t_sectors counts one again for each lane on the same word.
-    atomics = (f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum" for short in ("atom", "red"))
-    yield Figure("atomic", "global", "atomic", "requests", _one(*atomics))
-    yield Figure("global", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
-    yield Figure("global", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
+    for field in ("requests", "sectors"):
+        metric = f"l1tex__t_{field}_pipe_lsu_mem_global_op_"
+        yield Figure("atomic", "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
+    yield Figure("global lines", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
+    yield Figure("global lines", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
     # Local stores are left out: Numba fills a local array with zeros where its function begins.
     yield Figure("local", "local", "load", "requests", _one("smsp__inst_executed_op_local_ld.sum"))
     yield Figure("local", "local", "load", "sectors", _one("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"))
@@ -114,8 +114,6 @@ FURTHER = (
     "smsp__inst_executed_op_shared_atom_dot_alu.sum",
     "smsp__inst_executed_op_shared_atom_dot_cas.sum",
     LOCAL_STORES,
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum",
     "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
     "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
     "smsp__inst_executed_op_local_st.sum",

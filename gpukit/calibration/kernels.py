@@ -16,7 +16,8 @@ from gpukit.backend import cuda
 from gpukit.intrinsics import load2, load4, store2, store4
 
 #: What a case compares; `counters.GROUPS` says which counters each one has.
-GROUPS = ("shared", "global", "local", "atomic", "arithmetic")
+GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "arithmetic")
+SHARED, GLOBAL = GROUPS[:2], GROUPS[2:4]
 #: Elements of a driver's shared array, in accesses: enough for 32 lanes 33 apart.
 SLOTS = 1056
 PAIRS = 2 * SLOTS
@@ -164,9 +165,12 @@ DRIVERS = {
 }
 
 
-def _exchange(kind, name, put, get=None, puts=None, gets=None, what=("shared", "global")):
+def _exchange(kind, name, put, get=None, puts=None, gets=None):
     """A driver's case; indices are in accesses, and threads that store to one slot store the same."""
     driver = DRIVERS[kind]
+    # By line, ncu does not count the wavefronts that a wide load saves where lanes agree: it works them out itself.
+    wide = driver.dtype().itemsize * driver.width > 4
+    what = ("shared", *GLOBAL) if wide else SHARED + GLOBAL
     put = np.asarray(put, np.int32)
     get = put if get is None else np.asarray(get, np.int32)
     values = (put[:, None] * driver.width + np.arange(driver.width)).astype(driver.dtype).ravel()
@@ -355,13 +359,13 @@ def _tiles():
             for name, steps in (("[ty][tx]", (width + pad, 1)), ("[tx][ty]", (1, height + pad))):
                 inputs = (values, np.zeros_like(values), *steps)
                 title = f"block {width}x{height}, tile{name}, padding {pad}"
-                yield Case(title, tile_walk, 1, (width, height), inputs, ("shared", "global"))
+                yield Case(title, tile_walk, 1, (width, height), inputs, SHARED + GLOBAL)
     values = np.arange(256, dtype=np.float32).reshape(16, 16)
     for pad in range(4):
         for factory in (tile_rows, tile_columns):
             inputs = (values, np.zeros_like(values))
             kernel = factory(16 + pad)
-            yield Case(f"{factory.__name__}, pitch {16 + pad}", kernel, 1, (16, 16), inputs, ("shared", "global"))
+            yield Case(f"{factory.__name__}, pitch {16 + pad}", kernel, 1, (16, 16), inputs, SHARED + GLOBAL)
 
 
 # -- the course's kernels ----------------------------------------------------------------------------------------------
@@ -396,14 +400,14 @@ def _transposes():
         grid = (64 // size, 64 // size)
         block = (size, size)
         inputs = (a, np.zeros_like(a))
-        yield Case(f"transpose, naive, {size}x{size}", transpose_naive, grid, block, inputs, ("global",))
+        yield Case(f"transpose, naive, {size}x{size}", transpose_naive, grid, block, inputs, GLOBAL)
         for pad in (0, 1, 2):
             kernel = transpose_tiled(size, size + pad)
             name = f"transpose, tiled, {size}x{size}, padding {pad}"
-            yield Case(name, kernel, grid, block, inputs, ("shared", "global"))
+            yield Case(name, kernel, grid, block, inputs, SHARED + GLOBAL)
     ragged = np.arange(50 * 70, dtype=np.float32).reshape(50, 70)
     inputs = (ragged, np.zeros((70, 50), np.float32))
-    yield Case("transpose, naive, 50x70", transpose_naive, (5, 4), (16, 16), inputs, ("global",))
+    yield Case("transpose, naive, 50x70", transpose_naive, (5, 4), (16, 16), inputs, GLOBAL)
 
 
 @cuda.jit
@@ -485,8 +489,8 @@ def _matmuls():
     random = np.random.default_rng(3)
     a, b = random.random((2, 32, 32), np.float32)
     inputs = (a, b, np.zeros_like(a), 1)
-    everything = ("shared", "global")
-    yield Case("matmul, naive", matmul_naive, (2, 2), (16, 16), inputs, ("global",))
+    everything = SHARED + GLOBAL
+    yield Case("matmul, naive", matmul_naive, (2, 2), (16, 16), inputs, GLOBAL)
     yield Case("matmul, tiled", matmul_tiled, (2, 2), (16, 16), inputs, everything)
     yield Case("matmul, tiled, conflicts", matmul_swapped(16), (2, 2), (16, 16), inputs, everything)
     for pad in (1, 2):
@@ -562,8 +566,8 @@ def _reductions():
     values = np.random.default_rng(4).random(512, np.float32)
     for kernel in (reduce_interleaved, reduce_interleaved_packed, reduce_sequential):
         name = kernel.py_func.__name__.replace("_", ", ")
-        yield Case(name, kernel, 2, 256, (values, np.zeros(2, np.float32)), ("shared", "global"))
-    yield Case("reduce, shuffle", reduce_shuffle, 2, 256, (values, np.zeros(16, np.float32)), ("shared", "global"))
+        yield Case(name, kernel, 2, 256, (values, np.zeros(2, np.float32)), SHARED + GLOBAL)
+    yield Case("reduce, shuffle", reduce_shuffle, 2, 256, (values, np.zeros(16, np.float32)), SHARED + GLOBAL)
 
 
 @cuda.jit
@@ -623,20 +627,20 @@ def _images():
         grid = (math.ceil(width / 16), math.ceil(height / 8))
         size = f"{width}x{height}"
         out = np.zeros_like(image)
-        yield Case(f"image, a thread per pixel, {size}", swap_channels, grid, (16, 8), (image, out), ("global",))
+        yield Case(f"image, a thread per pixel, {size}", swap_channels, grid, (16, 8), (image, out), GLOBAL)
         out = np.zeros((height, width), np.uint8)
-        yield Case(f"image, grey, {size}", grey, grid, (16, 8), (image, out), ("global",))
+        yield Case(f"image, grey, {size}", grey, grid, (16, 8), (image, out), GLOBAL)
         flat = image.ravel()
         blocks = math.ceil(flat.size / 128)
         inputs = (flat, np.zeros_like(flat))
-        yield Case(f"image, a thread per byte, {size}", invert_channels, blocks, 128, inputs, ("global",))
+        yield Case(f"image, a thread per byte, {size}", invert_channels, blocks, 128, inputs, GLOBAL)
     planes = random.random((2, 9, 11), np.float32)
     for size, pad in ((3, 0), (3, 1), (5, 2)):
         rows, cols = (n + 2 * pad - size + 1 for n in planes.shape[1:])
         columns = np.zeros((2 * size * size, rows, cols), np.float32)
         blocks = math.ceil(2 * rows * cols / 64)
         inputs = (planes, columns, size, size, pad, 1)
-        yield Case(f"im2col, {size}x{size}, padding {pad}", im2col, blocks, 64, inputs, ("global",))
+        yield Case(f"im2col, {size}x{size}, padding {pad}", im2col, blocks, 64, inputs, GLOBAL)
 
 
 # -- global memory -----------------------------------------------------------------------------------------------------
@@ -714,25 +718,21 @@ def _global():
         for stride in (1, 2, 3, 8, 32):
             a = np.arange(threads * stride).astype(dtype)
             small = np.zeros(threads, dtype)
-            yield Case(
-                f"global, {name}, load, stride {stride}", strided_load, 2, 128, (a, small, stride, 0), ("global",)
-            )
+            yield Case(f"global, {name}, load, stride {stride}", strided_load, 2, 128, (a, small, stride, 0), GLOBAL)
             inputs = (small, np.zeros_like(a), stride, 0)
-            yield Case(f"global, {name}, store, stride {stride}", strided_store, 2, 128, inputs, ("global",))
+            yield Case(f"global, {name}, store, stride {stride}", strided_store, 2, 128, inputs, GLOBAL)
         for offset in (1, 3, 8, 31):
             a = np.arange(threads + offset).astype(dtype)
             small = np.zeros(threads, dtype)
-            yield Case(
-                f"global, {name}, load, offset {offset}", strided_load, 2, 128, (a, small, 1, offset), ("global",)
-            )
+            yield Case(f"global, {name}, load, offset {offset}", strided_load, 2, 128, (a, small, 1, offset), GLOBAL)
             inputs = (small, np.zeros_like(a), 1, offset)
-            yield Case(f"global, {name}, store, offset {offset}", strided_store, 2, 128, inputs, ("global",))
+            yield Case(f"global, {name}, store, offset {offset}", strided_store, 2, 128, inputs, GLOBAL)
     for kernel, width, name in ((strided_pairs, 2, "2 float32"), (strided_quads, 4, "4 float32")):
         for stride, offset in ((1, 0), (2, 0), (3, 0), (8, 0), (1, 1), (1, 3)):
             size = width * (threads * stride + offset)
             a = np.arange(size, dtype=np.float32)
             inputs = (a, np.zeros_like(a), stride, offset)
-            yield Case(f"global, {name}, stride {stride}, offset {offset}", kernel, 2, 128, inputs, ("global",))
+            yield Case(f"global, {name}, stride {stride}, offset {offset}", kernel, 2, 128, inputs, GLOBAL)
     yield from _gathers(threads)
 
 
@@ -740,7 +740,7 @@ def _gathers(threads):
     random = np.random.default_rng(6)
     a = random.random(1024, np.float32)
     out = np.zeros(threads, np.float32)
-    yield Case("global, ldcg, stride 2", load_past_l1, 2, 128, (a, out, 2, 0), ("global",))
+    yield Case("global, ldcg, stride 2", load_past_l1, 2, 128, (a, out, 2, 0), GLOBAL)
     for name, index in (
         ("random", random.integers(0, 1024, threads)),
         ("permutation", random.permutation(threads)),
@@ -749,15 +749,15 @@ def _gathers(threads):
         ("reversed", np.arange(threads)[::-1]),
     ):
         index = np.ascontiguousarray(index, np.int32)
-        yield Case(f"global, gather, {name}", gather, 2, 128, (a, index, out), ("global",))
+        yield Case(f"global, gather, {name}", gather, 2, 128, (a, index, out), GLOBAL)
         values = a[index]  # threads that store to one element store the same
-        yield Case(f"global, scatter, {name}", scatter, 2, 128, (values, index, np.zeros_like(a)), ("global",))
+        yield Case(f"global, scatter, {name}", scatter, 2, 128, (values, index, np.zeros_like(a)), GLOBAL)
     for threads in (1, 33, 40):
         inputs = (a, np.zeros(threads, np.float32), 1, 0)
-        yield Case(f"global, {threads} threads", strided_load, 1, threads, inputs, ("global",))
-    yield Case("global, some lanes", some_lanes, 2, 128, (a, np.zeros(256, np.float32)), ("global",))
+        yield Case(f"global, {threads} threads", strided_load, 1, threads, inputs, GLOBAL)
+    yield Case("global, some lanes", some_lanes, 2, 128, (a, np.zeros(256, np.float32)), GLOBAL)
     rows = random.random((64, 16), np.float32)
-    yield Case("global, a thread per row", columns_walk, 2, 32, (rows, np.zeros(64, np.float32), 1), ("global",))
+    yield Case("global, a thread per row", columns_walk, 2, 32, (rows, np.zeros(64, np.float32), 1), GLOBAL)
 
 
 # -- local memory ------------------------------------------------------------------------------------------------------
@@ -791,7 +791,7 @@ def _local():
         ):
             values = np.arange(48).astype(dtype.name)
             inputs = (3 * index.astype(np.int32), values, np.zeros(64, dtype.name), 3)
-            yield Case(f"local, {dtype.name}, {name}", kernel, 2, 32, inputs, ("local", "global"))
+            yield Case(f"local, {dtype.name}, {name}", kernel, 2, 32, inputs, ("local", *GLOBAL))
 
 
 # -- atomics -----------------------------------------------------------------------------------------------------------
@@ -916,7 +916,7 @@ def _atomics():
         for pattern, index in patterns.items():
             inputs = (index.astype(np.int32), values, np.zeros_like(values))
             title = f"shared atomic, {name}, {pattern}"
-            yield Case(title, kernel, 1, threads, inputs, ("shared", "atomic", "global"), merges)
+            yield Case(title, kernel, 1, threads, inputs, (*SHARED, "atomic", *GLOBAL), merges)
     kernels = {"int32 add": global_atomic(add), "float32 add": global_atomic(add), "int32 max": global_atomic(largest)}
     for name, kernel in kernels.items():
         values = ones.astype(name.split()[0])
@@ -990,11 +990,11 @@ def _parts():
     random = np.random.default_rng(9)
     z = (random.random(128) + 1j * random.random(128)).astype(np.complex64)
     merges = "a complex number in global memory is read and written as two floats"
-    yield Case("complex64, copy", copy, 1, 128, (z, np.zeros_like(z)), ("global",), merges)
+    yield Case("complex64, copy", copy, 1, 128, (z, np.zeros_like(z)), GLOBAL, merges)
     put = np.arange(128, dtype=np.int32)
-    yield Case("complex64, shared", exchange_complex, 1, 128, (put, z, np.zeros_like(z)), ("shared",))
+    yield Case("complex64, shared", exchange_complex, 1, 128, (put, z, np.zeros_like(z)), SHARED)
     points = random.random((128, 3), np.float32).view(POINT).ravel()
-    yield Case("records, three fields", fields, 1, 128, (points, np.zeros(128, np.float32)), ("global",))
+    yield Case("records, three fields", fields, 1, 128, (points, np.zeros(128, np.float32)), GLOBAL)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
