@@ -89,9 +89,9 @@ def _figures():
     for op, short in (("load", "ld"), ("store", "st")):
         for field in ("requests", "sectors"):
             yield Figure("global", "global", op, field, _one(f"l1tex__t_{field}_pipe_lsu_mem_global_op_{short}.sum"))
-    for field in ("requests", "sectors"):
+    for group, field in (("atomic", "requests"), ("atomic sectors", "sectors")):
         metric = f"l1tex__t_{field}_pipe_lsu_mem_global_op_"
-        yield Figure("atomic", "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
+        yield Figure(group, "global", "atomic", field, _one(f"{metric}atom.sum", f"{metric}red.sum"))
     yield Figure("global lines", "global", every, "sectors", _one("memory_l2_theoretical_sectors_global"))
     yield Figure("global lines", "global", every, "ideal_sectors", _one("memory_l2_theoretical_sectors_global_ideal"))
     # Local stores are left out: Numba fills a local array with zeros where its function begins.

@@ -16,7 +16,7 @@ from gpukit.backend import cuda
 from gpukit.intrinsics import load2, load4, store2, store4
 
 #: What a case compares; `counters.GROUPS` says which counters each one has.
-GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "arithmetic")
+GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "atomic sectors", "arithmetic")
 SHARED, GLOBAL = GROUPS[:2], GROUPS[2:4]
 #: Elements of a driver's shared array, in accesses: enough for 32 lanes 33 apart.
 SLOTS = 1056
@@ -890,6 +890,16 @@ def _atomic_indices(threads):
     }
 
 
+def _of_global_atomic(index):
+    """What is compared: sectors too, unless a warp's lanes are scattered over more than two lines of 128 bytes.
+
+    A scattered warp's sectors are at times one or two more than the rule says.
+    """
+    lines = max(np.unique(warp // 32).size for warp in np.reshape(index, (-1, 32)))
+    spread = lines > 2 and not np.array_equal(np.sort(index), index)
+    return ("global", "atomic") if spread else ("global", "atomic", "atomic sectors")
+
+
 def _atomics():
     threads = 256
     ones = np.arange(1, threads + 1, dtype=np.int32)
@@ -922,12 +932,12 @@ def _atomics():
         values = ones.astype(name.split()[0])
         for pattern, index in _atomic_indices(threads).items():
             inputs = (index.astype(np.int32), values, np.zeros_like(values))
-            yield Case(f"global atomic, {name}, {pattern}", kernel, 2, 128, inputs, ("global", "atomic"))
+            yield Case(f"global atomic, {name}, {pattern}", kernel, 2, 128, inputs, _of_global_atomic(index))
     yield from _atomics_of_one_warp(kernels["int32 add"], "int32")
     kernel = global_atomic_old(add)
     for pattern, index in _atomic_indices(threads).items():
         inputs = (index.astype(np.int32), ones, np.zeros_like(ones), np.zeros_like(ones))
-        yield Case(f"global atomic, int32 add, old value, {pattern}", kernel, 2, 128, inputs, ("global", "atomic"))
+        yield Case(f"global atomic, int32 add, old value, {pattern}", kernel, 2, 128, inputs, _of_global_atomic(index))
 
 
 def _atomics_of_one_warp(kernel, dtype):
@@ -942,7 +952,7 @@ def _atomics_of_one_warp(kernel, dtype):
             (f"random of 256, {seed}", random.integers(0, 256, 32)),
         ):
             inputs = (index.astype(np.int32), values, np.zeros(256, dtype))
-            yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, ("global", "atomic"))
+            yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, _of_global_atomic(index))
     for name, index in (
         ("reversed", LANE[::-1]),
         ("lanes swapped", LANE ^ 1),
@@ -955,7 +965,7 @@ def _atomics_of_one_warp(kernel, dtype):
         ("stride 5", 5 * LANE),
     ):
         inputs = (np.ascontiguousarray(index, np.int32), values, np.zeros(256, dtype))
-        yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, ("global", "atomic"))
+        yield Case(f"global atomic, one warp, {name}", kernel, 1, 32, inputs, _of_global_atomic(index))
 
 
 # -- elements of several parts -----------------------------------------------------------------------------------------
