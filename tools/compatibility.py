@@ -5,8 +5,8 @@
     python tools/compatibility.py --table              # the table of the recorded results
     python tools/compatibility.py --only cudapy.test_sync --ways emulator   # a few modules, nothing recorded
 
-The tests come with numba-cuda and need ``pip install pytest filecheck psutil cffi``. A GPU is hidden from all three
-ways: numba.cuda by itself shows which tests need neither a GPU nor something in its place.
+The tests come with numba-cuda and need ``pip install pytest filecheck psutil cffi ml_dtypes``. A GPU is hidden from
+all three ways: numba.cuda by itself shows which tests need neither a GPU nor something in its place.
 """
 
 import argparse
@@ -111,8 +111,7 @@ class Recorder(unittest.TestResult):
         self._not_passed("skip", reason)
 
     def addError(self, test, error):
-        skipped = type(error[1]).__name__ == "Skipped"  # pytest's, which is not unittest's
-        self._not_passed("skip" if skipped else "fail", describe(error[1]))
+        self._not_passed("skip" if is_skip(error[1]) else "fail", describe(error[1]))
 
     addFailure = addError
 
@@ -126,6 +125,11 @@ class Recorder(unittest.TestResult):
     def stopTest(self, test):
         super().stopTest(test)
         self.write(test=name_of(test), outcome=self.outcome, reason=self.reason)
+
+
+def is_skip(error):
+    """True for what unittest and pytest raise to skip a test."""
+    return type(error).__name__ in ("SkipTest", "Skipped")
 
 
 def name_of(test):
@@ -162,7 +166,7 @@ def run_module(way, module, file):
                 answer_probes(way)
             loaded = importlib.import_module(TESTS + module)
         except BaseException as error:  # pytest's Skipped is no Exception
-            write(module=describe(error))
+            write(test=ALL, outcome="skip" if is_skip(error) else "unloaded", reason=describe(error))
             return
         tests = list(flatten(unittest.defaultTestLoader.loadTestsFromModule(loaded)))
         for test in tests:
@@ -254,8 +258,6 @@ def read_records(text, status, seconds):
         unfinished = ("fail", f"the process ended with status {status}")
     for line in text.splitlines():
         record = json.loads(line)
-        if "module" in record:
-            return {ALL: ("unloaded", record["module"])}
         if "known" in record:
             found[record["known"]] = unfinished
         else:
@@ -426,7 +428,8 @@ def main(argv=None):
         if arguments.only:
             for name, tests in merge(found).items():
                 for test, outcomes in tests.items():
-                    print(f"{name}.{test}:", *(f"{way} {': '.join(filter(None, outcomes[way]))}" for way in found))
+                    shown = (f"{way} {': '.join(filter(None, outcomes[way]))}" for way in found)
+                    print(f"{name}.{test}: {'; '.join(shown)}")
             return 0
         if stored:
             found = recorded(stored) | found
