@@ -664,7 +664,8 @@ class TracedScheduler(Scheduler):
             recorder.barriers[held.site, "warp"] += int(np.count_nonzero(by_warp.any(axis=2)))
             if recorder.sites[held.site].op == "syncwarp":
                 alive = batch.by_warp(True if self.alive is None else self.alive, False)
-                order.warp_barrier(by_warp, alive, now)
+                for mask in np.unique(held.named[lanes]).tolist():  # lanes with another mask meet elsewhere
+                    order.warp_barrier(batch.by_warp(lanes & (held.named == mask), False), alive, now)
             return
         rows = lanes.any(axis=1)
         recorder.barriers[held.site, held.kind] += int(np.count_nonzero(rows))
