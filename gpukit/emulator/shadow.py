@@ -34,29 +34,31 @@ class Cells:
     size : int
         Bytes of a cell to begin with.
     order : ordering.Order
-    group_of : function
-        The group of threads, by number: of the readers of a cell, one of another group is kept too. Warps for shared
-        memory, blocks for global memory.
+    groups : tuple of function
+        The groups that a thread (by number) belongs to, from small to large: its warp and, in global memory, its block.
     known : bool ndarray or None
         The bytes that hold something before the launch; None for all.
     races : bool
         False if the kernel writes nothing here: then nobody can race.
     """
 
-    def __init__(self, nbytes, size, order, group_of, known=None, races=True):
+    def __init__(self, nbytes, size, order, groups, known=None, races=True):
         #: Where the memory begins, for memory that has an address.
         self.address = 0
+        while known is not None and not _alike(known, size):
+            size //= 2
         self.size = size
         self.order = order
-        self.group_of = group_of
+        self.groups = groups
         self.races = races
         count = -(-nbytes // size)
-        self.known = None if known is None else _by_cell(known, count, size)
+        self.known = None if known is None else known[::size].copy()
         self.read = np.zeros(count, bool)
         self.written = np.zeros(count, bool)
         self.last_write = np.zeros(count, np.int64)
-        #: The last read, the last by another thread of its group, and the last by another group: keys.
         self.last_reads = None
+        #: Writes before the last one that nothing orders before it: they wrote the same value.
+        self.equal_writes = None
         self._log = []
         self._logged = 0
 
@@ -70,8 +72,9 @@ class Cells:
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, np.repeat(values, times))
-        if self.last_reads is not None:
-            self.last_reads = [np.repeat(r, times) for r in self.last_reads]
+        for latest in (self.last_reads, self.equal_writes):
+            if latest is not None:
+                latest.keys = [np.repeat(keys, times) for keys in latest.keys]
         self.size = size
 
     def repeat(self, shifts):
@@ -79,9 +82,10 @@ class Cells:
         self.flush()
         for name in ("known", "read", "written"):
             setattr(self, name, np.tile(getattr(self, name), shifts.size))
-        self.last_write = _shifted(self.last_write, shifts)
-        if self.last_reads is not None:
-            self.last_reads = [_shifted(keys, shifts) for keys in self.last_reads]
+        self.last_write = shifted(self.last_write, shifts)
+        for latest in (self.last_reads, self.equal_writes):
+            if latest is not None:
+                latest.keys = [shifted(keys, shifts) for keys in latest.keys]
 
     def fits(self, *offsets):
         """Make sure that cells start at multiples of all these numbers of bytes."""
@@ -106,13 +110,13 @@ class Cells:
         return None if there.all() else np.flatnonzero(~there)
 
     def load(self, cell, who, time):
-        """A plain read; returns the `Conflict` with earlier writes or None."""
+        """A plain read; returns the `Conflict`s with earlier writes."""
         self.read[cell] = True
         if not self.races:
-            return None
-        conflict = self._conflict(self.last_write, cell, who, "store")
+            return ()
+        writes = self._write_conflicts(cell, who)
         self._remember(cell, who, time)
-        return conflict
+        return writes
 
     def atomic(self, cell, who, time):
         """An atomic operation: it races with plain writes only, so to later accesses it is a read."""
@@ -122,25 +126,44 @@ class Cells:
         return self.load(cell, who, time)
 
     def store_conflicts(self, cell, who):
-        """Before a plain write: (conflict with earlier writes, conflicts with earlier reads); None where there is
-        none."""
+        """Before a plain write: (`Conflict`s with earlier writes, those with earlier reads)."""
         if not self.races:
-            return None, ()
+            return (), ()
         self.flush()
-        reads = [self._conflict(keys, cell, who, "load") for keys in self.last_reads or ()]
-        return self._conflict(self.last_write, cell, who, "store"), [c for c in reads if c is not None]
+        reads = () if self.last_reads is None else self.last_reads.keys
+        reads = [self._conflict(keys, cell, who, "load") for keys in reads]
+        return self._write_conflicts(cell, who), [c for c in reads if c is not None]
 
-    def store(self, cell, who, time):
-        """A plain write; returns the lanes whose cell another lane of the same access wrote too, after them."""
+    def store(self, cell, who, time, conflicts):
+        """A plain write; returns the `Conflict` with other lanes of the same access, to be judged after them, or None.
+
+        ``conflicts``: those with earlier writes.
+        """
         self.written[cell] = True
         if self.known is not None:
             self.known[cell] = True
         if not self.races:
             return None
         key = (time << THREAD_BITS) | who
+        for earlier in conflicts:
+            self._equal(cell[earlier.lanes], earlier.keys)
         self.last_write[cell] = key
         lost = np.flatnonzero(self.last_write[cell] != key)
-        return Conflict(lost, self.last_write[cell[lost]], "store") if lost.size else None
+        if not lost.size:
+            return None
+        self._equal(cell[lost], key[lost])
+        return Conflict(lost, self.last_write[cell[lost]], "store")
+
+    def _equal(self, cell, key):
+        if self.equal_writes is None:
+            self.equal_writes = Latest(self.last_write.size, self.groups)
+        self.equal_writes.add(cell, key)
+
+    def _write_conflicts(self, cell, who):
+        conflicts = [self._conflict(self.last_write, cell, who, "store")]
+        if self.equal_writes is not None:
+            conflicts += [self._conflict(keys, cell, who, "store") for keys in self.equal_writes.keys]
+        return [c for c in conflicts if c is not None]
 
     def _conflict(self, keys, cell, who, earlier):
         found = keys[cell]
@@ -160,47 +183,68 @@ class Cells:
         if self._logged > LOG_LANES:
             self.flush()
 
-    def forget_reads(self):
-        """All threads have passed a barrier: what was read before it cannot race any more."""
+    def forget(self):
+        """All threads have passed a barrier: what they did before it cannot race any more."""
         self._log.clear()
         self._logged = 0
+        self.equal_writes = None
 
     def flush(self):
         """Take the logged reads into account."""
         log, self._log, self._logged = self._log, [], 0
+        if log and self.last_reads is None:
+            self.last_reads = Latest(self.last_write.size, self.groups)
         for cell, who, time in log:
-            self._read(cell, who, (time << THREAD_BITS) | who)
+            self.last_reads.add(cell, (time << THREAD_BITS) | who)
 
-    def _read(self, cell, who, key):
-        if self.last_reads is None:
-            self.last_reads = [np.zeros(self.last_write.size, np.int64) for _ in range(3)]
-        last, beside, far = self.last_reads
-        old = last[cell]
-        at = np.flatnonzero((old != 0) & ((old & THREAD) != who))
-        if at.size:
-            where, mine, before, other = cell[at], who[at], old[at], far[cell[at]]
-            near = self._together(before & THREAD, mine)
-            fits = (other != 0) & self._together(other & THREAD, mine) & ((other & THREAD) != mine)
-            beside[where] = np.where(near, before, np.where(fits, other, 0))
-            far[where] = np.where(near, other, before)
+
+class Latest:
+    """Of the accesses to each cell the last one, and the last ones by other threads: of its smallest group, of each
+    larger group but not the one before, and of none of its groups.
+
+    No more are needed where only whole groups synchronise: if an access that is not kept could race with a later one,
+    so could one that is.
+    """
+
+    def __init__(self, count, groups):
+        self.groups = groups
+        self.keys = [np.zeros(count, np.int64) for _ in range(len(groups) + 2)]
+
+    def add(self, cell, key):
+        """Accesses at once, none earlier than those before."""
+        last, *others = self.keys
+        before = last[cell]
         last[cell] = key
-        winner = last[cell]
-        at = np.flatnonzero(winner != key)
+        kept = last[cell]
+        at = np.flatnonzero((before != 0) & (kept == key) & ((before ^ key) & THREAD != 0))
         if at.size:
-            near = self._together(winner[at] & THREAD, who[at])
-            beside[cell[at[near]]] = key[at[near]]
-            far[cell[at[~near]]] = key[at[~near]]
+            where, candidates = cell[at], [before[at], *(keys[cell[at]] for keys in others)]
+            apart = [self._apart(candidate, key[at]) for candidate in candidates]
+            for level, keys in enumerate(others):
+                fits = [np.where(a == level + 1, c, 0) for a, c in zip(apart, candidates, strict=True)]
+                keys[where] = np.maximum.reduce(fits)
+        at = np.flatnonzero(kept != key)
+        if at.size:
+            apart = self._apart(kept[at], key[at])
+            for level, keys in enumerate(others):
+                there = at[apart == level + 1]
+                keys[cell[there]] = key[there]
 
-    def _together(self, first, second):
-        return self.group_of(first) == self.group_of(second)
+    def _apart(self, first, second):
+        """0 for the same thread, 1 for two of the smallest group ..."""
+        first, second = first & THREAD, second & THREAD
+        result = (first != second).astype(np.int64)
+        for group_of in self.groups:
+            result += group_of(first) != group_of(second)
+        return result
 
 
-def _shifted(keys, shifts):
+def shifted(keys, shifts):
+    """Keys for each of several blocks, one after another; ``shifts``: what to add to the numbers of the threads."""
     return np.where(keys != 0, keys + shifts[:, None], 0).ravel()
 
 
-def _by_cell(known, count, size):
-    """Truth by byte to truth by cell: a cell counts as written if any byte of it is."""
-    padded = np.zeros(count * size, bool)
-    padded[: known.size] = known
-    return padded.reshape(count, size).any(axis=1)
+def _alike(known, size):
+    """True if all bytes of each cell are known, or none of them."""
+    cells = known.reshape(-1, size)
+    return bool((cells == cells[:, :1]).all())

@@ -6,6 +6,7 @@ behind; `gpukit.trace` makes a report of it.
 
 import inspect
 from collections import defaultdict
+from copy import copy
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from .memory import Either, Memory
 from .ordering import Order
 from .runtime import WARP, Batch
 from .schedule import Scheduler
-from .shadow import THREAD, THREAD_BITS, Cells
+from .shadow import THREAD, THREAD_BITS, Cells, Conflict, shifted
 
 #: Threads of a finding that are named.
 NAMED = 4
@@ -137,11 +138,16 @@ class Recorder:
 
     def _cells_of(self, allocation, races):
         if allocation.address not in self.memories:
-            cells = Cells(allocation.bytes.size, 16, self.order, self._block_of, allocation.known, races)
+            groups = (self._warp_of, self._block_of)
+            cells = Cells(allocation.bytes.size, 16, self.order, groups, allocation.known, races)
             cells.address = allocation.address
             self.memories[allocation.address] = cells
             self._owners.append((allocation, cells))
         return self.memories[allocation.address]
+
+    def _warp_of(self, who):
+        block, thread = np.divmod(who, self.launch.threads)
+        return block * WARP + thread // WARP
 
     def _block_of(self, who):
         return who // self.launch.threads
@@ -309,7 +315,7 @@ class TracedMemory(Memory):
         #: Blocks do the same in shared memory until one does not: (1 or B).
         self.shared_rows = 1
         self._local = {}
-        self._shifts = self.who[:, 0] - first
+        self.shifts = self.who[:, 0] - first
 
     # -- which lanes, and where ----------------------------------------------------------------------------------------
 
@@ -359,6 +365,11 @@ class TracedMemory(Memory):
         return np.where(bad, 0, wrapped)[()]
 
     # -- loads and stores ----------------------------------------------------------------------------------------------
+
+    def fetch(self, view, position):
+        if not view.items.size:  # every access is out of bounds, and left out
+            return np.zeros((), view.dtype)[()]
+        return super().fetch(view, position)
 
     def load(self, view, index, mask, site):
         if view.__class__ is Either:
@@ -473,12 +484,11 @@ class TracedMemory(Memory):
             if unknown is not None:
                 access.report_unknown(unknown)
             if op in ("atomic", "cas"):
-                conflict = cells.atomic(cell, who, time)
+                conflicts = cells.atomic(cell, who, time)
                 self._note_atomic(view, cells, cell, who, time)
             else:
-                conflict = cells.load(cell, who, time)
-            if conflict is not None:
-                access.report_race(conflict)
+                conflicts = cells.load(cell, who, time)
+            access.report_races(conflicts)
             return None
         return access.store(cell, who, time, differs)
 
@@ -499,7 +509,7 @@ class TracedMemory(Memory):
                 -(-nbytes // 16) * 16,
                 16,
                 self.recorder.order,
-                lambda who: who % threads // WARP,
+                (lambda who: who % threads // WARP,),
                 np.zeros(-(-nbytes // 16) * 16, bool),
             )
         differ = any(isinstance(v, np.ndarray) and v.ndim and v.shape[0] > 1 for v in (address, mask))
@@ -512,7 +522,7 @@ class TracedMemory(Memory):
         if self.shared_rows == 1 and self.blocks > 1:
             self.shared_rows = self.blocks
             if self._shared is not None:
-                self._shared.repeat(self._shifts)
+                self._shared.repeat(self.shifts)
 
     @property
     def _cells_per_block(self):
@@ -521,7 +531,7 @@ class TracedMemory(Memory):
     def all_blocks_passed(self):
         """Every thread has passed a barrier of its block."""
         if self._shared is not None:
-            self._shared.forget_reads()
+            self._shared.forget()
 
     def _access_local(self, view, position, mask, site, op, nbytes, unit):
         items = view.items
@@ -575,52 +585,76 @@ class _Access:
     def store(self, cell, who, time, differs):
         """The checks of a plain write; returns what to do when the values are in memory."""
         writes, reads = self.cells.store_conflicts(cell, who)
-        for conflict in reads:
-            self.report_race(conflict)
-        if writes is not None:
-            self._report_different(writes, differs)
-        lost = self.cells.store(cell, who, time)
-        return None if lost is None else lambda: self._report_different(lost, differs)
+        self.report_races(reads)
+        self._report_different(writes, differs)
+        lost = self.cells.store(cell, who, time, writes)
+        return None if lost is None else lambda: self._report_different([lost], differs)
 
-    def _report_different(self, conflict, differs):
+    def _report_different(self, conflicts, differs):
         """Writes of the same value do no harm."""
         if differs is None:  # a field of a record
-            self.report_race(conflict)
-            return
+            self.report_races(conflicts)
+        elif conflicts and self.rows < self.batch.blocks:
+            self._report_different_blocks(conflicts, differs)
+        else:
+            self.report_races([self._different(conflict, differs) for conflict in conflicts])
+
+    def _different(self, conflict, differs):
+        """The part of a conflict whose values differ."""
         lanes = self._threads(conflict.lanes)
         parts = conflict.lanes % self.times * self.cells.size // self.view.dtype.itemsize
         different = np.zeros(lanes.size, bool)
         for part in np.unique(parts).tolist():
             at = np.flatnonzero(parts == part)
             different[at] = differs(lanes[at], part)
-        if different.any():
-            self.report_race(conflict._replace(lanes=conflict.lanes[different], keys=conflict.keys[different]))
+        return conflict._replace(lanes=conflict.lanes[different], keys=conflict.keys[different])
+
+    def _report_different_blocks(self, conflicts, differs):
+        """Blocks that do the same may still write different values."""
+        rows = np.arange(self.batch.blocks)[:, None]
+        lanes = np.arange(self.batch.threads) if self.lanes is None else self.lanes
+        everywhere = copy(self)
+        everywhere.rows = self.batch.blocks
+        everywhere.lanes = (lanes + rows * self.batch.threads).ravel()
+        step = rows * lanes.size * self.times
+        conflicts = [
+            c._replace(lanes=(c.lanes + step).ravel(), keys=shifted(c.keys, self.memory.shifts)) for c in conflicts
+        ]
+        everywhere._report_different(conflicts, differs)
 
     def _threads(self, lanes):
         """Lanes of the access, as the shadow saw them, to positions in (B, T)."""
         lanes = lanes // self.times
         return lanes if self.lanes is None else self.lanes[lanes]
 
-    def _mask(self, lanes):
+    def _mask(self, threads):
         mask = np.zeros(self.batch.shape, bool)
-        mask.reshape(-1)[self._threads(lanes)] = True
+        mask.reshape(-1)[threads] = True
         if self.rows == 1:
             mask[1:] = mask[0]
         return mask
 
     def report_unknown(self, lanes):
-        self.batch.uninitialised(self.site, self.view, self.position, self._mask(lanes))
+        self.batch.uninitialised(self.site, self.view, self.position, self._mask(self._threads(lanes)))
 
-    def report_race(self, conflict):
-        self.batch.race(
-            self.site,
-            self.view,
-            self.position,
-            self.op,
-            conflict,
-            self._threads(conflict.lanes),
-            self._mask(conflict.lanes),
-        )
+    def report_races(self, conflicts):
+        """One report for each place of earlier accesses, with each thread once."""
+        conflicts = [c for c in conflicts if c.lanes.size]
+        if not conflicts:
+            return
+        threads = np.concatenate([self._threads(c.lanes) for c in conflicts])
+        keys = np.concatenate([c.keys for c in conflicts])
+        earlier = np.repeat([c.earlier for c in conflicts], [c.lanes.size for c in conflicts])
+        times, tick = np.unique(keys >> THREAD_BITS, return_inverse=True)
+        site_at = self.batch.recorder.site_at
+        sites = np.array([site_at[time] for time in times.tolist()])[tick]
+        for site in np.unique(sites).tolist():
+            at = np.flatnonzero(sites == site)
+            farthest = np.argsort(-self.batch.distances(threads[at], keys[at]), kind="stable")
+            once, first = np.unique(threads[at][farthest], return_index=True)
+            at = at[farthest[first]]
+            conflict = Conflict(at, keys[at], str(earlier[at[0]]))
+            self.batch.race(self.site, self.view, self.position, self.op, conflict, once, self._mask(once))
 
 
 class TracedScheduler(Scheduler):
@@ -766,16 +800,14 @@ class TracedBatch(Batch):
             f"{did[conflict.earlier]} it at line {there.line}, and nothing orders the two"
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
-        weight = self._distance(threads, conflict.keys & THREAD)
+        weight = int(self.distances(threads, conflict.keys).max())
         recorder.problem(self, "race", site, message, lanes, RACE_CURES[weight], view.name, pair, (mine, other), weight)
 
-    def _distance(self, threads, others):
-        """How far apart the threads of races are at most: 0 in one warp, 1 in one block, 2 in two blocks."""
+    def distances(self, threads, keys):
+        """How far apart the threads of races are: 0 in one warp, 1 in one block, 2 in two blocks."""
         rows, mine = np.divmod(threads, self.threads)
-        blocks, others = np.divmod(others, self.threads)
-        if (blocks != self.ids[rows]).any():
-            return 2
-        return int((mine // WARP != others // WARP).any())
+        blocks, others = np.divmod(keys & THREAD, self.threads)
+        return np.where(blocks != self.ids[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
 
     def _element(self, view, position, lanes, unit=None):
         """How the source would name the element that the first lane of a mask accesses."""
