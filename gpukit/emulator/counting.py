@@ -31,8 +31,9 @@ def shared_access(addresses, active, itemsize, op):
     """Wavefronts of loads and stores in shared memory.
 
     The 32 banks serve one word of 4 bytes each in a wavefront, to any number of lanes. Lanes that access 8 or 16 bytes
-    are served by half and quarter warps. Two halves (quarters) of a load are served together where every lane wants the
-    same as its neighbour ``lane ^ 1``, or every lane the same as ``lane ^ 2``; idle lanes want whatever suits.
+    are served by half and quarter warps. Two halves (quarters) of a load are served together where every lane of the
+    warp wants the same as its neighbour ``lane ^ 1``, or every lane the same as ``lane ^ 2``; idle lanes want whatever
+    suits.
     """
     wide = max(itemsize, WORD)
     groups = wide // WORD
@@ -41,7 +42,7 @@ def shared_access(addresses, active, itemsize, op):
     units = addresses // wide
     passes, used = _passes(units, active, WARP // groups, WARP // groups)
     if op == "load" and groups > 1:
-        together = _neighbours_agree(units, active, groups // 2)
+        together = np.repeat(_neighbours_agree(units, active), groups // 2)
         if together.any():
             at = np.flatnonzero(together)
             rows = units.reshape(-1, 2 * WARP // groups)[at]
@@ -67,15 +68,15 @@ def _passes(units, active, lanes, banks):
     return passes * used, used
 
 
-def _neighbours_agree(units, active, parts):
-    """Which of the equal parts of each warp have all lanes agree with lane ^ 1, or all with lane ^ 2."""
-    result = False
+def _neighbours_agree(units, active):
+    """Which warps have all lanes agree with lane ^ 1, or all with lane ^ 2."""
+    result = np.zeros(units.shape[0], bool)
     for distance in (1, 2):
         other = np.arange(WARP) ^ distance
         same = units == units[:, other]
         if active is not None:
             same |= ~(active & active[:, other])
-        result = result | same.reshape(-1, WARP // parts).all(axis=1)
+        result |= same.all(axis=1)
     return result
 
 
