@@ -5,9 +5,13 @@ does now if a synchronisation that includes both threads came after t. A point o
 tick after it.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 WARP = 32
+#: A time after every access.
+NOW = np.iinfo(np.int64).max
 
 
 class Order:
@@ -29,8 +33,10 @@ class Order:
         self.grid_time = 1
         self.fences = fences
         self.ids = None
+        #: The arguments of the atomics so far, and what their threads had seen at their last fence.
         self.atomics = []
-        self._cover = {}
+        self._releases = None
+        self._seen = {}
 
     def start_batch(self, ids):
         """``ids``: the blocks of the batch, ascending."""
@@ -38,8 +44,10 @@ class Order:
         warps = -(-self.threads // WARP)
         self.warp_time = np.ones((ids.size, warps), np.int64)
         self.pair_time = None
-        self.fence_time = np.zeros((ids.size, self.threads), np.int64)
-        self.fence_block_time = np.zeros((ids.size, self.threads), np.int64)
+        #: For each thread at its last fence: the time, the last barriers of its block and its warp, and which of
+        #: ``pair_times``.
+        self.fenced = np.zeros((4, ids.size, self.threads), np.int64)
+        self.pair_times = [(ids, None)]
 
     # -- what synchronises ---------------------------------------------------------------------------------------------
 
@@ -61,6 +69,8 @@ class Order:
             return
         if self.pair_time is None:
             self.pair_time = np.zeros((*self.warp_time.shape, WARP, WARP), np.int64)
+        if self.pair_time is self.pair_times[-1][1]:  # a fence keeps it
+            self.pair_time = self.pair_time.copy()
         members = lanes[partial]
         known = self.pair_time[partial]
         # What one of them has seen of a lane's past all of them have seen now.
@@ -69,18 +79,21 @@ class Order:
         self.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
 
     def fence(self, lanes, now):
-        """``lanes``: (B, T) threads that fence: what they and, before the last barrier, their block did."""
-        self.fence_time[lanes] = now
-        times = np.broadcast_to(self.block_time[self.ids][:, None], lanes.shape)
-        self.fence_block_time[lanes] = times[lanes]
+        """``lanes``: (B, T) threads that fence what they have done, and what they have seen of others."""
+        if self.pair_time is not self.pair_times[-1][1]:
+            self.pair_times.append((self.ids, self.pair_time))
+        block_time = self.block_time[self.ids][:, None]
+        warp_time = np.repeat(self.warp_time, WARP, axis=1)[:, : self.threads]
+        for kept, value in zip(self.fenced, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
+            kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
 
-    def atomic(self, cell, who, now):
-        """Atomics of threads ``who`` on cells, in this order: each acquires what those before it released."""
+    def atomic(self, place, who, now):
+        """Atomics of threads ``who``, in this order: each acquires what those before it at its place released."""
         block, thread = who // self.threads, who % self.threads
         row = np.searchsorted(self.ids, block)
-        fenced, fenced_block = self.fence_time[row, thread], self.fence_block_time[row, thread]
-        self.atomics.append((cell, who, np.full(who.size, now), fenced, fenced_block))
-        self._cover = {}
+        self.atomics.append(np.stack([place, who, np.full(who.size, now), *self.fenced[:, row, thread]]))
+        self._releases = None
+        self._seen = {}
 
     # -- what is ordered -----------------------------------------------------------------------------------------------
 
@@ -111,33 +124,121 @@ class Order:
 
     def _released(self, times, earlier, later):
         """Pairs: True where the earlier thread released after its access, and the later one acquired that."""
-        cell, who, when, fenced, fenced_block = (np.concatenate(c) for c in zip(*self.atomics, strict=True))
+        if self._releases is None:
+            self.atomics = [np.concatenate(self.atomics, axis=1)]
+            self._releases = _Releases(self.atomics[0], self.threads, self.pair_times)
         result = np.zeros(times.size, bool)
         for thread in np.unique(later).tolist():
-            pairs = np.flatnonzero(later == thread)
-            block = thread // self.threads
-            mine = (who == thread) | ((who // self.threads == block) & (when < self.block_time[block]))
-            mine = np.flatnonzero(mine)
-            key = mine.tobytes()  # most threads of a block have acquired the same
-            if key not in self._cover:
-                self._cover[key] = self._acquired(cell, who, fenced, fenced_block, mine)
-            by_thread, by_block = self._cover[key]
-            for i in pairs.tolist():
-                t, other = int(times[i]), int(earlier[i])
-                before = max(by_thread.get(other, 0), by_block.get(other // self.threads, 0))
-                result[i] = t < before
+            seen = self._seen_by(thread)
+            for i in np.flatnonzero(later == thread).tolist():
+                result[i] = int(times[i]) < seen.until(int(earlier[i]), self.threads)
         return result
 
-    def _acquired(self, cell, who, fenced, fenced_block, mine):
-        """What the atomics ``mine`` acquire: {thread: time before which its accesses are seen}, the same by block."""
-        last = {}
-        for i in mine.tolist():
-            last[int(cell[i])] = i
-        by_thread, by_block = {}, {}
-        for place, end in last.items():
-            for i in np.flatnonzero((cell[:end] == place) & (fenced[:end] > 0)).tolist():
-                thread = int(who[i])
-                by_thread[thread] = max(by_thread.get(thread, 0), int(fenced[i]))
-                block = thread // self.threads
-                by_block[block] = max(by_block.get(block, 0), int(fenced_block[i]))
-        return by_thread, by_block
+    def _seen_by(self, thread):
+        """What a thread has acquired until now."""
+        block, lane = divmod(thread, self.threads)
+        row = int(np.searchsorted(self.ids, block))
+        pairs = None if self.pair_time is None else self.pair_time[row, lane // WARP, :, lane % WARP]
+        warp_time = int(self.warp_time[row, lane // WARP])
+        acquired = self._releases.acquired(thread, NOW, int(self.block_time[block]), warp_time, pairs)
+        key = tuple(sorted(acquired.items()))  # most threads of a block have acquired the same
+        if key not in self._seen:
+            self._seen[key] = self._releases.seen(acquired)
+        return self._seen[key]
+
+
+class _Seen(NamedTuple):
+    """The times before which the accesses of threads, of whole blocks and of whole warps are seen."""
+
+    by_thread: dict
+    by_block: dict
+    by_warp: dict
+
+    def until(self, thread, threads):
+        block, lane = divmod(thread, threads)
+        warp = (block, lane // WARP)
+        return max(self.by_thread.get(thread, 0), self.by_block.get(block, 0), self.by_warp.get(warp, 0))
+
+    def add(self, thread, threads, own, block_time, warp_time, pairs):
+        block, lane = divmod(thread, threads)
+        _raise(self.by_thread, thread, own)
+        _raise(self.by_block, block, block_time)
+        _raise(self.by_warp, (block, lane // WARP), warp_time)
+        if pairs is not None:
+            first = thread - lane % WARP
+            for other in np.flatnonzero(pairs).tolist():
+                _raise(self.by_thread, first + other, int(pairs[other]))
+
+
+def _raise(times, key, time):
+    times[key] = max(times.get(key, 0), time)
+
+
+class _Releases:
+    """The atomics at the places where something was released.
+
+    Parameters
+    ----------
+    atomics : (7, n) int64 ndarray
+        Place, thread, time, and what the thread had seen at its last fence: as in `Order.fenced`.
+    """
+
+    def __init__(self, atomics, threads, pair_times):
+        place, fenced = atomics[0], atomics[3] > 0
+        self.atomics = atomics[:, np.isin(place, place[fenced])]
+        self.threads = threads
+        self.pair_times = pair_times
+        self.at_place = _positions(self.atomics[0], np.flatnonzero(self.atomics[3]))
+        self.of_block = _positions(self.atomics[1] // threads, np.arange(self.atomics.shape[1]))
+
+    def acquired(self, thread, own, block_time, warp_time, pairs):
+        """{place: how many of the atomics come before the last one there that a thread knows of}.
+
+        The thread knows of its own before ``own``, and of those that barriers of its block or its warp have ordered.
+        """
+        at = self.of_block.get(thread // self.threads)
+        if at is None:
+            return {}
+        place, who, when = self.atomics[:3, at]
+        lane, first = who % self.threads, thread - thread % self.threads % WARP
+        near = lane // WARP == thread % self.threads // WARP
+        known = ((who == thread) & (when < own)) | (when < block_time) | (near & (when < warp_time))
+        if pairs is not None:
+            known |= near & (when < pairs[np.where(near, who - first, 0)])
+        return dict(zip(place[known].tolist(), at[known].tolist(), strict=True))
+
+    def seen(self, acquired):
+        """What threads released that stand before these atomics, and what they had acquired before."""
+        seen, done, todo = _Seen({}, {}, {}), {}, dict(acquired)
+        while todo:
+            place, end = todo.popitem()
+            releases = self.at_place.get(place, ())
+            first, last = np.searchsorted(releases, (done.get(place, 0), end))
+            done[place] = max(end, done.get(place, 0))
+            for release in releases[first:last].tolist():
+                knowledge = self._at_fence(release)
+                seen.add(knowledge[0], self.threads, *knowledge[1:])
+                if len(self.at_place) > 1:
+                    for other, until in self.acquired(*knowledge).items():
+                        if until > max(done.get(other, 0), todo.get(other, 0)):
+                            todo[other] = until
+        return seen
+
+    def _at_fence(self, atomic):
+        """What the thread of an atomic had seen at its last fence."""
+        _, thread, _, time, block_time, warp_time, number = self.atomics[:, atomic].tolist()
+        ids, pair_time = self.pair_times[number]
+        pairs = None
+        if pair_time is not None:
+            block, lane = divmod(thread, self.threads)
+            pairs = pair_time[np.searchsorted(ids, block), lane // WARP, :, lane % WARP]
+        return thread, time, block_time, warp_time, pairs
+
+
+def _positions(values, among):
+    """{value: positions where it stands, ascending, of those given}."""
+    if not among.size:
+        return {}
+    among = among[np.argsort(values[among], kind="stable")]
+    found, first = np.unique(values[among], return_index=True)
+    return dict(zip(found.tolist(), np.split(among, first[1:]), strict=True))

@@ -494,8 +494,17 @@ class TracedMemory(Memory):
 
     def _note_atomic(self, view, cells, cell, who, time):
         order = self.recorder.order
-        if order.fences:  # one number for each cell of all memories
-            order.atomic(-1 - cell if view.row else cells.address + cell * cells.size, who, time + 1)
+        if not order.fences:
+            return
+        place = cell * cells.size  # one number for each cell of all memories
+        if not view.row:
+            order.atomic(cells.address + place, who, time)
+            return
+        nbytes = self._cells_per_block * cells.size
+        place = place % nbytes
+        if self.shared_rows < self.blocks:
+            place, who = np.tile(place, self.blocks), (who + self.shifts[:, None]).ravel()
+        order.atomic(-1 - place - who // self.threads * nbytes, who, time)
 
     # -- shared and local memory ---------------------------------------------------------------------------------------
 
