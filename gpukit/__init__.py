@@ -19,13 +19,18 @@ _MODULES = (
     "device",
     "doctor",
     "emulator",
+    "errors",
     "indexing",
     "intrinsics",
+    "matmul",
+    "operands",
     "plot",
+    "results",
     "run",
     "show",
     "timing",
     "tracing",
+    "transpose",
 )
 
 __all__ = [*_FROM_BACKEND, *_FROM_TRACING, *_MODULES]

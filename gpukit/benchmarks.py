@@ -307,11 +307,18 @@ def _findings(argv):
     return sanitizer.main(argv)
 
 
+def _errors(argv):
+    from gpukit.calibration import mistakes
+
+    return mistakes.main(argv)
+
+
 #: What follows ``gpukit bench``: what runs, and what it measures.
 COMMANDS = {
     "emulator": (_emulator, "how fast the emulator is, beside Numba's own simulator"),
     "counters": (_counters, "the trace's counts, beside Nsight Compute's counters"),
     "findings": (_findings, "the errors that the trace finds, beside compute-sanitizer's"),
+    "errors": (_errors, "what is said of launches that go wrong on purpose"),
 }
 
 

@@ -5,7 +5,14 @@ class LaunchError(ValueError):
     """A launch asks for more than the device allows, or for something that makes no sense.
 
     The message names the limit, the value asked for and a way out.
+
+    Attributes
+    ----------
+    launch : gpukit.errors.Launch or None
+        Which launch it was, where ``gpukit.errors.checked`` has watched it.
     """
+
+    launch = None
 
 
 class KernelError(RuntimeError):
@@ -14,13 +21,21 @@ class KernelError(RuntimeError):
     Attributes
     ----------
     kind : str
-        "out-of-bounds", "barrier-divergence" or "no-progress".
-    line : int
-        Line in ``filename`` (a file, or a notebook cell) of the statement that did it.
-    filename : str
+        "out-of-bounds", "barrier-divergence" or "no-progress"; on a GPU also "misaligned", "trap" or "failure".
+    line : int or None
+        Line in ``filename`` (a file, or a notebook cell) of the statement that did it. A GPU does not tell: there it is
+        the line of the launch, or None if it can have been one of several.
+    filename : str or None
     block, thread : tuple of 3 int or None
-        ``blockIdx`` and ``threadIdx`` of the first offender, as (x, y, z).
+        ``blockIdx`` and ``threadIdx`` of the first offender, as (x, y, z); None on a GPU.
+    launch : gpukit.errors.Launch or None
+        Which launch it was, where ``gpukit.errors.checked`` has watched it.
+    sticky : bool
+        True if nothing works any more on the GPU until the process ends; never on the emulator.
     """
+
+    launch = None
+    sticky = False
 
     def __init__(self, message, *, kind, line, filename, block=None, thread=None):
         super().__init__(message)

@@ -72,6 +72,9 @@ class Kernel:
     targetoptions : dict
     overloads : dict
         {argument types: Overload} compiled so far.
+    dynamic_shared : int
+        Bytes of dynamic shared memory that a launch may have although the limit for any kernel is less; 0 until
+        ``allow_dynamic_shared`` is called.
     """
 
     def __init__(self, py_func, options=None, signatures=None, specialized=False):
@@ -89,6 +92,7 @@ class Kernel:
         functools.update_wrapper(self, py_func)
         self.overloads = {}
         self.specialized = specialized
+        self.dynamic_shared = 0
         self._declared = None
         if signatures is not None:
             self._declare(signatures)
@@ -207,6 +211,15 @@ class Kernel:
             "per block](...) to launch it"
         )
 
+    def allow_dynamic_shared(self, nbytes):
+        """Let launches have up to ``nbytes`` of dynamic shared memory; an allowance made before is never lowered.
+
+        LaunchError if the device does not allow so much with the static shared memory of an overload.
+        """
+        static = max((sum(o.program.static_shared.values()) for o in self.overloads.values()), default=0)
+        check_optin(self.py_func.__name__, static, nbytes)
+        self.dynamic_shared = max(self.dynamic_shared, nbytes)
+
     def select(self, argument_types):
         """The overload for these argument types: compiled now if the kernel declares no signatures."""
         if self._declared is None:
@@ -313,6 +326,7 @@ class Configured:
             self.blockdim,
             self.sharedmem,
             launch_bounds=kernel.targetoptions["launch_bounds"],
+            allowed_shared=kernel.dynamic_shared,
         )
         launch(kernel, self.griddim, self.blockdim, self.sharedmem, args, self.stream)
 
@@ -336,18 +350,18 @@ def _shared_bytes(value):
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None):
-    """Raise LaunchError if the current device could not launch this.
+def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None, allowed_shared=0, limits=None):
+    """Raise LaunchError if a device could not launch this: the one emulated now, or one with the ``limits`` given.
 
-    ``grid`` and ``block`` are (x, y, z), the rest bytes.
+    ``grid`` and ``block`` are (x, y, z), the rest bytes; ``allowed_shared`` is the kernel's ``dynamic_shared``.
     """
-    limits = device.current()
+    limits = limits or device.current()
     which = f"compute capability {limits.compute_capability[0]}.{limits.compute_capability[1]}"
     for what, dimensions, allowed in (("grid", grid, limits.max_grid_dim), ("block", block, limits.max_block_dim)):
         for axis, asked, limit in zip("xyz", dimensions, allowed, strict=True):
             if asked < 1:
                 raise LaunchError(
-                    f"{name}: a {what} of {_by(dimensions)} asked for, but {what} dimension {axis} must be at least 1. "
+                    f"{name}: a {what} of {by(dimensions)} asked for, but {what} dimension {axis} must be at least 1. "
                     "Skip the launch where there is nothing to do"
                 )
             if asked > limit:
@@ -357,13 +371,13 @@ def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None)
                     else "put more of the threads along x, or use more blocks"
                 )
                 raise LaunchError(
-                    f"{name}: {what} dimension {axis} of {asked:,} asked for ({_by(dimensions)}); {which} allows "
+                    f"{name}: {what} dimension {axis} of {asked:,} asked for ({by(dimensions)}); {which} allows "
                     f"{limit:,}: {way}"
                 )
     threads = math.prod(block)
     if threads > limits.max_threads_per_block:
         raise LaunchError(
-            f"{name}: {threads} threads per block ({_by(block)}) asked for; this device allows "
+            f"{name}: {threads} threads per block ({by(block)}) asked for; this device allows "
             f"{limits.max_threads_per_block}: "
             f"use a block of at most {_largest_block(block, limits.max_threads_per_block)}"
         )
@@ -371,17 +385,52 @@ def check_limits(name, grid, block, shared, static_shared=0, launch_bounds=None)
         most = launch_bounds[0] if isinstance(launch_bounds, tuple | list) else launch_bounds
         if threads > most:
             raise LaunchError(
-                f"{name}: {threads} threads per block ({_by(block)}) asked for; the kernel's launch_bounds allow {most}"
+                f"{name}: {threads} threads per block ({by(block)}) asked for; the kernel's launch_bounds allow {most}"
             )
     if static_shared + shared > limits.max_shared_memory_per_block:
+        _check_large_shared(name, static_shared, shared, allowed_shared, limits)
+
+
+def _check_large_shared(name, static, dynamic, allowed, limits):
+    """Raise LaunchError unless more shared memory than any kernel may have is allowed to this one."""
+    most, optin = limits.max_shared_memory_per_block, limits.max_shared_memory_per_block_optin
+    asked = (
+        f"{name}: {static + dynamic:,} bytes of shared memory per block asked for ({static:,} static, {dynamic:,} "
+        "dynamic); "
+    )
+    cure = "use a smaller tile or fewer threads per block"
+    if static > most or static + dynamic > optin:
+        raise LaunchError(f"{asked}this device allows {most if static > most else optin:,}: {cure}")
+    if dynamic > allowed:
+        limit = f"this kernel was allowed {allowed:,} dynamic" if allowed else f"this device allows {most:,}"
         raise LaunchError(
-            f"{name}: {static_shared + shared:,} bytes of shared memory per block asked for ({static_shared:,} "
-            f"static, {shared:,} dynamic); "
-            f"this device allows {limits.max_shared_memory_per_block:,}: use a smaller tile or fewer threads per block"
+            f"{asked}{limit}: {cure}, or call gpukit.intrinsics.allow_dynamic_shared(kernel, {dynamic}) before the "
+            "launch"
         )
 
 
-def _by(dimensions):
+def check_optin(name, static, dynamic):
+    """Raise LaunchError if no kernel of the current device may have this much dynamic shared memory."""
+    limits = device.current()
+    optin = limits.max_shared_memory_per_block_optin
+    if static + dynamic > optin:
+        raise LaunchError(
+            f"{name}: {dynamic:,} bytes of dynamic shared memory asked for beside {static:,} static; this device "
+            f"allows {optin:,} together"
+        )
+
+
+def check_cooperative(name, blocks, most):
+    """Raise LaunchError if a device that holds ``most`` blocks of a kernel at once is asked for more that must meet."""
+    if blocks > most:
+        raise LaunchError(
+            f"{name}: a cooperative grid of {blocks:,} blocks asked for; this device can hold {most:,} blocks of this "
+            "kind at once: use fewer blocks and a grid-stride loop"
+        )
+
+
+def by(dimensions):
+    """64 x 64 x 1"""
     return " x ".join(str(n) for n in dimensions)
 
 
@@ -506,16 +555,11 @@ def prepare(kernel, grid, block, shared, args, stream=0):
     overload = kernel.select(argument_types)
     program = overload.program
     static = sum(program.static_shared.values())
-    check_limits(kernel.py_func.__name__, grid, block, shared, static)
+    check_limits(kernel.py_func.__name__, grid, block, shared, static, allowed_shared=kernel.dynamic_shared)
     run = Launch(program, grid, block, shared)
     if program.cooperative:
         most = overload.max_cooperative_grid_blocks(block, shared)
-        if run.blocks > most:
-            raise LaunchError(
-                f"{kernel.py_func.__name__}: a cooperative grid of {run.blocks:,} blocks asked for; this device can "
-                f"hold {most:,} blocks of this kind at once: "
-                "use fewer blocks and a grid-stride loop"
-            )
+        check_cooperative(kernel.py_func.__name__, run.blocks, most)
     lowered = [
         _argument(v, t, name, transfers) for v, t, name in zip(values, overload.argument_types, parameters, strict=True)
     ]

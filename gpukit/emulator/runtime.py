@@ -370,10 +370,10 @@ class Batch:
             return ""
         place = self.launch.program.sites[site]
         code = linecache.getline(place.filename, place.line).strip()
-        return f"\n  {_shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
+        return f"\n  {shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
 
 
-def _shown(filename):
+def shown(filename):
     """How a message names a source file: a notebook cell as such, a file by its shortest path."""
     if "ipykernel_" in filename:
         return "<cell>"

@@ -1,0 +1,451 @@
+"""Launch checks that name the limit, and what goes wrong on a device as two classes (source row A7).
+
+``check_launch`` asks before a launch whether the device can do it. ``checked`` watches the launches of a block of
+code, waits for them, and raises ``LaunchError`` or ``KernelError``, on a GPU and on the emulator alike.
+"""
+
+import functools
+import re
+import sys
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from math import prod
+from numbers import Integral
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numba.cuda
+
+from gpukit.backend import cuda, on_gpu
+from gpukit.checks import whole
+from gpukit.emulator import KernelError, LaunchError
+from gpukit.emulator.launch import Configured, Kernel, by, check_cooperative, check_limits
+from gpukit.emulator.runtime import shown
+
+__all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
+
+PACKAGE = str(Path(__file__).resolve().parent)
+#: Frames of these files stand between a launch and the line that makes it.
+INSIDE = (__file__, str(Path(PACKAGE, "emulator")), str(Path(numba.cuda.__file__).parent), "<frozen")
+SHOWN = 6  # launches that a message lists
+
+
+# -- before a launch -------------------------------------------------------------------------------
+
+
+def check_launch(kernel, grid, block, shared_bytes=0):
+    """Raise LaunchError if the device in use could not launch this (A7). Nothing is launched or compiled.
+
+    Checked are the dimensions of grid and block, threads per block, the kernel's ``launch_bounds`` and dynamic shared
+    memory; and for a kernel that is compiled already, also its static shared memory and how many blocks a cooperative
+    launch may have. On a GPU also its registers, which the emulator does not know: it has no compiler. A kernel
+    compiled for several argument types passes if one of them could be launched.
+
+    Parameters
+    ----------
+    kernel : a kernel made by ``cuda.jit``
+    grid, block : int or tuple of 1 to 3 int
+    shared_bytes : int
+        Dynamic shared memory of each block.
+
+    Raises
+    ------
+    LaunchError
+        Names the limit, the value asked for and a way out.
+    TypeError, ValueError
+        For an argument that is not as above.
+    """
+    if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
+        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
+    grid, block = _dimensions("grid", grid), _dimensions("block", block)
+    _check(kernel, grid, block, whole("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))
+
+
+def _dimensions(name, value):
+    """(x, y, z). A size of 0 is left for the limits to refuse."""
+    sizes = value if isinstance(value, tuple | list) else (value,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{name} is {value!r}; it must have 1 to 3 dimensions")
+    if not all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes):
+        raise TypeError(f"{name} is {value!r}; it must be an int or 1 to 3 of them")
+    return (*map(int, sizes), 1, 1)[:3]
+
+
+class _Compiled(NamedTuple):
+    """What the limits of a launch depend on, of a kernel compiled for some argument types."""
+
+    static_shared: int = 0
+    allowed_shared: int = 0  # dynamic shared memory that it may have beyond what any kernel may have
+    registers: int = 0  # for each thread; 0 if not known
+    max_threads: int = 0  # in a block, with so many registers
+    cooperative_blocks: int | None = None  # at once; None if it does not wait for its whole grid
+
+
+def _check(kernel, grid, block, shared_bytes, overloads):
+    """LaunchError if none of the compiled overloads could be launched, or if no kernel could."""
+    look = _look_emulated if isinstance(kernel, Kernel) else _look_on_gpu
+    limits = None if isinstance(kernel, Kernel) else _gpu_limits()
+    allowed = getattr(kernel, "dynamic_shared", 0)
+    _check_one(kernel, grid, block, shared_bytes, _Compiled(allowed_shared=allowed), limits)
+    refused = []
+    for overload in overloads:
+        try:
+            _check_one(kernel, grid, block, shared_bytes, look(overload, block, shared_bytes, allowed), limits)
+        except LaunchError as error:
+            refused.append(error)
+    if refused and len(refused) == len(overloads):
+        raise refused[0]
+
+
+def _check_one(kernel, grid, block, shared_bytes, compiled, limits):
+    name = kernel.py_func.__name__
+    bounds = kernel.targetoptions.get("launch_bounds")
+    if limits is not None and compiled.static_shared > limits.max_shared_memory_per_block:
+        # Some versions of the compiler allow more static shared memory than the driver's figure; it is loaded already.
+        limits = SimpleNamespace(**vars(limits) | {"max_shared_memory_per_block": compiled.static_shared})
+    shared = {"static_shared": compiled.static_shared, "allowed_shared": compiled.allowed_shared}
+    check_limits(name, grid, block, shared_bytes, launch_bounds=bounds, limits=limits, **shared)
+    threads = prod(block)
+    if compiled.registers and threads > compiled.max_threads:
+        raise LaunchError(
+            f"{name}: {threads} threads per block ({by(block)}) asked for, with {compiled.registers} registers each, "
+            f"{threads * compiled.registers:,} in all; this device has {limits.max_registers_per_block:,} for a block: "
+            f"use at most {compiled.max_threads} threads, or compile with max_registers="
+            f"{limits.max_registers_per_block // threads // 8 * 8}"
+        )
+    if compiled.cooperative_blocks is not None:
+        check_cooperative(name, prod(grid), compiled.cooperative_blocks)
+
+
+def _look_emulated(overload, block, shared_bytes, allowed):
+    program = overload.program
+    static = sum(program.static_shared.values())
+    blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if program.cooperative else None
+    return _Compiled(static, allowed, cooperative_blocks=blocks)
+
+
+def _look_on_gpu(overload, block, shared_bytes, allowed):
+    """Ask the driver. It is loaded for that, if it has never been launched."""
+    from cuda.bindings.driver import CUfunction_attribute
+    from numba.cuda.cudadrv.driver import driver
+
+    function = overload._codelibrary.get_cufunc()
+    attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    allowed = max(allowed, driver.cuKernelGetAttribute(attribute, function.handle, function.device.id))
+    blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if overload.cooperative else None
+    attributes = function.attrs
+    return _Compiled(attributes.shared, allowed, attributes.regs, attributes.maxthreads, blocks)
+
+
+def _gpu_limits():
+    """Limits of the current GPU, by the names that ``gpukit.emulator.device.Limits`` has."""
+    device = cuda.get_current_device()
+    return SimpleNamespace(
+        compute_capability=device.compute_capability,
+        max_grid_dim=tuple(getattr(device, f"MAX_GRID_DIM_{axis}") for axis in "XYZ"),
+        max_block_dim=tuple(getattr(device, f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
+        max_threads_per_block=device.MAX_THREADS_PER_BLOCK,
+        max_shared_memory_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK,
+        max_shared_memory_per_block_optin=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        max_registers_per_block=device.MAX_REGISTERS_PER_BLOCK,
+    )
+
+
+# -- what a launch was -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch that ``checked`` has seen.
+
+    Attributes
+    ----------
+    kernel : str
+    grid, block : tuple of 3 int
+    shared_bytes : int
+    filename, line
+        Where the launch stands.
+    called_from : (str, int) or None
+        If that is in a function of gpukit: file and line that called it.
+    """
+
+    kernel: str
+    grid: tuple
+    block: tuple
+    shared_bytes: int
+    filename: str
+    line: int
+    called_from: tuple | None = None
+
+    def __str__(self):
+        shared = f", {self.shared_bytes:,} bytes of dynamic shared memory" if self.shared_bytes else ""
+        called = "" if self.called_from is None else f", called from {shown(self.called_from[0])}:{self.called_from[1]}"
+        shape = f"grid {by(self.grid)}, block {by(self.block)}{shared}"
+        return f"{self.kernel} launched at {shown(self.filename)}:{self.line}{called} ({shape})"
+
+
+def _launch_of(configuration):
+    places = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(INSIDE):
+            places.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    place = places[0] if places else ("<unknown>", 0)
+    called = None
+    if place[0].startswith(PACKAGE):
+        called = next((p for p in places if not p[0].startswith(PACKAGE)), None)
+    name = configuration.dispatcher.py_func.__name__
+    return Launch(name, configuration.griddim, configuration.blockdim, configuration.sharedmem, *place, called)
+
+
+def _with_launch(error, launch):
+    """The same error, which names its launch."""
+    error.launch = launch
+    error.args = (f"{error}\n  {launch}",)
+    return error
+
+
+# -- what the driver says --------------------------------------------------------------------------
+
+#: The driver's errors that a kernel causes: their kind, and what happened. Each of them takes the context with it.
+KERNEL_ERRORS = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": (
+        "out-of-bounds",
+        "a thread read or wrote where no memory is allocated: an index out of bounds, or an array that was freed",
+    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": (
+        "misaligned",
+        "a thread accessed an address that is not a multiple of the size of the access",
+    ),
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE": (
+        "out-of-bounds",
+        "an instruction for one kind of memory got an address of another: an index out of bounds in shared or local "
+        "memory",
+    ),
+    "CUDA_ERROR_LAUNCH_TIMEOUT": (
+        "no-progress",
+        "the kernel ran longer than a GPU that also drives a display allows: an endless loop, or too much work at once",
+    ),
+    "CUDA_ERROR_ASSERT": ("trap", "an assertion in the kernel failed"),
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": ("trap", "a thread came to an instruction that stops the kernel"),
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": ("failure", "the stack of a thread overflowed or was overwritten"),
+    "CUDA_ERROR_INVALID_PC": ("failure", "a thread jumped to an address that holds no instructions"),
+    "CUDA_ERROR_LAUNCH_FAILED": (
+        "failure",
+        "the device stopped the kernel; the usual reasons are a trap, and an index out of bounds in shared memory",
+    ),
+}
+
+#: Those with which the driver refuses a launch.
+LAUNCH_ERRORS = (
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_INVALID_CONFIGURATION",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+)
+
+STICKY = (
+    "The error is sticky: the CUDA context is lost, every further call fails, and this process must end (in a "
+    "notebook: restart the kernel)."
+)
+
+
+def _code(error):
+    """The driver's name of an error that numba-cuda or cuda.core raised; None for any other."""
+    module = type(error).__module__
+    if module.startswith("numba.cuda"):
+        return getattr(getattr(error, "code", None), "name", None)
+    found = re.match(r"CUDA_ERROR_\w+", str(error)) if module.startswith("cuda.") else None
+    return found and found[0]
+
+
+def _kernel_error(error, launches):
+    """KernelError for an error of the driver that one of these launches has caused; None if it is no such error."""
+    code = _code(error)
+    if code not in KERNEL_ERRORS:
+        return None
+    kind, what = KERNEL_ERRORS[code]
+    launch = launches[0] if len(launches) == 1 else None
+    lines = [f"{what} ({code})", *_candidates(launches), STICKY]
+    if kind != "no-progress":
+        call = f"{launch.kernel}[grid, block]" if launch else "kernel[grid, block]"
+        lines.append(f"For line, block and thread run it as gpukit.trace({call}, ...) in a new process.")
+    place = {"line": launch.line, "filename": launch.filename} if launch else {"line": None, "filename": None}
+    found = KernelError("\n".join(lines), kind=kind, **place)
+    found.launch, found.sticky = launch, True
+    return found
+
+
+def _candidates(launches):
+    if not launches:
+        return ["  in a kernel that was launched outside of checked(), or by another library"]
+    if len(launches) == 1:
+        return [f"  {launches[0]}"]
+    listed = [f"  {launch}" for launch in launches[-SHOWN:]]
+    more = [f"  and {len(launches) - SHOWN} before"] if len(launches) > SHOWN else []
+    return ["in one of these launches; checked(every_launch=True) says in which:", *listed, *more]
+
+
+def _launch_error(error, configuration, args, launch):
+    """LaunchError for a launch on a GPU that was refused; None if ``error`` says something else."""
+    kernel = configuration.dispatcher
+    compiled = kernel.overloads.get(tuple(kernel.typeof_pyval(a) for a in args))
+    overloads = list(kernel.overloads.values()) if compiled is None else [compiled]
+    try:
+        _check(kernel, configuration.griddim, configuration.blockdim, configuration.sharedmem, overloads)
+    except LaunchError as refused:
+        return _with_launch(refused, launch)
+    code = _code(error)
+    if code not in LAUNCH_ERRORS or type(error).__module__.startswith("numba.cuda"):
+        return None
+    return _with_launch(LaunchError(f"{launch.kernel}: the driver refused the launch ({code})"), launch)
+
+
+# -- watching launches -----------------------------------------------------------------------------
+
+
+@contextmanager
+def checked(*, every_launch=False):
+    """Watch the launches of a block of code, wait for them at its end, and raise what went wrong (A7).
+
+    On a GPU a launch returns before the kernel runs, so its error comes up later: in the next call that waits, in the
+    driver's own words. Inside of ``with errors.checked():`` errors of numba.cuda and of the driver become LaunchError
+    and KernelError, with the launch's file and line, the limit and the value where they can be known, and what to do.
+    On the emulator errors have these classes anyway and come at once; here they learn their launch.
+
+    Other exceptions pass through: running out of memory, wrong arguments, those that a kernel compiled with
+    ``debug=True`` raises, those of your own code.
+
+    Parameters
+    ----------
+    every_launch : bool
+        Wait after each launch, so that an error is known to be that launch's. Slow, for finding errors.
+
+    Raises
+    ------
+    LaunchError
+        A launch was refused, as by ``check_launch``. Nothing was launched, and the device can go on.
+    KernelError
+        A kernel went wrong. ``launch`` says which launch it was, unless it can have been one of several. If ``sticky``
+        is true, the CUDA context is lost, and the process must end.
+    """
+    region = _Region(every_launch)
+    region.synchronize()  # what is wrong already is not the fault of what follows
+    with _watching(region):
+        try:
+            yield
+        except Exception as error:
+            if not getattr(error, "sticky", False):
+                found = _kernel_error(error, list(region.pending))
+                if found is not None:
+                    raise found from error
+                region.synchronize()
+            raise
+        region.synchronize()
+
+
+class _Region:
+    """The launches of one ``checked`` block that have not been waited for."""
+
+    def __init__(self, every_launch):
+        self.every_launch = every_launch
+        self.pending = {}  # a set that keeps the order; launches that look alike count once
+
+    def synchronize(self):
+        try:
+            cuda.synchronize()
+        except Exception as error:
+            found = _kernel_error(error, list(self.pending))
+            if found is None:
+                raise
+            raise found from error
+        self.pending.clear()
+
+    def launch(self, original, configuration, args):
+        launch = _launch_of(configuration)
+        try:
+            original(configuration, *args)
+        except (LaunchError, KernelError) as error:
+            raise _with_launch(error, launch)  # noqa: B904 - it is the same error
+        except Exception as error:
+            found = self.explain(error, configuration, args, launch)
+            if found is None:
+                raise
+            raise found from error
+        if not isinstance(configuration, Configured):
+            self.pending[launch] = None
+            if self.every_launch:
+                self.synchronize()
+
+    def explain(self, error, configuration, args, launch):
+        """What an exception out of a launch means: an error of an earlier one, of this one, or neither (None)."""
+        if isinstance(configuration, Configured):
+            return None
+        if _code(error) in KERNEL_ERRORS:
+            # cuda.core fails before the launch; numba.cuda also after it, when it brings host arrays back.
+            launches = self.pending if type(error).__module__.startswith("cuda.") else {**self.pending, launch: None}
+            return _kernel_error(error, list(launches))
+        return _launch_error(error, configuration, args, launch)
+
+
+_region = ContextVar("region", default=None)
+_originals = {}  # what stands in for these is _watched
+_users = 0
+_lock = threading.Lock()
+
+
+@contextmanager
+def _watching(region):
+    """All launches of this thread go through the region, for the time being."""
+    _install()
+    token = _region.set(region)
+    try:
+        yield
+    finally:
+        _region.reset(token)
+        _uninstall()
+
+
+def _launchers():
+    """The classes whose instances are ``kernel[grid, block]``."""
+    if not on_gpu():
+        return (Configured,)
+    from numba.cuda.dispatcher import _LaunchConfiguration
+
+    return Configured, _LaunchConfiguration
+
+
+def _install():
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            for launcher in _launchers():
+                _originals[launcher] = launcher.__call__
+                launcher.__call__ = _watched(launcher.__call__)
+
+
+def _uninstall():
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            for launcher, original in _originals.items():
+                launcher.__call__ = original
+            _originals.clear()
+
+
+def _watched(original):
+    @functools.wraps(original)
+    def call(configuration, *args):
+        region = _region.get()
+        if region is None:
+            original(configuration, *args)
+        else:
+            region.launch(original, configuration, args)
+
+    return call
