@@ -35,6 +35,7 @@ class Order:
         self.ids = None
         #: The arguments of the atomics so far, and what their threads had seen at their last fence.
         self.atomics = []
+        self._last = None
         self._releases = None
         self._seen = {}
 
@@ -91,7 +92,11 @@ class Order:
         """Atomics of threads ``who``, in this order: each acquires what those before it at its place released."""
         block, thread = who // self.threads, who % self.threads
         row = np.searchsorted(self.ids, block)
-        self.atomics.append(np.stack([place, who, np.full(who.size, now), *self.fenced[:, row, thread]]))
+        event = np.stack([place, who, *self.fenced[:, row, thread]])
+        if self._last is not None and np.array_equal(event, self._last):
+            return  # they wait in a loop, and nothing new is there for them
+        self._last = event
+        self.atomics.append(np.insert(event, 2, now, axis=0))
         self._releases = None
         self._seen = {}
 
