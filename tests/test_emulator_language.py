@@ -896,3 +896,33 @@ def test_local_arrays_of_a_recursion_and_atomics_on_a_field_of_records():
     run[1, 8](records, out)
     assert out.tolist() == list(range(8))
     assert records["sum"].tolist() == [0 + 2 + 4 + 6 + 2, 1 + 3 + 5 + 7 + 2] and (records["key"] == 0).all()
+
+
+RESULTS = cuda.to_device(np.zeros(8))
+
+
+def test_a_device_array_captured_from_a_global_is_memory_to_write_to():
+    @cuda.jit
+    def fill(value):
+        RESULTS[cuda.grid(1)] = value
+
+    fill[2, 4](3.5)
+    assert (RESULTS.copy_to_host() == 3.5).all()
+    assert not hasattr(RESULTS, "__cuda_array_interface__")  # nobody else can follow an emulated address
+
+
+def test_a_tuple_spread_over_arguments():
+    @cuda.jit(device=True)
+    def weigh(a, b, c, scale=2):
+        return (a + 10 * b + 100 * c) * scale
+
+    @cuda.jit
+    def kernel(out):
+        i = cuda.grid(1)
+        pair = (i, i + 1)
+        out[i] = weigh(*pair, 3) + max(*pair)
+
+    out = np.zeros(8, np.int64)
+    kernel[1, 8](out)
+    i = np.arange(8)
+    assert (out == (i + 10 * (i + 1) + 300) * 2 + i + 1).all()

@@ -25,6 +25,7 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from numba.cuda.np import numpy_support
 
 from .device import MB, current
+from .frontend import is_typing
 from .streams import check_stream
 
 #: What a byte of fresh memory holds: NaN in every float type, -1 in every signed integer type.
@@ -320,6 +321,14 @@ class _OnDevice:
     def allocation(self):
         """Allocation : the memory that the array is in."""
         return self.gpu_data.allocation
+
+    @property
+    def __cuda_array_interface__(self):
+        # An address on the emulated device is of no use to another library. But Numba tells by this attribute that a
+        # global array is memory to write to and no constant.
+        if not is_typing():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute '__cuda_array_interface__'")
+        return {}
 
     @property
     def host(self):

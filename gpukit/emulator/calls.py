@@ -115,11 +115,9 @@ def _inline_overload(t, template, call):
 
 def bind_arguments(function_, expr, t):
     """Variables of a device function's call in the order of its parameters; `Known` for a default."""
-    if expr.vararg is not None:
-        t.unsupported("a call with *arguments")
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function_).parameters.values()):
         t.unsupported("a device function with *arguments")
-    bound = inspect.signature(function_).bind(*expr.args, **dict(expr.kws))
+    bound = inspect.signature(function_).bind(*t.positional_arguments(expr), **dict(expr.kws))
     bound.apply_defaults()
     return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
 

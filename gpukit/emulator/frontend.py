@@ -145,6 +145,11 @@ def is_running(function):
     return function in _running
 
 
+def is_typing():
+    """True while Numba works out the types of some function."""
+    return bool(_running)
+
+
 @contextlib.contextmanager
 def _marked_running(function):
     _running.append(function)

@@ -860,15 +860,27 @@ class Translator:
 
     def call_arguments(self, expr, signature):
         """Variables (or `Known` defaults) in the order of the signature."""
-        if expr.vararg is not None:
-            self.unsupported("a call with *arguments")
+        positional = self.positional_arguments(expr)
         if not expr.kws:
-            return list(expr.args)
+            return positional
         if signature.pysig is None:
             self.unsupported("keyword arguments of this function")
-        bound = signature.pysig.bind(*expr.args, **dict(expr.kws))
+        bound = signature.pysig.bind(*positional, **dict(expr.kws))
         bound.apply_defaults()
         return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+
+    def positional_arguments(self, expr):
+        """The variables of a call's positional arguments; those of ``*tuple`` are variables of their own."""
+        if expr.vararg is None:
+            return list(expr.args)
+        items = []
+        for i, type_ in enumerate(self.type_of(expr.vararg).types):
+            name = f"{expr.vararg.name}.{i}"
+            self.frame.typed.typemap[name] = unliteral(type_)
+            self.frame.definitions[name] = 1
+            self.b.emit(self.tuple_item(expr.vararg, i, type_)[0], self.name_of(name))
+            items.append(ir.Var(expr.vararg.scope, name, expr.vararg.loc))
+        return [*expr.args, *items]
 
     def call_device_function(self, dispatcher, target, expr, signature, type_):
         function = dispatcher.py_func
