@@ -1,4 +1,4 @@
-"""What plain ``numba.cuda`` lacks, for use in kernels: several neighbouring elements in one access.
+"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, and much dynamic shared memory.
 
 Everything in gpukit that is not plain ``numba.cuda`` is in this module.
 """
@@ -12,7 +12,9 @@ from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.typing import signature
 from numba.cuda.typing.templates import AbstractTemplate
 
-from gpukit.emulator import calls
+from gpukit.checks import whole
+from gpukit.emulator import LaunchError, calls
+from gpukit.emulator.launch import Kernel
 
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
@@ -65,6 +67,71 @@ def store2(array, index, a, b):
 def store4(array, index, a, b, c, d):
     """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each."""
     _of_a_kernel("store4")
+
+
+# -- for the host ------------------------------------------------------------------------------------------------------
+
+
+def allow_dynamic_shared(kernel, nbytes):
+    """Let launches of a kernel ask for more dynamic shared memory than the 48 KB that any kernel may have.
+
+    Call it once, before the launch: ``allow_dynamic_shared(kernel, nbytes)``, then
+    ``kernel[grid, block, stream, nbytes](...)``. It holds for the argument types that are compiled already, on the
+    current device, and for those compiled later, on the device that is current then. A kernel made by
+    ``kernel.specialize`` needs a call of its own.
+
+    Parameters
+    ----------
+    kernel : a kernel of ``cuda.jit``
+        Of `gpukit.cuda`, or of ``numba.cuda`` where there is a GPU.
+    nbytes : int
+        The most that a launch may ask for, in bytes. A call with less than before changes nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``kernel`` is not a kernel, or ``nbytes`` is not an int of 0 or more.
+    LaunchError
+        If the device does not allow so much, beside the kernel's static shared memory: now, or for argument types that
+        come later when they are compiled. ``gpukit.device.info().shared_memory_per_block_optin`` is what it allows.
+    """
+    if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
+        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
+    whole("nbytes", nbytes, 0)
+    if isinstance(kernel, Kernel):
+        kernel.allow_dynamic_shared(nbytes)
+        return
+    nbytes = max(nbytes, getattr(kernel, "dynamic_shared", 0))
+    for compiled in kernel.overloads.values():
+        _allow_compiled(compiled, nbytes)
+    if not hasattr(kernel, "dynamic_shared"):
+        add_overload = kernel.add_overload
+
+        def add_and_allow(compiled, argument_types):
+            _allow_compiled(compiled, kernel.dynamic_shared)
+            add_overload(compiled, argument_types)
+
+        # Numba calls this for every kernel that it has compiled, or found in its cache on disk.
+        kernel.add_overload = add_and_allow
+    kernel.dynamic_shared = nbytes
+
+
+def _allow_compiled(compiled, nbytes):
+    """Set the driver's limit of one compiled kernel, where it is not higher already."""
+    from cuda.bindings.driver import CUfunction_attribute
+    from numba.cuda.cudadrv.driver import driver
+
+    function = compiled._codelibrary.get_cufunc()
+    static, most = function.attrs.shared, function.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    if static + nbytes > most:
+        raise LaunchError(
+            f"{compiled.py_func.__name__}: {nbytes:,} bytes of dynamic shared memory asked for beside {static:,} "
+            f"static; this device allows {most:,} together"
+        )
+    # Without a call of its own a kernel may have as much as is left of 48 KB; the attribute must not go below that.
+    if static + nbytes > function.device.MAX_SHARED_MEMORY_PER_BLOCK:
+        attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        driver.cuKernelSetAttribute(attribute, nbytes, function.handle, function.device.id)
 
 
 # -- types: the same on a GPU and on the emulator ----------------------------------------------------------------------

@@ -5,9 +5,10 @@ import pytest
 from numba.core.errors import TypingError
 from numba.cuda import float32
 
+import gpukit
 from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda
-from gpukit.emulator import KernelError
+from gpukit.emulator import KernelError, LaunchError
 from gpukit.intrinsics import load2, load4, store2, store4
 
 WIDE = {2: (np.int8, np.float16, np.int32, np.uint32, np.float32, np.int64, np.float64), 4: (np.uint8, np.int16)}
@@ -143,3 +144,94 @@ def test_each_is_one_instruction():
     (text,) = through_shared.inspect_asm().values()
     for instruction in ("ld.global.v4", "st.shared.v4", "ld.shared.v4", "ld.shared.v2", "st.global.v4"):
         assert instruction in text
+
+
+# -- dynamic shared memory beyond 48 KB ------------------------------------------------------------
+
+
+def turner():
+    """A new kernel, of which nothing is compiled or allowed yet."""
+
+    @cuda.jit
+    def turn(a, out):
+        buffer = cuda.shared.array(0, float32)
+        for i in range(cuda.threadIdx.x, a.size, cuda.blockDim.x):
+            buffer[i] = a[i]
+        cuda.syncthreads()
+        for i in range(cuda.threadIdx.x, a.size, cuda.blockDim.x):
+            out[i] = buffer[a.size - 1 - i]
+
+    return turn
+
+
+def turned(kernel, n, dtype=np.float32):
+    a, out = np.arange(n, dtype=dtype), np.full(n, -1, dtype)
+    kernel[1, 64, 0, 4 * n](a, out)
+    cuda.synchronize()
+    return np.array_equal(out, a[::-1])
+
+
+def test_a_kernel_gets_the_dynamic_shared_memory_that_was_allowed():
+    most = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    compiled_before, compiled_after = turner(), turner()
+    assert turned(compiled_before, 48 * 256)
+    for kernel in (compiled_before, compiled_after):
+        intrinsics.allow_dynamic_shared(kernel, most)
+        intrinsics.allow_dynamic_shared(kernel, 1000)  # does not take back what was allowed
+        assert turned(kernel, most // 4)
+        assert turned(kernel, most // 4, np.float64), "types that come later are allowed as much"
+        assert turned(kernel, 10)
+
+
+def test_without_leave_48_kb_are_the_limit():
+    kernel = turner()
+    with pytest.raises(Exception, match="INVALID_VALUE" if on_gpu() else "allow_dynamic_shared.kernel, 49156."):
+        turned(kernel, 48 * 256 + 1)
+    intrinsics.allow_dynamic_shared(kernel, 60_000)
+    assert turned(kernel, 15_000)
+    with pytest.raises(Exception, match="INVALID_VALUE" if on_gpu() else "this kernel was allowed 60,000"):
+        turned(kernel, 15_001)
+
+
+def test_a_trace_has_what_was_allowed():
+    kernel, n = turner(), 15_000
+    a, out = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    intrinsics.allow_dynamic_shared(kernel, 4 * n)
+    trace = gpukit.trace(kernel[1, 64, 0, 4 * n], a, out)
+    assert trace.shared_bytes == 4 * n and not trace.findings
+    np.testing.assert_array_equal(out, a[::-1])
+
+
+def test_more_than_the_device_has_is_refused_with_the_limit():
+    most = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
+    @cuda.jit
+    def both(out):
+        fixed = cuda.shared.array(256, float32)
+        buffer = cuda.shared.array(0, float32)
+        fixed[cuda.threadIdx.x] = 1
+        buffer[cuda.threadIdx.x] = 2
+        out[cuda.threadIdx.x] = fixed[cuda.threadIdx.x] + buffer[cuda.threadIdx.x]
+
+    out = np.zeros(32, np.float32)
+    both[1, 32, 0, 128](out)
+    with pytest.raises(LaunchError, match=f"both: {most:,} bytes of dynamic .* 1,024 static; .* allows {most:,}"):
+        intrinsics.allow_dynamic_shared(both, most)
+    intrinsics.allow_dynamic_shared(both, most - 1024)
+    both[1, 32, 0, most - 1024](out)
+    assert (out == 3).all()
+    with pytest.raises(LaunchError, match="allows"):
+        intrinsics.allow_dynamic_shared(turner(), most + 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nbytes", "error", "message"),
+    [
+        (print, 1, TypeError, "kernel is <built-in function print>"),
+        (turner(), -1, ValueError, "nbytes is -1"),
+        (turner(), 1.5, TypeError, "nbytes is 1.5"),
+    ],
+)
+def test_bad_arguments_of_allow_dynamic_shared(kernel, nbytes, error, message):
+    with pytest.raises(error, match=message):
+        intrinsics.allow_dynamic_shared(kernel, nbytes)

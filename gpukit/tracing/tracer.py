@@ -59,7 +59,12 @@ def trace(launch, *args, blocks=None, registers=None):
     registers = _registers(registers, launch, args)
     with gpu.emulated_arguments(args) as here:
         emulated.check_limits(
-            kernel.py_func.__name__, grid, block, shared, launch_bounds=kernel.targetoptions["launch_bounds"]
+            kernel.py_func.__name__,
+            grid,
+            block,
+            shared,
+            launch_bounds=kernel.targetoptions["launch_bounds"],
+            allowed_shared=kernel.dynamic_shared,
         )
         prepared = emulated.prepare(kernel, grid, block, shared, here, stream)
         wanted = _wanted(blocks, prepared)
@@ -89,6 +94,8 @@ def _emulated(dispatcher):
         options = {name: dispatcher.targetoptions.get(name) for name in ("debug", "launch_bounds")}
         declared = None if dispatcher._can_compile else [tuple(s) for s in dispatcher.signatures]
         _kernels[dispatcher] = Kernel(dispatcher.py_func, options, declared, dispatcher.specialized)
+    # What gpukit.intrinsics.allow_dynamic_shared notes on a kernel of numba.cuda.
+    _kernels[dispatcher].dynamic_shared = getattr(dispatcher, "dynamic_shared", 0)
     return _kernels[dispatcher]
 
 

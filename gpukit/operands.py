@@ -1,0 +1,150 @@
+"""What host functions do with the arrays they are given: check them, bring them to the device, and give back the same
+kind of array.
+"""
+
+import numpy as np
+
+from gpukit.backend import cuda
+
+__all__ = ["Output", "check_alike", "check_apart", "check_array", "dtype_of", "stream_of", "to_device"]
+
+
+def dtype_of(array):
+    """The NumPy dtype of a NumPy or device array (PyTorch has dtypes of its own)."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    return array.dtype if interface is None else np.dtype(interface["typestr"])
+
+
+def stream_of(stream):
+    """0, the default stream, for None."""
+    return 0 if stream is None else stream
+
+
+def _side(array):
+    return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
+
+
+def check_array(name, array, dimensions, dtypes=None):
+    """TypeError or ValueError unless ``array`` is a NumPy or device array of these dimensions and one of the dtypes."""
+    if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
+        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+    dtype = dtype_of(array)
+    if dtypes is not None and dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
+    if len(array.shape) != dimensions:
+        what = "one dimension" if dimensions == 1 else f"{dimensions} dimensions"
+        raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
+
+
+def check_alike(name, array, other_name, other, shape=None):
+    """TypeError or ValueError unless both are on the same side and of the same dtype, and ``array`` has the shape."""
+    if cuda.is_cuda_array(array) != cuda.is_cuda_array(other):
+        raise TypeError(f"{name} is {_side(array)} and {other_name} is {_side(other)}; they must be alike")
+    if dtype_of(array) != dtype_of(other):
+        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {dtype_of(other)}, as {other_name} is")
+    if shape is not None and tuple(array.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {tuple(shape)}")
+
+
+def check_apart(name, array, **others):
+    """ValueError if a device array shares memory with one of the others. NumPy arrays may: the kernel has copies."""
+    if not cuda.is_cuda_array(array):
+        return
+    start, stop = _span(array)
+    for other_name, other in others.items():
+        other_start, other_stop = _span(other)
+        if start < other_stop and other_start < stop:
+            raise ValueError(f"{name} shares memory with {other_name}; they must be apart")
+
+
+def _span(array):
+    """First byte of a device array and the byte after its last; (0, 0) if it is empty."""
+    array = cuda.as_cuda_array(array)
+    if array.size == 0:
+        return 0, 0
+    reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    start = array.device_ctypes_pointer.value
+    return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.dtype.itemsize
+
+
+@cuda.jit
+def copy_strided(source, target):
+    """target[...] = source[...] for two matrices with any strides."""
+    col, row = cuda.grid(2)
+    while row < target.shape[0] and col < target.shape[1]:
+        target[row, col] = source[row, col]
+        row += cuda.gridDim.y * cuda.blockDim.y
+
+
+def _copy(source, target, stream):
+    rows, columns = target.shape
+    if rows and columns:
+        grid = (-(-columns // 32), min(-(-rows // 8), 65535))
+        copy_strided[grid, (32, 8), stream](source, target)
+
+
+def to_device(array, stream):
+    """A matrix as a C-contiguous device array: itself if it is one already, otherwise a copy."""
+    if not cuda.is_cuda_array(array):
+        return cuda.to_device(np.ascontiguousarray(array), stream=stream)
+    array = cuda.as_cuda_array(array)
+    if array.is_c_contiguous():
+        return array
+    contiguous = cuda.device_array(array.shape, array.dtype, stream=stream)
+    _copy(array, contiguous, stream)
+    return contiguous
+
+
+def _new_like(like, shape, stream):
+    """A new device array of the library that ``like`` comes from, uninitialised."""
+    library = type(like).__module__.partition(".")[0]
+    if library == "torch":
+        return like.new_empty(shape)
+    if library == "cupy":
+        return type(like)(shape, like.dtype)
+    return cuda.device_array(shape, dtype_of(like), stream=stream)
+
+
+class Output:
+    """Where the matrix that a host function computes goes.
+
+    Parameters
+    ----------
+    like : ndarray or device array
+        An input: the result is of its kind and dtype.
+    shape : tuple of int
+    out : array or None
+        What the caller wants the result in; checked before.
+    stream : 0 or a CUDA stream
+
+    Attributes
+    ----------
+    device : C-contiguous device array
+        For the kernel to write.
+    """
+
+    def __init__(self, like, shape, out, stream):
+        self.stream, self.out = stream, out
+        self.on_host = not cuda.is_cuda_array(like)
+        if self.on_host:
+            self.device = cuda.device_array(shape, like.dtype, stream=stream)
+            return
+        if out is None:
+            self.out = _new_like(like, shape, stream)
+        self.target = cuda.as_cuda_array(self.out)
+        self.device = self.target
+        if not self.target.is_c_contiguous():
+            self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
+
+    def finish(self):
+        """What the caller gets: ``out`` or a new array. A NumPy array is complete, a device array may be under way."""
+        if self.on_host:
+            host = self.device.copy_to_host(stream=self.stream)
+            if self.stream:
+                self.stream.synchronize()
+            if self.out is None:
+                return host
+            self.out[...] = host
+        elif self.device is not self.target:
+            _copy(self.device, self.target, self.stream)
+        return self.out

@@ -1,0 +1,400 @@
+"""Transposing a matrix: a copy in which reads and writes cannot both walk along rows, unless shared memory turns them.
+
+Each kernel reads M N values and writes M N values, so the plain copy is the ceiling for all of them. They move bits and
+do not look at them: ``transpose`` gives them elements of any type as unsigned integers of the same size.
+"""
+
+import functools
+
+import numpy as np
+from numba.cuda import types
+
+from gpukit.backend import cuda
+from gpukit.intrinsics import load2, load4, store2, store4
+from gpukit.operands import Output, check_alike, check_apart, check_array, dtype_of, stream_of, to_device
+
+__all__ = [
+    "CONTROLS",
+    "ITEMSIZES",
+    "TILE",
+    "VARIANTS",
+    "configure",
+    "copy",
+    "copy_shared",
+    "naive",
+    "naive_gather",
+    "tiled",
+    "tiled_swizzled",
+    "transpose",
+    "wide",
+    "wide_copy",
+]
+
+TILE = 32
+ROWS = 8  # of threads in a block; each thread takes every eighth row of its tile
+ITEMSIZES = (1, 2, 4, 8)
+
+
+# -- controls: how fast would it be if nothing had to turn? ----------------------------------------
+
+
+@cuda.jit
+def copy(a, out):
+    """out = a, with the threads and tiles of the transposes."""
+    col = cuda.blockIdx.x * TILE + cuda.threadIdx.x
+    first = cuda.blockIdx.y * TILE + cuda.threadIdx.y
+    for step in range(0, TILE, ROWS):
+        row = first + step
+        if row < a.shape[0] and col < a.shape[1]:
+            out[row, col] = a[row, col]
+
+
+@functools.cache
+def copy_shared(dtype):
+    """Kernel that copies through shared memory, so that what is left of a transpose's cost is the turning."""
+
+    @cuda.jit
+    def copy_shared(a, out):
+        tile = cuda.shared.array((TILE, TILE), dtype)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        col = cuda.blockIdx.x * TILE + tx
+        first = cuda.blockIdx.y * TILE + ty
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < a.shape[0] and col < a.shape[1]:
+                tile[ty + step, tx] = a[row, col]
+        cuda.syncthreads()
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < a.shape[0] and col < a.shape[1]:
+                out[row, col] = tile[ty + step, tx]
+
+    return copy_shared
+
+
+# -- straight from memory to memory ----------------------------------------------------------------
+
+
+@cuda.jit
+def naive(a, out):
+    """A warp reads along a row of a and writes down a column of out: 32 sectors for 32 values."""
+    col = cuda.blockIdx.x * TILE + cuda.threadIdx.x
+    first = cuda.blockIdx.y * TILE + cuda.threadIdx.y
+    for step in range(0, TILE, ROWS):
+        row = first + step
+        if row < a.shape[0] and col < a.shape[1]:
+            out[col, row] = a[row, col]
+
+
+@cuda.jit
+def naive_gather(a, out):
+    """The other way round: a warp reads down a column of a and writes along a row of out."""
+    row = cuda.blockIdx.y * TILE + cuda.threadIdx.x
+    first = cuda.blockIdx.x * TILE + cuda.threadIdx.y
+    for step in range(0, TILE, ROWS):
+        col = first + step
+        if row < a.shape[0] and col < a.shape[1]:
+            out[col, row] = a[row, col]
+
+
+# -- through shared memory -------------------------------------------------------------------------
+
+
+@functools.cache
+def tiled(dtype, pad=0):
+    """Kernel that reads a tile along its rows, turns it in shared memory, and writes along the rows of out.
+
+    In shared memory a warp then walks down a column of the tile: ``pad`` more elements per row, 1 for 4-byte elements,
+    put it into 32 different banks.
+    """
+    pitch = TILE + pad
+
+    @cuda.jit
+    def tiled(a, out):
+        tile = cuda.shared.array((TILE, pitch), dtype)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        col = cuda.blockIdx.x * TILE + tx
+        first = cuda.blockIdx.y * TILE + ty
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < a.shape[0] and col < a.shape[1]:
+                tile[ty + step, tx] = a[row, col]
+        cuda.syncthreads()
+        col = cuda.blockIdx.y * TILE + tx  # in out, whose blocks are those of a with x and y exchanged
+        first = cuda.blockIdx.x * TILE + ty
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < out.shape[0] and col < out.shape[1]:
+                out[row, col] = tile[tx, ty + step]
+
+    return tiled
+
+
+@functools.cache
+def tiled_swizzled(dtype):
+    """Kernel like tiled, without a pad: element (r, c) of the tile is stored in column ``c ^ r`` of its row."""
+
+    @cuda.jit
+    def tiled_swizzled(a, out):
+        tile = cuda.shared.array((TILE, TILE), dtype)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        col = cuda.blockIdx.x * TILE + tx
+        first = cuda.blockIdx.y * TILE + ty
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < a.shape[0] and col < a.shape[1]:
+                tile[ty + step, tx ^ (ty + step)] = a[row, col]
+        cuda.syncthreads()
+        col = cuda.blockIdx.y * TILE + tx
+        first = cuda.blockIdx.x * TILE + ty
+        for step in range(0, TILE, ROWS):
+            row = first + step
+            if row < out.shape[0] and col < out.shape[1]:
+                out[row, col] = tile[tx, (ty + step) ^ tx]
+
+    return tiled_swizzled
+
+
+@functools.cache
+def tall(dtype, size, rows):
+    """Kernel like tiled with a pad of 1, for tiles of ``size`` x ``size`` and blocks of 32 x ``rows`` threads.
+
+    Every thread loads all of its values before it stores the first one, so that many loads are under way at a time.
+    """
+    pitch = size + 1
+    across, down = size // 32, size // rows
+
+    @cuda.jit
+    def tall(a, out):
+        tile = cuda.shared.array((size, pitch), dtype)
+        held = cuda.local.array((down, across), dtype)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        row0, col0 = cuda.blockIdx.y * size, cuda.blockIdx.x * size
+        for i in range(down):
+            for j in range(across):
+                row, col = row0 + ty + i * rows, col0 + tx + j * 32
+                held[i, j] = a[row, col] if row < a.shape[0] and col < a.shape[1] else dtype(0)
+        for i in range(down):
+            for j in range(across):
+                tile[ty + i * rows, tx + j * 32] = held[i, j]
+        cuda.syncthreads()
+        for i in range(down):
+            for j in range(across):
+                row, col = col0 + ty + i * rows, row0 + tx + j * 32
+                if row < out.shape[0] and col < out.shape[1]:
+                    out[row, col] = tile[tx + j * 32, ty + i * rows]
+
+    return tall
+
+
+# -- 128 bits at a time ----------------------------------------------------------------------------
+
+
+@functools.cache
+def wide(dtype, size, group=1):
+    """Kernel in which a thread turns 4 x 4 elements in its registers, and moves four neighbours in every access.
+
+    For elements of up to 4 bytes, M and N multiples of 4, and 16-byte aligned matrices; blocks of size/4 x size/4
+    threads. A tile is a square of chunks of four elements; chunk (x, y) is stored at ``x ^ y`` of its row, so that
+    neither walk has bank conflicts.
+    """
+
+    @cuda.jit
+    def wide(a, out):
+        tile = cuda.shared.array((size, size), dtype, alignment=16)
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        block_x, block_y = block_in_order(group)
+        row, col = block_y * size + 4 * y, block_x * size + 4 * x
+        if row < a.shape[0] and col < a.shape[1]:
+            p = load4(a, (row, col))
+            q = load4(a, (row + 1, col))
+            r = load4(a, (row + 2, col))
+            s = load4(a, (row + 3, col))
+            chunk = 4 * (x ^ y)
+            store4(tile, (4 * x, chunk), p[0], q[0], r[0], s[0])
+            store4(tile, (4 * x + 1, chunk), p[1], q[1], r[1], s[1])
+            store4(tile, (4 * x + 2, chunk), p[2], q[2], r[2], s[2])
+            store4(tile, (4 * x + 3, chunk), p[3], q[3], r[3], s[3])
+        cuda.syncthreads()
+        row, col = block_x * size + 4 * y, block_y * size + 4 * x
+        if row < out.shape[0] and col < out.shape[1]:
+            for i in range(4):
+                p = load4(tile, (4 * y + i, 4 * (x ^ y)))
+                store4(out, (row + i, col), p[0], p[1], p[2], p[3])
+
+    return wide
+
+
+@functools.cache
+def wide_pairs(dtype, size, group=1):
+    """Kernel like wide for elements of 8 bytes: 2 x 2 of them, two in every access."""
+
+    @cuda.jit
+    def wide_pairs(a, out):
+        tile = cuda.shared.array((size, size), dtype, alignment=16)
+        x, y = cuda.threadIdx.x, cuda.threadIdx.y
+        block_x, block_y = block_in_order(group)
+        row, col = block_y * size + 2 * y, block_x * size + 2 * x
+        if row < a.shape[0] and col < a.shape[1]:
+            p = load2(a, (row, col))
+            q = load2(a, (row + 1, col))
+            store2(tile, (2 * x, 2 * (x ^ y)), p[0], q[0])
+            store2(tile, (2 * x + 1, 2 * (x ^ y)), p[1], q[1])
+        cuda.syncthreads()
+        row, col = block_x * size + 2 * y, block_y * size + 2 * x
+        if row < out.shape[0] and col < out.shape[1]:
+            for i in range(2):
+                p = load2(tile, (2 * y + i, 2 * (x ^ y)))
+                store2(out, (row + i, col), p[0], p[1])
+
+    return wide_pairs
+
+
+@cuda.jit(device=True)
+def block_in_order(group):
+    """Block (x, y) that this block works on: along columns within ``group`` rows of blocks, one such band after the
+    other, so that blocks which run together touch few rows of a and few rows of out.
+    """
+    if group == 1:
+        return cuda.blockIdx.x, cuda.blockIdx.y
+    index = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
+    band = index // (group * cuda.gridDim.x)
+    place = index - band * group * cuda.gridDim.x
+    height = min(group, cuda.gridDim.y - band * group)
+    return place // height, band * group + place % height
+
+
+@cuda.jit
+def wide_copy(a, out):
+    """out = a for elements of up to 4 bytes, four at a time, with the tiles of wide: its ceiling."""
+    row = cuda.blockIdx.y * cuda.blockDim.y * 4 + 4 * cuda.threadIdx.y
+    col = cuda.blockIdx.x * cuda.blockDim.x * 4 + 4 * cuda.threadIdx.x
+    if row < a.shape[0] and col < a.shape[1]:
+        for i in range(4):
+            p = load4(a, (row + i, col))
+            store4(out, (row + i, col), p[0], p[1], p[2], p[3])
+
+
+# -- host functions --------------------------------------------------------------------------------
+
+#: What ``transpose`` takes as ``variant``, besides "auto".
+VARIANTS = ("naive", "naive_gather", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
+#: Kernels of ``configure`` that copy: what the transposes are measured against.
+CONTROLS = ("copy", "copy_shared", "wide_copy")
+#: Rows or columns of blocks in one launch: the limit of ``gridDim.y``.
+MOST_BLOCKS = 65535
+#: Tile and rows of threads of "tall", tile of "wide" by size of an element in bytes.
+TALL = (64, 8)
+WIDE = {1: 64, 2: 64, 4: 64, 8: 32}
+
+
+def transpose(a, variant="auto", *, out=None, stream=None):
+    """The transposed matrix, as a copy whose rows follow one another.
+
+    Parameters
+    ----------
+    a : ndarray or device array, shape (M, N)
+        Any M and N, also 0; elements of 1, 2, 4 or 8 bytes: integers, floats, booleans, complex64, dates. One that is
+        not C-contiguous is copied first.
+    variant : str
+        One of ``VARIANTS``, or "auto": "wide" where it can be, "tall" elsewhere. "wide" needs M and N in multiples of
+        4 (of 2 for elements of 8 bytes) and memory aligned to 16 bytes.
+    out : array of shape (N, M), optional
+        Of the same kind and dtype. On the device it must not share memory with ``a``.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, shape (N, M)
+        ``out`` if that was given, otherwise a new array of the same library.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; nothing is launched then.
+    """
+    _check(a, variant, out)
+    stream, bits = stream_of(stream), np.dtype(f"u{dtype_of(a).itemsize}")
+    rows, columns = a.shape
+    result = Output(a, (columns, rows), out, stream)
+    if rows and columns:
+        source, target = to_device(a, stream).view(bits), result.device.view(bits)
+        chosen = _choose(variant, source, target)
+        step = MOST_BLOCKS * TILE
+        if rows <= step:
+            configure(chosen, (rows, columns), bits, stream=stream)(source, target)
+        else:
+            for row in range(0, rows, step):
+                part = source[row : row + step]
+                launch = configure("tiled_padded" if chosen == "wide" else chosen, part.shape, bits, stream=stream)
+                launch(part, target[:, row : row + step])
+    return result.finish()
+
+
+def configure(variant, shape, dtype=np.uint32, *, stream=None):
+    """The launch that ``transpose`` makes, to be traced or timed: call it with a and out.
+
+    Parameters
+    ----------
+    variant : str
+        One of ``VARIANTS`` and ``CONTROLS``.
+    shape : tuple of 2 int
+        Of a: M, at most 2,097,120, and N, 1 or more.
+    dtype : NumPy dtype
+        Of a and out, an integer or float of 1, 2, 4 or 8 bytes.
+    stream : CUDA stream, optional
+
+    Returns
+    -------
+    ``kernel[grid, block, stream]``
+    """
+    dtype = np.dtype(dtype)
+    number = getattr(types, dtype.name)
+    size, block, kernel = TILE, (TILE, ROWS), None
+    if variant in ("wide", "wide_copy"):
+        size, lanes = WIDE[dtype.itemsize], 2 if dtype.itemsize == 8 else 4
+        block = (size // lanes, size // lanes)
+        make = wide if lanes == 4 else wide_pairs
+        kernel = wide_copy if variant == "wide_copy" else make(number, size)
+    elif variant == "tall":
+        size, block = TALL[0], (32, TALL[1])
+        kernel = tall(number, *TALL)
+    else:
+        kernel = {
+            "copy": lambda: copy,
+            "copy_shared": lambda: copy_shared(number),
+            "naive": lambda: naive,
+            "naive_gather": lambda: naive_gather,
+            "tiled": lambda: tiled(number),
+            "tiled_padded": lambda: tiled(number, 1),
+            "tiled_swizzled": lambda: tiled_swizzled(number),
+        }[variant]()
+    rows, columns = shape
+    return kernel[(-(-columns // size), -(-rows // size)), block, stream_of(stream)]
+
+
+def _check(a, variant, out):
+    check_array("a", a, 2)
+    dtype = dtype_of(a)
+    if dtype.hasobject or dtype.itemsize not in ITEMSIZES:
+        raise TypeError(f"a has dtype {dtype}; its elements must be numbers of 1, 2, 4 or 8 bytes")
+    if variant != "auto" and variant not in VARIANTS:
+        raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
+    if out is not None:
+        check_array("out", out, 2)
+        check_alike("out", out, "a", a, (a.shape[1], a.shape[0]))
+        check_apart("out", out, a=a)
+    lanes = 2 if dtype.itemsize == 8 else 4
+    if variant == "wide" and (a.shape[0] % lanes or a.shape[1] % lanes):
+        raise ValueError(f"variant is 'wide' and a has shape {tuple(a.shape)}; both must be multiples of {lanes}")
+
+
+def _choose(variant, source, target):
+    """The variant to launch: "wide" is for whole chunks that are aligned."""
+    if variant != "auto":
+        return variant
+    lanes = 2 if source.dtype.itemsize == 8 else 4
+    aligned = all(array.device_ctypes_pointer.value % (lanes * array.dtype.itemsize) == 0 for array in (source, target))
+    whole = all(n % lanes == 0 for n in source.shape)
+    return "wide" if aligned and whole and source.shape[0] <= MOST_BLOCKS * TILE else "tall"
