@@ -32,6 +32,7 @@ class Order:
         self.block_time = np.ones(blocks, np.int64)
         self.grid_time = 1
         self.fences = fences
+        self.fenced_yet = False
         self.ids = None
         #: The arguments of the atomics so far, and what their threads had seen at their last fence.
         self.atomics = []
@@ -81,6 +82,7 @@ class Order:
 
     def fence(self, lanes, now):
         """``lanes``: (B, T) threads that fence what they have done, and what they have seen of others."""
+        self.fenced_yet = True
         if self.pair_time is not self.pair_times[-1][1]:
             self.pair_times.append((self.ids, self.pair_time))
         block_time = self.block_time[self.ids][:, None]
@@ -90,6 +92,8 @@ class Order:
 
     def atomic(self, place, who, now):
         """Atomics of threads ``who``, in this order: each acquires what those before it at its place released."""
+        if not self.fenced_yet:
+            return
         block, thread = who // self.threads, who % self.threads
         row = np.searchsorted(self.ids, block)
         event = np.stack([place, who, *self.fenced[:, row, thread]])
