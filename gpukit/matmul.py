@@ -25,6 +25,7 @@ __all__ = [
     "matmul",
     "naive",
     "naive_float64",
+    "naive_uint32",
     "naive_uncoalesced",
     "on_cpu",
     "right_pad",
@@ -92,6 +93,23 @@ def naive_float64(a, b, out):
         total = 0.0
         for k in range(a.shape[1]):
             total += a[row, k] * b[k, col]
+        out[row, col] = total
+
+
+@cuda.jit
+def naive_uint32(a, b, out):
+    """The same as naive with indices of 32 bits and no sign: no 64-bit sums, and no check whether an index is negative.
+
+    Numba would make the sum of two uint32 a 64-bit number, so every step is cast back.
+    """
+    x, y = cuda.grid(2)
+    col, row = types.uint32(x), types.uint32(y)
+    if row < out.shape[0] and col < out.shape[1]:
+        total = out.dtype.type(0)
+        k, depth = types.uint32(0), types.uint32(a.shape[1])
+        while k < depth:  # range() would count in 64 bits
+            total += a[row, k] * b[k, col]
+            k = types.uint32(k + types.uint32(1))
         out[row, col] = total
 
 
@@ -285,6 +303,7 @@ VARIANTS = (
     "naive",
     "naive_uncoalesced",
     "naive_float64",
+    "naive_uint32",
     "tiled",
     "tiled_conflict",
     "tiled_padded",
@@ -405,7 +424,7 @@ def _launcher(variant, dtype, tile, pad, depth):
     rows_along_x = variant in ROWS_ALONG_X
     number = types.float32 if dtype == np.float32 else types.float64
     if family == "naive":
-        kernel = {"": naive, "uncoalesced": naive_uncoalesced, "float64": naive_float64}[form]
+        kernel = {"": naive, "uncoalesced": naive_uncoalesced, "float64": naive_float64, "uint32": naive_uint32}[form]
         return _Launcher(kernel, tile, rows_along_x)
     if family == "tiled":
         kernel = {"": tiled, "swizzled": swizzled}.get(form)
