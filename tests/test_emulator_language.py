@@ -926,3 +926,18 @@ def test_a_tuple_spread_over_arguments():
     kernel[1, 8](out)
     i = np.arange(8)
     assert (out == (i + 10 * (i + 1) + 300) * 2 + i + 1).all()
+
+
+def test_ufuncs_of_arrays_into_an_array():
+    @cuda.jit
+    def kernel(a, b, out, small, whole):
+        np.arctan2(a, b, out)
+        np.sin(a, small)
+        np.maximum(a, 1, whole)
+
+    a, b = RNG.normal(size=(3, 4)), RNG.normal(size=4).astype(np.float32)
+    out, small, whole = fill((3, 4)), fill((3, 4), np.float32), fill((3, 4))
+    kernel[1, 1](a, b, out, small, whole)
+    np.testing.assert_array_equal(out, np.arctan2(a, b.astype(np.float64)))
+    np.testing.assert_array_equal(small, np.sin(a).astype(np.float32))
+    np.testing.assert_array_equal(whole, np.maximum(a, 1))

@@ -27,7 +27,7 @@ from .atomics import atomic
 from .errors import UnsupportedError
 from .frontend import typing_context, unliteral
 from .kinds import Known, dtype_of
-from .memory import View, contiguous
+from .memory import Either, View, contiguous
 
 TABLE = {}
 
@@ -453,8 +453,10 @@ def _ufunc(t, call):
     if call.key not in ufunc_db():
         what = f"np.{name} of numbers, which numba-cuda cannot compile for a GPU"
         t.unsupported(f"{what} (the math module or an operator can do it),")
+    if any(isinstance(at, types.Array) for at in call.types):
+        return _array_ufunc(t, call)
     if not all(isinstance(at, types.Number | types.Boolean) for at in (*call.types, call.result)):
-        t.unsupported(f"np.{name} of arrays, or with several results,")
+        t.unsupported(f"np.{name} with several results")
     # NumPy may have a loop that Numba has not (float16 for small integers): the arguments get the types of Numba's
     # loop.
     loop = ufunc_find_matching_loop(call.key, tuple(unliteral(at) for at in call.types))
@@ -462,6 +464,43 @@ def _ufunc(t, call):
     t.count(call.result)
     function = _SIGNED_ZEROS.get(call.key, f"np.{name}")
     return f"{function}({', '.join(values)}).astype({t.pools.dtype(dtype_of(call.result))})", call.result, False
+
+
+def _array_ufunc(t, call):
+    """``np.add(a, b, out)``: every thread goes through all elements, as on the device."""
+    name = call.key.__name__
+    operands = call.arguments[: call.key.nin]
+    if call.key.nout != 1 or len(call.arguments) != call.key.nin + 1:
+        t.unsupported(f"np.{name} of arrays without an array for its result: a kernel cannot allocate one,")
+    elements = tuple(unliteral(getattr(at, "dtype", at)) for at in call.types)
+    loop = ufunc_find_matching_loop(call.key, elements)
+    function = getattr(arithmetic, _SIGNED_ZEROS.get(call.key, ""), call.key)
+    do = t.pools.add("elementwise", elementwise, ("function", elementwise))
+    values = "".join(f"{t.value(a)}, " for a in operands)
+    wanted = t.pools.add("types", tuple(dtype_of(at) for at in loop.inputs))
+    out = t.value(call.arguments[-1])
+    site = t.site(call.arguments[-1].unversioned_name, "store")
+    return f"{do}(M, {t.pools.add('u', function)}, ({values}), {wanted}, {out}, m, {site})", call.result, True
+
+
+def elementwise(memory, function, operands, dtypes, out, mask, site):
+    """Apply a ufunc to arrays (and numbers), which broadcast, and store every element of ``out``."""
+    if not all(isinstance(extent, int) for extent in out.shape):
+        memory.batch.unsupported(site, "a ufunc of an array whose shape differs by thread")
+    for place in np.ndindex(*out.shape):
+        values = []
+        for operand, dtype in zip(operands, dtypes, strict=True):
+            value = operand
+            if isinstance(operand, View | Either):
+                index = place[len(place) - len(operand.shape) :]
+                fits = [np.int64(0 if extent == 1 else i) for i, extent in zip(index, operand.shape, strict=True)]
+                value = memory.load(operand, tuple(fits), mask, site)
+            values.append(value.astype(dtype))
+        result = function(*values)
+        to_integer = result.dtype.kind == "f" and out.dtype.kind in "iu"
+        result = arithmetic.float_to_int(result, out.dtype) if to_integer else result.astype(out.dtype)
+        memory.store(out, tuple(np.int64(i) for i in place), result, mask, site)
+    return out
 
 
 _SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}

@@ -380,8 +380,8 @@ class Pools:
 
 #: What writes to the array that is its first argument.
 _WRITES = re.compile(r"\b(?:store|M\.assign_slice|M\.store_wide)\((\w+)|\batomic\d+\(M, '\w+', (\w+)")
-#: What may write to any array that it is given: to records, and recursive functions.
-_MAY_WRITE = re.compile(r"\bM\.(?:copy_record|store_field)\(|\bf\d+\.run\(")
+#: What may write to any array that it is given: to records, ufuncs of arrays, and recursive functions.
+_MAY_WRITE = re.compile(r"\bM\.(?:copy_record|store_field)\(|\bf\d+\.run\(|\belementwise\d+\(")
 
 
 def _written(blocks, parameters):
