@@ -15,7 +15,7 @@ def main(argv=None):
     doctor = commands.add_parser("doctor", help=text, description=f"{text.capitalize()}. {detail}")
     doctor.set_defaults(run=_doctor)
 
-    text = "measure the emulator against Numba's own simulator"
+    text = "measure, on a GPU or without one: gpukit bench emulator | counters | findings | ..."
     bench = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.", add_help=False)
     bench.set_defaults(run=_bench)
 

@@ -9,13 +9,19 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_script_runs(tmp_path):
-    (script,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+def output_of(script, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(script)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() in (["False", "1998.0"], ["True", "1998.0"])
+    return done.stdout
+
+
+def test_its_scripts_run(tmp_path):
+    first, traced = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    assert output_of(first, tmp_path).split() in (["False", "1998.0"], ["True", "1998.0"])
+    report = output_of(traced, tmp_path)
+    assert "race, line" in report and report.endswith("8 ['race']\n")
 
 
 def test_its_targets_and_files_exist():
