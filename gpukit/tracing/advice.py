@@ -89,9 +89,9 @@ def _branches(branches):
             yield Advice(
                 **_at(branch),
                 kind="idle-lanes",
-                message=f"{branch.split:,} of {branch.warps:,} warps split; {waiting:.1f} lanes wait (mean)",
-                cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work to "
-                "consecutive threads.",
+                message=f"{branch.split:,} of {branch.warps:,} warps split; {waiting:.1f} lanes wait on average",
+                cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work "
+                "to consecutive threads.",
             )
 
 
