@@ -33,6 +33,8 @@ class Order:
         self.grid_time = 1
         self.fences = fences
         self.fenced_yet = False
+        #: Blocks of a batch and what ``pair_time`` was at a fence.
+        self.pair_times = []
         self.ids = None
         #: The arguments of the atomics so far, and what their threads had seen at their last fence.
         self.atomics = []
@@ -49,7 +51,7 @@ class Order:
         #: For each thread at its last fence: the time, the last barriers of its block and its warp, and which of
         #: ``pair_times``.
         self.fenced = np.zeros((4, ids.size, self.threads), np.int64)
-        self.pair_times = [(ids, None)]
+        self.pair_times.append((ids, None))
 
     # -- what synchronises ---------------------------------------------------------------------------------------------
 
