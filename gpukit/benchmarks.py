@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -200,22 +201,16 @@ def _record(case, emulator, simulator):
 
 def _machine():
     """What the figures were measured on."""
+    from gpukit.calibration.machine import cpu_name  # not at the top: the child process must not import gpukit
+
     names = ("numba", "numba-cuda", "numpy")
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in names},
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _cpu_name():
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _table(records):
@@ -313,12 +308,27 @@ def _errors(argv):
     return mistakes.main(argv)
 
 
+def _chapter(name, argv):
+    from gpukit import measurements
+
+    return measurements.main(name, argv)
+
+
+def _naive(argv):
+    from gpukit.calibration import naive
+
+    return naive.main(argv)
+
+
 #: What follows ``gpukit bench``: what runs, and what it measures.
 COMMANDS = {
     "emulator": (_emulator, "how fast the emulator is, beside Numba's own simulator"),
     "counters": (_counters, "the trace's counts, beside Nsight Compute's counters"),
     "findings": (_findings, "the errors that the trace finds, beside compute-sanitizer's"),
+    "naive": (_naive, "the matrix product with one thread per element, on a GPU"),
     "errors": (_errors, "what is said of launches that go wrong on purpose"),
+    "matmul": (partial(_chapter, "matmul"), "matrix products on a GPU, beside cuBLAS"),
+    "transpose": (partial(_chapter, "transpose"), "transposes on a GPU, beside copies, CuPy and PyTorch"),
 }
 
 
@@ -327,7 +337,7 @@ def main(argv=None):
     lines = "".join(f"  {name:10}{text}\n" for name, (_, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="gpukit bench",
-        description=f"Measure gpukit itself:\n{lines}",
+        description=f"Measure gpukit:\n{lines}",
         epilog="`gpukit bench WHAT --help` lists its options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -6,25 +6,22 @@ the process, and `run` stays in it.
 """
 
 import argparse
-import datetime
 import json
 import linecache
 import os
-import platform
 import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import device, errors, intrinsics
+from gpukit import errors, intrinsics
 from gpukit.backend import ENVIRONMENT_VARIABLE, cuda, on_gpu
-from gpukit.doctor import probe_driver
+from gpukit.calibration.machine import machine
 
 __all__ = ["MISTAKES", "RECORDED", "Outcome", "recorded", "run"]
 
@@ -354,15 +351,6 @@ def measure(jobs=4):
         return list(pool.map(lambda case: run(*case), cases))
 
 
-def _machine():
-    found = {"gpu": device.info().name, "python": platform.python_version()}
-    if on_gpu():
-        found["driver"] = probe_driver()[0]["version"]
-    names = ("numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy")
-    found["versions"] = {name: version(name) for name in names}
-    return found | {"date": datetime.date.today().isoformat()}
-
-
 def main(argv=None):
     """Run ``gpukit bench errors``; give back the exit status."""
     text = "Make launches that go wrong, and print what the driver says of each and what errors.checked() makes of it."
@@ -374,7 +362,7 @@ def main(argv=None):
     for outcome in outcomes:
         print(outcome, end="\n\n")
     if options.json is not None:
-        record = {"machine": _machine(), "outcomes": [asdict(outcome) for outcome in outcomes]}
+        record = {"machine": machine(), "outcomes": [asdict(outcome) for outcome in outcomes]}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

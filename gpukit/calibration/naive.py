@@ -1,0 +1,234 @@
+"""``gpukit bench naive``: the timings of chapter 02, the matrix product with one thread per element (rows A6, A7).
+
+Kernel times are of the device, with a cold L2 cache and without launch cost; what is called end to end is wall time on
+the host, with the device idle before and after.
+"""
+
+import argparse
+import json
+import re
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from gpukit import matmul, timing
+from gpukit.backend import cuda
+from gpukit.calibration.machine import machine
+
+__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main"]
+
+RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "02-matmul-h200.json"
+CHAPTER = "02_matmul"
+SIZES = (1024, 4096)
+SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
+#: Blocks of the sweep as (x, y). Those that are not square have 256 threads, or one warp.
+BLOCKS = (*SQUARE, (32, 1), (1, 32), (256, 1), (64, 4), (32, 8), (8, 32), (4, 64), (1, 256))
+FIRST_LAUNCHES = 5
+
+
+def grid_for(shape, block, rows_along_x=False):
+    """Blocks that cover a result of so many rows and columns, ceil-divided."""
+    across = shape if rows_along_x else shape[::-1]
+    return tuple(-(-size // threads) for size, threads in zip(across, block, strict=True))
+
+
+class Recorder:
+    """Square matrices of one size, on both sides, and the records made with them."""
+
+    def __init__(self, n, dtype=np.float32):
+        self.n, self.dtype = n, np.dtype(dtype)
+        self.records = []
+        random = np.random.default_rng(n)
+        self.a, self.b = (random.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+        self.a_device, self.b_device = cuda.to_device(self.a), cuda.to_device(self.b)
+        self.out = cuda.device_array((n, n), dtype)
+        self.rows = random.choice(n, 32, replace=False)
+        self.expected = self.a[self.rows].astype(np.float64) @ self.b.astype(np.float64)
+
+    def add(self, case, variant, samples, unit="s", **more):
+        """One record: the median of the samples and their quartiles."""
+        first, median, third = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
+        record = {
+            "chapter": CHAPTER,
+            "case": case,
+            "variant": variant,
+            "shape": [self.n] * 3,
+            "dtype": str(self.dtype),
+            "value": median,
+            "unit": unit,
+            "spread": [first, third],
+            "n": len(samples),
+        }
+        self.records.append(record | more)
+        shown = timing.format_seconds(median) if unit == "s" else f"{median:.2f} {unit}"
+        print(f"{self.n:5} {self.dtype!s:8} {case:12} {variant:28} {shown:>10}", flush=True)
+
+    def kernel(self, case, variant, kernel, block, rows_along_x=False, grid=None, right=True):
+        """Time one launch, and check what it computes."""
+        grid = grid_for((self.n, self.n), block, rows_along_x) if grid is None else grid
+        self.out.copy_to_device(np.full((self.n, self.n), np.nan, self.dtype))
+        launch = kernel[grid, block]
+        repeat = None if self.n <= 1024 else 7
+        timed = timing.bench(lambda: launch(self.a_device, self.b_device, self.out), warmup=0.02, repeat=repeat)
+        self.add(case, variant, timed.samples, grid=list(grid), block=list(block), right=self.is_right())
+        if self.is_right() != right:
+            raise AssertionError(f"{case} {variant} at {self.n}: the result is {'wrong' if right else 'right'}")
+
+    def is_right(self):
+        """Compare some rows with float64, within what a sum of this length can lose."""
+        error = np.abs(self.out.copy_to_host()[self.rows] - self.expected)
+        return bool((error <= self.n * np.finfo(self.dtype).eps).all())  # elements are below 1, so sums below n
+
+    def wall(self, case, variant, call, repeat=10, **more):
+        """Time host code; ``call`` waits for the device itself."""
+        timed = timing.bench(call, device="cpu", warmup=0, repeat=repeat + 1)
+        self.add(case, variant, timed.samples[1:], **more)
+
+
+def sweep(recorder):
+    """The documents' question: which block?"""
+    for block in BLOCKS:
+        recorder.kernel("block", "{} x {}".format(*block), matmul.naive, block)
+
+
+def axes(recorder):
+    """The same work with threadIdx.x along the columns of the result, and along its rows."""
+    for block in ((16, 16), (32, 32)):
+        shape = "{} x {}".format(*block)
+        recorder.kernel("axis", f"columns, {shape}", matmul.naive, block)
+        recorder.kernel("axis", f"rows, {shape}", matmul.naive_uncoalesced, block, rows_along_x=True)
+
+
+def types(recorder):
+    """What Numba's types cost: a float64 sum, 64-bit indices."""
+    kernels = ("naive", "naive_float64", "naive_uint32") if recorder.dtype == np.float32 else ("naive", "naive_uint32")
+    for name in kernels:
+        kernel = getattr(matmul, name)
+        recorder.kernel("types", name, kernel, (16, 16))
+        count = instructions_per_step(kernel, recorder.a_device)
+        if count is not None:
+            recorder.add("types", f"{name}, instructions", [count], unit="instructions per multiply-add")
+
+
+def incomplete(recorder):
+    """The documents' second case: a grid of one row of blocks. Fast, and wrong."""
+    grid = grid_for((recorder.n, recorder.n), (32, 32))[:1]
+    recorder.kernel("incomplete", "1-D grid, 32 x 32", matmul.naive, (32, 32), grid=grid, right=False)
+
+
+def instructions_per_step(kernel, matrix):
+    """Machine instructions for each turn of the loop over k, in the innermost loop that does most of them.
+
+    None if nvdisasm, a part of the CUDA toolkit, is not there.
+    """
+    signature = tuple(kernel.typeof_pyval(matrix) for _ in range(3))
+    try:
+        text = kernel.compile(signature).inspect_sass()
+    except RuntimeError:
+        return None
+    labels, instructions = {}, []
+    for line in text.splitlines():
+        if found := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[found[1]] = len(instructions)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(found[1])
+    loops = []
+    for last, instruction in enumerate(instructions):
+        target = re.search(r"\bBRA\b.*?(\.L_x_\d+)", instruction)
+        if target and labels[target[1]] < last:
+            body = instructions[labels[target[1]] : last + 1]
+            loads = sum("LDG" in each for each in body)
+            loops.append((loads, len(body)))
+    loads, length = max(loops)
+    return 2 * length / loads  # two loads in each step
+
+
+def end_to_end(recorder):
+    """What a caller with NumPy arrays waits for, and the parts of it."""
+    a, b, n = recorder.a, recorder.b, recorder.n
+    a_device, b_device, out = recorder.a_device, recorder.b_device, recorder.out
+    launch = matmul.naive[grid_for((n, n), (16, 16)), (16, 16)]
+
+    def allocate():
+        arrays = [cuda.device_array((n, n), recorder.dtype) for _ in range(3)]
+        cuda.synchronize()
+        return arrays
+
+    def copy_in():
+        a_device.copy_to_device(a)
+        b_device.copy_to_device(b)
+        cuda.synchronize()
+
+    def compute():
+        launch(a_device, b_device, out)
+        cuda.synchronize()
+
+    recorder.wall("end to end", "everything", lambda: matmul.matmul(a, b, "naive", tile=16))
+    recorder.wall("end to end", "allocate", allocate)
+    recorder.wall("end to end", "copy in", copy_in)
+    recorder.wall("end to end", "launch and kernel", compute)
+    recorder.wall("end to end", "copy out", out.copy_to_host)
+
+
+def first_launches(recorder):
+    """A kernel that has never run is compiled and loaded by its first launch."""
+    kernel = cuda.jit(matmul.naive.py_func)
+    launch = kernel[grid_for((recorder.n, recorder.n), (16, 16)), (16, 16)]
+    cuda.synchronize()
+    for number in range(1, FIRST_LAUNCHES + 1):
+        begin = time.perf_counter()
+        launch(recorder.a_device, recorder.b_device, recorder.out)
+        cuda.synchronize()
+        recorder.add("first launches", f"launch {number}", [time.perf_counter() - begin])
+
+
+def on_the_cpu(recorder):
+    """NumPy on all cores, and the three loops on one, which take minutes beyond 1024."""
+    recorder.wall("cpu", "NumPy", lambda: recorder.a @ recorder.b, repeat=5)
+    if recorder.n <= 1024:
+        recorder.wall("cpu", "three loops, one core", lambda: matmul.on_cpu(recorder.a, recorder.b), repeat=3)
+
+
+def cublas(recorder):
+    """The vendor's library in the same run, in float32 proper, where PyTorch is installed."""
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.backends.cuda.matmul.allow_tf32 = False
+    a, b = (torch.as_tensor(array, device="cuda") for array in (recorder.a, recorder.b))
+    out = torch.empty_like(a)
+    timed = timing.bench(lambda: torch.matmul(a, b, out=out), stream=_torch_stream(torch))
+    recorder.add("library", "cuBLAS", timed.samples)
+
+
+def _torch_stream(torch):
+    handle = torch.cuda.current_stream().cuda_stream
+    return cuda.external_stream(handle) if handle else 0
+
+
+def main(argv=None):
+    """Run ``gpukit bench naive``; give back the exit status."""
+    text = (
+        "Time the matrix product with one thread per element: blocks, axes, types, copies, first launches. Needs a GPU."
+    )
+    parser = argparse.ArgumentParser(prog="gpukit bench naive", description=text)
+    parser.add_argument("--json", metavar="FILE", type=Path, help=f"also write it to FILE ({RECORDED.name} is one)")
+    parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
+    options = parser.parse_args(argv)
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    records = []
+    for n in options.sizes:
+        recorder = Recorder(n)
+        for measure in (first_launches, sweep, axes, types, incomplete, end_to_end, on_the_cpu, cublas):
+            measure(recorder)
+        records += recorder.records
+        double = Recorder(n, np.float64)
+        types(double)
+        records += double.records
+    if options.json is not None:
+        options.json.write_text(json.dumps({"machine": machine(), "records": records}, indent=1) + "\n")
+    return 0
