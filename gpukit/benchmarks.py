@@ -201,8 +201,6 @@ def _record(case, emulator, simulator):
 
 def _machine():
     """What the figures were measured on."""
-    from gpukit.calibration.machine import cpu_name  # not at the top: the child process must not import gpukit
-
     names = ("numba", "numba-cuda", "numpy")
     return {
         "cpu": cpu_name(),
@@ -211,6 +209,15 @@ def _machine():
         "versions": {name: version(name) for name in names},
         "date": datetime.date.today().isoformat(),
     }
+
+
+def cpu_name():
+    """What the system calls the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _table(records):

@@ -346,7 +346,7 @@ def test_an_endless_loop(monkeypatch):
 def test_the_bench_prints_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(mistakes, "MISTAKES", {"empty_grid": mistakes.empty_grid})
     target = tmp_path / "errors.json"
-    assert mistakes.main(["--json", str(target)]) == 0
+    assert mistakes.main(["--save", str(target)]) == 0
     assert "grid dimension x must be at least 1" in capsys.readouterr().out
     monkeypatch.setattr(mistakes, "RECORDED", target)
     assert mistakes.recorded("empty_grid", checked=False) == mistakes.run("empty_grid", checked=False)

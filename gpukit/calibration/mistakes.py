@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import errors, intrinsics
+from gpukit import device, errors, intrinsics, results
 from gpukit.backend import ENVIRONMENT_VARIABLE, cuda, on_gpu
-from gpukit.calibration.machine import machine
 
 __all__ = ["MISTAKES", "RECORDED", "Outcome", "recorded", "run"]
 
@@ -355,15 +354,16 @@ def main(argv=None):
     """Run ``gpukit bench errors``; give back the exit status."""
     text = "Make launches that go wrong, and print what the driver says of each and what errors.checked() makes of it."
     parser = argparse.ArgumentParser(prog="gpukit bench errors", description=text)
-    parser.add_argument("--json", metavar="FILE", type=Path, help=f"also write it to FILE ({RECORDED.name} is one)")
+    parser.add_argument("--save", metavar="FILE", type=Path, help=f"also write it to FILE ({RECORDED.name} is one)")
     parser.add_argument("--jobs", metavar="N", type=int, default=4, help="child processes at a time (default: 4)")
     options = parser.parse_args(argv)
     outcomes = measure(options.jobs)
     for outcome in outcomes:
         print(outcome, end="\n\n")
-    if options.json is not None:
-        record = {"machine": machine(), "outcomes": [asdict(outcome) for outcome in outcomes]}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    if options.save is not None:
+        head = results.machine() if on_gpu() else {"gpu": device.info().name}
+        record = head | {"outcomes": [asdict(outcome) for outcome in outcomes]}
+        options.save.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -5,7 +5,7 @@ the host, with the device idle before and after.
 """
 
 import argparse
-import json
+import os
 import re
 import time
 import warnings
@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import matmul, timing
+from gpukit import matmul, results, timing
 from gpukit.backend import cuda
-from gpukit.calibration.machine import machine
+from gpukit.benchmarks import cpu_name
 
 __all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main"]
 
-RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "02-matmul-h200.json"
-CHAPTER = "02_matmul"
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "naive-h200"
 SIZES = (1024, 4096)
 SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
 #: Blocks of the sweep as (x, y). Those that are not square have 256 threads, or one warp.
@@ -48,23 +48,19 @@ class Recorder:
         self.rows = random.choice(n, 32, replace=False)
         self.expected = self.a[self.rows].astype(np.float64) @ self.b.astype(np.float64)
 
-    def add(self, case, variant, samples, unit="s", **more):
-        """One record: the median of the samples and their quartiles."""
-        first, median, third = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
-        record = {
-            "chapter": CHAPTER,
-            "case": case,
-            "variant": variant,
-            "shape": [self.n] * 3,
-            "dtype": str(self.dtype),
-            "value": median,
-            "unit": unit,
-            "spread": [first, third],
-            "n": len(samples),
-        }
-        self.records.append(record | more)
-        shown = timing.format_seconds(median) if unit == "s" else f"{median:.2f} {unit}"
-        print(f"{self.n:5} {self.dtype!s:8} {case:12} {variant:28} {shown:>10}", flush=True)
+    def add(self, case, variant, value, unit="s", **further):
+        head = {"chapter": "matmul", "case": case, "variant": variant, "shape": [self.n] * 3, "dtype": str(self.dtype)}
+        self.keep(head | {"value": value, "unit": unit} | further)
+
+    def add_timing(self, case, variant, timed, **further):
+        shape = [self.n] * 3
+        self.keep(results.of_timing("matmul", case, variant, shape, self.dtype, timed, **further))
+
+    def keep(self, record):
+        self.records.append(record)
+        value, unit = record["value"], record["unit"]
+        shown = timing.format_seconds(value) if unit == "s" else f"{value:.2f} {unit}"
+        print(f"{self.n:5} {self.dtype!s:8} {record['case']:15} {record['variant']:28} {shown:>10}", flush=True)
 
     def kernel(self, case, variant, kernel, block, rows_along_x=False, grid=None, right=True):
         """Time one launch, and check what it computes."""
@@ -73,19 +69,19 @@ class Recorder:
         launch = kernel[grid, block]
         repeat = None if self.n <= 1024 else 7
         timed = timing.bench(lambda: launch(self.a_device, self.b_device, self.out), warmup=0.02, repeat=repeat)
-        self.add(case, variant, timed.samples, grid=list(grid), block=list(block), right=self.is_right())
         if self.is_right() != right:
             raise AssertionError(f"{case} {variant} at {self.n}: the result is {'wrong' if right else 'right'}")
+        self.add_timing(case, variant, timed, grid=list(grid), block=list(block), right=right)
 
     def is_right(self):
         """Compare some rows with float64, within what a sum of this length can lose."""
         error = np.abs(self.out.copy_to_host()[self.rows] - self.expected)
         return bool((error <= self.n * np.finfo(self.dtype).eps).all())  # elements are below 1, so sums below n
 
-    def wall(self, case, variant, call, repeat=10, **more):
-        """Time host code; ``call`` waits for the device itself."""
-        timed = timing.bench(call, device="cpu", warmup=0, repeat=repeat + 1)
-        self.add(case, variant, timed.samples[1:], **more)
+    def wall(self, case, variant, call, repeat=10):
+        """Time host code, after one call that does not count; ``call`` waits for the device itself."""
+        call()
+        self.add_timing(case, variant, timing.bench(call, device="cpu", warmup=0, repeat=repeat))
 
 
 def sweep(recorder):
@@ -110,7 +106,7 @@ def types(recorder):
         recorder.kernel("types", name, kernel, (16, 16))
         count = instructions_per_step(kernel, recorder.a_device)
         if count is not None:
-            recorder.add("types", f"{name}, instructions", [count], unit="instructions per multiply-add")
+            recorder.add("instructions", name, count, unit="per multiply-add")
 
 
 def incomplete(recorder):
@@ -182,7 +178,7 @@ def first_launches(recorder):
         begin = time.perf_counter()
         launch(recorder.a_device, recorder.b_device, recorder.out)
         cuda.synchronize()
-        recorder.add("first launches", f"launch {number}", [time.perf_counter() - begin])
+        recorder.add("first launches", f"launch {number}", time.perf_counter() - begin)
 
 
 def on_the_cpu(recorder):
@@ -202,7 +198,7 @@ def cublas(recorder):
     a, b = (torch.as_tensor(array, device="cuda") for array in (recorder.a, recorder.b))
     out = torch.empty_like(a)
     timed = timing.bench(lambda: torch.matmul(a, b, out=out), stream=_torch_stream(torch))
-    recorder.add("library", "cuBLAS", timed.samples)
+    recorder.add_timing("library", "cuBLAS", timed)
 
 
 def _torch_stream(torch):
@@ -216,7 +212,9 @@ def main(argv=None):
         "Time the matrix product with one thread per element: blocks, axes, types, copies, first launches. Needs a GPU."
     )
     parser = argparse.ArgumentParser(prog="gpukit bench naive", description=text)
-    parser.add_argument("--json", metavar="FILE", type=Path, help=f"also write it to FILE ({RECORDED.name} is one)")
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help=f"also write the records to FILE ({RECORDED}.json is one)"
+    )
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
@@ -229,6 +227,7 @@ def main(argv=None):
         double = Recorder(n, np.float64)
         types(double)
         records += double.records
-    if options.json is not None:
-        options.json.write_text(json.dumps({"machine": machine(), "records": records}, indent=1) + "\n")
+    if options.save is not None:
+        head = results.machine() | {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
+        results.save(options.save, records, head)
     return 0
