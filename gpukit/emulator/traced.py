@@ -238,6 +238,8 @@ class Recorder:
 
 
 def _is_contiguous(view):
+    if not all(isinstance(n, int) for n in (*view.shape, *view.strides)):
+        return False
     step = 1
     for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
         if stride != step and extent != 1:
@@ -306,7 +308,8 @@ class TracedMemory(Memory):
     def __init__(self, batch):
         super().__init__(batch)
         self.recorder = batch.recorder
-        self._bad = None
+        #: Lanes of the access on its way that are out of bounds, and those whose index was negative.
+        self._bad = self._negative = None
         first = int(batch.ids[0]) * batch.threads
         #: Number in the grid of each thread: (B, T), and of the first block's.
         self.who = batch.ids[:, None] * batch.threads + np.arange(batch.threads)
@@ -336,7 +339,7 @@ class TracedMemory(Memory):
 
     def _checked(self, position_of, view, index, mask, site):
         """(position, lanes whose access is good)."""
-        self._bad = None
+        self._bad = self._negative = None
         position = position_of(view, index, mask, site)
         if not view.aligned:
             self.batch.misaligned(site, view, 1, mask)
@@ -348,21 +351,27 @@ class TracedMemory(Memory):
 
     def leave_out(self, lanes):
         """These lanes' access must not happen."""
-        self._bad = lanes if self._bad is None else self._bad | lanes
+        self._bad = _with(self._bad, lanes)
 
     def _wrap(self, view, index, dimension, mask, site):
         i, extent = index[dimension], view.shape[dimension]
         below = i < 0
         wrapped = np.where(below, i + extent, i)
         bad = (wrapped < 0) | (wrapped >= extent)
-        active = bad if mask is None else bad & mask
+        active = _besides(self._bad, bad if mask is None else bad & mask)
         if np.any(active):
             self.batch.out_of_bounds(site, view, index, active)
             self.leave_out(active)
-        wraps = below & ~bad if mask is None else below & ~bad & mask
-        if np.ndim(i) and np.any(wraps) and _differs(i, mask):
-            self.batch.negative_index(site, view, index, dimension, wraps)
+        if np.ndim(i) and i.min() != i.max():
+            wraps = _besides(self._negative, below & ~bad if mask is None else below & ~bad & mask)
+            if np.any(wraps):
+                self.batch.negative_index(site, view, index, dimension, wraps)
+                self._negative = _with(self._negative, wraps)
         return np.where(bad, 0, wrapped)[()]
+
+    def window(self, view, index, mask, site):
+        self._bad = self._negative = None
+        return super().window(view, index, mask, site)
 
     # -- loads and stores ----------------------------------------------------------------------------------------------
 
@@ -567,13 +576,12 @@ class TracedMemory(Memory):
             self.batch.uninitialised(site, view, position, missing, unit)
 
 
-def _differs(index, mask):
-    """True if an index is not the same in all active lanes."""
-    if mask is None:
-        return index.size > 1 and index.min() != index.max()
-    index, mask = np.broadcast_arrays(index, mask)
-    active = index[mask]
-    return active.size > 1 and active.min() != active.max()
+def _with(lanes, others):
+    return others if lanes is None else lanes | others
+
+
+def _besides(lanes, others):
+    return others if lanes is None else others & ~lanes
 
 
 class _Access:
@@ -821,11 +829,11 @@ class TracedBatch(Batch):
     def _element(self, view, position, lanes, unit=None):
         """How the source would name the element that the first lane of a mask accesses."""
         _, _, lane = self.place(lanes)
-        at = int(np.broadcast_to(position, self.shape)[lane])
-        base = int(np.broadcast_to(view.base, self.shape)[lane])
         if unit is not None or view.dtype != view.items.dtype or not _is_contiguous(view):
             return f"an element of {view.name}"
-        shape = tuple(int(n) for n in view.shape)
+        at = int(np.broadcast_to(position, self.shape)[lane])
+        base = int(np.broadcast_to(view.base, self.shape)[lane])
+        shape = view.shape
         index = np.unravel_index(at - base, shape) if shape and 0 <= at - base < np.prod(shape) else (at - base,)
         return f"{view.name}[{', '.join(str(int(i)) for i in index)}]"
 
