@@ -7,18 +7,20 @@ the host, with the device idle before and after.
 import argparse
 import os
 import re
+import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, results, timing
-from gpukit.backend import cuda
+from gpukit.backend import cuda, on_gpu
 from gpukit.benchmarks import cpu_name
 
-__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main"]
+__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main", "measured"]
 
 #: The record that comes with gpukit, for ``results.load``.
 RECORDED = "naive-h200"
@@ -26,6 +28,7 @@ SIZES = (1024, 4096)
 SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
 #: Blocks of the sweep as (x, y). Those that are not square have 256 threads, or one warp.
 BLOCKS = (*SQUARE, (32, 1), (1, 32), (256, 1), (64, 4), (32, 8), (8, 32), (4, 64), (1, 256))
+END_TO_END = ((1, 1), (16, 16), (32, 32))  # the documents' blocks
 FIRST_LAUNCHES = 5
 
 
@@ -38,8 +41,8 @@ def grid_for(shape, block, rows_along_x=False):
 class Recorder:
     """Square matrices of one size, on both sides, and the records made with them."""
 
-    def __init__(self, n, dtype=np.float32):
-        self.n, self.dtype = n, np.dtype(dtype)
+    def __init__(self, n, dtype=np.float32, report=print):
+        self.n, self.dtype, self.report = n, np.dtype(dtype), report
         self.records = []
         random = np.random.default_rng(n)
         self.a, self.b = (random.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
@@ -60,7 +63,7 @@ class Recorder:
         self.records.append(record)
         value, unit = record["value"], record["unit"]
         shown = timing.format_seconds(value) if unit == "s" else f"{value:.2f} {unit}"
-        print(f"{self.n:5} {self.dtype!s:8} {record['case']:15} {record['variant']:28} {shown:>10}", flush=True)
+        self.report(f"{self.n:5} {self.dtype!s:8} {record['case']:15} {record['variant']:28} {shown:>10}")
 
     def kernel(self, case, variant, kernel, block, rows_along_x=False, grid=None, right=True):
         """Time one launch, and check what it computes."""
@@ -148,6 +151,11 @@ def end_to_end(recorder):
     a_device, b_device, out = recorder.a_device, recorder.b_device, recorder.out
     launch = matmul.naive[grid_for((n, n), (16, 16)), (16, 16)]
 
+    def everything(block):
+        inputs, result = (cuda.to_device(a), cuda.to_device(b)), cuda.device_array((n, n), recorder.dtype)
+        matmul.naive[grid_for((n, n), block), block](*inputs, result)
+        return result.copy_to_host()
+
     def allocate():
         arrays = [cuda.device_array((n, n), recorder.dtype) for _ in range(3)]
         cuda.synchronize()
@@ -162,7 +170,9 @@ def end_to_end(recorder):
         launch(a_device, b_device, out)
         cuda.synchronize()
 
-    recorder.wall("end to end", "everything", lambda: matmul.matmul(a, b, "naive", tile=16))
+    for block in END_TO_END:
+        name = "everything, {} x {}".format(*block)
+        recorder.wall("end to end", name, partial(everything, block), repeat=10 if n <= 1024 else 3)
     recorder.wall("end to end", "allocate", allocate)
     recorder.wall("end to end", "copy in", copy_in)
     recorder.wall("end to end", "launch and kernel", compute)
@@ -206,6 +216,50 @@ def _torch_stream(torch):
     return cuda.external_stream(handle) if handle else 0
 
 
+#: What measures each case, in the order in which they are measured.
+MEASURES = {
+    "first launches": first_launches,
+    "block": sweep,
+    "axis": axes,
+    "types": types,
+    "incomplete": incomplete,
+    "end to end": end_to_end,
+    "cpu": on_the_cpu,
+    "library": cublas,
+}
+
+
+def measured(case, n=1024, dtype="float32"):
+    """Records of one case: measured now where there is a GPU, otherwise those that come with gpukit.
+
+    Parameters
+    ----------
+    case : str
+        One of ``MEASURES``. With "types" come the records of "instructions".
+    n : int
+        Rows of the square matrices; without a GPU one of ``SIZES``.
+    dtype : str
+
+    Returns
+    -------
+    list of dict
+        As ``gpukit.results.load`` gives them.
+    """
+    if on_gpu():
+        recorder = Recorder(n, dtype, report=lambda text: None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NumbaPerformanceWarning)
+            MEASURES[case](recorder)
+        head = _head()
+        return [head | record | {"shape": tuple(record["shape"])} for record in recorder.records]
+    cases = [case, "instructions"] if case == "types" else [case]
+    return results.load(RECORDED, case=cases, shape=(n, n, n), dtype=dtype)
+
+
+def _head():
+    return results.machine() | {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
+
+
 def main(argv=None):
     """Run ``gpukit bench naive``; give back the exit status."""
     text = (
@@ -217,17 +271,19 @@ def main(argv=None):
     )
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
     options = parser.parse_args(argv)
+    if not on_gpu():
+        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
+        return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     records = []
     for n in options.sizes:
         recorder = Recorder(n)
-        for measure in (first_launches, sweep, axes, types, incomplete, end_to_end, on_the_cpu, cublas):
+        for measure in MEASURES.values():
             measure(recorder)
         records += recorder.records
         double = Recorder(n, np.float64)
         types(double)
         records += double.records
     if options.save is not None:
-        head = results.machine() | {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
-        results.save(options.save, records, head)
+        results.save(options.save, records, _head())
     return 0
