@@ -95,7 +95,7 @@ def _look():
 
 
 @contextmanager
-def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, **options):
+def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
     """A figure in the look of the course, to draw on inside of ``with plot.figure(...) as ax:``.
 
     Parameters
@@ -105,6 +105,8 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, **options):
         Width and height in inches; a notebook has room for a width of 8.
     rows, columns : int
         Axes to make; with more than one, an array of them is what ``as`` gets.
+    mark : str
+        What the figure says under it; the device in use unless given. For what was recorded on another one.
     **options
         For ``matplotlib.pyplot.subplots``.
 
@@ -119,14 +121,14 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, **options):
         made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
         if title:
             made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
-        _stamp(made)
+        _stamp(made, mark)
         yield axes
 
 
-def _stamp(figure_):
+def _stamp(figure_, mark=""):
     """Write the device under a figure, once."""
     if not figure_.get_supxlabel():
-        mark = device.info().name if on_gpu() else EMULATED
+        mark = mark or (device.info().name if on_gpu() else EMULATED)
         figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
 
 
