@@ -23,6 +23,7 @@ _MODULES = (
     "indexing",
     "intrinsics",
     "matmul",
+    "measurements",
     "operands",
     "plot",
     "results",

@@ -10,6 +10,7 @@ import numpy as np
 from numba.cuda import types
 
 from gpukit.backend import cuda
+from gpukit.checks import whole
 from gpukit.intrinsics import load2, load4, store2, store4
 from gpukit.operands import Output, check_alike, check_apart, check_array, dtype_of, stream_of, to_device
 
@@ -23,11 +24,13 @@ __all__ = [
     "copy_shared",
     "naive",
     "naive_gather",
+    "tall",
     "tiled",
     "tiled_swizzled",
     "transpose",
     "wide",
     "wide_copy",
+    "wide_pairs",
 ]
 
 TILE = 32
@@ -348,30 +351,62 @@ def configure(variant, shape, dtype=np.uint32, *, stream=None):
     Returns
     -------
     ``kernel[grid, block, stream]``
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
     """
     dtype = np.dtype(dtype)
-    number = getattr(types, dtype.name)
-    size, block, kernel = TILE, (TILE, ROWS), None
-    if variant in ("wide", "wide_copy"):
-        size, lanes = WIDE[dtype.itemsize], 2 if dtype.itemsize == 8 else 4
-        block = (size // lanes, size // lanes)
-        make = wide if lanes == 4 else wide_pairs
-        kernel = wide_copy if variant == "wide_copy" else make(number, size)
-    elif variant == "tall":
-        size, block = TALL[0], (32, TALL[1])
-        kernel = tall(number, *TALL)
-    else:
-        kernel = {
-            "copy": lambda: copy,
-            "copy_shared": lambda: copy_shared(number),
-            "naive": lambda: naive,
-            "naive_gather": lambda: naive_gather,
-            "tiled": lambda: tiled(number),
-            "tiled_padded": lambda: tiled(number, 1),
-            "tiled_swizzled": lambda: tiled_swizzled(number),
-        }[variant]()
+    _check_configuration(variant, shape, dtype)
+    make, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
-    return kernel[(-(-columns // size), -(-rows // size)), block, stream_of(stream)]
+    return make()[(-(-columns // size), -(-rows // size)), block, stream_of(stream)]
+
+
+def _kernel(variant, number, itemsize):
+    """(what makes the kernel, its tile, its block)."""
+    if variant in ("wide", "wide_copy"):
+        size, lanes = WIDE[itemsize], _lanes(itemsize)
+        wide_kernel = wide if lanes == 4 else wide_pairs
+        make = (lambda: wide_kernel(number, size)) if variant == "wide" else lambda: wide_copy
+        return make, size, (size // lanes, size // lanes)
+    if variant == "tall":
+        return lambda: tall(number, *TALL), TALL[0], (32, TALL[1])
+    kernels = {
+        "copy": lambda: copy,
+        "copy_shared": lambda: copy_shared(number),
+        "naive": lambda: naive,
+        "naive_gather": lambda: naive_gather,
+        "tiled": lambda: tiled(number),
+        "tiled_padded": lambda: tiled(number, 1),
+        "tiled_swizzled": lambda: tiled_swizzled(number),
+    }
+    return kernels[variant], TILE, (TILE, ROWS)
+
+
+def _lanes(itemsize):
+    """Elements that "wide" moves in one access."""
+    return 2 if itemsize == 8 else 4
+
+
+def _check_configuration(variant, shape, dtype):
+    if variant not in (*CONTROLS, *VARIANTS):
+        raise ValueError(f"variant is {variant!r}; it must be one of {', '.join((*CONTROLS, *VARIANTS))}")
+    for axis, most in ((0, MOST_BLOCKS * TILE), (1, 2**31 - 1)):
+        whole(f"shape[{axis}]", shape[axis], 1, most)
+    if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES:
+        raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 1, 2, 4 or 8 bytes")
+    if variant.startswith("wide"):
+        _check_multiples("shape is", shape, dtype)
+    if variant == "wide_copy" and dtype.itemsize == 8:
+        raise TypeError(f"dtype is {dtype}; wide_copy is for elements of up to 4 bytes")
+
+
+def _check_multiples(what, shape, dtype):
+    lanes = _lanes(dtype.itemsize)
+    if any(n % lanes for n in shape):
+        raise ValueError(f"{what} {tuple(shape)}; both must be multiples of {lanes} for variant 'wide'")
 
 
 def _check(a, variant, out):
@@ -385,16 +420,25 @@ def _check(a, variant, out):
         check_array("out", out, 2)
         check_alike("out", out, "a", a, (a.shape[1], a.shape[0]))
         check_apart("out", out, a=a)
-    lanes = 2 if dtype.itemsize == 8 else 4
-    if variant == "wide" and (a.shape[0] % lanes or a.shape[1] % lanes):
-        raise ValueError(f"variant is 'wide' and a has shape {tuple(a.shape)}; both must be multiples of {lanes}")
+    if variant == "wide":
+        _check_multiples("a has shape", a.shape, dtype)
+        for name, array in {"a": a, "out": out}.items():
+            if array is not None and not _is_aligned(array):
+                raise ValueError(f"variant is 'wide' and the memory of {name} is not aligned to 16 bytes")
+
+
+def _is_aligned(array):
+    """Whether chunks of 16 bytes can be loaded from a device array; NumPy arrays and others are copied to such."""
+    if not cuda.is_cuda_array(array):
+        return True
+    array = cuda.as_cuda_array(array)
+    return not array.is_c_contiguous() or array.device_ctypes_pointer.value % 16 == 0
 
 
 def _choose(variant, source, target):
-    """The variant to launch: "wide" is for whole chunks that are aligned."""
+    """The variant to launch for contiguous device arrays: "wide" is for whole chunks that are aligned."""
     if variant != "auto":
         return variant
-    lanes = 2 if source.dtype.itemsize == 8 else 4
-    aligned = all(array.device_ctypes_pointer.value % (lanes * array.dtype.itemsize) == 0 for array in (source, target))
-    whole = all(n % lanes == 0 for n in source.shape)
-    return "wide" if aligned and whole and source.shape[0] <= MOST_BLOCKS * TILE else "tall"
+    lanes = _lanes(source.dtype.itemsize)
+    fits = all(n % lanes == 0 for n in source.shape) and _is_aligned(source) and _is_aligned(target)
+    return "wide" if fits else "tall"

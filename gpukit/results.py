@@ -1,0 +1,128 @@
+"""Timings and counters that were recorded on a GPU, for those who have none: save them, load them, show them.
+
+A file holds what all of its records share (the GPU, its driver, the versions, the date) and a list of records, one for
+each (chapter, case, variant, shape, dtype), each with a value, its unit, and where it is a time its spread.
+"""
+
+import datetime
+import json
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gpukit.show import Table
+
+__all__ = ["RECORDED", "first", "load", "machine", "of_timing", "save", "table"]
+
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
+PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x")
+
+
+def machine():
+    """What a measurement on this GPU is to be kept with.
+
+    Returns
+    -------
+    dict
+        "gpu", "driver", "power_limit" in W, "versions" by package, "date".
+    """
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader,nounits"]
+    gpu, driver, power = (
+        subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0].split(", ")
+    )
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "gpu": gpu,
+        "driver": driver,
+        "power_limit": float(power) if power.replace(".", "").isdigit() else None,
+        "versions": {name: number for name, number in versions.items() if number},
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def of_timing(chapter, case, variant, shape, dtype, timing, **further):
+    """The record of a `gpukit.timing.Timing`: its median in seconds and its spread.
+
+    ``further`` is what else tells the variant from others, a tile or a pad for example.
+    """
+    record = {"chapter": chapter, "case": case, "variant": variant, "shape": list(shape), "dtype": str(dtype)}
+    return record | further | {"value": timing.median, "unit": "s", "spread": timing.spread, "n": timing.n}
+
+
+def save(path, records, head=None):
+    """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them."""
+    head = machine() if head is None else head
+    text = json.dumps(head, indent=2)
+    lines = ",\n".join("    " + json.dumps(record) for record in records)
+    Path(path).write_text(f'{text[: text.rindex("}")].rstrip()},\n  "records": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+
+
+def load(source, **wanted):
+    """Read records.
+
+    Parameters
+    ----------
+    source : str or Path
+        A file, or the name of one that comes with gpukit: "matmul-h200".
+    **wanted
+        Keep the records that have these values; a tuple or list of values: any of them (a shape is a tuple of ints).
+
+    Returns
+    -------
+    list of dict
+        Each with what the whole file shares too ("gpu", "driver", "date" ...), and its shape as a tuple.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file; the message lists those that come with gpukit.
+    """
+    path = Path(source) if Path(source).suffix == ".json" else RECORDED / f"{source}.json"
+    if not path.is_file():
+        there = ", ".join(sorted(p.stem for p in RECORDED.glob("*.json")))
+        raise FileNotFoundError(f"{path} is not there; recorded are {there}")
+    head = json.loads(path.read_text(encoding="utf-8"))
+    records = [head | record | {"shape": tuple(record["shape"])} for record in head.pop("records")]
+    return [record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items())]
+
+
+def _fits(value, wanted):
+    if isinstance(wanted, list) or (isinstance(wanted, tuple) and not isinstance(value, tuple)):
+        return value in wanted
+    return value == wanted
+
+
+def first(records, **wanted):
+    """The first of the records that has these values; LookupError, naming them, if none has."""
+    for record in records:
+        if all(_fits(record.get(key), value) for key, value in wanted.items()):
+            return record
+    raise LookupError(f"no record with {', '.join(f'{key}={value!r}' for key, value in wanted.items())}")
+
+
+def table(records, columns):
+    """Show records as a table.
+
+    Parameters
+    ----------
+    records : list of dict
+    columns : dict of str to (str or function)
+        For each heading the field of a record, or what makes the cell's text from a record.
+
+    Returns
+    -------
+    gpukit.show.Table
+    """
+
+    def cell(record, column):
+        value = column(record) if callable(column) else record.get(column)
+        return "" if value is None else str(value)
+
+    return Table(list(columns), [[cell(record, column) for column in columns.values()] for record in records])

@@ -1,0 +1,100 @@
+"""`gpukit.results`, and what `gpukit bench matmul` and `gpukit bench transpose` write."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpukit import benchmarks, measurements, results, timing
+from gpukit.backend import cuda
+
+HEAD = {"gpu": "A", "driver": "1", "power_limit": 700.0, "versions": {"numba": "1"}, "date": "2026-11-21"}
+
+
+def timed(seconds):
+    return timing.Timing((seconds,) * 9 + (2 * seconds,))
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    path = tmp_path / "some.json"
+    records = [
+        results.of_timing("matmul", "time", variant, (4, 5, 6), np.dtype(np.float32), timed(value), tile=tile)
+        for variant, tile, value in (("naive", 16, 2.0), ("tiled", 16, 1.0), ("tiled", 32, 0.5))
+    ]
+    results.save(path, records, HEAD)
+    loaded = results.load(path)
+    assert loaded == [HEAD | record | {"shape": (4, 5, 6)} for record in records]
+    assert loaded[0]["value"] == 2.0 and loaded[0]["unit"] == "s" and loaded[0]["n"] == 10
+    assert [r["value"] for r in results.load(path, variant="tiled", shape=(4, 5, 6))] == [1.0, 0.5]
+    assert [r["value"] for r in results.load(path, tile=(32, 8), variant=["naive", "tiled"])] == [0.5]
+    assert results.first(loaded, variant="tiled")["value"] == 1.0
+    with pytest.raises(LookupError, match="no record with variant='fast', tile=8"):
+        results.first(loaded, variant="fast", tile=8)
+    table = results.table(loaded, {"kernel": "variant", "ms": lambda r: f"{r['value'] * 1e3:.0f}", "pad": "pad"})
+    assert table.rows == [["naive", "2000", ""], ["tiled", "1000", ""], ["tiled", "500", ""]]
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(FileNotFoundError, match="nothing.json is not there; recorded are .*counters-h200"):
+        results.load("nothing")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Both benchmarks at small sizes, with made-up times."""
+
+    def bench_many(functions, **_):
+        for function in functions.values():
+            function()
+        return {name: timed(1e-3) for name in functions}
+
+    def counters(chapter, size):
+        return [{"chapter": chapter, "case": "registers", "variant": "naive", "shape": [size], "value": 9, "unit": "1"}]
+
+    monkeypatch.setattr(measurements, "on_gpu", lambda: True)
+    monkeypatch.setattr(measurements, "measure_counters", counters)
+    monkeypatch.setattr(measurements.timing, "bench_many", bench_many)
+    monkeypatch.setattr(results, "machine", lambda: HEAD)
+    monkeypatch.setattr(measurements, "PRODUCT_SIZES", ((64, np.float32, 10), (40, np.float64, None)))
+    monkeypatch.setattr(measurements, "TRANSPOSE_SHAPES", ((64, 132), (65, 131)))
+    monkeypatch.setattr(measurements, "OTHER_DTYPES", ((64, 132),))
+
+
+@pytest.mark.parametrize("chapter", ["matmul", "transpose"])
+def test_a_benchmark_writes_records(small, chapter, tmp_path, capsys):
+    path = tmp_path / "records.json"
+    options = ["--choices"] if chapter == "transpose" else []
+    assert benchmarks.main([chapter, "--save", str(path), *options]) == 0
+    assert "WRONG" not in capsys.readouterr().out
+    records = results.load(path)
+    keys = {json.dumps({k: v for k, v in r.items() if k not in ("value", "spread", "n")}) for r in records}
+    assert len(keys) == len(records), "each record is of something else"
+    assert {r["dtype"] for r in records if r["case"] == "time"} == (
+        {"float32", "float64"} if chapter == "matmul" else {"float32", "uint8", "uint16", "uint64"}
+    )
+    assert results.first(records, case="registers")["value"] == 9
+
+
+@cuda.jit
+def first_matrix_twice(a, b, out):
+    """The documents' mistake: a @ a, which is right where both operands are alike."""
+    row, col = cuda.grid(2)
+    total = out.dtype.type(0)
+    for k in range(a.shape[1]):
+        total += a[row, k] * a[k, col]
+    out[row, col] = total
+
+
+def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "records.json"
+    monkeypatch.setattr(measurements.matmul, "swizzled", lambda dtype, tile: first_matrix_twice)
+    assert benchmarks.main(["matmul", "--quick", "--save", str(path)]) == 1
+    assert "WRONG: tiled_swizzled tile 16" in capsys.readouterr().out
+    recorded = {r["variant"] for r in results.load(path)}
+    assert "tiled_conflict" in recorded and "tiled_swizzled" not in recorded
+
+
+def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
+    monkeypatch.setattr(measurements, "on_gpu", lambda: False)
+    assert benchmarks.main(["matmul"]) == 1
+    assert "no GPU" in capsys.readouterr().err
