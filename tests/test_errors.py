@@ -333,6 +333,9 @@ def test_wrong_kernels(name):
 def test_what_a_gpu_does_not_notice():
     found = [mistakes.run(name).error for name in ("past_the_end", "too_many_registers")]
     assert found == (["", "LaunchError"] if on_gpu() else ["KernelError", ""])
+    outcomes = mistakes.emulated()
+    assert list(outcomes) == list(mistakes.MISTAKES)
+    assert outcomes["past_the_end"].kind == "out-of-bounds"
     with pytest.raises(ValueError, match="'nothing'; it must be one of block_too_large"):
         mistakes.run("nothing")
 

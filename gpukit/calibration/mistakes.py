@@ -22,7 +22,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 from gpukit import device, errors, intrinsics, results
 from gpukit.backend import ENVIRONMENT_VARIABLE, cuda, on_gpu
 
-__all__ = ["MISTAKES", "RECORDED", "Outcome", "recorded", "run"]
+__all__ = ["MISTAKES", "RECORDED", "Outcome", "emulated", "recorded", "run"]
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "errors-h200.json"
 CHILD_SECONDS = 30  # compilation included; what runs longer never ends
@@ -243,21 +243,36 @@ def run(name, checked=True):
         raise ValueError(f"name is {name!r}; it must be one of {', '.join(MISTAKES)}")
     if not on_gpu():
         return _attempt(name, checked)
-    command = [sys.executable, "-m", "gpukit.calibration.mistakes", name, str(int(checked))]
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {ENVIRONMENT_VARIABLE: "gpu", "PYTHONPATH": path}
     try:
-        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
+        return _in_child("gpu", checked, name)[0]
     except subprocess.TimeoutExpired:
         return Outcome(name, checked, "no end")
+
+
+def emulated(checked=True):
+    """All mistakes in the emulator, which survives them, on any machine.
+
+    Returns
+    -------
+    dict of str to Outcome
+    """
+    if on_gpu():
+        return dict(zip(MISTAKES, _in_child("emulator", checked, *MISTAKES), strict=True))
+    return {name: _attempt(name, checked) for name in MISTAKES}
+
+
+def _in_child(backend, checked, *names):
+    command = [sys.executable, "-m", "gpukit.calibration.mistakes", str(int(checked)), *names]
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {ENVIRONMENT_VARIABLE: backend, "PYTHONPATH": path}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
     # A lost context makes noise while the interpreter shuts down, and may end the process by a signal.
-    answer = next((line for line in child.stdout.splitlines() if line.startswith("{")), None)
-    if answer is None:
-        raise RuntimeError(
-            f"{name}: the child process gave no answer (exit status {child.returncode}):\n{child.stderr}"
-        )
-    return Outcome(**json.loads(answer))
+    answers = [Outcome(**json.loads(line)) for line in child.stdout.splitlines() if line.startswith("{")]
+    if len(answers) != len(names):
+        text = f"the child process ended with status {child.returncode} after {len(answers)} answers"
+        raise RuntimeError(f"{', '.join(names)}: {text}:\n{child.stderr}")
+    return answers
 
 
 def _attempt(name, checked):
@@ -367,8 +382,9 @@ def main(argv=None):
     return 0
 
 
-def _child(name, checked):
-    print(json.dumps(asdict(_attempt(name, bool(int(checked))))), flush=True)
+def _child(checked, *names):
+    for name in names:
+        print(json.dumps(asdict(_attempt(name, bool(int(checked))))), flush=True)
     os._exit(0)  # no clean-up on a context that may be lost
 
 
