@@ -17,7 +17,7 @@ from gpukit.intrinsics import load2, load4, store2, store4
 
 WARP = 32
 EXAMPLES = 12
-randoms = st.randoms(use_true_random=False).map(lambda random: np.random.default_rng(random.getrandbits(32)))
+randoms = st.integers(0, 1 << 32).map(np.random.default_rng)
 
 
 @contextmanager
@@ -472,6 +472,128 @@ def test_no_race_is_invented_where_parts_of_warps_meet(rng):
 def test_order_by_flags_is_that_of_clocks(rng):
     space, blocks, threads = rng.choice(["shared", "global"]), int(rng.integers(1, 4)), int(rng.choice([2, 40, 64]))
     compare_races(rng, space, random_messages(rng, blocks, threads))
+
+
+def program(blocks, threads, *turns):
+    """Arrays for `interpreter`; a turn is (block, thread or slice of threads, kind, cell, value) or a barrier."""
+    steps = [turn if isinstance(turn, tuple) else None for turn in turns]
+    shape = (len(steps), blocks, threads)
+    kinds, cells, values = (np.zeros(shape, np.int32) for _ in range(3))
+    for step, turn in enumerate(steps):
+        if turn is not None:
+            block, thread, kind, cell, *value = turn
+            kinds[step, block, thread], cells[step, block, thread] = kind, cell
+            values[step, block, thread] = value[0] if value else 0
+    return kinds, cells, values, np.array([NO_BARRIER if isinstance(t, tuple) else t for t in turns], np.int32)
+
+
+def message(writer, raiser, looker, reader, meet):
+    """A thread writes; another, after a barrier, raises a flag; one of the next block sees it, and another reads."""
+    return program(
+        2,
+        64,
+        (0, writer, WRITE, 0),
+        meet,
+        (0, raiser, FENCE, 0),
+        (0, raiser, ADD, 2),
+        (1, looker, ADD, 2),
+        meet,
+        (1, reader, READ, 0),
+    )
+
+
+EVERY = slice(None)
+#: {name: (program, space, whether it races)}
+PROGRAMS = {
+    "two flags": (
+        program(
+            3,
+            2,
+            *((0, 0, WRITE, 0), (0, 0, FENCE, 0), (0, 0, ADD, 2)),
+            *((1, 0, ADD, 2), (1, 0, FENCE, 0), (1, 0, ADD, 3)),
+            *((2, 0, ADD, 3), (2, 0, READ, 0)),
+        ),
+        "global",
+        False,
+    ),
+    "two flags, the second fence too early": (
+        program(
+            3,
+            2,
+            *((0, 0, WRITE, 0), (0, 0, FENCE, 0), (0, 0, ADD, 2)),
+            *((1, 0, FENCE, 0), (1, 0, ADD, 2), (1, 0, ADD, 3)),
+            *((2, 0, ADD, 3), (2, 0, READ, 0)),
+        ),
+        "global",
+        True,
+    ),
+    "block to block": (message(40, 0, 0, 40, BLOCK), "global", False),
+    "warp to warp": (message(5, 0, 20, 31, WHOLE_WARP), "global", False),
+    "of another warp": (message(40, 0, 0, 5, WHOLE_WARP), "global", True),
+    "for another warp": (message(5, 0, 0, 40, WHOLE_WARP), "global", True),
+    "half to half": (message(5, 0, 16, 31, HALF_WARP), "global", False),
+    "of another half": (message(20, 0, 0, 5, HALF_WARP), "global", True),
+    "for another half": (message(5, 0, 0, 20, HALF_WARP), "global", True),
+    "halves meet again after the fence": (
+        program(
+            *(2, 32, (0, 5, WRITE, 0), HALF_WARP, (0, 0, FENCE, 0), (0, 5, WRITE, 0), HALF_WARP),
+            *((0, 0, ADD, 2), (1, 0, ADD, 2), (1, 0, READ, 0)),
+        ),
+        "global",
+        True,
+    ),
+    "the last of equal writers writes again": (program(1, 40, (0, EVERY, WRITE, 0), (0, 39, WRITE, 0, 1)), None, True),
+    "the last of equal writers reads": (
+        program(1, 40, (0, 0, WRITE, 0), (0, 1, WRITE, 0), (0, 1, READ, 0)),
+        None,
+        True,
+    ),
+    "equal writers": (program(1, 40, (0, EVERY, WRITE, 0), BLOCK, (0, EVERY, READ, 0)), None, False),
+    "the last reader writes": (
+        program(1, 64, (0, 3, READ, 0), (0, 40, READ, 0), (0, 41, READ, 0), WHOLE_WARP, (0, 41, WRITE, 0)),
+        None,
+        True,
+    ),
+    "the last of readers at once writes": (
+        program(1, 64, (0, EVERY, READ, 0), WHOLE_WARP, (0, 63, WRITE, 0)),
+        None,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_made_by_hand(name):
+    steps, only, races = PROGRAMS[name]
+    for space in ("shared", "global") if only is None else (only,):
+        assert bool(expected_races(*steps, space == "shared")) == races
+        assert bool(traced_races(space, *steps)) == races
+
+
+@cuda.jit
+def flag_in_shared_memory(data, out, senders):
+    flag = cuda.shared.array(1, int32)
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if t == 0:
+        flag[0] = 0
+        if b < senders:
+            data[b % data.size] = 1
+            cuda.threadfence()
+    cuda.syncthreads()
+    if t == 0:
+        cuda.atomic.add(flag, 0, 1)
+    elif t == 32:
+        cuda.atomic.add(flag, 0, 0)
+        out[b] = data[b % data.size]
+
+
+@pytest.mark.parametrize("lanes", [launch.BATCH_LANES, 1])
+def test_a_flag_in_shared_memory_is_for_one_block(lanes, monkeypatch):
+    monkeypatch.setattr(launch, "BATCH_LANES", lanes)
+    out = np.zeros(3, np.int32)
+    assert not gpukit.trace(flag_in_shared_memory[3, 64], np.zeros(3, np.int32), out, 3).findings
+    found = gpukit.trace(flag_in_shared_memory[3, 64], np.zeros(1, np.int32), out, 1).findings
+    assert [f.kind for f in found] == ["race"]
 
 
 @pytest.mark.parametrize("first", [0, 1])
