@@ -15,7 +15,19 @@ from gpukit import device
 from gpukit.backend import on_gpu
 from gpukit.checks import three, whole
 
-__all__ = ["EMULATED", "FIELDS", "PALETTE", "figure", "grid_stride", "image", "launch", "lines", "mapping", "warps"]
+__all__ = [
+    "EMULATED",
+    "FIELDS",
+    "PALETTE",
+    "figure",
+    "grid_stride",
+    "image",
+    "launch",
+    "lines",
+    "mapping",
+    "product_tiles",
+    "warps",
+]
 
 #: What a figure says in place of a device's name where kernels ran on the emulator.
 EMULATED = "emulated: counts, no times"
@@ -731,4 +743,60 @@ def grid_stride(n, threads, blocks, *, ax=None):
     walk = f"{steps:,} step{'s' * (steps != 1)} of {stride:,}" if n else "no thread enters the loop"
     title = f"{n:,} elements, {blocks:,} block{'s' * (blocks > 1)} of {threads:,} threads: {walk}"
     ax, _ = cells.draw(ax, title, (2.6, 1.0, 0.1, 0.1))
+    return ax
+
+
+# -- tiles of a matrix product ---------------------------------------------------------------------
+
+
+@_in_style
+def product_tiles(m, n, k, tile, block=(0, 0), step=0, *, ax=None):
+    """Draw how one block of a tiled matrix product works: its tile of out, and the tiles of a and b that it walks over.
+
+    Parameters
+    ----------
+    m, n, k : int
+        a has m rows and k columns, b k rows and n columns.
+    tile : int
+        Rows and columns of a tile.
+    block : tuple of 2 int
+        The block whose tiles are coloured, as (x, y).
+    step : int
+        The pair of tiles that is drawn strongest: those that are in shared memory at that step.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, or there is no such block or step.
+    """
+    m, n, k, tile = whole("m", m, 1), whole("n", n, 1), whole("k", k, 1), whole("tile", tile, 1)
+    steps = ceil(k / tile)
+    step = whole("step", step, 0, steps - 1)
+    x = whole("block[0]", block[0], 0, ceil(n / tile) - 1) * tile
+    y = whole("block[1]", block[1], 0, ceil(m / tile) - 1) * tile
+    gap = 0.12 * (k + max(m, n))
+    left, above = k + gap, k + gap
+    if ax is None:
+        ax = _new_axes(max(5.6, 3.6 * (left + n) / (above + m)), 3.6)  # the title wants its room
+    for name, (across, down), size in (
+        (f"a  {m} x {k}", (0, above), (k, m)),
+        (f"b  {k} x {n}", (left, 0), (n, k)),
+        (f"out  {m} x {n}", (left, above), (n, m)),
+    ):
+        ax.add_patch(Rectangle((across, down), *size, facecolor="white", edgecolor=INK, linewidth=1.1))
+        ax.text(across, down - 0.02 * above, name, ha="left", va="bottom", fontsize=9)
+    for i in range(steps):
+        look = {"alpha": 1.0 if i == step else 0.3, "edgecolor": "white", "linewidth": 0.8}
+        length = min(tile, k - i * tile)
+        ax.add_patch(Rectangle((i * tile, above + y), length, min(tile, m - y), facecolor=PALETTE[0], **look))
+        ax.add_patch(Rectangle((left + x, i * tile), min(tile, n - x), length, facecolor=PALETTE[1], **look))
+    ax.add_patch(Rectangle((left + x, above + y), min(tile, n - x), min(tile, m - y), facecolor=PALETTE[2]))
+    ax.set(xlim=(-0.02 * left, left + n * 1.02), ylim=(above + m * 1.02, -0.1 * above), aspect="equal", anchor="NW")
+    ax.set_axis_off()
+    ax.set_title(f"Block {tuple(block)}, step {step + 1} of {steps}: a tile of a times a tile of b")
     return ax

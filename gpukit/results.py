@@ -12,9 +12,10 @@ from pathlib import Path
 
 from gpukit.show import Table
 
-__all__ = ["RECORDED", "first", "load", "machine", "of_timing", "save", "table"]
+__all__ = ["DOCUMENTS", "RECORDED", "documents", "first", "load", "machine", "of_timing", "save", "table"]
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
+DOCUMENTS = RECORDED.parent / "documents.json"
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x")
 
 
@@ -97,6 +98,27 @@ def _fits(value, wanted):
     if isinstance(wanted, list) or (isinstance(wanted, tuple) and not isinstance(value, tuple)):
         return value in wanted
     return value == wanted
+
+
+def documents(row):
+    """What the documents measured for one of their rows.
+
+    Parameters
+    ----------
+    row : str
+        "A12" for example.
+
+    Returns
+    -------
+    dict
+        "what" was measured, on which "gpu", and "tables", each with its "rows": dicts with a "case" and "milliseconds".
+
+    Raises
+    ------
+    KeyError
+        If they measured nothing there.
+    """
+    return json.loads(DOCUMENTS.read_text(encoding="utf-8"))[row]
 
 
 def first(records, **wanted):

@@ -6,7 +6,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 
 from gpukit import indexing, plot, show
 from gpukit.timing import Timing
@@ -235,3 +235,32 @@ def test_table_keeps_the_order_of_columns_and_the_ends_of_long_ones():
     ]
     cell_count = show.table(table[:3], ["x", "y"])._repr_html_().count("<td>")
     assert cell_count == len(list(product(range(3), range(2))))
+
+
+# -- tiles of a matrix product ---------------------------------------------------------------------
+
+
+def test_product_tiles_are_those_of_one_block():
+    ax = plot.product_tiles(40, 56, 37, 16, block=(3, 2), step=2)
+    boxes = {}
+    for patch in ax.patches:
+        name = dict(zip(plot.PALETTE, ("a", "b", "out"), strict=False)).get(to_hex(patch.get_facecolor()).upper())
+        boxes.setdefault(name, []).append((round(patch.get_width(), 6), round(patch.get_height(), 6)))
+    assert boxes["a"] == [(16, 8), (16, 8), (5, 8)], "the last block of rows has 8, the last step 5 columns"
+    assert boxes["b"] == [(8, 16), (8, 16), (8, 5)]
+    assert boxes["out"] == [(8, 8)]
+    assert [p.get_alpha() for p in ax.patches if p.get_alpha()] == [0.3, 0.3, 0.3, 0.3, 1, 1]
+    assert "step 3 of 3" in ax.get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((4, 4, 0, 2), "k is 0"),
+        ((4, 4, 4, 2, (2, 0)), r"block\[0\] is 2; it must be from 0 to 1"),
+        ((4, 4, 4, 2, (0, 0), 2), "step is 2"),
+    ],
+)
+def test_product_tiles_refuse_what_is_not_there(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot.product_tiles(*arguments)

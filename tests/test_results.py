@@ -39,6 +39,14 @@ def test_a_missing_file_is_named():
         results.load("nothing")
 
 
+def test_documents_figures_are_those_of_their_tables():
+    first, second = results.documents("A12")["tables"]
+    times = [row["milliseconds"] for row in first["rows"]]
+    assert times == [113.36, 114.30, 73.32, 141.76, 107.33, 90.05, 191.80, 108.73]
+    assert {row["variant"]: row["milliseconds"] for row in second["rows"]}["tiled"] == 72.75
+    assert [row["milliseconds"] for row in results.documents("A10")["tables"][0]["rows"]] == [101.8, 63.5]
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Both benchmarks at small sizes, with made-up times."""
