@@ -17,6 +17,7 @@ from .memory import POISON, Memory, View, contiguous
 from .schedule import Scheduler
 
 WARP = 32
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Batch:
@@ -374,9 +375,11 @@ class Batch:
 
 
 def shown(filename):
-    """How a message names a source file: a notebook cell as such, a file by its shortest path."""
+    """How a message names a source file: a notebook cell as such, gpukit's own as gpukit/..., others shortest."""
     if "ipykernel_" in filename:
         return "<cell>"
+    if filename.startswith(PACKAGE):
+        return os.path.join(os.path.basename(PACKAGE[:-1]), filename[len(PACKAGE) :])
     shorter = os.path.relpath(filename) if os.path.isabs(filename) else filename
     return filename if shorter.startswith("..") else shorter
 
