@@ -134,7 +134,9 @@ def _look_on_gpu(overload, block, shared_bytes, allowed):
 
     function = overload._codelibrary.get_cufunc()
     attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    allowed = max(allowed, driver.cuKernelGetAttribute(attribute, function.handle, function.device.id))
+    most = driver.cuKernelGetAttribute(attribute, function.handle, function.device.id)
+    if most > function.device.MAX_SHARED_MEMORY_PER_BLOCK:  # somebody has asked for more than any kernel may have
+        allowed = most
     blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if overload.cooperative else None
     attributes = function.attrs
     return _Compiled(attributes.shared, allowed, attributes.regs, attributes.maxthreads, blocks)

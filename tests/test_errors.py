@@ -119,9 +119,9 @@ def test_check_launch_knows_what_is_compiled():
 
 @pytest.mark.gpu
 def test_check_launch_knows_registers():
-    kernel = mistakes.reverse_in_registers
+    kernel = mistakes.sum_in_registers
     check_launch(kernel, 1, 1024)
-    kernel[1, 32](cuda.to_device(np.zeros(4096, np.float32)))
+    kernel[1, 32](cuda.to_device(np.ones(1100, np.float32)), cuda.to_device(np.zeros(32, np.float32)))
     with pytest.raises(LaunchError, match=r"1024 threads.*registers each.*65,536.*max_registers=64"):
         check_launch(kernel, 1, 1024)
 

@@ -89,24 +89,27 @@ def beyond_launch_bounds():
 
 
 @cuda.jit
-def reverse_in_registers(array):
-    """Holds 96 values at once: one register each."""
-    values = cuda.local.array(96, np.float32)
+def sum_in_registers(x, out):
+    """Holds 8 x 10 sums in each thread: one register for each, and some more."""
+    sums = cuda.local.array((8, 10), np.float32)
     i = cuda.grid(1)
-    for outer in range(3):
-        for inner in range(32):
-            values[outer * 32 + inner] = array[(i + outer * 32 + inner) % array.size]
-    cuda.syncthreads()
-    for outer in range(3):
-        for inner in range(32):
-            array[(i + 95 - outer * 32 - inner) % array.size] = values[outer * 32 + inner]
+    for row in range(8):
+        for col in range(10):
+            sums[row, col] = 0
+    for step in range(64):
+        for row in range(8):
+            for col in range(10):
+                sums[row, col] += x[i + row] * x[i + step + col]
+    for row in range(8):
+        for col in range(10):
+            out[i] += sums[row, col]
 
 
 @mistake
 def too_many_registers():
     """1024 threads of a kernel that needs more than 64 registers for each."""
-    array = cuda.to_device(np.zeros(4096, np.float32))
-    reverse_in_registers[1, 1024](array)
+    x, out = cuda.to_device(np.ones(1100, np.float32)), cuda.to_device(np.zeros(1024, np.float32))
+    sum_in_registers[1, 1024](x, out)
 
 
 # -- nobody notices, on a GPU ----------------------------------------------------------------------
