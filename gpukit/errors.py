@@ -92,8 +92,12 @@ def _check(kernel, grid, block, shared_bytes, overloads):
     _check_one(kernel, grid, block, shared_bytes, _Compiled(allowed_shared=allowed), limits)
     refused = []
     for overload in overloads:
+        compiled = look(overload, block, shared_bytes, allowed)
+        if limits is not None and compiled.static_shared > limits.max_shared_memory_per_block:
+            # Some versions of the compiler allow more static shared memory than the device says; it is loaded already.
+            limits = SimpleNamespace(**vars(limits) | {"max_shared_memory_per_block": compiled.static_shared})
         try:
-            _check_one(kernel, grid, block, shared_bytes, look(overload, block, shared_bytes, allowed), limits)
+            _check_one(kernel, grid, block, shared_bytes, compiled, limits)
         except LaunchError as error:
             refused.append(error)
     if refused and len(refused) == len(overloads):
@@ -103,9 +107,6 @@ def _check(kernel, grid, block, shared_bytes, overloads):
 def _check_one(kernel, grid, block, shared_bytes, compiled, limits):
     name = kernel.py_func.__name__
     bounds = kernel.targetoptions.get("launch_bounds")
-    if limits is not None and compiled.static_shared > limits.max_shared_memory_per_block:
-        # Some versions of the compiler allow more static shared memory than the driver's figure; it is loaded already.
-        limits = SimpleNamespace(**vars(limits) | {"max_shared_memory_per_block": compiled.static_shared})
     shared = {"static_shared": compiled.static_shared, "allowed_shared": compiled.allowed_shared}
     check_limits(name, grid, block, shared_bytes, launch_bounds=bounds, limits=limits, **shared)
     threads = prod(block)
@@ -250,6 +251,9 @@ LAUNCH_ERRORS = (
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
 )
 
+#: What the linker says of a kernel whose arrays in shared memory do not fit.
+STATIC_SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+|\d+) bytes")
+
 STICKY = (
     "The error is sticky: the CUDA context is lost, every further call fails, and this process must end (in a "
     "notebook: restart the kernel)."
@@ -295,12 +299,18 @@ def _candidates(launches):
 def _launch_error(error, configuration, args, launch):
     """LaunchError for a launch on a GPU that was refused; None if ``error`` says something else."""
     kernel = configuration.dispatcher
-    compiled = kernel.overloads.get(tuple(kernel.typeof_pyval(a) for a in args))
-    overloads = list(kernel.overloads.values()) if compiled is None else [compiled]
+    shape = configuration.griddim, configuration.blockdim, configuration.sharedmem
+    too_large = STATIC_SHARED.search(str(error))
     try:
-        _check(kernel, configuration.griddim, configuration.blockdim, configuration.sharedmem, overloads)
+        if too_large:
+            _check_one(kernel, *shape, _Compiled(static_shared=int(too_large[1], 0)), _gpu_limits())
+        else:
+            compiled = kernel.overloads.get(tuple(kernel.typeof_pyval(a) for a in args))
+            _check(kernel, *shape, list(kernel.overloads.values()) if compiled is None else [compiled])
     except LaunchError as refused:
         return _with_launch(refused, launch)
+    except Exception:
+        return None  # a kernel that cannot be loaded says so again; ``error`` says it already
     code = _code(error)
     if code not in LAUNCH_ERRORS or type(error).__module__.startswith("numba.cuda"):
         return None

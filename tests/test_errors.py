@@ -299,6 +299,9 @@ def test_a_launch_that_the_driver_refuses(driver):
     with pytest.raises(LaunchError, match="4096 threads per block") as raised, checked():
         bad(1)
     assert raised.value.__cause__ is refusal
+    linker = RuntimeError("error: Entry function 'fill' uses too much shared data (0x10000 bytes, 0xc000 max)")
+    with pytest.raises(LaunchError, match="65,536 bytes of shared memory.*this device allows 49,152"), checked():
+        Refused(linker)(1)
     memory = api_error("CUDA_ERROR_OUT_OF_MEMORY")
     with pytest.raises(CudaAPIError, match="OUT_OF_MEMORY"), checked():
         raise memory
