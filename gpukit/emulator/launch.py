@@ -107,6 +107,11 @@ class Kernel:
     # -- compiling -----------------------------------------------------------------------------------------------------
 
     @property
+    def extensions(self):
+        """list : what prepares the arguments of a launch."""
+        return self.targetoptions["extensions"]
+
+    @property
     def signatures(self):
         return tuple(self.overloads)
 

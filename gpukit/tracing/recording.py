@@ -35,7 +35,7 @@ def record(prepared, recorder, blocks, registers):
     Parameters
     ----------
     prepared : emulator.launch.Prepared
-    recorder : emulator.traced.Recorder
+    recorder : emulator.recorder.Recorder
     blocks : int
         Blocks that were traced; counts are scaled to the whole grid.
     registers : int or None
