@@ -41,7 +41,7 @@ def grid_for(shape, block, rows_along_x=False):
 class Recorder:
     """Square matrices of one size, on both sides, and the records made with them."""
 
-    def __init__(self, n, dtype=np.float32, report=print):
+    def __init__(self, n, dtype=np.float32, report=partial(print, flush=True)):
         self.n, self.dtype, self.report = n, np.dtype(dtype), report
         self.records = []
         random = np.random.default_rng(n)
@@ -91,6 +91,12 @@ def sweep(recorder):
     """The documents' question: which block?"""
     for block in BLOCKS:
         recorder.kernel("block", "{} x {}".format(*block), matmul.naive, block)
+
+
+def sweep_uint32(recorder):
+    """The same for the kernel that computes its indices in 32 bits, and so leaves the machine waiting for memory."""
+    for block in BLOCKS:
+        recorder.kernel("block, uint32", "{} x {}".format(*block), matmul.naive_uint32, block)
 
 
 def axes(recorder):
@@ -220,6 +226,7 @@ def _torch_stream(torch):
 MEASURES = {
     "first launches": first_launches,
     "block": sweep,
+    "block, uint32": sweep_uint32,
     "axis": axes,
     "types": types,
     "incomplete": incomplete,
@@ -275,15 +282,14 @@ def main(argv=None):
         print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    records = []
+    head, records = _head(), []
     for n in options.sizes:
-        recorder = Recorder(n)
-        for measure in MEASURES.values():
-            measure(recorder)
-        records += recorder.records
-        double = Recorder(n, np.float64)
-        types(double)
-        records += double.records
-    if options.save is not None:
-        results.save(options.save, records, _head())
+        for dtype, measures in ((np.float32, MEASURES.values()), (np.float64, (types,))):
+            recorder = Recorder(n, dtype)
+            for measure in measures:
+                done = len(recorder.records)
+                measure(recorder)
+                records += recorder.records[done:]
+                if options.save is not None:  # each time, so that a run that is cut short leaves what it has
+                    results.save(options.save, records, head)
     return 0
