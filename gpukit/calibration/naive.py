@@ -41,7 +41,7 @@ def grid_for(shape, block, rows_along_x=False):
 class Recorder:
     """Square matrices of one size, on both sides, and the records made with them."""
 
-    def __init__(self, n, dtype=np.float32, report=partial(print, flush=True)):
+    def __init__(self, n, dtype=np.float32, report=print):
         self.n, self.dtype, self.report = n, np.dtype(dtype), report
         self.records = []
         random = np.random.default_rng(n)
@@ -285,7 +285,7 @@ def main(argv=None):
     head, records = _head(), []
     for n in options.sizes:
         for dtype, measures in ((np.float32, MEASURES.values()), (np.float64, (types,))):
-            recorder = Recorder(n, dtype)
+            recorder = Recorder(n, dtype, partial(print, flush=True))
             for measure in measures:
                 done = len(recorder.records)
                 measure(recorder)
