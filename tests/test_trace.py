@@ -9,8 +9,9 @@ from numba import cuda as numba_cuda
 from numba import float32, float64, int32, uint32
 
 import gpukit
-from gpukit import emulator
+from gpukit import emulator, indexing, matmul, transpose
 from gpukit.emulator import cuda as emulated
+from gpukit.emulator import launch
 
 FULL = 0xFFFFFFFF
 
@@ -407,3 +408,30 @@ def test_arrays_of_other_libraries(library):
     trace = gpukit.trace(scale[(1, 1), (8, 8)], view, np.float32(3))
     back = module.asnumpy(array) if library == "cupy" else array.cpu().numpy()
     assert (back == host * 3).all() and not trace.findings
+
+
+# -- the kernels of the course ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def every_launch_is_traced(monkeypatch):
+    """The traces of all launches of a test."""
+    traces = []
+    monkeypatch.setattr(launch.Configured, "__call__", lambda self, *args: traces.append(gpukit.trace(self, *args)))
+    return traces
+
+
+@pytest.mark.skipif(gpukit.on_gpu(), reason="the launches of gpukit's own functions go to the GPU")
+def test_the_kernels_of_the_course_are_correct(every_launch_is_traced):
+    rng = np.random.default_rng(7)
+    x = rng.random(1000, np.float32)
+    indexing.axpy(2, x, x)
+    indexing.thread_table((2, 1, 2), (3, 4, 2))
+    for dtype in (np.float32, np.float64):
+        a, b = rng.random((37, 45)).astype(dtype), rng.random((45, 50)).astype(dtype)
+        for variant in matmul.VARIANTS:
+            matmul.matmul(a, b, variant=variant)
+        for variant in transpose.VARIANTS:
+            transpose.transpose(a[:36, :44].copy() if variant == "wide" else a, variant=variant)
+    assert len(every_launch_is_traced) >= 2 + 2 * (len(matmul.VARIANTS) + len(transpose.VARIANTS))
+    assert [finding for trace in every_launch_is_traced for finding in trace.findings] == []
