@@ -79,6 +79,18 @@ def test_a_wrong_access_is_left_out_and_the_kernel_goes_on():
     assert store.op == "store" and store.requests == 2 and store.active_lanes == 31.5
 
 
+def test_a_row_that_is_not_there_is_not_written():
+    @emulated.jit
+    def rows(a):
+        row = a[emulated.threadIdx.x]
+        for j in range(row.size):
+            row[j] += float32(1)
+
+    a = np.zeros((20, 3), np.float32)
+    (finding,) = gpukit.trace(rows[1, 32], a).findings
+    assert finding.kind == "out-of-bounds" and finding.count == 12 and (a == 1).all()
+
+
 def test_accesses_by_line_array_and_operation(data):
     trace = gpukit.trace(classes[2, 64], *data)
     (load,) = by_line(trace.accesses, sort_into_classes, "float32(2)")

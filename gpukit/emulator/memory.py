@@ -49,6 +49,8 @@ class View:
         False for an array in global memory whose elements do not start at multiples of their size.
     known : ndarray of bool, or None
         Which of ``items`` the launch has written, where that is asked for.
+    lost : mask or None
+        In a trace, the lanes for which there is no such array: the slice that made it was out of bounds.
     address : int
         Byte address of ``items[0]`` on the emulated device.
     """
@@ -60,6 +62,7 @@ class View:
         "dtype",
         "items",
         "known",
+        "lost",
         "name",
         "row",
         "shape",
@@ -80,6 +83,7 @@ class View:
         self.row = row
         self.aligned = True
         self.known = None
+        self.lost = None
         size = row if space == "shared" else items.shape[0]
         self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
 
@@ -97,6 +101,7 @@ class View:
         view = View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
         view.dtype, view.aligned, view.known = self.dtype, self.aligned, self.known
         view.whole = view.whole and self.dtype == self.items.dtype
+        view.lost = self.lost
         return view
 
 

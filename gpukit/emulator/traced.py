@@ -65,6 +65,8 @@ class TracedMemory(Memory):
         position = position_of(view, index, mask, site)
         if not view.aligned:
             self.batch.misaligned(site, view, 1, mask)
+        if view.lost is not None:
+            self.leave_out(view.lost)
         if self._bad is not None:
             good = ~np.broadcast_to(self._bad, self.batch.shape)
             position = np.where(good, position, np.int64(0))
@@ -93,7 +95,10 @@ class TracedMemory(Memory):
 
     def window(self, view, index, mask, site):
         self._bad = self._negative = None
-        return super().window(view, index, mask, site)
+        found = super().window(view, index, mask, site)
+        if self._bad is not None and view.__class__ is not Either:
+            found.lost = _with(view.lost, self._bad)
+        return found
 
     # -- loads and stores ----------------------------------------------------------------------------------------------
 
