@@ -8,7 +8,7 @@ import functools
 
 import numba
 import numpy as np
-from numba.cuda import types
+from numba.cuda import types, uint32
 
 from gpukit import intrinsics
 from gpukit.backend import cuda
@@ -231,27 +231,33 @@ def right_pad(dtype, tile):
 def dynamic(dtype):
     """Kernel for any tile: its size comes with the launch, and so do ``depth``, the columns of a that are loaded at a
     time (a multiple of the tile), and the shared memory for both. The compiler knows none of them.
+
+    What it does not know it cannot fold into addresses, so the indices are made cheap by hand: they step through the
+    buffer in place of multiplications, and they are unsigned, for Numba asks of a signed index whether it is negative.
     """
 
     @cuda.jit
     def dynamic(a, b, out, depth):
         buffer = cuda.shared.array(0, dtype)  # one buffer of the size that the launch gives
-        tile = cuda.blockDim.x
-        tile_a = buffer[: tile * depth]  # tile rows of depth elements
-        tile_b = buffer[tile * depth :]  # depth rows of tile elements
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile, depth, one = uint32(cuda.blockDim.x), uint32(depth), uint32(1)
+        second = uint32(tile * depth)  # tile rows of depth elements of a, then depth rows of tile elements of b
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         col, row = cuda.grid(2)
         total = dtype(0)
         first = 0
         while first < a.shape[1]:
-            for step in range(depth // tile):
-                k = step * tile + tx
-                tile_a[ty * depth + k] = a[row, first + k] if row < a.shape[0] and first + k < a.shape[1] else dtype(0)
-                k = step * tile + ty
-                tile_b[k * tile + tx] = b[first + k, col] if first + k < b.shape[0] and col < b.shape[1] else dtype(0)
+            k = uint32(0)
+            while k < depth:
+                ka, kb = first + k + tx, first + k + ty
+                buffer[uint32(ty * depth + k + tx)] = a[row, ka] if row < a.shape[0] and ka < a.shape[1] else dtype(0)
+                at_b = uint32(second + (k + ty) * tile + tx)
+                buffer[at_b] = b[kb, col] if kb < b.shape[0] and col < b.shape[1] else dtype(0)
+                k = uint32(k + tile)
             cuda.syncthreads()
-            for k in range(depth):
-                total += tile_a[ty * depth + k] * tile_b[k * tile + tx]
+            at_a, at_b = uint32(ty * depth), uint32(second + tx)
+            for _ in range(depth):
+                total += buffer[at_a] * buffer[at_b]
+                at_a, at_b = uint32(at_a + one), uint32(at_b + tile)
             cuda.syncthreads()
             first += depth
         if row < out.shape[0] and col < out.shape[1]:
@@ -267,27 +273,26 @@ def dynamic_swapped(dtype):
     @cuda.jit
     def dynamic_swapped(a, b, out, depth, pad):
         buffer = cuda.shared.array(0, dtype)
-        tile = cuda.blockDim.x
-        pitch_a, pitch_b = depth + pad, tile + pad
-        tile_a = buffer[: tile * pitch_a]
-        tile_b = buffer[tile * pitch_a :]
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        tile, depth, one = uint32(cuda.blockDim.x), uint32(depth), uint32(1)
+        pitch_a, pitch_b = uint32(depth + uint32(pad)), uint32(tile + uint32(pad))
+        second = uint32(tile * pitch_a)
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         row, col = cuda.grid(2)
         total = dtype(0)
         first = 0
         while first < a.shape[1]:
-            for step in range(depth // tile):
-                k = step * tile + ty
-                tile_a[tx * pitch_a + k] = (
-                    a[row, first + k] if row < a.shape[0] and first + k < a.shape[1] else dtype(0)
-                )
-                k = step * tile + tx
-                tile_b[k * pitch_b + ty] = (
-                    b[first + k, col] if first + k < b.shape[0] and col < b.shape[1] else dtype(0)
-                )
+            k = uint32(0)
+            while k < depth:
+                ka, kb = first + k + ty, first + k + tx
+                buffer[uint32(tx * pitch_a + k + ty)] = a[row, ka] if row < a.shape[0] and ka < a.shape[1] else dtype(0)
+                at_b = uint32(second + (k + tx) * pitch_b + ty)
+                buffer[at_b] = b[kb, col] if kb < b.shape[0] and col < b.shape[1] else dtype(0)
+                k = uint32(k + tile)
             cuda.syncthreads()
-            for k in range(depth):
-                total += tile_a[tx * pitch_a + k] * tile_b[k * pitch_b + ty]
+            at_a, at_b = uint32(tx * pitch_a), uint32(second + ty)
+            for _ in range(depth):
+                total += buffer[at_a] * buffer[at_b]
+                at_a, at_b = uint32(at_a + one), uint32(at_b + pitch_b)
             cuda.syncthreads()
             first += depth
         if row < out.shape[0] and col < out.shape[1]:

@@ -7,7 +7,7 @@ do not look at them: ``transpose`` gives them elements of any type as unsigned i
 import functools
 
 import numpy as np
-from numba.cuda import types
+from numba.cuda import types, uint32
 
 from gpukit.backend import cuda
 from gpukit.checks import whole
@@ -35,7 +35,12 @@ __all__ = [
 
 TILE = 32
 ROWS = 8  # of threads in a block; each thread takes every eighth row of its tile
+STEPS = TILE // ROWS
 ITEMSIZES = (1, 2, 4, 8)
+
+# Indices are unsigned in what follows: Numba asks of a signed one, at every access, whether it is negative, and kernels
+# that do nothing but move data would spend their time on that. What they are compared with must be unsigned too: for
+# one of each kind, Numba compares both as float64.
 
 
 # -- controls: how fast would it be if nothing had to turn? ----------------------------------------
@@ -43,13 +48,22 @@ ITEMSIZES = (1, 2, 4, 8)
 
 @cuda.jit
 def copy(a, out):
-    """out = a, with the threads and tiles of the transposes."""
-    col = cuda.blockIdx.x * TILE + cuda.threadIdx.x
-    first = cuda.blockIdx.y * TILE + cuda.threadIdx.y
-    for step in range(0, TILE, ROWS):
-        row = first + step
-        if row < a.shape[0] and col < a.shape[1]:
-            out[row, col] = a[row, col]
+    """out = a, with the threads and tiles of the transposes.
+
+    Each thread loads all of its values before it stores the first: the compiler does not know that a and out are apart,
+    and would let every load wait for the store before it.
+    """
+    rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+    held = cuda.local.array(STEPS, a.dtype)
+    col = uint32(cuda.blockIdx.x * TILE + cuda.threadIdx.x)
+    first = uint32(cuda.blockIdx.y * TILE + cuda.threadIdx.y)
+    for step in range(STEPS):
+        row = first + uint32(step * ROWS)
+        held[step] = a[row, col] if row < rows and col < columns else a.dtype.type(0)
+    for step in range(STEPS):
+        row = first + uint32(step * ROWS)
+        if row < rows and col < columns:
+            out[row, col] = held[step]
 
 
 @functools.cache
@@ -59,18 +73,19 @@ def copy_shared(dtype):
     @cuda.jit
     def copy_shared(a, out):
         tile = cuda.shared.array((TILE, TILE), dtype)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        col = cuda.blockIdx.x * TILE + tx
-        first = cuda.blockIdx.y * TILE + ty
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        col = uint32(cuda.blockIdx.x * TILE) + tx
+        first = uint32(cuda.blockIdx.y * TILE) + ty
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < a.shape[0] and col < a.shape[1]:
-                tile[ty + step, tx] = a[row, col]
+            row = first + uint32(step)
+            if row < rows and col < columns:
+                tile[ty + uint32(step), tx] = a[row, col]
         cuda.syncthreads()
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < a.shape[0] and col < a.shape[1]:
-                out[row, col] = tile[ty + step, tx]
+            row = first + uint32(step)
+            if row < rows and col < columns:
+                out[row, col] = tile[ty + uint32(step), tx]
 
     return copy_shared
 
@@ -81,23 +96,33 @@ def copy_shared(dtype):
 @cuda.jit
 def naive(a, out):
     """A warp reads along a row of a and writes down a column of out: 32 sectors for 32 values."""
-    col = cuda.blockIdx.x * TILE + cuda.threadIdx.x
-    first = cuda.blockIdx.y * TILE + cuda.threadIdx.y
-    for step in range(0, TILE, ROWS):
-        row = first + step
-        if row < a.shape[0] and col < a.shape[1]:
-            out[col, row] = a[row, col]
+    rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+    held = cuda.local.array(STEPS, a.dtype)
+    col = uint32(cuda.blockIdx.x * TILE + cuda.threadIdx.x)
+    first = uint32(cuda.blockIdx.y * TILE + cuda.threadIdx.y)
+    for step in range(STEPS):
+        row = first + uint32(step * ROWS)
+        held[step] = a[row, col] if row < rows and col < columns else a.dtype.type(0)
+    for step in range(STEPS):
+        row = first + uint32(step * ROWS)
+        if row < rows and col < columns:
+            out[col, row] = held[step]
 
 
 @cuda.jit
 def naive_gather(a, out):
     """The other way round: a warp reads down a column of a and writes along a row of out."""
-    row = cuda.blockIdx.y * TILE + cuda.threadIdx.x
-    first = cuda.blockIdx.x * TILE + cuda.threadIdx.y
-    for step in range(0, TILE, ROWS):
-        col = first + step
-        if row < a.shape[0] and col < a.shape[1]:
-            out[col, row] = a[row, col]
+    rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+    held = cuda.local.array(STEPS, a.dtype)
+    row = uint32(cuda.blockIdx.y * TILE + cuda.threadIdx.x)
+    first = uint32(cuda.blockIdx.x * TILE + cuda.threadIdx.y)
+    for step in range(STEPS):
+        col = first + uint32(step * ROWS)
+        held[step] = a[row, col] if row < rows and col < columns else a.dtype.type(0)
+    for step in range(STEPS):
+        col = first + uint32(step * ROWS)
+        if row < rows and col < columns:
+            out[col, row] = held[step]
 
 
 # -- through shared memory -------------------------------------------------------------------------
@@ -115,20 +140,21 @@ def tiled(dtype, pad=0):
     @cuda.jit
     def tiled(a, out):
         tile = cuda.shared.array((TILE, pitch), dtype)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        col = cuda.blockIdx.x * TILE + tx
-        first = cuda.blockIdx.y * TILE + ty
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        col = uint32(cuda.blockIdx.x * TILE) + tx
+        first = uint32(cuda.blockIdx.y * TILE) + ty
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < a.shape[0] and col < a.shape[1]:
-                tile[ty + step, tx] = a[row, col]
+            row = first + uint32(step)
+            if row < rows and col < columns:
+                tile[ty + uint32(step), tx] = a[row, col]
         cuda.syncthreads()
-        col = cuda.blockIdx.y * TILE + tx  # in out, whose blocks are those of a with x and y exchanged
-        first = cuda.blockIdx.x * TILE + ty
+        col = uint32(cuda.blockIdx.y * TILE) + tx  # in out, whose blocks are those of a with x and y exchanged
+        first = uint32(cuda.blockIdx.x * TILE) + ty
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < out.shape[0] and col < out.shape[1]:
-                out[row, col] = tile[tx, ty + step]
+            row = first + uint32(step)
+            if row < columns and col < rows:
+                out[row, col] = tile[tx, ty + uint32(step)]
 
     return tiled
 
@@ -140,52 +166,54 @@ def tiled_swizzled(dtype):
     @cuda.jit
     def tiled_swizzled(a, out):
         tile = cuda.shared.array((TILE, TILE), dtype)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        col = cuda.blockIdx.x * TILE + tx
-        first = cuda.blockIdx.y * TILE + ty
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        col = uint32(cuda.blockIdx.x * TILE) + tx
+        first = uint32(cuda.blockIdx.y * TILE) + ty
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < a.shape[0] and col < a.shape[1]:
-                tile[ty + step, tx ^ (ty + step)] = a[row, col]
+            row = first + uint32(step)
+            if row < rows and col < columns:
+                tile[ty + uint32(step), tx ^ (ty + uint32(step))] = a[row, col]
         cuda.syncthreads()
-        col = cuda.blockIdx.y * TILE + tx
-        first = cuda.blockIdx.x * TILE + ty
+        col = uint32(cuda.blockIdx.y * TILE) + tx
+        first = uint32(cuda.blockIdx.x * TILE) + ty
         for step in range(0, TILE, ROWS):
-            row = first + step
-            if row < out.shape[0] and col < out.shape[1]:
-                out[row, col] = tile[tx, (ty + step) ^ tx]
+            row = first + uint32(step)
+            if row < columns and col < rows:
+                out[row, col] = tile[tx, (ty + uint32(step)) ^ tx]
 
     return tiled_swizzled
 
 
 @functools.cache
-def tall(dtype, size, rows):
-    """Kernel like tiled with a pad of 1, for tiles of ``size`` x ``size`` and blocks of 32 x ``rows`` threads.
+def tall(dtype, size, height):
+    """Kernel like tiled with a pad of 1, for tiles of ``size`` x ``size`` and blocks of 32 x ``height`` threads.
 
     Every thread loads all of its values before it stores the first one, so that many loads are under way at a time.
     """
     pitch = size + 1
-    across, down = size // 32, size // rows
+    across, down = size // 32, size // height
 
     @cuda.jit
     def tall(a, out):
         tile = cuda.shared.array((size, pitch), dtype)
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
         held = cuda.local.array((down, across), dtype)
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        row0, col0 = cuda.blockIdx.y * size, cuda.blockIdx.x * size
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        row0, col0 = uint32(cuda.blockIdx.y * size), uint32(cuda.blockIdx.x * size)
         for i in range(down):
             for j in range(across):
-                row, col = row0 + ty + i * rows, col0 + tx + j * 32
-                held[i, j] = a[row, col] if row < a.shape[0] and col < a.shape[1] else dtype(0)
+                row, col = row0 + ty + uint32(i * height), col0 + tx + uint32(j * 32)
+                held[i, j] = a[row, col] if row < rows and col < columns else dtype(0)
         for i in range(down):
             for j in range(across):
-                tile[ty + i * rows, tx + j * 32] = held[i, j]
+                tile[ty + uint32(i * height), tx + uint32(j * 32)] = held[i, j]
         cuda.syncthreads()
         for i in range(down):
             for j in range(across):
-                row, col = col0 + ty + i * rows, row0 + tx + j * 32
-                if row < out.shape[0] and col < out.shape[1]:
-                    out[row, col] = tile[tx + j * 32, ty + i * rows]
+                row, col = col0 + ty + uint32(i * height), row0 + tx + uint32(j * 32)
+                if row < columns and col < rows:
+                    out[row, col] = tile[tx + uint32(j * 32), ty + uint32(i * height)]
 
     return tall
 
@@ -194,7 +222,7 @@ def tall(dtype, size, rows):
 
 
 @functools.cache
-def wide(dtype, size, group=1):
+def wide(dtype, size):
     """Kernel in which a thread turns 4 x 4 elements in its registers, and moves four neighbours in every access.
 
     For elements of up to 4 bytes, M and N multiples of 4, and 16-byte aligned matrices; blocks of size/4 x size/4
@@ -205,77 +233,67 @@ def wide(dtype, size, group=1):
     @cuda.jit
     def wide(a, out):
         tile = cuda.shared.array((size, size), dtype, alignment=16)
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        block_x, block_y = block_in_order(group)
-        row, col = block_y * size + 4 * y, block_x * size + 4 * x
-        if row < a.shape[0] and col < a.shape[1]:
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+        x, y = uint32(4 * cuda.threadIdx.x), uint32(4 * cuda.threadIdx.y)
+        row, col = uint32(cuda.blockIdx.y * size) + y, uint32(cuda.blockIdx.x * size) + x
+        if row < rows and col < columns:
             p = load4(a, (row, col))
-            q = load4(a, (row + 1, col))
-            r = load4(a, (row + 2, col))
-            s = load4(a, (row + 3, col))
-            chunk = 4 * (x ^ y)
-            store4(tile, (4 * x, chunk), p[0], q[0], r[0], s[0])
-            store4(tile, (4 * x + 1, chunk), p[1], q[1], r[1], s[1])
-            store4(tile, (4 * x + 2, chunk), p[2], q[2], r[2], s[2])
-            store4(tile, (4 * x + 3, chunk), p[3], q[3], r[3], s[3])
+            q = load4(a, (row + uint32(1), col))
+            r = load4(a, (row + uint32(2), col))
+            s = load4(a, (row + uint32(3), col))
+            store4(tile, (x, x ^ y), p[0], q[0], r[0], s[0])
+            store4(tile, (x + uint32(1), x ^ y), p[1], q[1], r[1], s[1])
+            store4(tile, (x + uint32(2), x ^ y), p[2], q[2], r[2], s[2])
+            store4(tile, (x + uint32(3), x ^ y), p[3], q[3], r[3], s[3])
         cuda.syncthreads()
-        row, col = block_x * size + 4 * y, block_y * size + 4 * x
-        if row < out.shape[0] and col < out.shape[1]:
+        row, col = uint32(cuda.blockIdx.x * size) + y, uint32(cuda.blockIdx.y * size) + x
+        if row < columns and col < rows:
             for i in range(4):
-                p = load4(tile, (4 * y + i, 4 * (x ^ y)))
-                store4(out, (row + i, col), p[0], p[1], p[2], p[3])
+                p = load4(tile, (y + uint32(i), x ^ y))
+                store4(out, (row + uint32(i), col), p[0], p[1], p[2], p[3])
 
     return wide
 
 
 @functools.cache
-def wide_pairs(dtype, size, group=1):
+def wide_pairs(dtype, size):
     """Kernel like wide for elements of 8 bytes: 2 x 2 of them, two in every access."""
 
     @cuda.jit
     def wide_pairs(a, out):
         tile = cuda.shared.array((size, size), dtype, alignment=16)
-        x, y = cuda.threadIdx.x, cuda.threadIdx.y
-        block_x, block_y = block_in_order(group)
-        row, col = block_y * size + 2 * y, block_x * size + 2 * x
-        if row < a.shape[0] and col < a.shape[1]:
+        rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
+        x, y = uint32(2 * cuda.threadIdx.x), uint32(2 * cuda.threadIdx.y)
+        row, col = uint32(cuda.blockIdx.y * size) + y, uint32(cuda.blockIdx.x * size) + x
+        if row < rows and col < columns:
             p = load2(a, (row, col))
-            q = load2(a, (row + 1, col))
-            store2(tile, (2 * x, 2 * (x ^ y)), p[0], q[0])
-            store2(tile, (2 * x + 1, 2 * (x ^ y)), p[1], q[1])
+            q = load2(a, (row + uint32(1), col))
+            store2(tile, (x, x ^ y), p[0], q[0])
+            store2(tile, (x + uint32(1), x ^ y), p[1], q[1])
         cuda.syncthreads()
-        row, col = block_x * size + 2 * y, block_y * size + 2 * x
-        if row < out.shape[0] and col < out.shape[1]:
+        row, col = uint32(cuda.blockIdx.x * size) + y, uint32(cuda.blockIdx.y * size) + x
+        if row < columns and col < rows:
             for i in range(2):
-                p = load2(tile, (2 * y + i, 2 * (x ^ y)))
-                store2(out, (row + i, col), p[0], p[1])
+                p = load2(tile, (y + uint32(i), x ^ y))
+                store2(out, (row + uint32(i), col), p[0], p[1])
 
     return wide_pairs
 
 
-@cuda.jit(device=True)
-def block_in_order(group):
-    """Block (x, y) that this block works on: along columns within ``group`` rows of blocks, one such band after the
-    other, so that blocks which run together touch few rows of a and few rows of out.
-    """
-    if group == 1:
-        return cuda.blockIdx.x, cuda.blockIdx.y
-    index = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
-    band = index // (group * cuda.gridDim.x)
-    place = index - band * group * cuda.gridDim.x
-    height = min(group, cuda.gridDim.y - band * group)
-    return place // height, band * group + place % height
-
-
 @cuda.jit
 def wide_copy(a, out):
-    """out = a for elements of up to 4 bytes, four at a time, with the tiles of wide: its ceiling."""
-    row = cuda.blockIdx.y * cuda.blockDim.y * 4 + 4 * cuda.threadIdx.y
-    col = cuda.blockIdx.x * cuda.blockDim.x * 4 + 4 * cuda.threadIdx.x
-    if row < a.shape[0] and col < a.shape[1]:
-        for i in range(4):
-            p = load4(a, (row + i, col))
-            store4(out, (row + i, col), p[0], p[1], p[2], p[3])
+    """out = a for elements of up to 4 bytes, four at a time, with the threads and tiles of wide: its ceiling."""
+    row = uint32(4 * (cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y))
+    col = uint32(4 * (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x))
+    if row < uint32(a.shape[0]) and col < uint32(a.shape[1]):
+        p = load4(a, (row, col))
+        q = load4(a, (row + uint32(1), col))
+        r = load4(a, (row + uint32(2), col))
+        s = load4(a, (row + uint32(3), col))
+        store4(out, (row, col), p[0], p[1], p[2], p[3])
+        store4(out, (row + uint32(1), col), q[0], q[1], q[2], q[3])
+        store4(out, (row + uint32(2), col), r[0], r[1], r[2], r[3])
+        store4(out, (row + uint32(3), col), s[0], s[1], s[2], s[3])
 
 
 # -- host functions --------------------------------------------------------------------------------

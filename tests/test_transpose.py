@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba.cuda import uint32
 
 import gpukit
 from gpukit import transpose
@@ -64,16 +65,17 @@ def test_kernels_of_one_shape_without_error(itemsize, shape):
         trace = gpukit.trace(transpose.configure(variant, shape, dtype), a, out)
         assert same_bits(out, expected), variant
         assert trace.findings == [], variant
+        assert not any(operations.fp64 or operations.fp64_conversions for operations in trace.operations), variant
 
 
-def test_order_of_blocks():
+def test_tiles_of_other_sizes():
     a = matrix(200, 332, np.uint32)
-    for size in (32, 64):
-        for group in (1, 2, 3, 16):
-            kernel = transpose.wide(gpukit.cuda.types.uint32, size, group)
-            out = poisoned((332, 200), np.uint32)
-            kernel[(-(-332 // size), -(-200 // size)), (size // 4, size // 4)](a, out)
-            assert same_bits(out, a.T.copy())
+    kernels = [(transpose.wide(uint32, 32), 32, (8, 8))]
+    kernels += [(transpose.tall(uint32, size, rows), size, (32, rows)) for size in (32, 64) for rows in (4, 16)]
+    for kernel, size, block in kernels:
+        out = poisoned((332, 200), np.uint32)
+        kernel[(-(-332 // size), -(-200 // size)), block](a, out)
+        assert same_bits(out, a.T.copy())
 
 
 def test_inputs_of_any_layout():
