@@ -13,7 +13,7 @@ from numba.cuda import types, uint32
 from gpukit import intrinsics
 from gpukit.backend import cuda
 from gpukit.checks import whole
-from gpukit.operands import Output, check_alike, check_apart, check_array, dtype_of, stream_of, to_device
+from gpukit.operands import Output, check_alike, check_apart, check_array, configured, dtype_of, stream_of, to_device
 
 __all__ = [
     "DTYPES",
@@ -413,7 +413,7 @@ class _Launcher:
     def configure(self, shape, stream):
         rows, columns = (-(-n // self.tile) for n in shape)
         grid = (rows, columns) if self.rows_along_x else (columns, rows)
-        return self.kernel[grid, (self.tile, self.tile), stream, self.shared_bytes]
+        return configured(self.kernel, grid, (self.tile, self.tile), stream, self.shared_bytes)
 
 
 def _launcher(variant, dtype, tile, pad, depth):

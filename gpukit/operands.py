@@ -2,11 +2,14 @@
 kind of array.
 """
 
+import warnings
+
 import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda
 
-__all__ = ["Output", "check_alike", "check_apart", "check_array", "dtype_of", "stream_of", "to_device"]
+__all__ = ["Output", "check_alike", "check_apart", "check_array", "configured", "dtype_of", "stream_of", "to_device"]
 
 
 def dtype_of(array):
@@ -18,6 +21,15 @@ def dtype_of(array):
 def stream_of(stream):
     """0, the default stream, for None."""
     return 0 if stream is None else stream
+
+
+def configured(kernel, grid, block, stream=0, shared_bytes=0):
+    """``kernel[grid, block, stream, shared_bytes]`` without Numba's warning that a small grid leaves a GPU idle: who
+    calls a host function does not choose the grid.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        return kernel[grid, block, stream, shared_bytes]
 
 
 def _side(array):
@@ -80,7 +92,7 @@ def _copy(source, target, stream):
     rows, columns = target.shape
     if rows and columns:
         grid = (-(-columns // 32), min(-(-rows // 8), 65535))
-        copy_strided[grid, (32, 8), stream](source, target)
+        configured(copy_strided, grid, (32, 8), stream)(source, target)
 
 
 def to_device(array, stream):

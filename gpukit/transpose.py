@@ -12,7 +12,7 @@ from numba.cuda import types, uint32
 from gpukit.backend import cuda
 from gpukit.checks import whole
 from gpukit.intrinsics import load2, load4, store2, store4
-from gpukit.operands import Output, check_alike, check_apart, check_array, dtype_of, stream_of, to_device
+from gpukit.operands import Output, check_alike, check_apart, check_array, configured, dtype_of, stream_of, to_device
 
 __all__ = [
     "CONTROLS",
@@ -379,7 +379,7 @@ def configure(variant, shape, dtype=np.uint32, *, stream=None):
     _check_configuration(variant, shape, dtype)
     make, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
-    return make()[(-(-columns // size), -(-rows // size)), block, stream_of(stream)]
+    return configured(make(), (-(-columns // size), -(-rows // size)), block, stream_of(stream))
 
 
 def _kernel(variant, number, itemsize):
