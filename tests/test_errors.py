@@ -314,16 +314,22 @@ REFUSED = "block_too_large grid_too_large empty_grid too_much_shared_memory beyo
 WRONG = {"far_out_of_bounds": "out-of-bounds", "misaligned_load": "misaligned"}
 
 
+@pytest.fixture(scope="module")
+def outcomes():
+    """{(mistake, checked): Outcome}; on a GPU in many processes at a time."""
+    return {(found.mistake, found.checked): found for found in mistakes.measure(jobs=10)}
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_launches_leave_the_device_as_it_was(name):
-    raw, outcome = mistakes.run(name, checked=False), mistakes.run(name)
+def test_refused_launches_leave_the_device_as_it_was(outcomes, name):
+    raw, outcome = outcomes[name, False], outcomes[name, True]
     assert outcome.error == "LaunchError" and raw.stage == "launch"
     assert outcome.code.startswith("add_one") and outcome.afterwards == raw.afterwards == "works"
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_kernels(name):
-    raw, outcome = mistakes.run(name, checked=False), mistakes.run(name)
+def test_wrong_kernels(outcomes, name):
+    raw, outcome = outcomes[name, False], outcomes[name, True]
     assert (outcome.error, outcome.kind) == ("KernelError", WRONG[name])
     if on_gpu():
         assert raw.stage == "synchronize" and outcome.sticky and "[1, 32](" in outcome.code
@@ -333,20 +339,19 @@ def test_wrong_kernels(name):
         assert raw.afterwards == outcome.afterwards == "works"
 
 
-def test_what_a_gpu_does_not_notice():
-    found = [mistakes.run(name).error for name in ("past_the_end", "too_many_registers")]
+def test_what_one_backend_does_not_notice(outcomes):
+    found = [outcomes[name, True].error for name in ("past_the_end", "too_many_registers")]
     assert found == (["", "LaunchError"] if on_gpu() else ["KernelError", ""])
-    outcomes = mistakes.emulated()
-    assert list(outcomes) == list(mistakes.MISTAKES)
-    assert outcomes["past_the_end"].kind == "out-of-bounds"
+    endless = outcomes["endless_loop", True]
+    assert endless.stage == "no end" if on_gpu() else endless.kind == "no-progress"
+
+
+def test_the_emulator_survives_all_of_them():
+    found = mistakes.emulated()
+    assert list(found) == list(mistakes.MISTAKES)
+    assert found["past_the_end"].kind == "out-of-bounds"
     with pytest.raises(ValueError, match="'nothing'; it must be one of block_too_large"):
         mistakes.run("nothing")
-
-
-def test_an_endless_loop(monkeypatch):
-    monkeypatch.setattr(mistakes, "CHILD_SECONDS", 15)
-    outcome = mistakes.run("endless_loop")
-    assert outcome.stage == "no end" if on_gpu() else outcome.kind == "no-progress"
 
 
 def test_the_bench_prints_and_writes(tmp_path, capsys, monkeypatch):
