@@ -1,0 +1,529 @@
+# %% [markdown]
+# # 02 A matrix product
+#
+# The first kernel that is worth a GPU: every element of a matrix product is a sum of its own, and no two depend on each other. It is also the first one whose speed hangs on things that its results do not show.
+#
+# **After this chapter you will be able to**
+#
+# - write a kernel that computes one element of a matrix product per thread, and launch it over matrices of any shape;
+# - split the time that a caller waits into compiling, copying and computing, and measure each alone;
+# - predict how many memory sectors one instruction of a warp touches, for any block and either assignment of the axes, and check the prediction with a trace;
+# - find arithmetic in float64 and indices of 64 bits that you did not ask for, and get rid of them;
+# - make a failing launch say which limit it broke, and tell an error at the launch from one that comes up later and from one that ends the process;
+# - recognise a launch that raises nothing, is fast, and is wrong.
+#
+# **You need** [01 Threads and blocks](01_threads_and_blocks.ipynb). No GPU: timings are then those that were recorded on one, and say so.
+#
+# **Time:** 60 minutes.
+
+# %%
+import re
+import warnings
+
+import numpy as np
+from matplotlib.patches import Rectangle
+
+import gpukit
+from gpukit import cuda, device, errors, matmul, on_gpu, plot, results, show, timing
+from gpukit.calibration import mistakes, naive
+
+# Numba warns of grids that are too small for a GPU: here they are small on purpose.
+warnings.filterwarnings("ignore", ".*Grid size")
+print("kernels run on:", device.info().name)
+
+# %% [markdown]
+# ## What is to be computed
+#
+# The product of a matrix `a` with M rows and K columns and a matrix `b` with K rows and N columns has M rows and N columns. Each of its elements is the sum of K products: along a row of `a` and down a column of `b`.
+
+# %%
+M, K, N = 5, 8, 7
+row, col = 3, 4
+
+with plot.figure(size=(7.0, 2.6), columns=3, width_ratios=(K, N, N), mark="a drawing") as axes:
+    for ax, name, (height, width) in zip(axes, ("a", "b", "out"), ((M, K), (K, N), (M, N)), strict=True):
+        for r in range(height):
+            for c in range(width):
+                used = {"a": r == row, "b": c == col, "out": (r, c) == (row, col)}[name]
+                face = plot.PALETTE[{"a": 0, "b": 1, "out": 2}[name]] if used else "#EFEFEF"
+                ax.add_patch(Rectangle((c, r), 1, 1, facecolor=face, edgecolor="white"))
+        ax.set(xlim=(0, K), ylim=(K, 0), aspect="equal", title=f"{name}, {height} rows, {width} columns")
+        ax.axis("off")
+
+# %% [markdown]
+# NumPy writes it as `a @ b`, and that is the specification by which everything below is checked. On the host the documents write it as three loops. So does this function; it is compiled for one core of the CPU, or it would take minutes.
+
+# %%
+show.source(matmul.on_cpu)
+
+# %%
+random = np.random.default_rng(2)
+a, b = (random.uniform(-1, 1, (512, 512)).astype(np.float32) for _ in range(2))
+matmul.on_cpu(a, b)  # compiles
+
+for name, product in (("three loops", lambda: matmul.on_cpu(a, b)), ("NumPy", lambda: a @ b)):
+    print(timing.bench(product, name=f"{name}, 512 x 512, on this machine's CPU", device="cpu", repeat=5))
+
+# %% [markdown]
+# ## One thread per element
+#
+# On the GPU the two outer loops disappear: there is one thread for each element of the result, and it runs the inner loop. As in chapter 01, `cuda.grid(2)` gives a thread's column and row, and a guard sends the threads home that lie outside of the matrix.
+
+# %%
+show.source(matmul.naive)
+
+# %% [markdown]
+# The sum starts as `out.dtype.type(0)`, a zero of the type of the result, and not as `0.0`. Why that matters is a section of its own below.
+#
+# ## The launch, with its copies
+#
+# The matrices are in the memory of the host, and the kernel needs them in that of the device. Everything that a caller pays for is one line here:
+
+
+# %%
+def multiply(a, b, block=(16, 16)):
+    a_device = cuda.to_device(a)  # allocate, and copy in
+    b_device = cuda.to_device(b)
+    out_device = cuda.device_array((a.shape[0], b.shape[1]), a.dtype)  # allocate only: nothing has to be copied
+    grid = (-(-b.shape[1] // block[0]), -(-a.shape[0] // block[1]))  # as many columns, as many rows, rounded up
+    matmul.naive[grid, block](a_device, b_device, out_device)
+    return out_device.copy_to_host()  # waits for the kernel, then copies out
+
+
+# %% [markdown]
+# To free device memory there is no line: it goes when the last name for it goes. Now a test, with a shape that is no multiple of the block in any direction. How near must a float32 result be to the exact one? Each of the K additions rounds once; a sum of K terms is off by less than K roundings of what the terms are worth without their signs.
+
+
+# %%
+def check(product, a, b):
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    worth = abs(a).astype(np.float64) @ abs(b).astype(np.float64)
+    wrong = ~(abs(product - exact) <= a.shape[1] * np.finfo(a.dtype).eps * worth)  # ~(<=) is true for NaN, > is not
+    if not wrong.any():
+        return "right in every element"
+    first = np.flatnonzero(wrong)[0]
+    return f"{np.count_nonzero(wrong):,} of {wrong.size:,} elements wrong, the first is number {first:,}"
+
+
+a = random.uniform(-1, 1, (53, 29)).astype(np.float32)
+b = random.uniform(-1, 1, (29, 37)).astype(np.float32)
+print(check(multiply(a, b), a, b))
+
+# %% [markdown]
+# `matmul.matmul(a, b)` in gpukit does the same for arrays on either side, with all the kernels of this chapter and the next two, and refuses what cannot be right:
+
+# %%
+try:
+    matmul.matmul(a, a, "naive")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# ## What takes how long
+#
+# The documents time 1024 x 1024 matrices from outside: around a function like `multiply`. That number contains allocation, two copies in, the launch, the kernel and a copy out. The next cell takes them apart.
+#
+# Timings in this chapter are measured here if there is a GPU, and otherwise read from a record; each table and figure says which. The function that takes them is `gpukit.calibration.naive`, and `gpukit bench naive` repeats the whole record.
+
+
+# %%
+def taken_on(records):
+    return f"{records[0]['gpu']}{'' if on_gpu() else ', recorded'} {records[0]['date']}"
+
+
+def by_variant(records, **wanted):
+    return {r["variant"]: r["value"] for r in records if all(r[key] == value for key, value in wanted.items())}
+
+
+parts = naive.measured("end to end", n=1024)
+kernels = naive.measured("block", n=1024)
+seconds = by_variant(parts)
+everything, kernel = seconds["everything, 16 x 16"], by_variant(kernels)["16 x 16"]
+rows = [[part, seconds[part]] for part in ("allocate", "copy in", "launch and kernel", "copy out")]
+rows += [["everything", everything], ["the kernel alone, on the device's clock", kernel]]
+print(f"1024 x 1024, float32, block 16 x 16: {taken_on(parts)}")
+show.Table(["part", "time", "share"], [[part, timing.format_seconds(t), f"{t / everything:.0%}"] for part, t in rows])
+
+# %% [markdown]
+# The last row is what this chapter is about; everything else is paid around it. Whoever times from outside and then changes the block measures allocation and copies again and again, and sees the kernel through them as through a fog. Data that stays on the device from one kernel to the next pays for its copy once.
+#
+# One more cost comes once. Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. The documents call it warm-up.
+
+# %%
+first = naive.measured("first launches", n=1024)
+with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=taken_on(first)) as ax:
+    launches, times = zip(*by_variant(first).items(), strict=True)
+    bars = ax.barh(launches, [1e3 * t for t in times])
+    ax.bar_label(bars, [timing.format_seconds(t) for t in times], padding=3)
+    ax.set(xscale="log", xlabel="ms, logarithmic", xlim=(None, 8e3 * max(times)))
+    ax.invert_yaxis()
+
+# %% [markdown]
+# A benchmark that includes the first launch measures the compiler. `timing.bench` leaves it out, and also empties the L2 cache before each repetition.
+#
+# Here are the documents' two tables beside ours. Theirs are end to end, ours are both. Mind that CPU and GPU are different ones.
+
+# %%
+documents = results.documents("A6")
+theirs = [{tuple(r.get("block", ())) or r["case"]: r["milliseconds"] for r in t["rows"]} for t in documents["tables"]]
+ours = {"CPU, three loops": by_variant(naive.measured("cpu", n=1024))["three loops, one core"]}
+whole = {(n, n): seconds[f"everything, {n} x {n}"] for n in (1, 16, 32)}
+alone = {tuple(r["block"]): r["value"] for r in kernels}
+
+
+def written(table, key, scale=1e-3):
+    return timing.format_seconds(table[key] * scale) if key in table else ""
+
+
+rows = [["CPU, three loops", written(theirs[0], "CPU, three loops"), "", written(ours, "CPU, three loops", 1), ""]]
+for block in ((1, 1), (16, 16), (32, 32)):
+    cells = [written(table, block) for table in theirs] + [written(whole, block, 1), written(alone, block, 1)]
+    rows.append(["GPU, block {} x {}".format(*block), *cells])
+print(f"the documents: {documents['gpu']}; ours: {taken_on(parts)}, {parts[0]['cpu']}")
+show.Table(["1024 x 1024, float32", "documents", "second run", "ours, end to end", "ours, kernel alone"], rows)
+
+# %% [markdown]
+# In the documents' second run the block makes no difference at all, not even a block of a single thread. In ours it makes a great one, even end to end. Whatever that program timed, it was not the kernel with this block; and nobody can tell from the figures, because they have no parts.
+#
+# ## Which block?
+#
+# The next figure times the kernel alone, for square blocks from 1 x 1 to 32 x 32 and for some that are not square. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result, 8 down.
+
+# %%
+large = results.load(naive.RECORDED, case="block", shape=(4096,) * 3)
+names = [r["variant"] for r in kernels]
+both = f"1024: {taken_on(kernels)}; 4096: {large[0]['gpu']}, recorded {large[0]['date']}"
+with plot.figure(size=(8, 4.4), columns=2, sharey=True, mark=both) as axes:
+    for ax, records in zip(axes, (kernels, large), strict=True):
+        n, times = records[0]["shape"][0], by_variant(records)
+        rates = [2e-12 * n**3 / times[name] for name in names]
+        square = [plot.PALETTE[0 if r["block"][0] == r["block"][1] else 1] for r in records]
+        ax.bar_label(ax.barh(names, rates, color=square), fmt="%.2g", padding=3)
+        ax.set(xlabel="TFLOP/s, more is better", title=f"{n} x {n}, float32", xlim=(0, 1.15 * max(rates)))
+    axes[0].invert_yaxis()
+
+library = results.load(naive.RECORDED, case="library", shape=(4096,) * 3)[0]
+rate = 2e-12 * 4096**3 / library["value"]
+print(f"for scale: {library['variant']} at 4096 reaches {rate:.1f} TFLOP/s on the {library['gpu']}, recorded")
+
+# %% [markdown]
+# Three groups: the smallest blocks are slow, two tall and narrow ones are slow too, and all others are the same. The arithmetic is no explanation, since it is the same for all. **Warps** are: 32 threads with consecutive indices in a block run one instruction together, and an instruction that reads memory does so for all 32 in one **request**.
+#
+# - A block of 1 x 1 is a warp of one thread and 31 empty places. The instruction costs the same.
+# - Memory is read in **sectors** of 32 bytes, eight float32. If the 32 threads of a request want neighbouring elements, four sectors serve them all; if each wants an element from another row, it takes 32 sectors, of which four bytes each are used.
+#
+# Both can be counted, without a GPU. The trace runs some blocks of the launch and counts what every instruction of every warp touches.
+
+# %%
+a, b = (random.uniform(-1, 1, (128, 128)).astype(np.float32) for _ in range(2))
+out = np.empty_like(a)
+rows = []
+for block in naive.BLOCKS:
+    grid = naive.grid_for(out.shape, block)
+    trace = gpukit.trace(matmul.naive[grid, block], a, b, out, blocks=min(16, grid[0] * grid[1]))
+    loads = {access.array: access for access in trace.accesses if access.op == "load"}
+    per_product = sum(load.requests for load in loads.values()) / 2 / out.size / a.shape[1]
+    sectors = [f"{loads[name].sectors / loads[name].requests:.0f}" for name in ("a", "b")]
+    warps = f"{trace.occupancy.warps} of {trace.occupancy.max_warps}"
+    rows.append(["{} x {}".format(*block), f"{1 / per_product:.0f}", *sectors, warps])
+show.Table(["block", "lanes per request", "sectors per request, a", "of b", "warps that fit on an SM"], rows)
+
+# %% [markdown]
+# Read the table beside the figure.
+#
+# - Below 32 threads in a block, warps have empty places. From 1 x 1 to 2 x 2 each request does four times as much, and the time falls to a quarter; the same again to 4 x 4.
+# - In 1 x 32 and 1 x 256, warps are full, but each load of `a` takes 32 sectors: all threads of a warp are in one column of the result, so each of them reads another row of `a`.
+# - 32 x 1 is full and frugal, but an SM takes only so many blocks at a time, and with one warp in each that leaves half of its places empty. While one warp waits for memory, others compute, so this could cost time. Here it does not: half of the warps are enough.
+# - All others take between 4 and 9 sectors for their two loads, and about the same time. When the count doubles and the time stays, the kernel is waiting for something else. For what, the section on types will show.
+#
+# The documents conclude that a larger block is not always better. So far it is at least no help: from one full warp on, the size of a block decides little, and its shape may decide much.
+#
+# **Check yourself.** In a block of 64 x 4, which elements of `a` does one warp read at a step of the loop, and which of `b`? How many sectors is that? And in a block of 4 x 64? The table has the answers.
+
+# %% [markdown]
+# ## Which axis does threadIdx.x walk?
+#
+# The kernel begins with `col, row = cuda.grid(2)`. Exchange the two names, exchange the grid, and the result is the same, element for element:
+
+# %%
+show.source(matmul.naive_uncoalesced)
+
+# %% [markdown]
+# Predict, for a block of 32 x 32: which thread of a warp now reads which element of `a`? Then look. Each figure shows the footprint of one request on the sectors of memory.
+
+# %%
+block = (32, 32)
+columns = gpukit.trace(matmul.naive[naive.grid_for(out.shape, block), block], a, b, out)
+print(check(out, a, b))
+rows_first = gpukit.trace(matmul.naive_uncoalesced[naive.grid_for(out.shape, block, True), block], a, b, out)
+print(check(out, a, b))
+
+line = next(access.line for access in columns.accesses if access.array == "b")
+columns.plot_sectors(line=line, array="b")
+line = next(access.line for access in rows_first.accesses if access.array == "a")
+rows_first.plot_sectors(line=line, array="a");
+# %% [markdown]
+# The whole of both, side by side:
+
+# %%
+columns.compare(rows_first)
+
+# %% [markdown]
+# The same loads, the same arithmetic, the same results; but the sectors differ by far, and the stores are as bad. The trace says so itself:
+
+# %%
+for advice in rows_first.advice:
+    print(f"line {advice.line}: {advice.message}\n  {advice.cure}")
+
+# %% [markdown]
+# And what does it cost?
+
+# %%
+axis = naive.measured("axis", n=1024)
+large = results.load(naive.RECORDED, case="axis", shape=(4096,) * 3)
+rows = []
+for shape in ("16 x 16", "32 x 32"):
+    for records in (axis, large):
+        times = by_variant(records)
+        good, bad = times[f"columns, {shape}"], times[f"rows, {shape}"]
+        texts = timing.format_seconds(good), timing.format_seconds(bad), f"{bad / good:.1f} x"
+        rows.append([shape, str(records[0]["shape"][0]), *texts])
+print(f"1024: {taken_on(axis)}; 4096: {large[0]['gpu']}, recorded {large[0]['date']}")
+show.Table(["block", "n", "x along columns", "x along rows", "slower"], rows)
+
+# %% [markdown]
+# Keep this rule: **neighbours in x should want neighbours in memory.** A NumPy array stores rows one after the other, so the last index should walk with `threadIdx.x`. Access like this is called coalesced. The documents' kernel has it right, and the documents do not say that it could be wrong.
+
+# %% [markdown]
+# ## What Numba's types do
+#
+# Python has one kind of float and one kind of int. On the device there are several, and Numba chooses. Two of its choices slow this kernel, and neither shows in the results.
+#
+# **A literal is float64.** This kernel differs from `naive` in one place:
+
+# %%
+show.source(matmul.naive_float64)
+
+# %%
+block = (16, 16)
+single = gpukit.trace(matmul.naive[naive.grid_for(out.shape, block), block], a, b, out)
+double = gpukit.trace(matmul.naive_float64[naive.grid_for(out.shape, block), block], a, b, out)
+print(double.advice[0].message)
+print(double.advice[0].cure)
+single.compare(double)
+
+# %% [markdown]
+# `total = 0.0` makes the sum a float64. Each product is then converted and added in float64, although everything that is read and written is float32. What that costs depends on the GPU: one made for data centres has half as many units for float64 as for float32; one made for games, like the documents' RTX 3090, has one for every 64.
+#
+# **An index is a signed 64-bit integer.** The matrix has at most a few thousand rows, but Numba computes with 64 bits, and because Python lets `a[-1]` mean the last element, it also makes the machine ask at each access whether the index is negative. Neither is in the source, so the trace does not count it; the compiler's output shows it. Unsigned indices of 32 bits need none of this:
+
+# %%
+show.source(matmul.naive_uint32)
+
+# %% [markdown]
+# The next table has the machine instructions for one turn of the loop, which are two loads, one multiply-add and everything around them, and the time. An SM can begin four instructions per clock, each for a whole warp; the last column says how many of these places the loop has used.
+
+# %%
+types = {dtype: naive.measured("types", n=1024, dtype=dtype) for dtype in ("float32", "float64")}
+gpu = device.info()  # without a GPU that of the emulator, which stands in for an H200
+places = 4 * gpu.sm_count * gpu.core_clock  # instructions of warps per second
+rows = []
+for dtype, records in types.items():
+    counts = by_variant(records, case="instructions")
+    for name, time in by_variant(records, case="types").items():
+        count, used = "not counted", ""
+        if name in counts:
+            count, used = f"{counts[name]:.2f}", f"{counts[name] * 1024**3 / 32 / places / time:.0%}"
+        rows.append([name, dtype, count, timing.format_seconds(time), used])
+print(f"1024 x 1024, block 16 x 16: {taken_on(types['float32'])}")
+show.Table(["kernel", "matrices", "instructions per step", "time", "of the places"], rows)
+
+# %% [markdown]
+# Here is what the kernel was waiting for when the number of sectors did not matter: for its own index arithmetic. Of all the instructions of a step only three are the ones that we wrote down, and without most of the others the same loop is over in a fraction of the time. The float64 sum adds two instructions to many, and costs little on this GPU.
+#
+# With the burden gone, what do the blocks say now? The next table counts in clocks of an SM, for one step of one warp. A step has two queues to pass. Instructions begin at four per clock. And memory is looked up by **lines** of 128 bytes, one per clock: a load whose threads want elements from four rows of `a` takes four clocks, however little it fetches from each.
+
+# %%
+lean = naive.measured("block, uint32", n=1024)
+large = results.load(naive.RECORDED, case="block, uint32", shape=(4096,) * 3)
+per_clock = gpu.core_clock * gpu.sm_count * 32
+
+
+def clocks(records, name):
+    return f"{by_variant(records)[name] * per_clock / records[0]['shape'][0] ** 3:.1f}"
+
+
+rows = []
+for record in kernels:
+    block, name = record["block"], record["variant"]
+    if block[0] * block[1] >= 32:
+        lines = len({thread // block[0] for thread in range(32)}) + 1  # rows of a, and a piece of one row of b
+        rows.append([name, str(lines), *(clocks(records, name) for records in (kernels, lean, large))])
+print(f"clocks per step; n = 1024: {taken_on(lean)}; n = 4096: {large[0]['gpu']}, recorded {large[0]['date']}")
+for name, count in by_variant(types["float32"], case="instructions").items():
+    print(f"{name}: {count:.2f} instructions begin in {count / 4:.1f} clocks")
+show.Table(["block", "lines", "naive, n = 1024", "naive_uint32, n = 1024", "naive_uint32, n = 4096"], rows)
+
+# %% [markdown]
+# A step takes at least as long as the longer queue, and not much longer. For `naive` that is the instructions, until a block wants more lines than they take clocks. For `naive_uint32` it is the lines: read down the second and the fourth column. Two more things come out now that nothing hides them. 32 x 1, with half of the warps, falls behind 32 x 8, most of all for the large matrices, where more loads miss the cache and take longer. And 32 x 32, the largest block there can be, is behind 32 x 8 as well.
+#
+# So that is the documents' result: a larger block is not always better. A kernel in C++ computes its indices in 32 bits as a matter of course; with Numba's defaults the same measurement shows three groups and hides the rest.
+#
+# So write `np.float32(0)` or a zero of the array's type, `np.float32(0.5)` for a half, and read a trace's arithmetic table once for every kernel: a column for FP64 in a float32 kernel is a finding. Where the innermost loop does little beside finding its operands, as here, count in unsigned 32-bit integers. The kernels of the next chapters read most of their operands from shared memory, in loops whose length the compiler knows; it then finds the addresses itself.
+
+# %% [markdown]
+# ## When a launch fails
+#
+# The documents' first case: someone wants larger blocks and asks for 64 x 64 threads. A block may have 1024. In CUDA C++ the launch does nothing and says nothing unless it is asked; the documents' program went on, took its time and printed:
+
+# %%
+case_1, case_2 = results.documents("A7")["tables"][0]["rows"]
+print(f"{case_1['milliseconds']} ms; an element that should be {case_1['expected']} is {case_1['found']}")
+
+# %% [markdown]
+# Python raises an exception. But which? On a GPU it is one of the driver's, and it names no limit. This is what an H200 said to the same launch:
+
+# %%
+print(mistakes.recorded("block_too_large", checked=False))
+
+# %% [markdown]
+# `errors.checked()` translates. It watches the launches inside of its block, waits for them at the end, and raises `LaunchError` or `KernelError`, on a GPU and on the emulator alike, with the limit, the value, and the line of the launch:
+
+# %%
+a, b = (cuda.to_device(random.uniform(-1, 1, (1024, 1024)).astype(np.float32)) for _ in range(2))
+out = cuda.to_device(np.full((1024, 1024), np.nan, np.float32))
+
+try:
+    with errors.checked():
+        matmul.naive[(16, 16), (64, 64)](a, b, out)
+except errors.LaunchError as error:
+    print(error)
+print("elements of the result that were written:", np.count_nonzero(~np.isnan(out.copy_to_host())))
+
+# %% [markdown]
+# `errors.check_launch` asks beforehand, without launching. It knows the limits of the device, and of the kernel what is known: dynamic shared memory, launch bounds, and for a kernel that is compiled already its static shared memory and, on a GPU, its registers.
+
+# %%
+for grid, block, shared_bytes in (((16, 16), (64, 64), 0), ((1, 70_000), 32, 0), (0, 256, 0), (1, 256, 10**6)):
+    try:
+        errors.check_launch(matmul.naive, grid, block, shared_bytes)
+    except errors.LaunchError as error:
+        print(error, end="\n\n")
+
+# %% [markdown]
+# ### At once, later, for good
+#
+# A launch only puts a kernel into a queue; the host goes on. So there are three kinds of errors on a GPU:
+#
+# 1. **At the launch.** The driver refuses: a limit is broken. Nothing ran, everything else still works.
+# 2. **Later.** The kernel runs and goes wrong. The host learns of it in the next call that waits: a synchronisation, a copy, perhaps a call that has nothing to do with it.
+# 3. **For good.** What goes wrong inside of a kernel, an access to memory that is not there for example, costs the process its context. The error is **sticky**: every call from then on fails, also those that are right, and only a new process helps. In a notebook, restart the kernel.
+#
+# In C++ nobody is told unless he asks: `cudaPeekAtLastError` gives the last error and leaves it, `cudaGetLastError` clears it as well, but not a sticky one. The documents wrap both in macros that print file and line. Numba has neither; each call raises what the driver answers to it.
+#
+# Here are two mistakes, made on purpose, as an H200 reported them: when, in which words, and what came of an innocent launch in the same process afterwards. The first is refused at once, the second comes up later and is for good.
+
+# %%
+for name in ("too_much_shared_memory", "far_out_of_bounds"):
+    print(mistakes.recorded(name, checked=False), end="\n\n")
+
+# %% [markdown]
+# And here is the second one on this machine, inside of `errors.checked()`. (On a GPU it runs in a process of its own, which does not survive it.) This is the code:
+
+# %%
+show.source(mistakes.add_one_far_away, mistakes.far_out_of_bounds)
+
+# %%
+print(mistakes.run("far_out_of_bounds"))
+
+# %% [markdown]
+# And the same on the H200, as it was recorded:
+
+# %%
+print(mistakes.recorded("far_out_of_bounds"))
+
+# %% [markdown]
+# A GPU can name the launch, at best. The emulator stops at the statement, and the process goes on. That is why `KernelError` says to run the launch again as `gpukit.trace(kernel[grid, block], ...)`: the trace runs in the emulator on any machine and finds line, block and thread.
+#
+# All of them in one table. "Raw" is what the GPU says without help, less the words CUDA_ERROR, and "afterwards" is the innocent launch.
+
+
+# %%
+def in_short(outcome):
+    if outcome.stage == "no end":
+        return "never returns"
+    code = re.search(r"CUDA_ERROR_(\w+)", outcome.message)
+    return code[1] if code and not outcome.checked else outcome.error or "nothing"
+
+
+rows, emulated = [], mistakes.emulated()
+for name in mistakes.MISTAKES:
+    raw, told = mistakes.recorded(name, checked=False), mistakes.recorded(name)
+    when = {"launch": "at once", "synchronize": "later"}.get(raw.stage, "")
+    after = {"works": "works", "": ""}.get(raw.afterwards, "fails")
+    rows.append([name, in_short(raw), when, after, in_short(told), in_short(emulated[name])])
+show.Table(["mistake", "H200, raw", "when", "afterwards", "H200, checked", "emulator"], rows)
+
+# %% [markdown]
+# Three rows deserve a second look. An access a little past the end of an array is no error for a GPU: the memory belongs to somebody, and it is overwritten. `compute-sanitizer`, NVIDIA's tool, finds some of these on a GPU, a trace all of them anywhere. An endless loop is not stopped by anybody; the emulator notices that nothing changes any more. And the emulator has no compiler, so it does not know how many registers a kernel needs: only a GPU can refuse that launch.
+
+# %% [markdown]
+# ## Fast, and wrong
+#
+# The documents' second case is worse. The grid should have two dimensions, and someone writes one:
+
+# %%
+block = (32, 32)
+grid = 1024 // 32  # planted: should be (1024 // 32, 1024 // 32)
+out = cuda.to_device(np.full((1024, 1024), np.nan, np.float32))
+
+with errors.checked():
+    matmul.naive[grid, block](a, b, out)
+print(check(out.copy_to_host(), a.copy_to_host(), b.copy_to_host()))
+
+# %% [markdown]
+# No error: a grid of 32 x 1 blocks is a legal grid. All limits hold, no access is out of bounds, and the host program goes on with a result of which one row of blocks is right. The documents found their first wrong element at the same place:
+
+# %%
+print("first wrong element:", f"{case_2['first_wrong']:,}")
+
+# %% [markdown]
+# There were two warnings. One is the time:
+
+# %%
+short = naive.measured("incomplete", n=1024)
+fast, full = by_variant(short)["1-D grid, 32 x 32"], by_variant(kernels)["32 x 32"]
+flops = 2 * 1024**3 / fast
+print(f"the wrong launch {timing.format_seconds(fast)}, the right one {timing.format_seconds(full)}: {taken_on(short)}")
+print(f"counted for the whole product the wrong one would make {flops / 1e12:.1f} TFLOP/s")
+
+# %% [markdown]
+# Suspiciously fast means incomplete, until the opposite is shown. The other is the trace: it knows which elements of each array a launch has read and written.
+
+# %%
+trace = gpukit.trace(matmul.naive[grid, block], a, b, out)
+rows = [[c.array, f"{c.elements:,}", f"{c.read:,}", f"{c.written:,}"] for c in trace.coverage]
+print(*(advice.message for advice in trace.advice), sep="\n")
+show.Table(["array", "elements", "read", "written"], rows)
+
+# %% [markdown]
+# What made the mistake visible at once was the NaN in `out` before the launch. An array of zeros would have passed for a result in many programs, and memory that still holds the right result of the launch before passes every check. So:
+#
+# - fill the result with something that cannot be right before the launch that you test;
+# - compare with a reference that was computed otherwise, in every element;
+# - take shapes that are not square and no multiple of the block;
+# - never believe a speed before the result.
+
+# %% [markdown]
+# ## Key points
+#
+# - One thread per element of the result; a ceil-divided grid; a guard. Each thread reads a row and a column: 2 K values for one that it writes. The next chapter is about reading less.
+# - End to end is not the kernel. Allocation, copies and the first launch's compilation are costs of their own; time them apart, and keep data on the device.
+# - Fill the warps: blocks of whole multiples of 32 threads. Beyond that the shape of a block decides more than its size, and 16 x 16 or 32 x 8 is a good start for two dimensions.
+# - Neighbours in x should want neighbours in memory: `col, row = cuda.grid(2)` for arrays of rows.
+# - A literal such as `0.0` is float64, an index is a signed int64. The first shows in a trace, both show in the machine code. A kernel may spend most of its time on indices.
+# - When a cost changes and the time does not, look for the real one.
+# - Errors come at the launch, later, or for good. `errors.check_launch` asks before, `errors.checked()` waits and translates, `gpukit.trace` names line, block and thread.
+# - No error is not a result. Poison the output, compare all of it, and mistrust what is fast.
+#
+# **Next:** [03 Shared memory](03_shared_memory.ipynb). **Back:** [01 Threads and blocks](01_threads_and_blocks.ipynb).
