@@ -165,7 +165,8 @@ with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=t
 
 # %%
 documents = results.documents("A6")
-theirs = [{tuple(r.get("block", ())) or r["case"]: r["milliseconds"] for r in t["rows"]} for t in documents["tables"]]
+theirs = [{tuple(r["block"]): r["milliseconds"] for r in t["rows"] if r["case"] == "GPU"} for t in documents["tables"]]
+theirs[0] |= {r["case"]: r["milliseconds"] for r in documents["tables"][0]["rows"] if r["case"] != "GPU"}
 ours = {"CPU, three loops": by_variant(naive.measured("cpu", n=1024))["three loops, one core"]}
 whole = {(n, n): seconds[f"everything, {n} x {n}"] for n in (1, 16, 32)}
 alone = {tuple(r["block"]): r["value"] for r in kernels}
@@ -175,7 +176,8 @@ def written(table, key, scale=1e-3):
     return timing.format_seconds(table[key] * scale) if key in table else ""
 
 
-rows = [["CPU, three loops", written(theirs[0], "CPU, three loops"), "", written(ours, "CPU, three loops", 1), ""]]
+ours["GPU, warm-up"] = by_variant(first)["launch 1"]
+rows = [[case, written(theirs[0], case), "", written(ours, case, 1), ""] for case in ours]
 for block in ((1, 1), (16, 16), (32, 32)):
     cells = [written(table, block) for table in theirs] + [written(whole, block, 1), written(alone, block, 1)]
     rows.append(["GPU, block {} x {}".format(*block), *cells])
@@ -187,7 +189,7 @@ show.Table(["1024 x 1024, float32", "documents", "second run", "ours, end to end
 #
 # ## Which block?
 #
-# The next figure times the kernel alone, for square blocks from 1 x 1 to 32 x 32 and for some that are not square. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result, 8 down.
+# The next figure times the kernel alone, for square blocks from 1 x 1 to 32 x 32, in blue, and for some that are not square. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result, 8 down.
 
 # %%
 large = results.load(naive.RECORDED, case="block", shape=(4096,) * 3)
@@ -365,7 +367,7 @@ for name, count in by_variant(types["float32"], case="instructions").items():
 show.Table(["block", "lines", "naive, n = 1024", "naive_uint32, n = 1024", "naive_uint32, n = 4096"], rows)
 
 # %% [markdown]
-# A step takes at least as long as the longer queue, and not much longer. For `naive` that is the instructions, until a block wants more lines than they take clocks. For `naive_uint32` it is the lines: read down the second and the fourth column. Two more things come out now that nothing hides them. 32 x 1, with half of the warps, falls behind 32 x 8, most of all for the large matrices, where more loads miss the cache and take longer. And 32 x 32, the largest block there can be, is behind 32 x 8 as well.
+# A step takes at least as long as the longer queue, and not very much longer. For `naive` that is the instructions, until a block wants more lines than they take clocks. For `naive_uint32` it is the lines: read down the second and the fourth column. On the H200 two more things come out now that nothing hides them. 32 x 1, with half of the warps, falls behind 32 x 8, most of all for the large matrices, where more loads miss the cache and take longer. And 32 x 32, the largest block there can be, is behind 32 x 8 as well.
 #
 # So that is the documents' result: a larger block is not always better. A kernel in C++ computes its indices in 32 bits as a matter of course; with Numba's defaults the same measurement shows three groups and hides the rest.
 #
