@@ -11,7 +11,7 @@
 # - use dynamic shared memory: one buffer that is cut into parts, of a size that comes with the launch, and more than 48 KB of it where a kernel needs that;
 # - read the cost of shared memory in a trace: requests, wavefronts, sectors.
 #
-# **You need** [02 Matrix product](02_matmul.ipynb). No GPU.
+# **You need** [02 A matrix product](02_matmul.ipynb). No GPU.
 #
 # **Time:** 50 minutes.
 
@@ -363,4 +363,4 @@ print(f"sectors of loads: {loads.sectors:,}, for a tiled kernel about {2 * 4 * 4
 # - Any kernel may have 48 KB per block; more has to be asked for, and leaves room for fewer blocks.
 # - A right result does not prove that there is no race. The trace finds those that did no harm this time.
 #
-# **Back:** [02 Matrix product](02_matmul.ipynb). **Next:** [04 Bank conflicts](04_bank_conflicts.ipynb).
+# **Back:** [02 A matrix product](02_matmul.ipynb). **Next:** [04 Bank conflicts](04_bank_conflicts.ipynb).
