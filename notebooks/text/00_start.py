@@ -178,15 +178,15 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # |---|---|---|---|
 # | 00 Start here | first kernel, GPU or emulator, this map | | `gpukit.cuda`, `gpukit.on_gpu`, `gpukit doctor` |
 # | [01 Threads and blocks](01_threads_and_blocks.ipynb) | thread and block indices in one, two and three dimensions, coordinates, warps, launch sizes, the grid-stride loop, what a device allows | A1 to A5, A8, B1, B2 | `gpukit.indexing`, `gpukit.device` |
-# | 02 Matrix multiplication | one thread per element, moving data, errors and how to find them, fair timing | A6, A7, A15 | `gpukit.timing` |
-# | 03 Seeing what a kernel does | profilers, and counting every access by source line | A9 | |
-# | 04 Shared memory | tiles, barriers, static and dynamic shared memory | A10, A11 | |
-# | 05 Bank conflicts | what they are, how to count them, which padding cures them | A12 | |
+# | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long, launches that fail | A6, A7, A15 | `gpukit.matmul`, `gpukit.errors`, `gpukit.timing` |
+# | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | A10, A11 | `gpukit.matmul`, `gpukit.trace` |
+# | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | A12 | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |
+# | 05 Matrix products as fast as a library | registers, wide loads, asynchronous copies | | |
 # | 06 Streams and events | copies and kernels at the same time | A13, C3 | |
-# | 07 Resizing images | nearest, bilinear, letterbox, several steps in one kernel | A14 | |
-# | 08 Reduction | from a tree of sums to warp shuffles, any axis | D1 to D3 | |
-# | 09 Convolution as matrix multiplication | im2col, col2im, and what they cost in memory | B3, B4, C1, C2 | |
-# | 10 Direct convolution | halos, prefetching, registers | E1 to E8 | |
+# | 07 Reduction | from a tree of sums to warp shuffles, any axis | D1 to D3 | |
+# | 08 Resizing images | nearest, bilinear, letterbox, several steps in one kernel | A14 | |
+# | 09 Convolution | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | |
+# | 10 Profilers | reading reports beside a trace | A9 | |
 
 # %% [markdown]
 # ## Key points
