@@ -26,6 +26,7 @@ _MODULES = (
     "measurements",
     "operands",
     "plot",
+    "reduce",
     "results",
     "run",
     "show",

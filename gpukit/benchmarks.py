@@ -321,6 +321,12 @@ def _chapter(name, argv):
     return measurements.main(name, argv)
 
 
+def _reduce(argv):
+    from gpukit.calibration import reductions
+
+    return reductions.main(argv)
+
+
 def _naive(argv):
     from gpukit.calibration import naive
 
@@ -336,6 +342,7 @@ COMMANDS = {
     "errors": (_errors, "what is said of launches that go wrong on purpose"),
     "matmul": (partial(_chapter, "matmul"), "matrix products on a GPU, beside cuBLAS"),
     "transpose": (partial(_chapter, "transpose"), "transposes on a GPU, beside copies, CuPy and PyTorch"),
+    "reduce": (_reduce, "reductions on a GPU, beside a copy, CuPy and PyTorch"),
 }
 
 

@@ -2,6 +2,7 @@
 kind of array.
 """
 
+import sys
 import warnings
 
 import numpy as np
@@ -79,24 +80,46 @@ def _span(array):
     return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.dtype.itemsize
 
 
+#: Most dimensions that one launch of ``copy_strided`` takes.
+MOST_DIMENSIONS = 4
+
+
 @cuda.jit
 def copy_strided(source, target):
-    """target[...] = source[...] for two matrices with any strides."""
-    col, row = cuda.grid(2)
-    while row < target.shape[0] and col < target.shape[1]:
-        target[row, col] = source[row, col]
-        row += cuda.gridDim.y * cuda.blockDim.y
+    """target[...] = source[...] for two arrays with any strides, of one to four dimensions.
+
+    Threads count through the elements of the target in the order of its indices.
+    """
+    i = cuda.grid(1)
+    while i < target.size:
+        last = i % target.shape[target.ndim - 1]
+        rest = i // target.shape[target.ndim - 1]
+        if target.ndim == 1:
+            target[last] = source[last]
+        elif target.ndim == 2:
+            target[rest, last] = source[rest, last]
+        elif target.ndim == 3:
+            index = rest // target.shape[1], rest % target.shape[1], last
+            target[index] = source[index]
+        else:
+            head = rest // target.shape[2]
+            index = head // target.shape[1], head % target.shape[1], rest % target.shape[2], last
+            target[index] = source[index]
+        i += cuda.gridsize(1)
 
 
 def _copy(source, target, stream):
-    rows, columns = target.shape
-    if rows and columns:
-        grid = (-(-columns // 32), min(-(-rows // 8), 65535))
-        configured(copy_strided, grid, (32, 8), stream)(source, target)
+    if target.ndim == 0:
+        source, target = source.reshape(1), target.reshape(1)
+    if target.ndim > MOST_DIMENSIONS:
+        for i in range(target.shape[0]):
+            _copy(source[i], target[i], stream)
+    elif target.size:
+        copy_strided[min(-(-target.size // 256), 65535), 256, stream](source, target)
 
 
 def to_device(array, stream):
-    """A matrix as a C-contiguous device array: itself if it is one already, otherwise a copy."""
+    """An array as a C-contiguous device array: itself if it is one already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
         return cuda.to_device(np.ascontiguousarray(array), stream=stream)
     array = cuda.as_cuda_array(array)
@@ -107,27 +130,29 @@ def to_device(array, stream):
     return contiguous
 
 
-def _new_like(like, shape, stream):
+def _new_like(like, shape, dtype, stream):
     """A new device array of the library that ``like`` comes from, uninitialised."""
     library = type(like).__module__.partition(".")[0]
     if library == "torch":
-        return like.new_empty(shape)
+        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.name))
     if library == "cupy":
-        return type(like)(shape, like.dtype)
-    return cuda.device_array(shape, dtype_of(like), stream=stream)
+        return type(like)(shape, dtype)
+    return cuda.device_array(shape, dtype, stream=stream)
 
 
 class Output:
-    """Where the matrix that a host function computes goes.
+    """Where the array that a host function computes goes.
 
     Parameters
     ----------
     like : ndarray or device array
-        An input: the result is of its kind and dtype.
+        An input: the result is of its kind.
     shape : tuple of int
     out : array or None
         What the caller wants the result in; checked before.
     stream : 0 or a CUDA stream
+    dtype : NumPy dtype, optional
+        That of ``like`` unless given.
 
     Attributes
     ----------
@@ -135,14 +160,15 @@ class Output:
         For the kernel to write.
     """
 
-    def __init__(self, like, shape, out, stream):
+    def __init__(self, like, shape, out, stream, dtype=None):
         self.stream, self.out = stream, out
         self.on_host = not cuda.is_cuda_array(like)
+        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
         if self.on_host:
-            self.device = cuda.device_array(shape, like.dtype, stream=stream)
+            self.device = cuda.device_array(shape, dtype, stream=stream)
             return
         if out is None:
-            self.out = _new_like(like, shape, stream)
+            self.out = _new_like(like, shape, dtype, stream)
         self.target = cuda.as_cuda_array(self.out)
         self.device = self.target
         if not self.target.is_c_contiguous():

@@ -1,0 +1,350 @@
+"""``reduce``: any axes of any array, brought into the form (outer, n, inner) that the kernels take."""
+
+import math
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpukit.backend import cuda
+from gpukit.operands import Output, check_apart, dtype_of, stream_of, to_device
+from gpukit.reduce import kernels, operators
+
+__all__ = ["launches", "reduce", "reduce_higher_dim"]
+
+#: Threads of a block, and blocks per multiprocessor that a launch is spread over.
+THREADS = 256
+BLOCKS = 8
+#: Accesses that a thread has under way at a time in the kernel for rows, by elements in an access.
+ROW_LOADS = {1: 8, 2: 4, 4: 4}
+#: Most accesses of a lane that holds its share of a short row in registers.
+SHORT_LOADS = {1: 16, 2: 8, 4: 8}
+#: Accesses of a lane under way there, for one row or for several at once.
+SHORT_ACCESSES = 4
+#: Accesses of a thread under way, and columns of a block, in the kernel for columns.
+COLUMN_LOADS = {1: 8, 2: 8, 4: 8}
+COLUMNS = 128
+#: Most tiles that one block adds one after the other: it bounds the rounding error of long columns and rows.
+MOST_TILES = 1024
+#: Limit of gridDim.y and .z.
+MOST_BLOCKS = 65535
+
+
+def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
+    """Reduce an array over some of its axes, as ``np.sum``, ``prod``, ``max``, ``min`` and ``mean`` do (D1 to D3).
+
+    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32 as trees:
+    the error is at most about ``(20 + n / 10**6) * eps`` of the sum of magnitudes, and is usually below ``eps``.
+
+    Parameters
+    ----------
+    x : ndarray or device array
+        Integers or floats, any shape. What is contiguous in memory, in any order of the axes that leaves the kept ones
+        in theirs, is read where it is; anything else is copied first.
+    axis : int, tuple of int, or None
+        The axes to reduce, all of them for None; negative ones count from the end.
+    op : str or tuple of (function, number)
+        "sum", "prod", "max", "min" or "mean"; or an associative and commutative function of two numbers, a device
+        function or one that ``cuda.jit`` can make one of, and its identity.
+    keepdims : bool
+        Keep the reduced axes, with size 1.
+    out : array, optional
+        Of the result's shape and dtype, of the same kind as ``x``. On the device it must not share memory with ``x``.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    NumPy scalar, ndarray or device array
+        ``out`` if that was given, otherwise new, of the library of ``x``. The dtype is NumPy's: int64 or uint64 for
+        sums and products of integers, float64 for their mean, that of ``x`` for the rest and for a function.
+        Empty sums are 0, products 1, means NaN. NaN among the elements makes the result NaN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, and for the maximum or minimum of no elements; nothing is launched then.
+    """
+    first, again = _operations(x, op)
+    axes = _axes(axis, len(x.shape))
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
+    _check_out(x, out, kept, first.result)
+    _check_not_empty(op, [x.shape[i] for i in axes], kept)
+    stream = stream_of(stream)
+    result = Output(x, kept, out, stream, dtype=first.result)
+    if math.prod(kept):
+        flat, form = _flatten(x, axes, stream)
+        for launch, arguments in launches(flat, form, first, again, result.device.reshape(math.prod(kept)), stream):
+            launch(*arguments)
+    finished = result.finish()
+    return finished[()] if isinstance(finished, np.ndarray) and out is None and kept == () else finished
+
+
+def reduce_higher_dim(x, op="sum", *, out=None, stream=None):
+    """Reduce over the first axis: (N, H, W, C) becomes (1, H, W, C) (D1).
+
+    The other axes are one, whose columns the blocks tile along x; the first axis is shared among blocks along y. N may
+    be odd or have any other remainder: the last tile of rows is read with a check (D3).
+
+    Parameters
+    ----------
+    x : ndarray or device array
+        One axis or more.
+    op, out, stream
+        As for ``reduce``.
+
+    Returns
+    -------
+    ndarray or device array, shape (1, ...)
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for ``reduce``, and for an ``x`` without axes.
+    """
+    _check_kind(x)
+    if len(x.shape) == 0:
+        raise ValueError("x has shape (); it must have one dimension or more")
+    return reduce(x, 0, op, keepdims=True, out=out, stream=stream)
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def _check_kind(x):
+    if not isinstance(x, np.ndarray) and not cuda.is_cuda_array(x):
+        raise TypeError(f"x is a {type(x).__name__}; it must be a NumPy array or a device array")
+
+
+def _operations(x, op):
+    _check_kind(x)
+    dtype = dtype_of(x)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes")
+    if isinstance(op, str):
+        if op not in operators.OPERATORS:
+            known = ", ".join(map(repr, operators.OPERATORS))
+            raise ValueError(f"op is {op!r}; it must be one of {known}, or a function and its identity")
+    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0]) and np.isscalar(op[1])):
+        raise TypeError(f"op is {op!r}; it must be a name, or a tuple of a function and its identity")
+    return operators.make(op, dtype)
+
+
+def _axes(axis, dimensions):
+    """The axes as a set of ints from 0 on."""
+    if axis is None:
+        return frozenset(range(dimensions))
+    found = []
+    for one in axis if isinstance(axis, tuple) else (axis,):
+        if not isinstance(one, int | np.integer) or isinstance(one, bool):
+            raise TypeError(f"axis is {axis!r}; it must be an int, a tuple of ints, or None")
+        if not -dimensions <= one < dimensions:
+            raise ValueError(f"axis is {axis!r}; x has {dimensions} dimensions")
+        found.append(int(one) % dimensions)
+    if len(set(found)) != len(found):
+        raise ValueError(f"axis is {axis!r}; it must not name an axis twice")
+    return frozenset(found)
+
+
+def _check_out(x, out, shape, dtype):
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) and not cuda.is_cuda_array(out):
+        raise TypeError(f"out is a {type(out).__name__}; it must be a NumPy array or a device array")
+    if cuda.is_cuda_array(out) != cuda.is_cuda_array(x):
+        raise TypeError("out and x must both be NumPy arrays or both device arrays")
+    if dtype_of(out) != dtype:
+        raise TypeError(f"out has dtype {dtype_of(out)}; it must be {dtype}")
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}; it must be {shape}")
+    check_apart("out", out, x=x)
+
+
+def _check_not_empty(op, reduced, kept):
+    if op in ("max", "min") and 0 in reduced and 0 not in kept:
+        raise ValueError(f"x has no elements to reduce; op {op!r} has no identity")
+
+
+# -- the form that the kernels take ----------------------------------------------------------------
+
+
+def _flatten(x, axes, stream):
+    """``x`` as a contiguous device array of one dimension, and its form: (size, whether reduced) of groups of axes."""
+    if cuda.is_cuda_array(x):
+        x = cuda.as_cuda_array(x)
+    if x.size == 0:
+        # The kernels get an element that they do not read.
+        kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
+        return cuda.device_array(1, x.dtype, stream=stream), [(kept, False), (0, True)]
+    order = _memory_order(x, axes)
+    form = _groups([(x.shape[i], i in axes) for i in order])
+    if isinstance(x, np.ndarray):
+        host = np.ascontiguousarray(x.transpose(order)).reshape(-1)
+        return cuda.to_device(host, stream=stream), form
+    if order == tuple(range(x.ndim)):
+        return to_device(x, stream).reshape(x.size), form
+    description = {
+        "shape": (x.size,),
+        "typestr": x.dtype.str,
+        "data": (x.device_ctypes_pointer.value, False),
+        "version": 3,
+    }
+    return cuda.from_cuda_array_interface(description, owner=x, sync=False), form
+
+
+def _memory_order(x, axes):
+    """The axes in the order in which they lie in memory if, so ordered, x is contiguous and the kept axes are in their
+    own order; otherwise in their own order.
+    """
+    long = [i for i in range(x.ndim) if x.shape[i] > 1]
+    order = sorted(long, key=lambda i: -x.strides[i])
+    kept = [i for i in order if i not in axes]
+    expected = x.dtype.itemsize
+    for i in reversed(order):
+        if x.strides[i] != expected:
+            return tuple(range(x.ndim))
+        expected *= x.shape[i]
+    if kept != sorted(kept):
+        return tuple(range(x.ndim))
+    return tuple(order + [i for i in range(x.ndim) if i not in long])
+
+
+def _groups(sizes):
+    """Neighbouring axes of a kind as one: [(size, reduced), ...] alternating, without axes of size 1."""
+    groups = []
+    for size, reduced in sizes:
+        if groups and groups[-1][1] == reduced:
+            groups[-1] = (groups[-1][0] * size, reduced)
+        elif size != 1:
+            groups.append((size, reduced))
+    return groups
+
+
+# -- launches --------------------------------------------------------------------------------------
+
+
+def launches(x, form, first, again, out, stream=0):
+    """The launches that reduce a flat array, to be made, traced or timed in this order.
+
+    Parameters
+    ----------
+    x, out : contiguous device arrays of one dimension
+    form : list of (size, whether reduced)
+        The axes of x, from the outermost on; kinds alternate. One launch for each reduced one, the innermost first.
+    first, again : Operation
+        For the elements, and for the accumulators that a launch leaves to the next.
+    stream : 0 or a CUDA stream
+
+    Returns
+    -------
+    list of (launch, arguments)
+    """
+    form, count = list(form), math.prod(size for size, reduced in form if reduced)
+    if not any(reduced for _, reduced in form):
+        form = [*form, (1, True)]
+    found, operation = [], first
+    while any(reduced for _, reduced in form):
+        at = max(i for i, (_, reduced) in enumerate(form) if reduced)
+        n, inner = form[at][0], math.prod(size for size, _ in form[at + 1 :])
+        rest = form[:at] + form[at + 1 :]
+        outer = math.prod(size for size, _ in form[:at])
+        last = not any(reduced for _, reduced in rest)
+        target = out if last else cuda.device_array(outer * inner, first.partial, stream=stream)
+        chosen = operation if last else operators.keep(operation)
+        found.append(_launch(x, target, chosen, outer, n, inner, count, stream))
+        x, form, operation = target, rest, again
+    return found
+
+
+def _launch(x, out, operation, outer, n, inner, count, stream):
+    """(launch, arguments) that reduces (outer, n, inner) over its middle axis."""
+    if inner == 1 and n > 1:
+        vector = _vector(x, n if outer > 1 else 0)
+        if outer > 1 and n <= 32 * vector * SHORT_LOADS[vector]:
+            return _launch_groups(x, out, operation, vector, outer, n, count, stream)
+        return _launch_rows(x, out, operation, vector, outer, n, count, stream)
+    if inner == 1:
+        outer, inner = 1, outer
+    return _launch_columns(x, out, operation, _vector(x, inner), outer, n, inner, count, stream)
+
+
+def _vector(x, length):
+    """Elements in one access, for rows of this length that follow one another: 16 bytes, or 4 short elements."""
+    vector = 2 if x.dtype.itemsize == 8 else 4
+    aligned = x.device_ctypes_pointer.value % (vector * x.dtype.itemsize) == 0
+    return vector if aligned and length % vector == 0 else 1
+
+
+def _power(n):
+    """The smallest power of two that is not less than n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _launch_groups(x, out, operation, vector, outer, n, count, stream):
+    lanes = min(32, _power(-(-n // vector)))
+    loads = _power(-(-n // (vector * lanes)))
+    several = max(1, SHORT_ACCESSES // loads)
+    kernel = kernels.groups(operation, vector, lanes, loads, several, THREADS)
+    blocks = -(-outer // (THREADS // lanes * several))
+    return kernel[blocks, THREADS, stream], (x, out, outer, n, count)
+
+
+def _launch_rows(x, out, operation, vector, outer, n, count, stream):
+    loads = ROW_LOADS[vector]
+    threads = min(THREADS, max(64, _power(n // (vector * loads))))
+    tiles = max(1, n // (threads * vector * loads))
+    splits = _splits(outer, tiles)
+    partials, counters = _workspace(operation.partial, outer * splits, outer, splits, stream)
+    kernel = kernels.rows(operation, vector, threads, loads)
+    return kernel[outer * splits, threads, stream], (x, out, partials, counters, n, splits, count)
+
+
+def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
+    width = min(COLUMNS // vector, _power(-(-inner // vector)))
+    height = THREADS // width
+    loads = COLUMN_LOADS[vector]
+    while height > 1 and height * loads >= 2 * n:
+        loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
+    across, tiles, along = -(-inner // (width * vector)), max(1, n // (height * loads)), min(outer, MOST_BLOCKS)
+    splits = min(_splits(across * along, tiles), MOST_BLOCKS)
+    partials, counters = _workspace(operation.partial, splits * outer * inner, outer * across, splits, stream)
+    kernel = kernels.columns(operation, vector, width, height, loads)
+    grid, block = (across, splits, along), (width, height)
+    return kernel[grid, block, stream], (x, out, partials, counters, outer, n, inner, count)
+
+
+def _splits(blocks, tiles):
+    """How many blocks share the tiles of a result: enough to fill the device, and to bound the tiles of each."""
+    wanted = BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return min(tiles, max(wanted // blocks, -(-tiles // MOST_TILES), 1))
+
+
+# -- memory for what blocks leave to each other ----------------------------------------------------
+
+
+@dataclass
+class _Workspace:
+    """Of one stream on one device, where one launch follows the other: it is used by one at a time."""
+
+    partials: object
+    counters: object
+
+
+_WORKSPACES = {}
+_OF_STREAMS = weakref.WeakKeyDictionary()
+
+
+def _workspace(dtype, size, counters, splits, stream):
+    """(array for ``size`` partial results, as many ``counters`` that are 0); small ones if nothing is shared."""
+    if splits == 1:
+        size = counters = 1
+    known = _OF_STREAMS.setdefault(stream, {}) if stream else _WORKSPACES
+    key = cuda.get_current_device().id
+    held = known.setdefault(key, _Workspace(None, None))
+    # Both grow at least twofold, so that few sizes are ever allocated.
+    if held.partials is None or held.partials.size < size * 8:
+        held.partials = cuda.device_array(_power(size * 8), np.uint8, stream=stream)
+    if held.counters is None or held.counters.size < counters:
+        held.counters = cuda.to_device(np.zeros(_power(counters), np.uint32), stream=stream)
+    partials = held.partials[: held.partials.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    return partials, held.counters
