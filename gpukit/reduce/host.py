@@ -2,7 +2,6 @@
 
 import math
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -182,7 +181,8 @@ def _flatten(x, axes, stream):
         host = np.ascontiguousarray(x.transpose(order)).reshape(-1)
         return cuda.to_device(host, stream=stream), form
     if order == tuple(range(x.ndim)):
-        return to_device(x, stream).reshape(x.size), form
+        x = to_device(x, stream)
+        return x if x.ndim == 1 else x.reshape(x.size), form
     description = {
         "shape": (x.size,),
         "typestr": x.dtype.str,
@@ -322,29 +322,34 @@ def _splits(blocks, tiles):
 # -- memory for what blocks leave to each other ----------------------------------------------------
 
 
-@dataclass
 class _Workspace:
     """Of one stream on one device, where one launch follows the other: it is used by one at a time."""
 
-    partials: object
-    counters: object
+    def __init__(self):
+        self.partials = self.counters = None
+        self.views = {}
+
+    def take(self, dtype, size, counters, stream):
+        """(array for ``size`` numbers, array of ``counters`` zeros); both may be larger."""
+        # Sizes are powers of two, so that few are ever allocated.
+        if self.partials is None or self.partials.size < size * dtype.itemsize:
+            self.partials, self.views = cuda.device_array(_power(size * dtype.itemsize), np.uint8, stream=stream), {}
+        if self.counters is None or self.counters.size < counters:
+            self.counters = cuda.to_device(np.zeros(_power(counters), np.uint32), stream=stream)
+        if dtype not in self.views:
+            whole = self.partials.size // dtype.itemsize * dtype.itemsize
+            self.views[dtype] = self.partials[:whole].view(dtype)
+        return self.views[dtype], self.counters
 
 
-_WORKSPACES = {}
-_OF_STREAMS = weakref.WeakKeyDictionary()
+_DEFAULT_STREAM = {}
+_OTHER_STREAMS = weakref.WeakKeyDictionary()
 
 
 def _workspace(dtype, size, counters, splits, stream):
     """(array for ``size`` partial results, as many ``counters`` that are 0); small ones if nothing is shared."""
     if splits == 1:
         size = counters = 1
-    known = _OF_STREAMS.setdefault(stream, {}) if stream else _WORKSPACES
-    key = cuda.get_current_device().id
-    held = known.setdefault(key, _Workspace(None, None))
-    # Both grow at least twofold, so that few sizes are ever allocated.
-    if held.partials is None or held.partials.size < size * 8:
-        held.partials = cuda.device_array(_power(size * 8), np.uint8, stream=stream)
-    if held.counters is None or held.counters.size < counters:
-        held.counters = cuda.to_device(np.zeros(_power(counters), np.uint32), stream=stream)
-    partials = held.partials[: held.partials.size // dtype.itemsize * dtype.itemsize].view(dtype)
-    return partials, held.counters
+    devices = _OTHER_STREAMS.setdefault(stream, {}) if stream else _DEFAULT_STREAM
+    workspace = devices.setdefault(cuda.get_current_device().id, _Workspace())
+    return workspace.take(dtype, size, counters, stream)
