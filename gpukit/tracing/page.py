@@ -48,7 +48,7 @@ STYLE = """
 .gpukit-trace.gpukit-trace .listing .number { font: 12px/1.5 var(--mono); padding-left: .6em; border-left: 3px solid
   transparent; }
 .gpukit-trace.gpukit-trace pre { font: inherit; color: inherit; background: none; border: none; margin: 0; padding: 0;
-  overflow: visible; white-space: pre-wrap; }
+  overflow: visible; white-space: pre-wrap; word-break: normal; overflow-wrap: break-word; }
 .gpukit-trace .number span { opacity: .5; }
 .gpukit-trace.gpukit-trace .listing tr.outside > td { border-top: 1px solid var(--line); }
 .gpukit-trace.gpukit-trace .listing tr.worst > td { background: rgba(224, 160, 0, .13); }
