@@ -23,7 +23,6 @@ _MODULES = (
     "indexing",
     "intrinsics",
     "matmul",
-    "measurements",
     "operands",
     "plot",
     "reduce",

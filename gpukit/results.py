@@ -6,13 +6,14 @@ each (chapter, case, variant, shape, dtype), each with a value, its unit, and wh
 
 import datetime
 import json
+import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpukit.show import Table
 
-__all__ = ["DOCUMENTS", "RECORDED", "documents", "first", "load", "machine", "of_timing", "save", "table"]
+__all__ = ["DOCUMENTS", "RECORDED", "cpu_name", "documents", "first", "load", "machine", "of_timing", "save", "table"]
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
 DOCUMENTS = RECORDED.parent / "documents.json"
@@ -39,6 +40,15 @@ def machine():
         "versions": {name: number for name, number in versions.items() if number},
         "date": datetime.date.today().isoformat(),
     }
+
+
+def cpu_name():
+    """What the system calls the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _version(name):

@@ -5,14 +5,15 @@ import json
 import pytest
 
 from gpukit import benchmarks
-from gpukit.benchmarks import Case
+from gpukit.benchmarks import emulator
+from gpukit.benchmarks.emulator import Case
 
 SMALL = (Case("vector_add", 600, 3), Case("tiled_matmul", 16, 2), Case("naive_matmul", 20, 1, simulate=False))
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(benchmarks, "QUICK", SMALL)
+    monkeypatch.setattr(emulator, "QUICK", SMALL)
 
 
 def test_a_run_measures_both_sides(small, tmp_path, capsys):
@@ -31,20 +32,20 @@ def test_a_run_measures_both_sides(small, tmp_path, capsys):
 
 
 def forgets_the_last(a, b, out):
-    i = benchmarks.cuda.grid(1)
+    i = emulator.cuda.grid(1)
     if i < out.size - 1:
         out[i] = a[i] + b[i]
 
 
 def test_a_wrong_result_is_exit_status_1(small, monkeypatch, capsys):
-    monkeypatch.setattr(benchmarks, "QUICK", SMALL[:1])
-    monkeypatch.setattr(benchmarks, "vector_add", forgets_the_last)
+    monkeypatch.setattr(emulator, "QUICK", SMALL[:1])
+    monkeypatch.setattr(emulator, "vector_add", forgets_the_last)
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
 
 def test_a_failing_simulator_is_exit_status_1(small, monkeypatch, capsys):
-    monkeypatch.setattr(benchmarks.sys, "executable", "/bin/false")
+    monkeypatch.setattr(emulator.sys, "executable", "/bin/false")
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "Numba's simulator failed on vector add, 600 threads" in capsys.readouterr().err
 

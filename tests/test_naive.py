@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gpukit import on_gpu, results, timing
-from gpukit.calibration import mistakes, naive
+from gpukit.benchmarks import naive
+from gpukit.calibration import mistakes
 
 SASS = """
 .text.naive:

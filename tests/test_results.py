@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from gpukit import benchmarks, measurements, results, timing
+from gpukit import benchmarks, results, timing
 from gpukit.backend import cuda
+from gpukit.benchmarks import shared_memory
 
 HEAD = {"gpu": "A", "driver": "1", "power_limit": 700.0, "versions": {"numba": "1"}, "date": "2026-11-21"}
 
@@ -59,13 +60,13 @@ def small(monkeypatch):
     def counters(chapter, size):
         return [{"chapter": chapter, "case": "registers", "variant": "naive", "shape": [size], "value": 9, "unit": "1"}]
 
-    monkeypatch.setattr(measurements, "on_gpu", lambda: True)
-    monkeypatch.setattr(measurements, "measure_counters", counters)
-    monkeypatch.setattr(measurements.timing, "bench_many", bench_many)
+    monkeypatch.setattr(shared_memory, "on_gpu", lambda: True)
+    monkeypatch.setattr(shared_memory, "measure_counters", counters)
+    monkeypatch.setattr(shared_memory.timing, "bench_many", bench_many)
     monkeypatch.setattr(results, "machine", lambda: HEAD)
-    monkeypatch.setattr(measurements, "PRODUCT_SIZES", ((64, np.float32, 10), (40, np.float64, None)))
-    monkeypatch.setattr(measurements, "TRANSPOSE_SHAPES", ((64, 132), (65, 131)))
-    monkeypatch.setattr(measurements, "OTHER_DTYPES", ((64, 132),))
+    monkeypatch.setattr(shared_memory, "PRODUCT_SIZES", ((64, np.float32, 10), (40, np.float64, None)))
+    monkeypatch.setattr(shared_memory, "TRANSPOSE_SHAPES", ((64, 132), (65, 131)))
+    monkeypatch.setattr(shared_memory, "OTHER_DTYPES", ((64, 132),))
 
 
 @pytest.mark.parametrize("chapter", ["matmul", "transpose"])
@@ -95,7 +96,7 @@ def first_matrix_twice(a, b, out):
 
 def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
     path = tmp_path / "records.json"
-    monkeypatch.setattr(measurements.matmul, "swizzled", lambda dtype, tile: first_matrix_twice)
+    monkeypatch.setattr(shared_memory.matmul, "swizzled", lambda dtype, tile: first_matrix_twice)
     assert benchmarks.main(["matmul", "--quick", "--save", str(path)]) == 1
     assert "WRONG: tiled_swizzled tile 16" in capsys.readouterr().out
     recorded = {r["variant"] for r in results.load(path)}
@@ -103,6 +104,6 @@ def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
 
 
 def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    monkeypatch.setattr(measurements, "on_gpu", lambda: False)
+    monkeypatch.setattr(shared_memory, "on_gpu", lambda: False)
     assert benchmarks.main(["matmul"]) == 1
     assert "no GPU" in capsys.readouterr().err

@@ -18,7 +18,6 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda, on_gpu
-from gpukit.benchmarks import cpu_name
 
 __all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main", "measured"]
 
@@ -265,7 +264,7 @@ def measured(case, n=1024, dtype="float32"):
 
 
 def _head():
-    return results.machine() | {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
+    return results.machine() | {"cpu": results.cpu_name(), "cores": len(os.sched_getaffinity(0))}
 
 
 def main(argv=None):

@@ -1,5 +1,4 @@
-"""``gpukit bench``: how fast the emulator is beside Numba's own simulator, in one run on one machine; and the door to
-the measurements of `gpukit.calibration`.
+"""``gpukit bench emulator``: how fast the emulator is beside Numba's own simulator, in one run on one machine.
 
 The simulator replaces ``numba.cuda`` in a whole process, so this file runs a second time, as a plain script, in a
 child process. There it must not import gpukit, whose emulator needs the ``numba.cuda`` that compiles.
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -201,6 +199,8 @@ def _record(case, emulator, simulator):
 
 def _machine():
     """What the figures were measured on."""
+    from gpukit.results import cpu_name  # not in the simulator's process
+
     names = ("numba", "numba-cuda", "numpy")
     return {
         "cpu": cpu_name(),
@@ -209,15 +209,6 @@ def _machine():
         "versions": {name: version(name) for name in names},
         "date": datetime.date.today().isoformat(),
     }
-
-
-def cpu_name():
-    """What the system calls the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _table(records):
@@ -288,77 +279,14 @@ def bench_emulator(quick=False, json_file=None):
     return 0 if all(r["emulator_right"] and r.get("simulator_right", True) for r in records) else 1
 
 
-def _emulator(argv):
+def main(argv):
+    """Run ``gpukit bench emulator``; ``argv`` holds its options. Gives back the exit status."""
     text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
     parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
     parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args(argv)
     return bench_emulator(options.quick, options.json)
-
-
-def _counters(argv):
-    from gpukit.calibration import counters
-
-    return counters.main(argv)
-
-
-def _findings(argv):
-    from gpukit.calibration import sanitizer
-
-    return sanitizer.main(argv)
-
-
-def _errors(argv):
-    from gpukit.calibration import mistakes
-
-    return mistakes.main(argv)
-
-
-def _chapter(name, argv):
-    from gpukit import measurements
-
-    return measurements.main(name, argv)
-
-
-def _reduce(argv):
-    from gpukit.calibration import reductions
-
-    return reductions.main(argv)
-
-
-def _naive(argv):
-    from gpukit.calibration import naive
-
-    return naive.main(argv)
-
-
-#: What follows ``gpukit bench``: what runs, and what it measures.
-COMMANDS = {
-    "emulator": (_emulator, "how fast the emulator is, beside Numba's own simulator"),
-    "counters": (_counters, "the trace's counts, beside Nsight Compute's counters"),
-    "findings": (_findings, "the errors that the trace finds, beside compute-sanitizer's"),
-    "naive": (_naive, "the matrix product with one thread per element, on a GPU"),
-    "errors": (_errors, "what is said of launches that go wrong on purpose"),
-    "matmul": (partial(_chapter, "matmul"), "matrix products on a GPU, beside cuBLAS"),
-    "transpose": (partial(_chapter, "transpose"), "transposes on a GPU, beside copies, CuPy and PyTorch"),
-    "reduce": (_reduce, "reductions on a GPU, beside a copy, CuPy and PyTorch"),
-}
-
-
-def main(argv=None):
-    """Run ``gpukit bench``; ``argv`` is what follows those words. Give back the exit status."""
-    lines = "".join(f"  {name:10}{text}\n" for name, (_, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="gpukit bench",
-        description=f"Measure gpukit:\n{lines}",
-        epilog="`gpukit bench WHAT --help` lists its options.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("what", choices=COMMANDS, metavar="WHAT", help=f"one of {', '.join(COMMANDS)}")
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
-    arguments = parser.parse_args(argv)
-    return COMMANDS[arguments.what][0](arguments.options)
 
 
 if __name__ == "__main__":
