@@ -268,7 +268,8 @@ def measure_counters(chapter, size, report=print):
         return []
     known = counters.known_metrics(ncu, METRICS.values())
     options = "--clock-control none --cache-control none --csv --page raw --print-units base".split()
-    command = [ncu, *options, "--metrics", ",".join(known), sys.executable, "-m", "gpukit.benchmarks.shared_memory", chapter]
+    child = [sys.executable, "-m", "gpukit.benchmarks.shared_memory", chapter]
+    command = [ncu, *options, "--metrics", ",".join(known), *child]
     environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
     done = subprocess.run([*command, str(size)], capture_output=True, text=True, env=environment)
     launches = [json.loads(x.partition(":")[2]) for x in done.stdout.splitlines() if x.startswith("counted:")]
