@@ -20,9 +20,9 @@ ROW_LOADS = {1: 8, 2: 4, 4: 4}
 SHORT_LOADS = {1: 16, 2: 8, 4: 8}
 #: Accesses of a lane under way there, for one row or for several at once.
 SHORT_ACCESSES = 4
-#: Accesses of a thread under way, and columns of a block, in the kernel for columns.
+#: Accesses of a thread under way, and columns of a block, in the kernel for columns, by elements in an access.
 COLUMN_LOADS = {1: 8, 2: 8, 4: 8}
-COLUMNS = 128
+COLUMNS = {1: 64, 2: 128, 4: 128}
 #: Most tiles that one block adds one after the other: it bounds the rounding error of long columns and rows.
 MOST_TILES = 1024
 #: Limit of gridDim.y and .z.
@@ -300,7 +300,7 @@ def _launch_rows(x, out, operation, vector, outer, n, count, stream):
 
 
 def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
-    width = min(COLUMNS // vector, _power(-(-inner // vector)))
+    width = min(COLUMNS[vector] // vector, _power(-(-inner // vector)))
     height = THREADS // width
     loads = COLUMN_LOADS[vector]
     while height > 1 and height * loads >= 2 * n:

@@ -115,70 +115,97 @@ def columns(operation, vector, width, height, loads):
     """Kernel of D1: blocks of ``width`` x ``height`` threads tile the columns along x, share the n rows along y, and
     step through the outer axis along z.
 
-    A thread takes ``vector`` neighbouring columns. A block takes every gridDim.y-th tile of ``height * loads`` rows;
-    whole tiles are read without a check of the rows, the rest with one (D3).
+    A thread takes ``vector`` neighbouring columns, and a block every gridDim.y-th tile of rows.
     """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, finish = operation.inside, operation.finish
-    held, tile_rows, per_block = vector * loads, height * loads, width * vector
-    read, fold = reader(operation, vector), folder(operation, held, vector)
+    accumulator, finish, per_block = operation.accumulator, operation.finish, width * vector
+    add_tiles, add_partials = tile_adder(operation, vector, height, loads), partial_adder(operation, vector, height)
     across_rows = height_combiner(operation, vector, width, height)
 
     @cuda.jit
     def columns(x, out, partials, counters, outer, n, inner, count):
         shared = cuda.shared.array((height, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
-        tile = cuda.local.array(held, inside)
         totals = cuda.local.array(vector, accumulator)
-        ty, n, inner = whole(cuda.threadIdx.y), whole(n), whole(inner)
+        outer, n, inner = whole(outer), whole(n), whole(inner)
         column = (whole(cuda.blockIdx.x) * whole(width) + whole(cuda.threadIdx.x)) * whole(vector)
-        splits, tiles = whole(cuda.gridDim.y), n // whole(tile_rows)
+        writes = cuda.threadIdx.y == 0 and column < inner
         o = whole(cuda.blockIdx.z)
-        while o < whole(outer):
-            for v in range(vector):
-                totals[v] = accumulator(identity)
-            t = whole(cuda.blockIdx.y)
-            while column < inner and t <= tiles:
-                row = t * whole(tile_rows) + ty
-                at = (o * n + row) * inner + column
-                if t < tiles:
-                    for k in range(loads):
-                        read(x, at + whole(k * height) * inner, tile, k * vector)
-                else:
-                    for i in range(held):
-                        tile[i] = inside(identity)
-                    for k in range(loads):
-                        if row + whole(k * height) < n:
-                            read(x, at + whole(k * height) * inner, tile, k * vector)
-                fold(tile)
-                for v in range(vector):
-                    totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
-                t += splits
+        while o < outer:
+            add_tiles(x, o * n, n, inner, column, totals)
             across_rows(totals, shared)
-            last = splits == whole(1)
+            last = cuda.gridDim.y == 1
             if not last:
-                place = whole(cuda.blockIdx.y) * whole(outer) + o
-                if ty == whole(0) and column < inner:
+                if writes:
                     for v in range(vector):
+                        place = whole(cuda.blockIdx.y) * outer + o
                         partials[place * inner + column + whole(v)] = totals[v]
                 counter = o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x)
-                last = is_last(counters, counter, splits, flag)
+                last = is_last(counters, counter, cuda.gridDim.y, flag)
                 if last:
-                    for v in range(vector):
-                        totals[v] = accumulator(identity)
-                    t = ty
-                    while column < inner and t < splits:
-                        place = (t * whole(outer) + o) * inner + column
-                        for v in range(vector):
-                            totals[v] = accumulator(combine(totals[v], partials[place + whole(v)]))
-                        t += whole(height)
+                    add_partials(partials, o, outer, inner, column, totals)
                     across_rows(totals, shared)
-            if last and ty == whole(0) and column < inner:
+            if last and writes:
                 for v in range(vector):
                     out[o * inner + column + whole(v)] = finish(totals[v], count)
             o += whole(cuda.gridDim.z)
 
     return columns
+
+
+@functools.cache
+def tile_adder(operation, vector, height, loads):
+    """Device function ``add_tiles(x, first, n, inner, column, totals)``: combine what a thread finds in its columns.
+
+    A tile is ``height * loads`` of the n rows that begin at row ``first``. Whole tiles are read without a check of the
+    rows, the rest with one (D3).
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    inside, held, rows_of_tile = operation.inside, vector * loads, height * loads
+    read, fold = reader(operation, vector), folder(operation, held, vector)
+
+    @cuda.jit(device=True)
+    def add_tiles(x, first, n, inner, column, totals):
+        tile = cuda.local.array(held, inside)
+        for v in range(vector):
+            totals[v] = accumulator(identity)
+        t, tiles = whole(cuda.blockIdx.y), n // whole(rows_of_tile)
+        while column < inner and t <= tiles:
+            row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y)
+            at = (first + row) * inner + column
+            if t < tiles:
+                for k in range(loads):
+                    read(x, at + whole(k * height) * inner, tile, k * vector)
+            else:
+                for i in range(held):
+                    tile[i] = inside(identity)
+                for k in range(loads):
+                    if row + whole(k * height) < n:
+                        read(x, at + whole(k * height) * inner, tile, k * vector)
+            fold(tile)
+            for v in range(vector):
+                totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
+            t += whole(cuda.gridDim.y)
+
+    return add_tiles
+
+
+@functools.cache
+def partial_adder(operation, vector, height):
+    """Device function ``add_partials(partials, o, outer, inner, column, totals)``: combine what blocks have left."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+
+    @cuda.jit(device=True)
+    def add_partials(partials, o, outer, inner, column, totals):
+        for v in range(vector):
+            totals[v] = accumulator(identity)
+        t = whole(cuda.threadIdx.y)
+        while column < inner and t < whole(cuda.gridDim.y):
+            place = (t * outer + o) * inner + column
+            for v in range(vector):
+                totals[v] = accumulator(combine(totals[v], partials[place + whole(v)]))
+            t += whole(height)
+
+    return add_partials
 
 
 @functools.cache
