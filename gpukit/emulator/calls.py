@@ -719,7 +719,7 @@ def _lanemask_lt(t, call):
 @entry(cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system)
 def _fence(t, call):
     t.pools.fences = True
-    t.b.emit("K.fence(m)", effect=True)
+    t.b.emit(f"K.fence(m, {call.key is not cuda.threadfence_block})", effect=True)
 
 
 @entry(cuda.nanosleep)

@@ -48,9 +48,9 @@ class Order:
         warps = -(-self.threads // WARP)
         self.warp_time = np.ones((ids.size, warps), np.int64)
         self.pair_time = None
-        #: For each thread at its last fence: the time, the last barriers of its block and its warp, and which of
-        #: ``pair_times``.
-        self.fenced = np.zeros((4, ids.size, self.threads), np.int64)
+        #: For each thread at its last fence, and at its last fence for the whole device: the time, the last barriers of
+        #: its block and its warp, and which of ``pair_times``.
+        self.fenced = np.zeros((2, 4, ids.size, self.threads), np.int64)
         self.pair_times.append((ids, None))
 
     # -- what synchronises ---------------------------------------------------------------------------------------------
@@ -82,15 +82,19 @@ class Order:
         joined = np.where(members, now, joined)
         self.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
 
-    def fence(self, lanes, now):
-        """``lanes``: (B, T) threads that fence what they have done, and what they have seen of others."""
+    def fence(self, lanes, now, whole_device=True):
+        """``lanes``: (B, T) threads that fence what they have done, and what they have seen of others.
+
+        A fence that is not for the whole device is for the threads of the same block.
+        """
         self.fenced_yet = True
         if self.pair_time is not self.pair_times[-1][1]:
             self.pair_times.append((self.ids, self.pair_time))
         block_time = self.block_time[self.ids][:, None]
         warp_time = np.repeat(self.warp_time, WARP, axis=1)[:, : self.threads]
-        for kept, value in zip(self.fenced, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
-            kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
+        for scope in self.fenced[: 1 + whole_device]:
+            for kept, value in zip(scope, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
+                kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
 
     def atomic(self, place, who, now):
         """Atomics of threads ``who``, in this order: each acquires what those before it at its place released."""
@@ -98,7 +102,7 @@ class Order:
             return
         block, thread = who // self.threads, who % self.threads
         row = np.searchsorted(self.ids, block)
-        event = np.stack([place, who, *self.fenced[:, row, thread]])
+        event = np.stack([place, who, *self.fenced[:, :, row, thread].reshape(8, -1)])
         if self._last is not None and np.array_equal(event, self._last):
             return  # they wait in a loop, and nothing new is there for them
         self._last = event
@@ -152,9 +156,9 @@ class Order:
         pairs = None if self.pair_time is None else self.pair_time[row, lane // WARP, :, lane % WARP]
         warp_time = int(self.warp_time[row, lane // WARP])
         acquired = self._releases.acquired(thread, NOW, int(self.block_time[block]), warp_time, pairs)
-        key = tuple(sorted(acquired.items()))  # most threads of a block have acquired the same
+        key = block, *sorted(acquired.items())  # most threads of a block have acquired the same
         if key not in self._seen:
-            self._seen[key] = self._releases.seen(acquired)
+            self._seen[key] = self._releases.seen(acquired, block)
         return self._seen[key]
 
 
@@ -190,8 +194,8 @@ class _Releases:
 
     Parameters
     ----------
-    atomics : (7, n) int64 ndarray
-        Place, thread, time, and what the thread had seen at its last fence: as in `Order.fenced`.
+    atomics : (11, n) int64 ndarray
+        Place, thread, time, and what the thread had seen at its last fences: as in `Order.fenced`.
     """
 
     def __init__(self, atomics, threads, pair_times):
@@ -218,26 +222,34 @@ class _Releases:
             known |= near & (when < pairs[np.where(near, who - first, 0)])
         return dict(zip(place[known].tolist(), at[known].tolist(), strict=True))
 
-    def seen(self, acquired):
-        """What threads released that stand before these atomics, and what they had acquired before."""
+    def seen(self, acquired, block):
+        """What threads released that stand before these atomics, and what they had acquired before.
+
+        ``block``: of the thread that acquires. Threads of other blocks see fences for the whole device only.
+        """
         seen, done, todo = _Seen({}, {}, {}), {}, dict(acquired)
+        blocks = {block}  # of all that the knowledge has come through
         while todo:
             place, end = todo.popitem()
             releases = self.at_place.get(place, ())
             first, last = np.searchsorted(releases, (done.get(place, 0), end))
             done[place] = max(end, done.get(place, 0))
             for release in releases[first:last].tolist():
-                knowledge = self._at_fence(release)
+                knowledge = self._at_fence(release, blocks)
+                if not knowledge[1]:
+                    continue
                 seen.add(knowledge[0], self.threads, *knowledge[1:])
                 if len(self.at_place) > 1:
+                    blocks.add(knowledge[0] // self.threads)
                     for other, until in self.acquired(*knowledge).items():
                         if until > max(done.get(other, 0), todo.get(other, 0)):
                             todo[other] = until
         return seen
 
-    def _at_fence(self, atomic):
-        """What the thread of an atomic had seen at its last fence."""
-        _, thread, _, time, block_time, warp_time, number = self.atomics[:, atomic].tolist()
+    def _at_fence(self, atomic, blocks):
+        """What the thread of an atomic had seen at its last fence that threads of these blocks see."""
+        _, thread, _, *fences = self.atomics[:, atomic].tolist()
+        time, block_time, warp_time, number = fences[:4] if thread // self.threads in blocks else fences[4:]
         ids, pair_time = self.pair_times[number]
         pairs = None
         if pair_time is not None:

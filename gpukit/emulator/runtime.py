@@ -201,7 +201,7 @@ class Batch:
     def shuffled(self, source, warp_mask, mask, site):
         """Called with the lane that each lane reads from, (..., 32), for those who trace."""
 
-    def fence(self, mask):
+    def fence(self, mask, whole_device):
         """A memory fence. Memory is sequentially consistent here: it changes nothing, but a trace looks at it."""
 
     def vote(self, mode, warp_mask, predicate, mask):

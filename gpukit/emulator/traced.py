@@ -491,9 +491,9 @@ class TracedBatch(Batch):
         count.threads += int(np.count_nonzero(mask)) * times
         count.warps += int(np.count_nonzero(_warp_counts(mask))) * times
 
-    def fence(self, mask):
+    def fence(self, mask, whole_device):
         lanes = np.broadcast_to(True if mask is None else mask, self.shape)
-        self.recorder.order.fence(lanes, self.recorder.time + 1)
+        self.recorder.order.fence(lanes, self.recorder.time + 1, whole_device)
 
     # -- problems ------------------------------------------------------------------------------------------------------
 
