@@ -350,13 +350,16 @@ def test_a_race_names_both_sides_and_the_cure():
 
 
 def test_a_fence_for_the_block_orders_nothing_between_blocks():
-    def kernel_with(fence):
+    def kernel_with(whole_device):
         @emulated.jit
         def pass_on(data, flag, out):
             t = emulated.grid(1)
             if t == 0:
                 data[0] = 7
-                fence()
+                if whole_device:
+                    emulated.threadfence()
+                else:
+                    emulated.threadfence_block()
                 emulated.atomic.add(flag, 0, 1)
             elif t == data.size:
                 while emulated.atomic.add(flag, 0, 0) == 0:
@@ -365,13 +368,13 @@ def test_a_fence_for_the_block_orders_nothing_between_blocks():
 
         return pass_on
 
-    for fence, reader, kinds in (
-        (emulated.threadfence, 64, set()),
-        (emulated.threadfence_block, 64, {"race"}),  # thread 64 is in the second block
-        (emulated.threadfence_block, 40, set()),
+    for whole_device, reader, kinds in (
+        (True, 64, set()),
+        (False, 64, {"race"}),  # thread 64 is in the second block
+        (False, 40, set()),
     ):
         data, flag, out = np.zeros(reader, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
-        trace = gpukit.trace(kernel_with(fence)[2, 64], data, flag, out)
+        trace = gpukit.trace(kernel_with(whole_device)[2, 64], data, flag, out)
         assert {f.kind for f in trace.findings} == kinds and out[0] == 7
 
 
