@@ -93,9 +93,13 @@ SHAPES = [
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
 def test_shapes_that_take_each_kernel(shape, axis):
-    others = (("f8", "mean"), ("i1", "sum"), ("f2", "max"), ("u8", "min"))
-    for dtype, op in (("f4", "sum"), others[sum(shape) % 4]):
-        check(filled(shape, dtype), axis, op)
+    check(filled(shape, "f4"), axis, "sum")
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("f8", "mean"), ("i1", "sum"), ("f2", "max"), ("u8", "min")])
+def test_other_types_with_splits(dtype, op):
+    check(filled((100_001,), dtype), None, op)
+    check(filled((4099, 33), dtype), 0, op)
 
 
 def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
@@ -116,7 +120,7 @@ def test_integers_wrap_as_in_numpy():
 def test_nan_and_infinity(dtype):
     x = filled((40, 50), dtype)
     x[3, 4], x[5, 6], x[7, 8], x[7, 9] = np.nan, np.inf, -np.inf, np.inf
-    for op in operators.OPERATORS:
+    for op in ("sum", "max", "min") if dtype == "f4" else ("mean", "max"):
         for axis in (1,) if dtype == "f4" else (None,):
             with np.errstate(invalid="ignore"):
                 like = getattr(np, op)(x, axis)
@@ -130,7 +134,7 @@ def test_empty():
     for shape, axis in (((0,), None), ((3, 0), 0), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
         for dtype in ("f4",) if len(shape) > 1 else ("i2",):
             x = np.zeros(shape, dtype)
-            for op in operators.OPERATORS:
+            for op in ("prod", "mean", "max"):
                 try:
                     like = getattr(np, op)(x, axis)
                 except ValueError:

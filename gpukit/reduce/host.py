@@ -32,8 +32,10 @@ MOST_BLOCKS = 65535
 def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
     """Reduce an array over some of its axes, as ``np.sum``, ``prod``, ``max``, ``min`` and ``mean`` do (D1 to D3).
 
-    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32 as trees:
-    the error is at most about ``(20 + n / 10**6) * eps`` of the sum of magnitudes, and is usually below ``eps``.
+    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32, for the
+    most part as trees: an element goes through about 20 additions in a sum of a million, 90 in one of 2**28, and never
+    more than about 1,100 for each group of neighbouring axes. The error is at most as many eps of float32, times the
+    sum of the magnitudes (and the rounding to the result's dtype); it is usually below one.
 
     Parameters
     ----------

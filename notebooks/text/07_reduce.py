@@ -455,15 +455,16 @@ with plot.figure(size=(8, 0.24 * len(rows) + 0.9), mark=source) as ax:
     ax.axvline(1, color=plot.PALETTE[6], linewidth=1)
     ax.invert_yaxis()
     ax.tick_params(axis="y", labelsize=8)
+    ax.margins(y=0.01)
     ax.set(xlabel="speed of reduce over the better of CuPy and PyTorch", xlim=(0, 1.25 * max(r["share"] for r in rows)))
 
 # %% [markdown]
-# Where rows are short or columns are many the libraries leave a gap: their kernels are made for any shape, these for the constants of one. Bars below 1 say what is left to do: rows of float16 want 16 bytes per load, and columns of an odd number of elements cannot have wide loads at all. And int8 is far ahead of the libraries, but not at the speed of memory: four elements come in one load, and taking them apart and adding them takes longer than loading them.
+# Where rows are short or columns are many the libraries leave a gap: their kernels are made for any shape, these for the constants of one. The bars that are near 1 are those where everybody is near the limit of memory. Those clearly below 1 say what is left to do: rows of float16 want 16 bytes per load, and columns of an odd number of elements cannot have wide loads at all. And int8 is far ahead of the libraries, but not at the speed of memory: four elements come in one load, and taking them apart and adding them takes longer than loading them.
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. Predict, then count.** Blocks of 512 threads instead of 256: how many shared requests and barriers would `sequential` have for 65,536 elements? Write your two numbers here; the cell counts them for a block and tells.
+# **1. Predict, then count.** Blocks of 512 threads instead of 256: how many shared requests and barriers would `sequential` have for 65,536 elements? Put your two numbers into the cell: it counts, and tells.
 
 
 # %%
