@@ -12,7 +12,7 @@ COMMANDS = {
     "naive": ("gpukit.benchmarks.naive", (), "the matrix product with one thread per element, on a GPU"),
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
-    "reduce": ("gpukit.calibration.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
+    "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
 }
 
 
