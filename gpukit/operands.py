@@ -38,14 +38,17 @@ def _side(array):
 
 
 def check_array(name, array, dimensions, dtypes=None):
-    """TypeError or ValueError unless ``array`` is a NumPy or device array of these dimensions and one of the dtypes."""
+    """TypeError or ValueError unless ``array`` is a NumPy or device array with as many dimensions, or one of several
+    numbers of them, and one of the dtypes.
+    """
     if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
         raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
     dtype = dtype_of(array)
     if dtypes is not None and dtype not in dtypes:
         raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
-    if len(array.shape) != dimensions:
-        what = "one dimension" if dimensions == 1 else f"{dimensions} dimensions"
+    allowed = dimensions if isinstance(dimensions, tuple) else (dimensions,)
+    if len(array.shape) not in allowed:
+        what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
 
 
