@@ -26,6 +26,7 @@ _MODULES = (
     "operands",
     "plot",
     "reduce",
+    "resize",
     "results",
     "run",
     "show",

@@ -1,0 +1,351 @@
+"""`gpukit.resize`: OpenCV's pixels at any size, frames and borders in their places, and the kernels' traces."""
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gpukit
+from gpukit import resize
+from gpukit.backend import cuda
+
+DTYPES = (np.uint8, np.float32)
+
+
+def picture(*shape, dtype=np.uint8):
+    """Noise, the hardest of images: bytes, or floats from 0 to 1."""
+    random = np.random.default_rng([*shape])
+    return random.integers(0, 256, shape, np.uint8) if dtype == np.uint8 else random.random(shape, np.float32)
+
+
+def poisoned(shape, dtype):
+    out = np.empty(shape, dtype)
+    out.view(np.uint8)[...] = 0xAB
+    return out
+
+
+def by_opencv(image, size, interpolation=cv2.INTER_LINEAR):
+    return cv2.resize(image, size[::-1], interpolation=interpolation)
+
+
+def levels_apart(a, b):
+    return np.abs(a.astype(int) - b.astype(int))
+
+
+def weights(n, size):
+    """(size, n) float64 matrix that resizes one axis: shares of the source pixels in those of the target."""
+    place = np.clip((np.arange(size) + 0.5) * n / size - 0.5, 0, n - 1)
+    return np.maximum(0, 1 - np.abs(place[:, None] - np.arange(n)))
+
+
+def interpolated(image, size):
+    """The specification: bilinear with half-pixel centres in float64."""
+    return np.einsum(
+        "yh,xw,...hwc->...yxc", weights(image.shape[-3], size[0]), weights(image.shape[-2], size[1]), image
+    )
+
+
+def bordered(inner, size, place, fill):
+    """The inner image at its place in the target; OpenCV's border around it."""
+    below, right = size[0] - place.top - place.height, size[1] - place.left - place.width
+    fill = np.broadcast_to(np.asarray(fill, float), 3)
+    return cv2.copyMakeBorder(inner, place.top, below, place.left, right, cv2.BORDER_CONSTANT, value=fill.tolist())
+
+
+pixels = st.one_of(st.integers(1, 70), st.sampled_from([1, 2, 3, 31, 32, 33, 64, 100, 131]))
+images = {"rows": pixels, "columns": pixels, "height": pixels, "width": pixels}
+CORNERS = [(1, 1, 40, 33), (40, 33, 1, 1), (1, 50, 70, 9), (2, 2, 1, 131), (64, 64, 32, 32), (33, 7, 33, 7)]
+
+
+def with_corners(test):
+    for rows, columns, height, width in CORNERS:
+        test = example(rows=rows, columns=columns, height=height, width=width, frames=None, swap=False)(test)
+    return test
+
+
+# -- right to the pixel ----------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(**images, frames=st.sampled_from([None, 0, 1, 3]), swap=st.booleans())
+@with_corners
+def test_against_opencv(rows, columns, height, width, frames, swap):
+    size, batch = (height, width), () if frames is None else (frames,)
+    order = slice(None, None, -1) if swap else slice(None)
+    for dtype in DTYPES:
+        image = picture(*batch, rows, columns, 3, dtype=dtype)
+        for method, interpolation in (("nearest", cv2.INTER_NEAREST), ("bilinear", cv2.INTER_LINEAR)):
+            out = poisoned((*batch, *size, 3), dtype)
+            assert resize.resize(image, size, method, swap_rb=swap, out=out) is out
+            for source, result in [(image, out)] if frames is None else zip(image, out, strict=True):
+                expected = by_opencv(source, size, interpolation)[..., order]
+                if method == "nearest":
+                    assert np.array_equal(result, expected)
+                elif dtype == np.uint8:
+                    assert levels_apart(result, expected).max() <= 1
+        if dtype == np.float32:
+            assert np.abs(out - interpolated(image.astype(float), size)[..., order]).max(initial=0) < 4e-7
+
+
+@pytest.mark.parametrize("size", [(3, 640), (7, 5), (5, 3001), (3, 1919), (4, 1)])
+def test_bilinear_bytes_of_wide_frames_are_opencvs(size):
+    """At least 98 pixels of 100 equal. OpenCV's own places in float32 are a little off at the far end of a row."""
+    image = picture(5, 1920, 3)
+    apart = levels_apart(resize.resize(image, size), by_opencv(image, size))
+    assert apart.max() <= 1 and (apart == 0).mean() >= 0.98
+
+
+def test_share_of_bytes_equal_to_opencvs():
+    equal = []
+    for n in range(40):
+        rows, columns, height, width = np.random.default_rng(n).integers(1, 200, 4).tolist()
+        image = picture(rows, columns, 3)
+        equal.append((resize.resize(image, (height, width)) == by_opencv(image, (height, width))).mean())
+    assert min(equal) > 0.99 and np.mean(equal) > 0.999
+
+
+def test_nearest_where_rounding_decides():
+    """Where x n / size is whole, OpenCV's scale in float64 puts some pixels one to the left: x n // size is not it."""
+    differ = 0
+    for n, size in [(n, size) for n in (18, 36, 98, 161) for size in (22, 28, 62, 98, 322)]:
+        image = np.repeat(np.arange(n, dtype=np.float32), 3).reshape(1, n, 3)
+        expected = by_opencv(image, (1, size), cv2.INTER_NEAREST)
+        assert np.array_equal(resize.resize(image, (1, size), "nearest"), expected)
+        assert np.array_equal(resize.resize(image.reshape(n, 1, 3), (size, 1), "nearest"), expected.reshape(size, 1, 3))
+        differ += not np.array_equal(expected[0, :, 0], np.arange(size) * n // size)
+    assert differ
+
+
+@settings(max_examples=60)
+@given(
+    **images, frames=st.sampled_from([None, 2]), swap=st.booleans(), center=st.booleans(), dtype=st.sampled_from(DTYPES)
+)
+@example(rows=1, columns=131, height=40, width=20, frames=None, swap=True, center=True, dtype=np.uint8)
+@example(rows=131, columns=1, height=9, width=100, frames=None, swap=True, center=True, dtype=np.float32)
+@example(rows=33, columns=64, height=33, width=64, frames=2, swap=False, center=False, dtype=np.uint8)
+def test_letterbox_against_opencv(rows, columns, height, width, frames, swap, center, dtype):
+    size, batch = (height, width), () if frames is None else (frames,)
+    image = picture(*batch, rows, columns, 3, dtype=dtype)
+    fill = (114, 7, 255)
+    out = poisoned((*batch, *size, 3), dtype)
+    result = resize.letterbox(image, size, fill, center, swap, out=out)
+    place = resize.placement((rows, columns), size, center)
+    assert result.image is out and result[1:] == (place.scale, place.top, place.left)
+    own = resize.resize(image, (place.height, place.width), swap_rb=swap)
+    for frame, source, inner in zip(
+        *((out, image, own) if frames else (out[None], image[None], own[None])), strict=True
+    ):
+        assert np.array_equal(frame, bordered(inner, size, place, fill))
+        expected = by_opencv(source, (place.height, place.width))[..., :: -1 if swap else 1]
+        expected = bordered(expected, size, place, fill)
+        tolerance = 1 if dtype == np.uint8 else 2e-4  # OpenCV's float32 places and weights
+        assert np.abs(frame.astype(float) - expected).max() <= tolerance
+
+
+# -- where the picture is --------------------------------------------------------------------------
+
+
+def test_placements():
+    place = resize.placement((1080, 1920), (640, 640))
+    assert place == (1 / 3, 360, 640, 140, 0, (1080, 1920))
+    assert resize.placement((1080, 1920), (640, 640), center=False)[3:5] == (0, 0)
+    assert resize.placement((1, 1000), (50, 100))[1:5] == (1, 100, 24, 0)  # never less than one row
+    assert resize.placement((5, 10), (640, 640))[:3] == (64, 320, 640)
+    corners = [[0, 0, 1920, 1080], [960, 540, 480, 270]]
+    assert place.to_target(corners).tolist() == [[0, 140, 640, 500], [320, 320, 160, 230]]
+
+
+@given(**images, center=st.booleans())
+def test_coordinates_go_there_and_back(rows, columns, height, width, center):
+    place = resize.placement((rows, columns), (height, width), center)
+    points = np.random.default_rng([rows, columns]).random((4, 3, 2)) * (columns, rows)
+    there = place.to_target(points)
+    assert np.allclose(place.to_source(there), points, rtol=0, atol=1e-9)
+    assert (there >= (place.left, place.top)).all()
+    assert (there <= (place.left + place.width, place.top + place.height)).all()
+    assert place.height <= height and place.width <= width
+    assert place.height == height or place.width == width
+
+
+def test_a_box_follows_its_object():
+    """A bright rectangle of the source is where ``to_target`` says, and nowhere else."""
+    image = np.zeros((60, 100, 3), np.float32)
+    image[20:40, 10:70] = 1
+    result = resize.letterbox(image, (150, 200), swap_rb=False)
+    place = resize.placement((60, 100), (150, 200))
+    left, top, right, bottom = place.to_target([10, 20, 70, 40]).astype(int)
+    assert (left, top, right, bottom) == (20, 55, 140, 95)
+    inside = result.image[..., 0] > 0.5
+    assert inside[top:bottom, left:right].all() and inside.sum() == (bottom - top) * (right - left)
+
+
+# -- arrays of every kind --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_of_any_layout(dtype):
+    whole = picture(40, 60, 4, dtype=dtype)
+    size = 23, 71
+    for view in (whole[..., :3], whole[::-1, 3:50, 1:], whole[::2, ::-3, 2::-1], np.asfortranarray(whole[..., :3])):
+        expected = resize.resize(np.ascontiguousarray(view), size)
+        assert np.array_equal(resize.resize(view, size), expected)
+        out = np.full((23, 71, 6), 0xAB, dtype)
+        resize.resize(view, size, out=out[..., ::2])
+        assert np.array_equal(out[..., ::2], expected) and (out[..., 1::2] == 0xAB).all()
+    padded_rows = cuda.to_device(whole)[:, 5:50, :3]
+    expected = resize.resize(whole[:, 5:50, :3], size)
+    assert np.array_equal(resize.resize(padded_rows, size).copy_to_host(), expected)
+    frames = cuda.to_device(picture(2, 40, 60, 3, dtype=dtype))
+    expected = resize.letterbox(frames.copy_to_host()[:, 1:], size).image
+    assert np.array_equal(resize.letterbox(frames[:, 1:], size).image.copy_to_host(), expected)
+
+
+def test_device_in_device_out():
+    image = picture(45, 67, 3)
+    on_device, stream = cuda.to_device(image), cuda.stream()
+    result = resize.letterbox(on_device, (64, 40), 114, stream=stream)
+    stream.synchronize()
+    assert cuda.is_cuda_array(result.image)
+    assert np.array_equal(result.image.copy_to_host(), resize.letterbox(image, (64, 40), 114, stream=stream).image)
+    out = cuda.to_device(poisoned((64, 40, 6), np.uint8))
+    resize.resize(on_device, (64, 40), "nearest", out=out[:, :, :3])
+    host = out.copy_to_host()
+    assert np.array_equal(host[..., :3], resize.resize(image, (64, 40), "nearest")) and (host[..., 3:] == 0xAB).all()
+    with pytest.raises(ValueError, match="out shares memory with image"):
+        resize.resize(on_device, (45, 67), out=on_device)
+
+
+def test_more_frames_than_layers(monkeypatch):
+    frames = picture(5, 9, 40, 3)
+    expected = [resize.resize(frames, (12, 13), m) for m in resize.METHODS]
+    expected += [resize.letterbox(frames, (12, 13), 9, center).image for center in (True, False)]
+    monkeypatch.setattr(resize, "MOST_LAYERS", 2)
+    results = [resize.resize(frames, (12, 13), m) for m in resize.METHODS]
+    results += [resize.letterbox(frames, (12, 13), 9, center).image for center in (True, False)]
+    assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize("source, size", [((1, 32767), (1, 5)), ((1, 5), (1, 32767)), ((1, 32767), (1, 32767))])
+def test_the_largest_sizes(source, size):
+    image = picture(*source, 3, dtype=np.float32)
+    assert np.abs(resize.resize(image, size) - interpolated_row(image, size[1])).max() < 4e-7
+
+
+def interpolated_row(image, size):
+    n = image.shape[1]
+    place = ((2 * np.arange(size) + 1) * n - size) / (2 * size)
+    return np.stack([np.interp(place, np.arange(n), image[0, :, c]) for c in range(3)], axis=1)[None]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "torch"])
+def test_arrays_of_other_libraries(name):
+    library = pytest.importorskip(name)
+    image = picture(2, 63, 41, 3)
+    x = library.asarray(image, device="cuda") if name == "torch" else library.asarray(image)
+    result = resize.letterbox(x, (64, 64), 114).image
+    assert type(result) is type(x)
+    assert np.array_equal(cuda.as_cuda_array(result).copy_to_host(), resize.letterbox(image, (64, 64), 114).image)
+    out = library.zeros_like(result)
+    assert resize.letterbox(x, (64, 64), 114, out=out).image is out and bool((out == result).all())
+
+
+@pytest.mark.gpu
+def test_float32_is_pytorchs():
+    torch = pytest.importorskip("torch")
+    image = picture(2, 63, 141, 3, dtype=np.float32)
+    for size in ((200, 50), (63, 141), (17, 640)):
+        x = torch.asarray(image, device="cuda")
+        channels_first = torch.nn.functional.interpolate(
+            x.permute(0, 3, 1, 2), size, mode="bilinear", align_corners=False
+        )
+        assert float((resize.resize(x, size) - channels_first.permute(0, 2, 3, 1)).abs().max()) < 1e-5
+
+
+# -- what the kernels do ---------------------------------------------------------------------------
+
+
+def kernels(dtype, source, size, swap=1):
+    """(kernel, its arguments after image and out) of the whole ladder."""
+    mix = resize.DTYPES[np.dtype(dtype)]
+    place, fill = resize.placement(source, size), tuple(np.full(3, 9, dtype))
+    scales = [1 / (wanted / n) for n, wanted in zip(source, size, strict=True)]
+    return {
+        "nearest": (resize.nearest, (*scales, swap)),
+        "bilinear": (resize.bilinear(mix), (swap,)),
+        "letterbox_corner": (resize.letterbox_corner(mix), (place.height, place.width, fill, swap)),
+        "letterbox_centred": (resize.letterbox_centred(mix), (*place[1:5], fill, swap)),
+    }
+
+
+def launch(kernel, size, frames=1):
+    width, height = resize.BLOCK
+    return kernel[(-(-size[1] // width), -(-size[0] // height), frames), resize.BLOCK]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "source, size", [((13, 21), (37, 50)), ((50, 37), (9, 35)), ((1, 1), (3, 2)), ((7, 40), (64, 64))]
+)
+def test_kernels_are_without_error_and_float64(dtype, source, size):
+    image = picture(2, *source, 3, dtype=dtype)
+    for name, (kernel, arguments) in kernels(dtype, source, size).items():
+        out = poisoned((2, *size, 3), dtype)
+        trace = gpukit.trace(launch(kernel, size, 2), image, out, *arguments)
+        assert trace.findings == [], name
+        wide = sum(o.fp64 + o.fp64_conversions for o in trace.operations)
+        assert bool(wide) == (name == "nearest"), name  # float64 by intent in that one alone
+        written = {c.array: c.written for c in trace.coverage}
+        assert written == {"image": 0, "out": out.size}, name
+
+
+@pytest.mark.parametrize("dtype, sectors", [(np.uint8, 3), (np.float32, 12)])
+def test_one_thread_per_pixel_wants_three_times_the_sectors(dtype, sectors):
+    """A warp's request takes one channel of 32 pixels, in memory three times as far as their values need."""
+    image, size = picture(1, 16, 64, 3, dtype=dtype), (16, 64)
+    kernel, arguments = kernels(dtype, size, size)["nearest"]
+    trace = gpukit.trace(launch(kernel, size), image, poisoned(image.shape, dtype), *arguments)
+    for op in ("load", "store"):
+        total = trace.total("global", op)
+        assert total.requests == image.size // 32 and total.sectors == sectors * total.requests
+        assert total.sectors == 3 * total.ideal_sectors
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+A = np.ones((4, 5, 3), np.uint8)
+F = A.astype(np.float32)
+WRONG = [
+    (lambda: resize.resize([[1]], (2, 2)), TypeError, "image is a list"),
+    (lambda: resize.resize(A[0], (2, 2)), ValueError, r"image has shape \(5, 3\); it must have 3 or 4 dimensions"),
+    (lambda: resize.resize(A.astype(int), (2, 2)), TypeError, "image has dtype int64; it must be uint8 or float32"),
+    (
+        lambda: resize.resize(A[..., :2], (2, 2)),
+        ValueError,
+        r"image has shape \(4, 5, 2\); its last dimension must be 3",
+    ),
+    (lambda: resize.resize(A[:0], (2, 2)), ValueError, r"image has shape \(0, 5, 3\); its height and width must be"),
+    (lambda: resize.resize(A, 7), TypeError, "size is 7; it must be a tuple of 2 ints"),
+    (lambda: resize.resize(A, (7,)), TypeError, r"size is \(7,\); it must be a tuple"),
+    (lambda: resize.resize(A, (7, 2.5)), TypeError, r"size\[1\] is 2.5; it must be an int"),
+    (lambda: resize.resize(A, (0, 5)), ValueError, r"size\[0\] is 0; it must be from 1 to 32767"),
+    (lambda: resize.resize(A, (5, 40000)), ValueError, r"size\[1\] is 40000"),
+    (lambda: resize.resize(A, (2, 2), "cubic"), ValueError, "method is 'cubic'; it must be one of bilinear, nearest"),
+    (lambda: resize.resize(A, (2, 2), out=A), ValueError, r"out has shape \(4, 5, 3\); it must be \(2, 2, 3\)"),
+    (lambda: resize.resize(A, (4, 5), out=F), TypeError, "out has dtype float32; it must be uint8, as image is"),
+    (lambda: resize.resize(A, (4, 5), out=cuda.to_device(A)), TypeError, "out is a device array and image is a NumPy"),
+    (lambda: resize.letterbox(A, (0, 5)), ValueError, r"size\[0\] is 0"),
+    (lambda: resize.letterbox(A, (4, 5), fill=256), ValueError, "fill is 256; it must be from 0 to 255"),
+    (lambda: resize.letterbox(A, (4, 5), fill=0.5), TypeError, "fill is 0.5; it must be one int or 3 of them"),
+    (lambda: resize.letterbox(F, (4, 5), fill=(1, 2)), TypeError, r"fill is \(1, 2\); it must be one real number or 3"),
+    (lambda: resize.placement((4, 0), (4, 4)), ValueError, r"source\[1\] is 0"),
+    (lambda: resize.placement((4, 4), (4, 4)).to_source([1, 2, 3]), ValueError, r"points has shape \(3,\)"),
+    (lambda: resize.placement((4, 4), (4, 4)).to_target(["a", "b"]), TypeError, "points has dtype"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
