@@ -10,7 +10,17 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda
 
-__all__ = ["Output", "check_alike", "check_apart", "check_array", "configured", "dtype_of", "stream_of", "to_device"]
+__all__ = [
+    "Output",
+    "check_alike",
+    "check_apart",
+    "check_array",
+    "configured",
+    "dtype_of",
+    "share_memory",
+    "stream_of",
+    "to_device",
+]
 
 
 def dtype_of(array):
@@ -66,11 +76,15 @@ def check_apart(name, array, **others):
     """ValueError if a device array shares memory with one of the others. NumPy arrays may: the kernel has copies."""
     if not cuda.is_cuda_array(array):
         return
-    start, stop = _span(array)
     for other_name, other in others.items():
-        other_start, other_stop = _span(other)
-        if start < other_stop and other_start < stop:
+        if share_memory(array, other):
             raise ValueError(f"{name} shares memory with {other_name}; they must be apart")
+
+
+def share_memory(array, other):
+    """Whether the memory of two device arrays overlaps, from the first byte of each to its last."""
+    (start, stop), (other_start, other_stop) = _span(array), _span(other)
+    return start < other_stop and other_start < stop
 
 
 def _span(array):
@@ -156,6 +170,8 @@ class Output:
     stream : 0 or a CUDA stream
     dtype : NumPy dtype, optional
         That of ``like`` unless given.
+    keep : bool, optional
+        The kernel needs what is in ``out``, to add to it; there must be an ``out`` then.
 
     Attributes
     ----------
@@ -163,18 +179,18 @@ class Output:
         For the kernel to write.
     """
 
-    def __init__(self, like, shape, out, stream, dtype=None):
+    def __init__(self, like, shape, out, stream, dtype=None, keep=False):
         self.stream, self.out = stream, out
         self.on_host = not cuda.is_cuda_array(like)
         dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
         if self.on_host:
-            self.device = cuda.device_array(shape, dtype, stream=stream)
+            self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
             return
         if out is None:
             self.out = _new_like(like, shape, dtype, stream)
         self.target = cuda.as_cuda_array(self.out)
-        self.device = self.target
-        if not self.target.is_c_contiguous():
+        self.device = to_device(self.target, stream) if keep else self.target
+        if not keep and not self.target.is_c_contiguous():
             self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
 
     def finish(self):
