@@ -16,6 +16,7 @@ _MODULES = (
     "backend",
     "benchmarks",
     "calibration",
+    "conv",
     "device",
     "doctor",
     "emulator",

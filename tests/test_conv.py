@@ -1,0 +1,377 @@
+"""`gpukit.conv`: windows as columns and back, convolution through them, against float64 loops; the kernels' counts."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gpukit
+from gpukit import conv
+from gpukit.backend import cuda
+
+EPS = {np.dtype(d): np.finfo(d).eps for d in conv.DTYPES}
+
+
+def pair(value):
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def reference_columns(x, kernel_size, stride=1, padding=0, dilation=1):
+    """The windows of images as columns, one value at a time along the kernel: what the kernels compute."""
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = map(pair, (kernel_size, stride, padding, dilation))
+    samples, channels, height, width = x.shape
+    padded = np.zeros((samples, channels, height + 2 * ph, width + 2 * pw), x.dtype)
+    padded[:, :, ph : ph + height, pw : pw + width] = x
+    oh, ow = (padded.shape[2] - dh * (kh - 1) - 1) // sh + 1, (padded.shape[3] - dw * (kw - 1) - 1) // sw + 1
+    columns = np.empty((samples, channels, kh, kw, oh, ow), x.dtype)
+    for row in range(oh):
+        for col in range(ow):
+            top, left = row * sh, col * sw
+            seen = padded[:, :, top : top + dh * (kh - 1) + 1 : dh, left : left + dw * (kw - 1) + 1 : dw]
+            columns[..., row, col] = seen
+    return columns.reshape(samples, channels * kh * kw, oh * ow)
+
+
+def reference_image(columns, shape, kernel_size, stride=1, padding=0, dilation=1):
+    """The sums of all windows in float64, by adding each window to the image where it was taken from."""
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = map(pair, (kernel_size, stride, padding, dilation))
+    samples, channels, height, width = shape
+    padded = np.zeros((samples, channels, height + 2 * ph, width + 2 * pw))
+    oh, ow = (padded.shape[2] - dh * (kh - 1) - 1) // sh + 1, (padded.shape[3] - dw * (kw - 1) - 1) // sw + 1
+    windows = columns.reshape(samples, channels, kh, kw, oh, ow)
+    for row in range(oh):
+        for col in range(ow):
+            top, left = row * sh, col * sw
+            padded[:, :, top : top + dh * (kh - 1) + 1 : dh, left : left + dw * (kw - 1) + 1 : dw] += windows[
+                ..., row, col
+            ]
+    return padded[:, :, ph : ph + height, pw : pw + width]
+
+
+def reference_conv(x, weight, bias, groups, **how):
+    """(the convolution in float64, the sum of the magnitudes of its terms)."""
+    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    channels, made = weight.shape[1], weight.shape[0] // groups
+    parts = []
+    for sign in (lambda v: v, abs):
+        per_group = []
+        for g in range(groups):
+            columns = reference_columns(sign(x[:, g * channels : (g + 1) * channels]), weight.shape[2:], **how)
+            per_group.append(sign(weight[g * made : (g + 1) * made]).reshape(made, columns.shape[1]) @ columns)
+        total = np.concatenate(per_group, axis=1)
+        parts.append(total if bias is None else total + sign(bias.astype(np.float64))[:, None])
+    return parts
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def poisoned(*shape, dtype=np.float32):
+    return np.full(shape, np.nan, dtype)
+
+
+@st.composite
+def cases(draw, least=0):
+    """A shape (N, C, H, W) that may be 0 along some axes, and how windows are laid on it: at least one fits."""
+    kernel, dilation, padding, stride = (
+        draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+        for low, high in ((1, 5), (1, 3), (0, 4), (1, 4))
+    )
+    size = []
+    for axis in range(2):
+        fewest = dilation[axis] * (kernel[axis] - 1) + 1 - 2 * padding[axis]
+        size.append(max(fewest, 0, least) + draw(st.one_of(st.integers(0, 9), st.sampled_from([0, 31, 32, 40]))))
+    if draw(st.booleans()):  # an int stands for both
+        kernel, dilation, padding, stride = kernel[0], dilation[0], padding[0], stride[0]
+        size = [max(n, dilation * (kernel - 1) + 1) for n in size]
+    shape = draw(st.integers(least, 3)), draw(st.integers(least, 4)), *size
+    return shape, {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+
+
+dtypes = st.sampled_from(conv.DTYPES)
+out_and_in = st.tuples(st.integers(0, 3), st.integers(1, 3))  # channels of a group
+PLAIN = {"stride": 1, "padding": 0, "dilation": 1}
+
+
+@settings(max_examples=70)
+@given(case=cases(), dtype=dtypes, variant=st.sampled_from(("auto", *conv.VARIANTS)))
+@example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, variant="auto")
+@example(case=((2, 0, 5, 6), {"kernel_size": (2, 3)}), dtype=np.float64, variant="window")
+@example(case=((1, 1, 0, 3), {"kernel_size": (4, 1), "padding": (2, 0)}), dtype=np.float32, variant="element")
+@example(case=((3, 1, 1, 1), {"kernel_size": 1, "stride": 2**40}), dtype=np.float32, variant="element")
+def test_im2col(case, dtype, variant):
+    shape, how = case
+    x = random(*shape, dtype=dtype)
+    expected = reference_columns(x, **how)
+    out = poisoned(*expected.shape, dtype=dtype)
+    assert conv.im2col(x, **how, variant=variant, out=out) is out
+    assert np.array_equal(out, expected)
+    result = conv.im2col(x, **how, variant=variant)
+    assert result.dtype == dtype and result.shape == expected.shape and np.array_equal(result, expected)
+
+
+@settings(max_examples=70)
+@given(case=cases(), dtype=dtypes, request=st.sampled_from(conv.REQUESTS))
+@example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, request="write")
+@example(case=((2, 1, 0, 3), {"kernel_size": 1, "padding": 1}), dtype=np.float32, request="add")
+@example(case=((2, 2, 5, 9), {"kernel_size": 2, "stride": (2**40, 3)}), dtype=np.float64, request="add")
+def test_col2im(case, dtype, request):
+    shape, how = case
+    columns = random(*reference_columns(np.zeros(shape), **how).shape, dtype=dtype)
+    exact, size = reference_image(columns, shape, **how), reference_image(abs(columns), shape, **how)
+    before = random(*shape, dtype=dtype, seed=1) if request in ("add", "null") else poisoned(*shape, dtype=dtype)
+    out = before.copy()
+    assert conv.col2im(columns, shape[2:], **how, out=out, request=request) is out
+    if request == "null":
+        assert np.array_equal(out, before)
+        return
+    if request == "add":
+        exact, size = exact + before, size + abs(before)
+    assert (abs(out - exact) <= 30 * EPS[out.dtype] * size).all()
+    if request == "write":
+        result = conv.col2im(columns, shape[2:], **how)
+        assert result.dtype == dtype and result.shape == shape and np.array_equal(result, out)
+
+
+@settings(max_examples=30)
+@given(case=cases(least=1), variant=st.sampled_from(conv.VARIANTS))
+def test_adjoint(case, variant):
+    """<im2col(x), y> = <x, col2im(y)>: exact, for small whole numbers."""
+    shape, how = case
+    rng = np.random.default_rng(shape)
+    x = rng.integers(-9, 10, shape).astype(np.float64)
+    columns = conv.im2col(x, **how, variant=variant)
+    y = rng.integers(-9, 10, columns.shape).astype(np.float64)
+    assert (columns * y).sum() == (x * conv.col2im(y, shape[2:], **how)).sum()
+
+
+@settings(max_examples=40)
+@given(case=cases(), dtype=dtypes, groups=st.integers(1, 3), sizes=out_and_in, with_bias=st.booleans())
+@example(case=((0, 0, 5, 6), {"kernel_size": 3, **PLAIN}), dtype=np.float32, groups=2, sizes=(2, 1), with_bias=True)
+@example(case=((2, 0, 19, 23), {"kernel_size": 3, **PLAIN}), dtype=np.float32, groups=1, sizes=(20, 9), with_bias=True)
+def test_conv2d(case, dtype, groups, sizes, with_bias):
+    (samples, _, height, width), how = case
+    kernel, made, channels = pair(how.pop("kernel_size")), sizes[0] * groups, sizes[1] * groups
+    x = random(samples, channels, height, width, dtype=dtype)
+    weight = random(made, sizes[1], *kernel, dtype=dtype)
+    bias = random(made, dtype=dtype) if with_bias else None
+    exact, size = reference_conv(x, weight, bias, groups, **how)
+    result = conv.conv2d(x, weight, bias, groups=groups, **how)
+    assert result.dtype == dtype and result.shape[:2] == (samples, made)
+    terms = sizes[1] * kernel[0] * kernel[1] + 2
+    assert (abs(result.reshape(exact.shape) - exact) <= terms * EPS[result.dtype] * size).all()
+    out = poisoned(*result.shape, dtype=dtype)
+    assert conv.conv2d(x, weight, bias, groups=groups, **how, out=out) is out and np.array_equal(out, result)
+
+
+def test_conv2d_in_a_workspace():
+    x, weight = (cuda.to_device(random(*shape)) for shape in ((2, 4, 9, 11), (6, 2, 3, 3)))
+    how = {"padding": (1, 2), "stride": 2}
+    size = conv.workspace_size(x.shape, 3, **how)
+    assert size == 4 * 9 * 5 * 7
+    workspace = cuda.to_device(poisoned(size + 5))
+    stream = cuda.stream()
+    result = conv.conv2d(x, weight, groups=2, workspace=workspace, stream=stream, **how)
+    stream.synchronize()
+    assert cuda.is_cuda_array(result)
+    exact, _ = reference_conv(x.copy_to_host(), weight.copy_to_host(), None, 2, **how)
+    assert np.allclose(result.copy_to_host().reshape(exact.shape), exact, atol=1e-4)
+    used = workspace.copy_to_host()
+    last = reference_columns(x.copy_to_host()[1:], 3, **how)
+    assert np.array_equal(used[:size], last.reshape(-1)) and np.isnan(used[size:]).all()
+    for wrong, error, message in (
+        (cuda.to_device(poisoned(size - 1)), ValueError, rf"workspace has shape \({size - 1},\); .* {size} or more"),
+        (
+            cuda.to_device(poisoned(size, dtype=np.float64)),
+            TypeError,
+            "workspace has dtype float64; it must be float32",
+        ),
+        (poisoned(size), TypeError, "workspace is a ndarray; it must be a device array"),
+    ):
+        with pytest.raises(error, match=message):
+            conv.conv2d(x, weight, groups=2, workspace=wrong, **how)
+    with pytest.raises(ValueError, match="workspace shares memory with x"):
+        conv.conv2d(x, weight, groups=2, workspace=x.reshape(x.size), stride=3)
+
+
+def test_arrays_of_any_layout():
+    x = random(3, 4, 12, 10)
+    columns = reference_columns(x, 3, padding=1)
+    image = reference_image(columns, x.shape, 3, padding=1)
+    flipped = np.ascontiguousarray(x[:, :, ::-1, ::-1])[:, :, ::-1, ::-1]
+    assert np.array_equal(conv.im2col(flipped, 3, padding=1), columns)
+    wide = cuda.to_device(np.repeat(x, 2, axis=1))
+    assert np.array_equal(conv.im2col(wide[:, ::2], 3, padding=1).copy_to_host(), columns)
+    twice = cuda.to_device(poisoned(*columns.shape[:2], 2 * columns.shape[2]))
+    conv.im2col(cuda.to_device(x), 3, padding=1, out=twice[:, :, ::2])
+    assert np.array_equal(twice.copy_to_host()[:, :, ::2], columns)
+    assert np.isnan(twice.copy_to_host()[:, :, 1::2]).all()
+    ones = cuda.to_device(np.ones((3, 4, 24, 10), np.float32))
+    conv.col2im(cuda.to_device(columns), (12, 10), 3, padding=1, out=ones[:, :, ::2], request="add")
+    assert np.allclose(ones.copy_to_host()[:, :, ::2], image + 1, rtol=1e-5, atol=1e-5)
+    assert (ones.copy_to_host()[:, :, 1::2] == 1).all()
+
+
+def test_in_place_of_the_columns():
+    columns = random(2, 3 * 9, 20 * 15)
+    expected = conv.col2im(columns, (20, 15), 3, padding=1)
+    memory = cuda.to_device(columns)
+    out = memory.reshape(memory.size)[: expected.size].reshape(expected.shape)
+    for request in ("write", "add"):
+        with pytest.raises(ValueError, match="out shares memory with columns; they must be apart"):
+            conv.col2im(memory, (20, 15), 3, padding=1, out=out, request=request)
+    assert np.array_equal(memory.copy_to_host(), columns)
+    assert conv.col2im(memory, (20, 15), 3, padding=1, out=out, request="inplace") is out
+    assert np.array_equal(out.copy_to_host(), expected)
+
+
+def test_more_samples_than_one_launch_may_have(monkeypatch):
+    monkeypatch.setattr(conv, "MOST_SAMPLES", 2)
+    x = random(5, 2, 6, 7)
+    columns = reference_columns(x, 2)
+    for variant in conv.VARIANTS:
+        assert np.array_equal(conv.im2col(x, 2, variant=variant), columns)
+    assert np.allclose(conv.col2im(columns, (6, 7), 2), reference_image(columns, x.shape, 2), atol=1e-5)
+
+
+def test_divisors_are_exact():
+    rng = np.random.default_rng(0)
+    values = [1, 2, 3, 5, 7, 9, 641, 65537, *(2**k + d for k in range(2, 31) for d in (-1, 0, 1)), 2**31 - 1]
+    for value in values:
+        by = conv._divisor(value)
+        n = np.append(rng.integers(0, 2**31, 200), [0, value - 1, value, 2**31 - 2, 2**31 - 1]).astype(np.uint64)
+        n = np.append(n, n // np.uint64(value) * np.uint64(value))
+        assert np.array_equal(n * np.uint64(by.factor) >> np.uint64(by.shift), n // np.uint64(value)), value
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 15, 15), (1, 2, 18, 18)])
+def test_why_a_thread_for_each_value(shape):
+    """Rows of OH OW = 169 values begin anywhere in a sector, of 256 at its start; the launches have no findings."""
+    x, traces = random(*shape), {}
+    expected = reference_columns(x, 3)
+    for variant in conv.VARIANTS:
+        out = poisoned(*expected.shape)
+        launch, further = conv.configure_im2col(variant, shape, 3)
+        traces[variant] = trace = gpukit.trace(launch, x, out, *further)
+        assert np.array_equal(out, expected) and trace.findings == []
+        assert not any(o.fp64 or o.fp64_conversions or o.int64_divisions for o in trace.operations)
+    stores = {variant: trace.total("global", "store") for variant, trace in traces.items()}
+    at_least = -(-expected.nbytes // 32)
+    if expected.shape[2] % 8:
+        assert stores["window"].sectors > 1.2 * at_least
+    else:
+        assert stores["window"].sectors == at_least
+    assert at_least <= stores["element"].sectors <= at_least + shape[0]
+    loads = {variant: trace.total("global", "load").sectors for variant, trace in traces.items()}
+    assert abs(loads["element"] / loads["window"] - 1) < 0.05
+
+
+def test_gathering_without_a_finding():
+    columns = random(2, 3 * 9, 13 * 13)
+    for request in ("write", "add"):
+        out = np.ones((2, 3, 15, 15), np.float32)
+        launch, further = conv.configure_col2im(out.shape, 3, request=request)
+        trace = gpukit.trace(launch, columns, out, *further)
+        assert trace.findings == [] and not trace.total("global", "atomic").requests
+        assert not any(o.fp64 or o.fp64_conversions or o.int64_divisions for o in trace.operations)
+        assert np.allclose(out - (request == "add"), reference_image(columns, out.shape, 3), atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", conv.DTYPES)
+def test_beside_pytorch(dtype):
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x = torch.asarray(random(3, 6, 19, 23, dtype=dtype), device="cuda")
+    how = {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 3)}
+    columns = functional.unfold(x, (3, 4), **how)
+    for variant in conv.VARIANTS:
+        result = conv.im2col(x, (3, 4), **how, variant=variant)
+        assert type(result) is type(x) and bool((result == columns).all())
+    folded = functional.fold(columns, (19, 23), (3, 4), **how)
+    assert torch.allclose(conv.col2im(columns, (19, 23), (3, 4), **how), folded, rtol=1e-5, atol=1e-5)
+    weight, bias = (torch.asarray(random(*shape, dtype=dtype), device="cuda") for shape in ((4, 3, 3, 4), (4,)))
+    exact = functional.conv2d(x.double(), weight.double(), bias.double(), groups=2, **how)
+    result = conv.conv2d(x, weight, bias, groups=2, **how)
+    assert type(result) is type(x) and torch.allclose(result.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+X, COLUMNS, WEIGHT = np.ones((2, 4, 5, 6), np.float32), np.ones((2, 36, 12), np.float32), np.ones((6, 4, 3, 3), "f4")
+OUT, IMAGE, MADE = (poisoned(*shape) for shape in ((2, 36, 12), (2, 4, 5, 6), (2, 6, 3, 4)))
+WRONG = [
+    (lambda: conv.im2col([1.0], 3, out=OUT), TypeError, "x is a list"),
+    (lambda: conv.im2col(X[0], 3, out=OUT), ValueError, r"x has shape \(4, 5, 6\); it must have 4 dimensions"),
+    (lambda: conv.im2col(X.astype("f2"), 3, out=OUT), TypeError, "x has dtype float16; it must be float32 or float64"),
+    (lambda: conv.im2col(X, 0, out=OUT), ValueError, "kernel_size is 0; it must be 1 or more"),
+    (lambda: conv.im2col(X, 3.0, out=OUT), TypeError, "kernel_size is 3.0; it must be an int"),
+    (lambda: conv.im2col(X, (3, 3, 3), out=OUT), ValueError, r"kernel_size is \(3, 3, 3\); it must be an int or two"),
+    (lambda: conv.im2col(X, 3, (1, 0), out=OUT), ValueError, r"stride\[1\] is 0; it must be 1 or more"),
+    (lambda: conv.im2col(X, 3, padding=-1, out=OUT), ValueError, "padding is -1; it must be 0 or more"),
+    (lambda: conv.im2col(X, 3, dilation=(True, 1), out=OUT), TypeError, r"dilation\[0\] is True"),
+    (
+        lambda: conv.im2col(X, 3, dilation=3, out=OUT),
+        ValueError,
+        r"kernel_size is \(3, 3\) with dilation \(3, 3\), 7 r",
+    ),
+    (lambda: conv.im2col(X, 3, padding=2**30), ValueError, "the images have 2147483653 rows with their padding"),
+    (lambda: conv.im2col(X, 1, padding=2**20), ValueError, r"OH OW is 2097157 \* 2097158; it must be at most"),
+    (lambda: conv.im2col(X, 1, padding=2**14, variant="element"), ValueError, "x is too large: C KH KW OH OW is 4296"),
+    (
+        lambda: conv.im2col(X, 3, variant="fast", out=OUT),
+        ValueError,
+        "variant is 'fast'; it must be 'auto' or one of w",
+    ),
+    (lambda: conv.im2col(X, 2, out=OUT), ValueError, r"out has shape \(2, 36, 12\); it must be \(2, 16, 20\)"),
+    (lambda: conv.im2col(X.astype("f8"), 3, out=OUT), TypeError, "out has dtype float32; it must be float64"),
+    (lambda: conv.im2col(X, 3, out=cuda.to_device(OUT)), TypeError, "out is a device array and x is a NumPy array"),
+    (lambda: conv.configure_im2col("auto", X.shape, 3), ValueError, "variant is 'auto'; it must be one of window"),
+    (lambda: conv.configure_im2col("window", (0, 4, 5, 6), 3), ValueError, r"shape\[0\] is 0; it must be 1 or more"),
+    (lambda: conv.configure_im2col("window", (4, 5, 6), 3), ValueError, r"shape is \(4, 5, 6\); it must be N, C, H, W"),
+    (lambda: conv.col2im(COLUMNS[0], (5, 6), 3, out=IMAGE), ValueError, r"columns has shape \(36, 12\)"),
+    (lambda: conv.col2im(COLUMNS, (5, -6), 3, out=IMAGE), ValueError, r"output_size\[1\] is -6; it must be 0 or more"),
+    (lambda: conv.col2im(COLUMNS, (7, 6), (5, 3), out=IMAGE), ValueError, "columns has 36 rows; .* multiple of 15"),
+    (lambda: conv.col2im(COLUMNS, 6, 3, out=IMAGE), ValueError, r"columns has 12 columns; it must have 16, .* 4 \* 4"),
+    (lambda: conv.col2im(COLUMNS, (5, 6), 3, request="sum"), ValueError, "request is 'sum'; it must be one of write"),
+    (lambda: conv.col2im(COLUMNS, (5, 6), 3, request="add"), ValueError, r"out is None; .* of shape \(2, 4, 5, 6\)"),
+    (lambda: conv.col2im(COLUMNS, (5, 6), 3, out=IMAGE[:1], request="null"), ValueError, r"out has shape \(1, 4, 5, 6"),
+    (lambda: conv.configure_col2im(X.shape, 3, request="null"), ValueError, "request is 'null'; it must be write or"),
+    (
+        lambda: conv.conv2d(X, WEIGHT[0], out=MADE),
+        ValueError,
+        r"weight has shape \(4, 3, 3\); it must have 4 dimensions",
+    ),
+    (lambda: conv.conv2d(X, WEIGHT.astype("f8"), out=MADE), TypeError, "weight has dtype float64; it must be float32"),
+    (lambda: conv.conv2d(X, WEIGHT, groups=2, out=MADE), ValueError, r"weight has shape \(6, 4, 3, 3\); .* \(O, 2, KH"),
+    (lambda: conv.conv2d(X, WEIGHT[..., :0], out=MADE), ValueError, r"weight has shape \(6, 4, 3, 0\); it must be \(O"),
+    (lambda: conv.conv2d(X, WEIGHT[:, :1], groups=4, out=MADE), ValueError, "weight has 6 out channels; .* groups, 4"),
+    (lambda: conv.conv2d(X, WEIGHT, groups=3, out=MADE), ValueError, "x has 4 channels; it must have a multiple of g"),
+    (lambda: conv.conv2d(X, WEIGHT, groups=0, out=MADE), ValueError, "groups is 0; it must be 1 or more"),
+    (lambda: conv.conv2d(X, WEIGHT, X[0, 0, 0, :5], out=MADE), ValueError, r"bias has shape \(5,\); it must be \(6,\)"),
+    (
+        lambda: conv.conv2d(X, WEIGHT, algorithm="fft", out=MADE),
+        ValueError,
+        "algorithm is 'fft'; it must be one of 'im",
+    ),
+    (
+        lambda: conv.conv2d(X, WEIGHT, stride=2, out=MADE),
+        ValueError,
+        r"out has shape \(2, 6, 3, 4\); it must be \(2, 6, 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert all(np.isnan(out).all() for out in (OUT, IMAGE, MADE))
+
+
+def test_shared_memory_is_refused():
+    x = cuda.to_device(np.ones((1, 1, 4, 4), np.float32))
+    with pytest.raises(ValueError, match="out shares memory with x"):
+        conv.im2col(x, 1, out=x.reshape(1, 1, 16))
+    weight = cuda.to_device(np.ones((1, 1, 1, 1), np.float32))
+    with pytest.raises(ValueError, match="out shares memory with x"):
+        conv.conv2d(x, weight, out=x)
