@@ -108,8 +108,7 @@ def nearest(image, out, down, across, swap):
     """
     x, y = cuda.grid(2)
     if x < out.shape[2] and y < out.shape[1]:
-        row = min(uint32(float64(uint32(y)) * down), uint32(image.shape[1] - 1))
-        col = min(uint32(float64(uint32(x)) * across), uint32(image.shape[2] - 1))
+        row, col = uint32(float64(uint32(y)) * down), uint32(float64(uint32(x)) * across)
         frame = cuda.blockIdx.z
         while frame < out.shape[0]:
             for channel in range(3):

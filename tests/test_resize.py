@@ -152,6 +152,7 @@ def test_placements():
     assert resize.placement((1080, 1920), (640, 640), center=False)[3:5] == (0, 0)
     assert resize.placement((1, 1000), (50, 100))[1:5] == (1, 100, 24, 0)  # never less than one row
     assert resize.placement((5, 10), (640, 640))[:3] == (64, 320, 640)
+    assert resize.placement((7, 100), (10, 55))[1:5] == (4, 55, 3, 0)  # 3.85 rows
     corners = [[0, 0, 1920, 1080], [960, 540, 480, 270]]
     assert place.to_target(corners).tolist() == [[0, 140, 640, 500], [320, 320, 160, 230]]
 
@@ -224,6 +225,13 @@ def test_more_frames_than_layers(monkeypatch):
     results = [resize.resize(frames, (12, 13), m) for m in resize.METHODS]
     results += [resize.letterbox(frames, (12, 13), 9, center).image for center in (True, False)]
     assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+    for name, (kernel, arguments) in kernels(np.uint8, (9, 40), (12, 13)).items():
+        out = poisoned((5, 12, 13, 3), np.uint8)
+        stores = [
+            gpukit.trace(launch(kernel, (12, 13), layers), frames, out, *arguments).total("global", "store").requests
+            for layers in (2, 5)
+        ]
+        assert stores[0] == stores[1], name  # no frame twice
 
 
 @pytest.mark.parametrize("source, size", [((1, 32767), (1, 5)), ((1, 5), (1, 32767)), ((1, 32767), (1, 32767))])
