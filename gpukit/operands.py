@@ -62,11 +62,15 @@ def check_array(name, array, dimensions, dtypes=None):
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
 
 
-def check_alike(name, array, other_name, other, shape=None):
-    """TypeError or ValueError unless both are on the same side and of the same dtype, and ``array`` has the shape."""
+def check_alike(name, array, other_name, other, shape=None, dtype=None):
+    """TypeError or ValueError unless both are on the same side, and ``array`` has the shape, and the dtype if one is
+    given, otherwise that of the other.
+    """
     if cuda.is_cuda_array(array) != cuda.is_cuda_array(other):
         raise TypeError(f"{name} is {_side(array)} and {other_name} is {_side(other)}; they must be alike")
-    if dtype_of(array) != dtype_of(other):
+    if dtype is not None and dtype_of(array) != dtype:
+        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {np.dtype(dtype)}")
+    if dtype is None and dtype_of(array) != dtype_of(other):
         raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {dtype_of(other)}, as {other_name} is")
     if shape is not None and tuple(array.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {tuple(shape)}")
