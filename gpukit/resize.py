@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.cuda import float32, float64, int32, uint8, uint32
+from numba.cuda import float32, float64, int32, types, uint8, uint32
 
 from gpukit.backend import cuda
 from gpukit.checks import whole
@@ -28,9 +28,11 @@ __all__ = [
     "Letterbox",
     "Placement",
     "bilinear",
+    "blob",
     "letterbox",
     "letterbox_centred",
     "letterbox_corner",
+    "letterbox_planes",
     "nearest",
     "placement",
     "resize",
@@ -184,6 +186,33 @@ def letterbox_centred(mix):
     return letterbox_centred
 
 
+@functools.cache
+def letterbox_planes(mix, number):
+    """Kernel: the pixels of ``letterbox_centred`` as (value - mean) * factor, in planes: out is (N, 3, H, W).
+
+    A warp's store to a plane is of 32 neighbours, where those to whole pixels are three apart.
+    """
+
+    @cuda.jit
+    def letterbox_planes(image, out, height, width, top, left, fill, mean, factor, swap):
+        x, y = cuda.grid(2)
+        if x < out.shape[3] and y < out.shape[2]:
+            row, col = uint32(y - top), uint32(x - left)
+            inside = row < uint32(height) and col < uint32(width)
+            down = neighbours(row, uint32(image.shape[1]), uint32(height))
+            across = neighbours(col, uint32(image.shape[2]), uint32(width))
+            frame = cuda.blockIdx.z
+            while frame < out.shape[0]:
+                for channel in range(3):
+                    value = fill[channel]
+                    if inside:
+                        value = mix(image, frame, down, across, 2 - channel if swap else channel)
+                    out[frame, channel, y, x] = number((float32(value) - mean[channel]) * factor[channel])
+                frame += cuda.gridDim.z
+
+    return letterbox_planes
+
+
 # -- host functions --------------------------------------------------------------------------------
 
 METHODS = ("bilinear", "nearest")
@@ -193,10 +222,13 @@ MOST_PIXELS = 32767
 MOST_LAYERS = 65535
 
 DTYPES = {np.dtype(np.uint8): mix_bytes, np.dtype(np.float32): mix_floats}
+PLANES = {np.dtype(np.float32): float32, np.dtype(np.float16): types.float16}
 
 
 class Letterbox(NamedTuple):
-    """What ``letterbox`` gives back: the image, target pixels per source pixel, first row and column of the picture."""
+    """What ``letterbox`` and ``blob`` give back: the image, target pixels per source pixel, and the first
+    row and column of the picture.
+    """
 
     image: Any
     scale: float
@@ -317,7 +349,8 @@ def resize(image, size, method="bilinear", *, swap_rb=False, out=None, stream=No
     size = _size("size", size)
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    shape = _check(image, size, out)
+    shape = _check(image, size)
+    _check_out(image, shape, out)
     if method == "bilinear":
         return _launch(bilinear(DTYPES[dtype_of(image)]), image, shape, out, stream, int(bool(swap_rb)))
     scales = [_nearest_scale(n, wanted) for n, wanted in zip(image.shape[-3:-1], size, strict=True)]
@@ -356,7 +389,8 @@ def letterbox(image, size, fill=0, center=True, swap_rb=True, *, out=None, strea
         For an argument that is not as above; nothing is launched then.
     """
     size = _size("size", size)
-    shape = _check(image, size, out)
+    shape = _check(image, size)
+    _check_out(image, shape, out)
     dtype = dtype_of(image)
     fill = _fill(fill, dtype)
     place = placement(image.shape[-3:-1], size, center)
@@ -369,14 +403,64 @@ def letterbox(image, size, fill=0, center=True, swap_rb=True, *, out=None, strea
     return Letterbox(result, place.scale, place.top, place.left)
 
 
-def _launch(kernel, image, shape, out, stream, *arguments):
+def blob(
+    image, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=True, *, dtype=np.float32, out=None, stream=None
+):
+    """The input of a network: ``letterbox``, then (value - mean) * factor in float32, a plane for each channel: A14.
+
+    The conventions are those of ``cv2.dnn.blobFromImage``: with the mean and the deviation of values from 0 to 1, pass
+    255 times the mean and 1 / (255 deviation).
+
+    Parameters
+    ----------
+    image : ndarray or device array, shape (H, W, 3) or (N, H, W, 3)
+        As for ``resize``.
+    size, fill, center, swap_rb
+        As for ``letterbox``; the border, too, gets ``mean`` and ``factor``.
+    mean, factor : number or sequence of 3 numbers
+        In the channel order of the result.
+    dtype : NumPy dtype
+        Of the result: float32 or float16.
+    out : array of shape (3, height, width) or (N, 3, height, width), optional
+        Of the same kind as ``image``, with ``dtype``. On the device it must not share memory with ``image``.
+    stream
+        As for ``resize``.
+
+    Returns
+    -------
+    Letterbox
+        (image, scale, top, left).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above; nothing is launched then.
+    """
+    size = _size("size", size)
+    rows, columns = size
+    shape = (*_check(image, size)[:-3], CHANNELS, rows, columns)
+    dtype = np.dtype(dtype)
+    if dtype not in PLANES:
+        raise TypeError(f"dtype is {dtype}; it must be {' or '.join(map(str, PLANES))}")
+    _check_out(image, shape, out, dtype)
+    fill = _fill(fill, dtype_of(image))
+    mean, factor = _three("mean", mean, np.float32), _three("factor", factor, np.float32)
+    place = placement(image.shape[-3:-1], size, center)
+    kernel = letterbox_planes(DTYPES[dtype_of(image)], PLANES[dtype])
+    where = place.height, place.width, place.top, place.left
+    result = _launch(kernel, image, shape, out, stream, *where, fill, mean, factor, int(bool(swap_rb)), dtype=dtype)
+    return Letterbox(result, place.scale, place.top, place.left)
+
+
+def _launch(kernel, image, shape, out, stream, *arguments, dtype=None):
     """The result of a kernel that takes the source, the target, both with four dimensions, and what follows them."""
     stream = stream_of(stream)
-    result = Output(image, shape, out, stream)
-    frames, height, width = (1, *shape)[-4:-1]
+    result = Output(image, shape, out, stream, dtype)
+    frames = shape[0] if len(shape) == 4 else 1
+    height, width = shape[-2:] if dtype else shape[-3:-1]
     if frames:
         source = to_device(image, stream).reshape(frames, *image.shape[-3:])
-        target = result.device.reshape(frames, height, width, CHANNELS)
+        target = result.device.reshape(frames, *shape[-3:])
         grid = -(-width // BLOCK[0]), -(-height // BLOCK[1]), min(frames, MOST_LAYERS)
         configured(kernel, grid, BLOCK, stream)(source, target, *arguments)
     return result.finish()
@@ -393,19 +477,26 @@ def _size(name, size):
     return tuple(whole(f"{name}[{axis}]", n, 1, MOST_PIXELS) for axis, n in enumerate(size))
 
 
-def _fill(fill, dtype):
-    """``fill`` as three numbers of the dtype."""
-    values = tuple(fill) if isinstance(fill, tuple | list | np.ndarray) else (fill,) * CHANNELS
-    kind, what = (Integral, "int") if dtype.kind == "u" else (Real, "real number")
+def _three(name, value, dtype, kind=Real, what="real number"):
+    """One number or three as three of the dtype."""
+    values = tuple(value) if isinstance(value, tuple | list | np.ndarray) else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        raise TypeError(f"fill is {fill!r}; it must be one {what} or {CHANNELS} of them for an image of {dtype}")
-    if dtype.kind == "u" and not all(0 <= v <= 255 for v in values):
+        raise TypeError(f"{name} is {value!r}; it must be one {what} or {CHANNELS} of them")
+    return tuple(dtype(v) for v in values)
+
+
+def _fill(fill, dtype):
+    """``fill`` as three numbers of an image's dtype."""
+    if dtype.kind == "f":
+        return _three("fill", fill, dtype.type)
+    values = _three("fill", fill, int, Integral, "int")
+    if not all(0 <= v <= 255 for v in values):
         raise ValueError(f"fill is {fill!r}; it must be from 0 to 255 for an image of {dtype}")
     return tuple(dtype.type(v) for v in values)
 
 
-def _check(image, size, out):
-    """Shape of the result, once image and out are as they must be."""
+def _check(image, size):
+    """Shape of the image at another size, once it is as it must be."""
     check_array("image", image, (3, 4), DTYPES)
     rows, columns, channels = image.shape[-3:]
     if channels != CHANNELS:
@@ -413,9 +504,12 @@ def _check(image, size, out):
     if not (1 <= rows <= MOST_PIXELS and 1 <= columns <= MOST_PIXELS):
         what = f"its height and width must be from 1 to {MOST_PIXELS}"
         raise ValueError(f"image has shape {tuple(image.shape)}; {what}")
-    shape = (*image.shape[:-3], *size, CHANNELS)
-    if out is not None:
-        check_array("out", out, len(shape))
-        check_alike("out", out, "image", image, shape)
-        check_apart("out", out, image=image)
-    return shape
+    return (*image.shape[:-3], *size, CHANNELS)
+
+
+def _check_out(image, shape, out, dtype=None):
+    if out is None:
+        return
+    check_array("out", out, len(shape))
+    check_alike("out", out, "image", image, shape, dtype)
+    check_apart("out", out, image=image)
