@@ -44,15 +44,24 @@ __all__ = [
 
 DTYPES = (np.float32, np.float64)
 BLOCK = 256
-#: Samples in flight at a time: the limit of ``gridDim.y``. A thread goes on to further ones.
-MOST_SAMPLES = 65535
-#: Threads for one sample, and pixels along an image with its padding: indices have 32 bits and no sign.
+#: Planes that the threads of "element" for one row of blocks cover: as 8 values are one or two whole sectors of 32
+#: bytes, rows of blocks begin at a sector whatever KH KW OH OW is.
+GROUP = 8
+#: Values for a thread of "element", from as many planes, if that leaves more blocks than a GPU holds at a time.
+VALUES, ENOUGH_BLOCKS = 8, 2048
+#: Rows of blocks in a launch: the limit of ``gridDim.y``. A thread goes on to further planes.
+MOST_ROWS = 65535
+#: Threads of a row of blocks, and planes or pixels along a padded image: indices have 32 bits and no sign.
 MOST_THREADS = 2**31 - 1
-MOST_PIXELS = 2**30
+MOST_PIXELS = MOST_PLANES = 2**30
 
 
 # -- kernels ---------------------------------------------------------------------------------------
 
+# The channels of all samples are one sequence of N C planes of H x W pixels, each with KH KW rows of the columns.
+# Threads along x are for the values of ``group`` planes, so that what they work out of their number serves for every
+# plane that blocks along y, and the loop, bring them to.
+#
 # A coordinate left of or above the image is a negative number, and as an unsigned one it is beyond 2^31: the comparison
 # with the image's size finds both. The sum of two uint32 has 64 bits in Numba, so every step is cast back.
 
@@ -92,78 +101,74 @@ def divided(n, by):
 
 
 @cuda.jit
-def window(x, columns, at):
+def window(x, columns, at, group):
     """One thread per (channel, out row, out column): it writes the KH KW values of its window (B3).
 
     Neighbouring threads write neighbouring columns of a row. Unless OH OW is a multiple of 8, rows begin in the middle
     of a sector of 32 bytes, so a warp writes parts of one sector more.
     """
-    height, width, one = uint32(x.shape[2]), uint32(x.shape[3]), uint32(1)
-    c, position = divided(uint32(cuda.grid(1)), at.positions)
+    height, width, one = uint32(x.shape[1]), uint32(x.shape[2]), uint32(1)
+    first, position = divided(uint32(cuda.grid(1)), at.positions)
     oh, ow = divided(position, at.out_w)
     top, left = uint32(oh * at.stride_h.value - at.padding_h), uint32(ow * at.stride_w.value - at.padding_w)
-    sample = uint32(cuda.blockIdx.y)
-    while c < uint32(x.shape[1]) and sample < uint32(x.shape[0]):
-        k, kh = uint32(c * at.taps.value), uint32(0)
+    plane = uint32(first + group * uint32(cuda.blockIdx.y))
+    while first < group and plane < uint32(x.shape[0]):
+        tap, kh = uint32(0), uint32(0)
         while kh < at.kernel_h:
             row, kw = uint32(top + kh * at.dilation_h), uint32(0)
             while kw < at.kernel_w.value:
                 col = uint32(left + kw * at.dilation_w)
                 inside = row < height and col < width
-                columns[sample, k, position] = x[sample, c, row, col] if inside else x.dtype.type(0)
-                k, kw = uint32(k + one), uint32(kw + one)
+                columns[plane, tap, position] = x[plane, row, col] if inside else x.dtype.type(0)
+                tap, kw = uint32(tap + one), uint32(kw + one)
             kh = uint32(kh + one)
-        sample = uint32(sample + uint32(cuda.gridDim.y))
+        plane = uint32(plane + group * uint32(cuda.gridDim.y))
 
 
 @cuda.jit
-def element(x, columns, at):
-    """One thread per value of the columns: KH KW times as many threads as windows, each with one load and one store.
+def element(x, columns, at, group):
+    """One thread per value of the columns of ``group`` planes: KH KW times as many threads as windows.
 
-    Threads count through a sample's columns from one row to the next without a gap, and a warp's first value is at a
-    boundary of 32, so a warp writes whole sectors whatever OH OW is.
+    Threads count through the columns from one row to the next without a gap, so a warp writes whole sectors whatever
+    OH OW is. The divisions that find a thread's pixel are done once for all of its planes.
     """
-    height, width, rows = uint32(x.shape[2]), uint32(x.shape[3]), uint32(columns.shape[1])
-    sample = uint32(cuda.blockIdx.y)
-    while sample < uint32(x.shape[0]):
-        past = uint32(uint32(sample * rows) * at.positions.value) & uint32(31)  # values of earlier samples in the 32
-        i = uint32(cuda.grid(1) - past)
-        if i < uint32(rows * at.positions.value):
-            k, position = divided(i, at.positions)
-            c, tap = divided(k, at.taps)
-            kh, kw = divided(tap, at.kernel_w)
-            oh, ow = divided(position, at.out_w)
-            row = uint32(oh * at.stride_h.value + kh * at.dilation_h - at.padding_h)
-            col = uint32(ow * at.stride_w.value + kw * at.dilation_w - at.padding_w)
-            inside = row < height and col < width
-            columns[sample, k, position] = x[sample, c, row, col] if inside else x.dtype.type(0)
-        sample = uint32(sample + uint32(cuda.gridDim.y))
+    number, position = divided(uint32(cuda.grid(1)), at.positions)
+    first, tap = divided(number, at.taps)
+    kh, kw = divided(tap, at.kernel_w)
+    oh, ow = divided(position, at.out_w)
+    row = uint32(oh * at.stride_h.value + kh * at.dilation_h - at.padding_h)
+    col = uint32(ow * at.stride_w.value + kw * at.dilation_w - at.padding_w)
+    inside = row < uint32(x.shape[1]) and col < uint32(x.shape[2])
+    plane = uint32(first + group * uint32(cuda.blockIdx.y))
+    while first < group and plane < uint32(x.shape[0]):
+        columns[plane, tap, position] = x[plane, row, col] if inside else x.dtype.type(0)
+        plane = uint32(plane + group * uint32(cuda.gridDim.y))
 
 
 @cuda.jit
-def gather(columns, image, at, add):
+def gather(columns, image, at, group, add):
     """One thread per pixel: it sums that pixel's values in all the windows that cover it, without atomics (B4).
 
     A window covers the pixel with its value (kh, kw) if the way from the window's corner is a whole number of strides.
     """
-    one, pixel = uint32(1), uint32(cuda.grid(1))
-    c, place = divided(pixel, at.pixels)
+    one = uint32(1)
+    first, place = divided(uint32(cuda.grid(1)), at.pixels)
     row, col = divided(place, at.width)
-    sample = uint32(cuda.blockIdx.y)
-    while c < uint32(image.shape[1]) and sample < uint32(image.shape[0]):
-        total = image[sample, c, row, col] if add else image.dtype.type(0)
-        k, kh = uint32(c * at.taps.value), uint32(0)
+    plane = uint32(first + group * uint32(cuda.blockIdx.y))
+    while first < group and plane < uint32(image.shape[0]):
+        total = image[plane, row, col] if add else image.dtype.type(0)
+        tap, kh = uint32(0), uint32(0)
         while kh < at.kernel_h:
             oh, beside_h = divided(uint32(row + at.padding_h - kh * at.dilation_h), at.stride_h)
             kw = uint32(0)
             while kw < at.kernel_w.value:
                 ow, beside_w = divided(uint32(col + at.padding_w - kw * at.dilation_w), at.stride_w)
                 if oh < at.out_h and ow < at.out_w.value and beside_h == uint32(0) and beside_w == uint32(0):
-                    total += columns[sample, k, uint32(oh * at.out_w.value + ow)]
-                k, kw = uint32(k + one), uint32(kw + one)
+                    total += columns[plane, tap, uint32(oh * at.out_w.value + ow)]
+                tap, kw = uint32(tap + one), uint32(kw + one)
             kh = uint32(kh + one)
-        image[sample, c, row, col] = total
-        sample = uint32(sample + uint32(cuda.gridDim.y))
+        image[plane, row, col] = total
+        plane = uint32(plane + group * uint32(cuda.gridDim.y))
 
 
 @cuda.jit
@@ -200,8 +205,8 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
     padding : int or 2 int, 0 or more
         Rows and columns of zeros on each side. The padded image must hold a window.
     variant : str
-        "window", the documents' kernel; "element", a thread for each value; or "auto", which is "element" unless one
-        sample has 2**31 or more values.
+        "window", the documents' kernel; "element", a thread for each value of eight channels; or "auto", which is
+        "element" unless eight channels have 2**31 or more values.
     out : array of shape (N, C KH KW, OH OW), optional
         Of the same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
@@ -220,18 +225,18 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
     check_array("x", x, 4, DTYPES)
     samples, channels, height, width = x.shape
     at = _windows((height, width), kernel_size, stride, padding, dilation)
-    variant, (taps, positions) = _choose(variant, channels, at), _counts(at)
+    variant, (taps, positions) = _choose(variant, samples, channels, at), _counts(at)
     shape = samples, channels * taps, positions
     _check_out(out, shape, "x", x)
     stream = stream_of(stream)
     result = Output(x, shape, out, stream)
     if samples and channels:
-        _launch_im2col(variant, samples, channels, at, stream)(to_device(x, stream), result.device, at)
+        _write_columns(variant, to_device(x, stream), result.device, at, stream)
     return result.finish()
 
 
 def configure_im2col(variant, shape, kernel_size, stride=1, padding=0, dilation=1, *, stream=None):
-    """The launch that ``im2col`` makes, to be traced or timed: call it with x and out, and what else it returns.
+    """The launch that ``im2col`` makes, to be traced or timed: call it with planes, columns and what else it returns.
 
     Parameters
     ----------
@@ -246,7 +251,8 @@ def configure_im2col(variant, shape, kernel_size, stride=1, padding=0, dilation=
     -------
     launch : ``kernel[grid, block, stream]``
     further : tuple
-        The kernel's arguments after x and out: ``launch(x, out, *further)``.
+        The kernel's arguments after the planes, x as (N C, H, W), and the columns, as (N C, KH KW, OH OW):
+        ``launch(planes, columns, *further)``.
 
     Raises
     ------
@@ -257,7 +263,8 @@ def configure_im2col(variant, shape, kernel_size, stride=1, padding=0, dilation=
     at = _windows((height, width), kernel_size, stride, padding, dilation)
     if variant == "auto":
         raise ValueError(f"variant is 'auto'; it must be one of {', '.join(VARIANTS)}")
-    return _launch_im2col(_choose(variant, channels, at), samples, channels, at, stream_of(stream)), (at,)
+    variant = _choose(variant, samples, channels, at)
+    return _launch_im2col(variant, samples, channels, at, stream_of(stream))
 
 
 def col2im(
@@ -305,8 +312,10 @@ def col2im(
         For an argument that is not as above; nothing is launched then.
     """
     check_array("columns", columns, 3, DTYPES)
-    at = _windows(_pair("output_size", output_size, 0), kernel_size, stride, padding, dilation)
-    samples, _, _, _ = shape = _check_columns(columns, _pair("output_size", output_size, 0), at)
+    size = _pair("output_size", output_size, 0)
+    at = _windows(size, kernel_size, stride, padding, dilation)
+    samples, channels = _check_columns(columns, size, at)
+    shape = samples, channels, *size
     if request not in REQUESTS:
         raise ValueError(f"request is {request!r}; it must be one of {', '.join(REQUESTS)}")
     if out is None and request != "write":
@@ -321,13 +330,14 @@ def col2im(
         if share_memory(source, result.device):
             shared, source = source, cuda.device_array(source.shape, source.dtype, stream=stream)
             source.copy_to_device(shared, stream=stream)
-        threads = shape[1] * int(at.pixels.value)
-        _launch(gather, samples, threads, stream)(source, result.device, at, request == "add")
+        launch, further = _launch(gather, samples, channels, int(at.pixels.value), at, stream)
+        source, image = (a.reshape(samples * channels, *of) for a, of in ((source, _counts(at)), (result.device, size)))
+        launch(source, image, *further, request == "add")
     return result.finish()
 
 
 def configure_col2im(shape, kernel_size, stride=1, padding=0, dilation=1, *, request="write", stream=None):
-    """The launch that ``col2im`` makes, to be traced or timed: call it with columns and out, and what else it returns.
+    """The launch that ``col2im`` makes, to be traced or timed: call it with columns, planes and what else it returns.
 
     Parameters
     ----------
@@ -342,19 +352,21 @@ def configure_col2im(shape, kernel_size, stride=1, padding=0, dilation=1, *, req
     -------
     launch : ``kernel[grid, block, stream]``
     further : tuple
-        The kernel's arguments after columns and out: ``launch(columns, out, *further)``.
+        The kernel's arguments after the columns, as (N C, KH KW, OH OW), and the planes, out as (N C, H, W):
+        ``launch(columns, planes, *further)``.
 
     Raises
     ------
     TypeError, ValueError
         For an argument that is not as above.
     """
-    samples, channels, height, width = _check_shape(shape, 1)
+    samples, channels, height, width = _check_shape(shape, (1, 1, 1, 1))
     at = _windows((height, width), kernel_size, stride, padding, dilation)
     if request not in ("write", "add"):
         raise ValueError(f"request is {request!r}; it must be write or add")
-    _check_threads("shape", {"C H W": channels * height * width, "C KH KW": channels * _counts(at)[0]})
-    return _launch(gather, samples, channels * height * width, stream_of(stream)), (at, request == "add")
+    _check_size("shape", samples * channels, {"C H W": channels * height * width})
+    launch, further = _launch(gather, samples, channels, height * width, at, stream_of(stream))
+    return launch, (*further, request == "add")
 
 
 # -- convolution -----------------------------------------------------------------------------------
@@ -417,11 +429,11 @@ def conv2d(
     _check_operands(x, weight, bias, groups, algorithm)
     samples, channels, height, width = x.shape
     at = _windows((height, width), tuple(weight.shape[2:]), stride, padding, dilation)
-    variant = _choose("auto", channels, at)
+    variant = _choose("auto", samples, channels, at)
     shape = samples, weight.shape[0], int(at.out_h), int(at.out_w.value)
     taps, positions = _counts(at)
     rows = channels * taps
-    _check_threads("weight", {"O OH OW": shape[1] * positions})
+    _check_size("weight", 1, {"O OH OW": shape[1] * positions})
     _check_out(out, shape, "x", x, weight=weight, **({} if bias is None else {"bias": bias}))
     others = {"x": x, "weight": weight, "bias": bias, "out": out}
     _check_workspace(workspace, rows * positions, dtype_of(x), others)
@@ -455,7 +467,7 @@ def workspace_size(x_shape, kernel_size, stride=1, padding=0, dilation=1):
     TypeError, ValueError
         For an argument that is not as above.
     """
-    _, channels, height, width = _check_shape(x_shape, 0)
+    _, channels, height, width = _check_shape(x_shape, (0, 0, 0, 0))
     at = _windows((height, width), kernel_size, stride, padding, dilation)
     taps, positions = _counts(at)
     return channels * taps * positions
@@ -463,45 +475,58 @@ def workspace_size(x_shape, kernel_size, stride=1, padding=0, dilation=1):
 
 def _multiply(x, weight, bias, groups, at, variant, columns, out, stream):
     """Launch all kernels of a convolution of contiguous device arrays; ``columns`` is the workspace."""
-    samples, channels = x.shape[:2]
-    made, positions = weight.shape[0], columns.shape[2]
+    samples, made, positions = x.shape[0], weight.shape[0], columns.shape[2]
     m, k = made // groups, columns.shape[1] // groups
     weight, out = weight.reshape(made, k), out.reshape(samples, made, positions)
     for sample in range(samples):
-        _launch_im2col(variant, 1, channels, at, stream)(x[sample : sample + 1], columns, at)
+        _write_columns(variant, x[sample : sample + 1], columns, at, stream)
         for group in range(groups):
             of_group = slice(group * m, (group + 1) * m)
             part = columns[0, group * k : (group + 1) * k]
             matmul.matmul(weight[of_group], part, out=out[sample, of_group], stream=stream)
         if bias is not None:
-            _launch(add_bias, 1, made * positions, stream)(out[sample], bias, at.positions)
+            grid = -(-made * positions // BLOCK)
+            configured(add_bias, grid, BLOCK, stream)(out[sample], bias, at.positions)
 
 
 # -- launches --------------------------------------------------------------------------------------
 
 
-def _launch(kernel, samples, threads, stream):
-    return configured(kernel, (-(-threads // BLOCK), min(samples, MOST_SAMPLES)), BLOCK, stream)
+def _launch(kernel, rows, group, values, at, stream):
+    """Launch and further arguments for ``group`` planes of ``values`` threads along x, and so many rows of blocks."""
+    grid = -(-group * values // BLOCK), min(rows, MOST_ROWS)
+    return configured(kernel, grid, BLOCK, stream), (at, np.uint32(group))
 
 
 def _launch_im2col(variant, samples, channels, at, stream):
     taps, positions = _counts(at)
     if variant == "window":
-        return _launch(window, samples, channels * positions, stream)
-    return _launch(element, samples, channels * taps * positions + 31, stream)  # as a sample may begin 31 threads late
+        return _launch(window, samples, channels, positions, at, stream)
+    planes = samples * channels
+    group = min(planes, GROUP)
+    rows, blocks = -(-planes // group), -(-group * taps * positions // BLOCK)
+    rows = min(rows, max(-(-rows // VALUES), -(-ENOUGH_BLOCKS // blocks)))
+    return _launch(element, rows, group, taps * positions, at, stream)
 
 
-def _choose(variant, channels, at):
+def _write_columns(variant, x, columns, at, stream):
+    """Launch im2col from images to columns, both contiguous device arrays."""
+    samples, channels, height, width = x.shape
+    launch, further = _launch_im2col(variant, samples, channels, at, stream)
+    planes = samples * channels
+    launch(x.reshape(planes, height, width), columns.reshape(planes, *_counts(at)), *further)
+
+
+def _choose(variant, samples, channels, at):
     """The variant of im2col to launch, if there are not too many threads for it."""
     if variant != "auto" and variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
     taps, positions = _counts(at)
-    values = channels * taps * positions
+    values = min(GROUP, samples * channels) * taps * positions
     if variant == "auto":
         variant = "element" if values <= MOST_THREADS else "window"
-    if variant == "element":
-        _check_threads("x", {"C KH KW OH OW": values})
-    _check_threads("x", {"C OH OW": channels * positions, "C KH KW": channels * taps})
+    counts = {"8 KH KW OH OW": values} if variant == "element" else {"C OH OW": channels * positions}
+    _check_size("x", samples * channels, counts)
     return variant
 
 
@@ -558,29 +583,32 @@ def _pair(name, value, least):
     return tuple(whole(f"{name}[{axis}]", n, least) for axis, n in enumerate(value))
 
 
-def _check_shape(shape, *least):
-    """``shape`` as N, C, H, W: the first two are 1 or more, or all are ``least`` or more."""
+def _check_shape(shape, least=(1, 1, 0, 0)):
+    """``shape`` as N, C, H, W, none of which is less than its least."""
     if len(shape) != 4:
         raise ValueError(f"shape is {tuple(shape)}; it must be N, C, H, W")
-    return [whole(f"shape[{axis}]", n, *(least or [int(axis < 2)])) for axis, n in enumerate(shape)]
+    return [whole(f"shape[{axis}]", n, few) for axis, (n, few) in enumerate(zip(shape, least, strict=True))]
 
 
-def _check_threads(name, counts):
-    for what, count in counts.items():
+def _check_size(name, planes, threads):
+    if planes > MOST_PLANES:
+        raise ValueError(f"{name} is too large: it has {planes} channels in all samples, at most {MOST_PLANES} can be")
+    for what, count in threads.items():
         if count > MOST_THREADS:
             raise ValueError(f"{name} is too large: {what} is {count}; it must be at most {MOST_THREADS}")
 
 
 def _check_columns(columns, size, at):
-    """The shape of the images of a size (H, W) that columns belong to."""
+    """N and C of the images of a size (H, W) that columns belong to."""
     (samples, rows, found), (taps, positions) = columns.shape, _counts(at)
     if rows % taps:
         raise ValueError(f"columns has {rows} rows; it must have a multiple of {taps}, the values of kernel_size")
     if found != positions:
         expected = f"{positions}, which is {int(at.out_h)} * {int(at.out_w.value)} windows"
         raise ValueError(f"columns has {found} columns; it must have {expected}")
-    _check_threads("columns", {"C H W": rows // taps * size[0] * size[1], "C KH KW": rows})
-    return samples, rows // taps, *size
+    channels = rows // taps
+    _check_size("columns", samples * channels, {"C H W": channels * size[0] * size[1]})
+    return samples, channels
 
 
 def _check_out(out, shape, name, like, apart=True, **others):
