@@ -104,7 +104,7 @@ def mix_bytes(image, frame, down, across, channel):
 
 @cuda.jit
 def nearest(image, out, down, across, swap):
-    """The source pixel whose corner is nearest: row int(y * down), column int(x * across).
+    """The source pixel under the top left corner of the target pixel: row int(y * down), column int(x * across).
 
     The scales are float64, on purpose: where ``x * across`` should be whole, OpenCV's rounding decides.
     """
@@ -216,7 +216,7 @@ def letterbox_planes(mix, number):
 # -- host functions --------------------------------------------------------------------------------
 
 METHODS = ("bilinear", "nearest")
-#: Rows or columns of an image, at most: as many as OpenCV counts, and the places are exact in 32 bits.
+#: Rows or columns of an image, at most: up to here 32 bits hold what ``neighbours`` computes.
 MOST_PIXELS = 32767
 #: Frames with a layer of the grid of their own; more share them.
 MOST_LAYERS = 65535
@@ -327,7 +327,7 @@ def resize(image, size, method="bilinear", *, swap_rb=False, out=None, stream=No
         Height and width of the result, from 1 to ``MOST_PIXELS``. (OpenCV takes the width first.)
     method : str
         "bilinear": as ``cv2.resize`` with INTER_LINEAR, within 1 level for uint8. "nearest": as with INTER_NEAREST,
-        equal to it, whose pixels are found by their corners and not by their centres. (INTER_NEAREST_EXACT takes the
+        equal to it, which goes by the corners of pixels and not by their centres. (INTER_NEAREST_EXACT takes the
         centres, and has had different results in OpenCV 4 and 5.) Neither averages when it reduces.
     swap_rb : bool
         Exchange the first and the last channel.
