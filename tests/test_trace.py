@@ -134,6 +134,20 @@ def test_float64_is_no_trap_where_the_arrays_hold_it():
     assert "float64" not in {a.kind for a in gpukit.trace(scale[1, 32], np.ones(32)).advice}
 
 
+def test_constants_are_converted_by_the_compiler_and_narrow_divisions_stay_narrow():
+    @emulated.jit
+    def scale(a, n, out):
+        i = emulated.grid(1)
+        out[i] = a[i] * float32(0.5)
+        n[i] = n[i] // n[0]
+
+    a, out = np.ones(32, np.float32), np.zeros(32, np.float32)
+    for dtype, divisions in ((np.uint32, 0), (np.int32, 32), (np.uint64, 32)):  # as in the PTX
+        trace = gpukit.trace(scale[1, 32], a, np.ones(32, dtype), out)
+        assert sum(o.int64_divisions for o in trace.operations) == divisions
+        assert sum(o.fp64_conversions + o.fp64 for o in trace.operations) == 0
+
+
 def test_a_division_by_a_constant_is_cheap():
     @emulated.jit
     def halve(a):

@@ -138,16 +138,21 @@ def _constant(t, call, index):
 
 def convert(t, arguments, signature):
     """``np.float32(x)``, ``int(x)``."""
-    return (
-        t.cast(t.value(arguments[0], signature.args[0]), signature.args[0], signature.return_type),
-        signature.return_type,
-        False,
-    )
+    return _converted(t, arguments[0], signature.args[0], signature.return_type), signature.return_type, False
+
+
+def _converted(t, argument, from_type, to_type):
+    """The expression of a conversion. That of a constant costs nothing: the compiler does it."""
+    before = len(t.b.operations)
+    expression = t.cast(t.value(argument, from_type), from_type, to_type)
+    if t.known(argument) is not None:
+        del t.b.operations[before:]
+    return expression
 
 
 @entry(int, float, bool)
 def _convert(t, call):
-    return t.cast(_values(t, call)[0], call.types[0], call.result), call.result, False
+    return _converted(t, call.arguments[0], call.types[0], call.result), call.result, False
 
 
 @entry(complex)

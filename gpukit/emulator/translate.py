@@ -551,20 +551,25 @@ class Translator:
             if self.infer_options.get("debug"):
                 self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
             if function is not operator.truediv:
-                return self.whole_division(function, operands[1], a, b, result), result, False
+                return self.whole_division(function, operands, a, b, result), result, False
         return f"({a} {_OPERATORS[function]} {b})", result, False
 
-    def whole_division(self, function, divisor, a, b, result):
+    def whole_division(self, function, operands, a, b, result):
         """``//`` and ``%``: what differs from NumPy's operators is in `arithmetic`."""
         floor = function is operator.floordiv
         if isinstance(unliteral(result), types.Float):
             return f"{'floor_divide_float' if floor else 'modulo_float'}({a}, {b})"
-        known = self.known(divisor)
-        if known is None and dtype_of(result).itemsize == 8:  # a compiler turns a constant into multiplications
+        known = self.known(operands[1])
+        # A compiler turns a constant into multiplications, and sees that narrow numbers without a sign stay narrow.
+        if known is None and dtype_of(result).itemsize == 8 and not all(map(self._is_narrow_unsigned, operands)):
             self.b.operations.append("int64_divisions")
         if floor and (known is None or known.value == -1):
             return f"floor_divide({a}, {b})"
         return f"({a} {_OPERATORS[function]} {b})"
+
+    def _is_narrow_unsigned(self, operand):
+        type_ = unliteral(self.type_of(operand)) if isinstance(operand, ir.Var) else None
+        return isinstance(type_, types.Integer) and not type_.signed and type_.bitwidth <= 32
 
     def power(self, signature, operands):
         base_type, exponent_type = signature.args
