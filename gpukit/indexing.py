@@ -6,15 +6,14 @@ Three-component values follow CUDA's order, (x, y, z), in arguments and results;
 
 import contextlib
 import io
-import warnings
 from math import prod
 from numbers import Real
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda, on_gpu
 from gpukit.checks import launch_shape, whole
+from gpukit.operands import check_alike, check_array, configured
 
 __all__ = [
     "STEP",
@@ -243,7 +242,7 @@ def thread_table(grid, block, *, stream=0):
     """
     grid, block = launch_shape(grid, block)
     table = cuda.to_device(np.zeros(prod(grid) * prod(block), THREAD), stream=stream)
-    _record(record_threads, grid, block, stream, table)
+    configured(record_threads, grid, block, stream)(table)
     return _to_host(table, stream)
 
 
@@ -272,7 +271,7 @@ def block_order(blocks, threads=32, *, stream=0):
     launch_shape(whole("blocks", blocks, 1), whole("threads", threads, 1))
     tickets = cuda.to_device(np.zeros(1, np.int64), stream=stream)
     order = cuda.to_device(np.full(blocks, -1, np.int64), stream=stream)
-    _record(record_block_order, blocks, threads, stream, tickets, order)
+    configured(record_block_order, blocks, threads, stream)(tickets, order)
     return _to_host(order, stream)
 
 
@@ -305,7 +304,7 @@ def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
     if n == 0:
         return missed
     table = cuda.to_device(missed, stream=stream)
-    _record(record_grid_stride, blocks, threads, stream, table)
+    configured(record_grid_stride, blocks, threads, stream)(table)
     return _to_host(table, stream)
 
 
@@ -395,13 +394,6 @@ def listing(kernel, grid, block, *args):
     return text.getvalue().removesuffix("\n")
 
 
-def _record(kernel, grid, block, stream, *args):
-    """Launch without Numba's warning that a small grid leaves a GPU idle: small grids are what one looks at here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        kernel[grid, block, stream](*args)
-
-
 # -- checks ----------------------------------------------------------------------------------------
 
 
@@ -412,27 +404,15 @@ def _one_dimensional(n, threads, blocks):
     return blocks, threads
 
 
-def _side(array):
-    return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
-
-
 def _check_vectors(x, **others):
     """All are vectors alike, on the same side."""
     for name, array in {"x": x, **others}.items():
         if array is None and name == "out":
             continue
-        if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
-            raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
-        if array.dtype not in (np.float32, np.float64):
-            raise TypeError(f"{name} has dtype {array.dtype}; it must be float32 or float64")
-        if len(array.shape) != 1:
-            raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have one dimension")
-        if array.dtype != x.dtype:
-            raise TypeError(f"{name} has dtype {array.dtype}; it must be {x.dtype}, as x is")
+        check_array(name, array, 1, (np.float32, np.float64))
+        check_alike(name, array, "x", x)
         if array.shape != x.shape:
             raise ValueError(f"{name} has {array.shape[0]} elements; it must have {x.shape[0]}, as x has")
-        if cuda.is_cuda_array(array) != cuda.is_cuda_array(x):
-            raise TypeError(f"{name} is {_side(array)} and x is {_side(x)}; they must be alike")
 
 
 def _to_host(array, stream):

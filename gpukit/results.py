@@ -20,8 +20,13 @@ DOCUMENTS = RECORDED.parent / "documents.json"
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x")
 
 
-def machine():
+def machine(packages=PACKAGES):
     """What a measurement on this GPU is to be kept with.
+
+    Parameters
+    ----------
+    packages : sequence of str
+        Whose versions count; those that are not installed are left out.
 
     Returns
     -------
@@ -32,7 +37,7 @@ def machine():
     gpu, driver, power = (
         subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0].split(", ")
     )
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: _version(name) for name in packages}
     return {
         "gpu": gpu,
         "driver": driver,

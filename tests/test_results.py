@@ -7,7 +7,7 @@ import pytest
 
 from gpukit import benchmarks, results, timing
 from gpukit.backend import cuda
-from gpukit.benchmarks import shared_memory
+from gpukit.benchmarks import common, shared_memory
 
 HEAD = {"gpu": "A", "driver": "1", "power_limit": 700.0, "versions": {"numba": "1"}, "date": "2026-11-21"}
 
@@ -60,7 +60,7 @@ def small(monkeypatch):
     def counters(chapter, size):
         return [{"chapter": chapter, "case": "registers", "variant": "naive", "shape": [size], "value": 9, "unit": "1"}]
 
-    monkeypatch.setattr(shared_memory, "on_gpu", lambda: True)
+    monkeypatch.setattr(common, "on_gpu", lambda: True)
     monkeypatch.setattr(shared_memory, "measure_counters", counters)
     monkeypatch.setattr(shared_memory.timing, "bench_many", bench_many)
     monkeypatch.setattr(results, "machine", lambda: HEAD)
@@ -104,6 +104,6 @@ def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
 
 
 def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    monkeypatch.setattr(shared_memory, "on_gpu", lambda: False)
+    monkeypatch.setattr(common, "on_gpu", lambda: False)
     assert benchmarks.main(["matmul"]) == 1
     assert "no GPU" in capsys.readouterr().err

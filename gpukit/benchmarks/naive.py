@@ -7,7 +7,6 @@ the host, with the device idle before and after.
 import argparse
 import os
 import re
-import sys
 import time
 import warnings
 from functools import partial
@@ -18,6 +17,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda, on_gpu
+from gpukit.benchmarks import common
 
 __all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main", "measured"]
 
@@ -278,8 +278,7 @@ def main(argv=None):
     )
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
     options = parser.parse_args(argv)
-    if not on_gpu():
-        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
+    if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     head, records = _head(), []

@@ -4,7 +4,6 @@ CuPy, PyTorch and a plain copy in turns, with a cold L2 cache.
 
 import argparse
 import math
-import sys
 import warnings
 from functools import partial
 
@@ -12,7 +11,8 @@ import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import results, timing
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda
+from gpukit.benchmarks import common
 from gpukit.reduce import ladder, operators
 from gpukit.reduce.host import reduce
 
@@ -57,17 +57,6 @@ def _filled(shape, dtype):
     x = cuda.device_array(math.prod(shape), dtype)
     fill[2048, 256](x)
     return x.reshape(*shape)
-
-
-def _libraries():
-    """CuPy and PyTorch, those that are installed."""
-    found = {}
-    for name in ("cupy", "torch"):
-        try:
-            found[name] = __import__(name)
-        except ImportError:
-            print(f"{name} is not installed: left out", file=sys.stderr)
-    return found
 
 
 def _is_right(x, axis, op, got):
@@ -175,20 +164,10 @@ def main(argv=None):
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
     parser.add_argument("--quick", action="store_true", help="one size of the ladder and the first shapes only")
     options = parser.parse_args(argv)
-    if not on_gpu():
-        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
+    if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    head, records, all_right = results.machine(), [], True
-    print(f"{head['gpu']}, driver {head['driver']}, {head['power_limit']} W; {head['date']}")
-    for title, run in _runs(options, _libraries()):
-        print(title, flush=True)
-        more, right = run()
-        records += more
-        all_right &= right
-        if options.save:
-            results.save(options.save, records, head)
-    return 0 if all_right else 1
+    return 0 if common.run(_runs(options, common.libraries()), options.save) else 1
 
 
 def _runs(options, libraries):

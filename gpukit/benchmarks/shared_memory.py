@@ -13,7 +13,8 @@ import numpy as np
 from numba.cuda import types
 
 from gpukit import matmul, results, timing, transpose
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda
+from gpukit.benchmarks import common
 from gpukit.calibration import counters
 
 #: Metrics of Nsight Compute that are recorded, by the name of their case.
@@ -60,19 +61,6 @@ def _square(size, dtype, seed):
 
 def _title(choice):
     return " ".join([choice["variant"], *(f"{key} {value}" for key, value in choice.items() if key != "variant")])
-
-
-def _libraries():
-    """CuPy and PyTorch, those that are installed."""
-    found = {}
-    for name in ("cupy", "torch"):
-        try:
-            found[name] = __import__(name)
-        except ImportError:
-            print(f"{name} is not installed: left out", file=sys.stderr)
-    if "torch" in found:
-        found["torch"].backends.cuda.matmul.allow_tf32 = False
-    return found
 
 
 def _exact(a, b):
@@ -123,7 +111,7 @@ def measure_products(size, dtype, repeat, report=print):
             runs[_title(choice)], known[_title(choice)] = partial(launch, a, b, out, *further), choice
         else:
             report(f"  WRONG: {_title(choice)}")
-    for name, library in _libraries().items():
+    for name, library in common.libraries().items():
         runs[f"cublas ({name})"] = _library_product(name, library, a, b, out)
         known[f"cublas ({name})"] = {"variant": f"cublas ({name})"}
     timings = timing.bench_many(runs, repeat=repeat, warmup=0.02, min_time=0.1)
@@ -193,7 +181,7 @@ def measure_transposes(shape, dtype, choices=False, report=print):
             all_right = False
             report(f"  WRONG: {name}")
     runs["memcpy"] = partial(copied.copy_to_device, a)
-    for name, library in _libraries().items():
+    for name, library in common.libraries().items():
         runs |= _library_transposes(name, library, a, out, copied)
     records = []
     for name, result in timing.bench_many(runs, min_time=0.1, warmup=0.02).items():
@@ -297,26 +285,21 @@ def main(chapter, argv):
     if chapter == "transpose":
         parser.add_argument("--choices", action="store_true", help="compare sizes of tiles and blocks too")
     options = parser.parse_args(argv)
-    if not on_gpu():
-        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
+    if not common.has_gpu():
         return 1
-    head, records, all_right = results.machine(), [], True
-    print(f"{head['gpu']}, driver {head['driver']}, {head['power_limit']} W; {head['date']}")
-    for shape, dtype, run in _runs(chapter, options):
-        print(f"{chapter} {' x '.join(map(str, shape))} {np.dtype(dtype).name}")
-        more, right = run()
-        records += more
-        all_right &= right
-        if options.save:
-            results.save(options.save, records, head)
-    if not options.quick:
-        records += measure_counters(chapter, COUNTED[chapter])
-        if options.save:
-            results.save(options.save, records, head)
-    return 0 if all_right else 1
+    return 0 if common.run(_runs(chapter, options), options.save) else 1
 
 
 def _runs(chapter, options):
+    """(title, what measures it) of each measurement."""
+    for shape, dtype, measure in _timings(chapter, options):
+        yield f"{chapter} {' x '.join(map(str, shape))} {np.dtype(dtype).name}", measure
+    if not options.quick:
+        size = COUNTED[chapter]
+        yield f"{chapter}, counters at {size}", lambda: (measure_counters(chapter, size), True)
+
+
+def _timings(chapter, options):
     """(shape, dtype, what measures them) of each measurement."""
     if chapter == "matmul":
         for size, dtype, repeat in PRODUCT_SIZES[: 1 if options.quick else None]:

@@ -6,7 +6,6 @@ else. Without them the trace is compared with the counters recorded in `RECORDED
 
 import argparse
 import csv
-import datetime
 import json
 import os
 import platform
@@ -16,16 +15,18 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
+from gpukit import results
 from gpukit.backend import why_no_gpu
 from gpukit.calibration.kernels import CASES
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "counters-h200.json"
 
+#: Whose versions decide what is compiled and counted.
+PACKAGES = ("numba", "numba-cuda", "numpy")
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 _EXECUTED = "smsp__sass_inst_executed_op_shared"
@@ -296,23 +297,10 @@ def _about(ncu):
     """What the counters were measured on and with."""
     text = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"Version (\S+)", text)
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpu, driver = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()[0].split(", ")
-    return {
-        "gpu": gpu,
-        "driver": driver,
+    return results.machine(PACKAGES) | {
         "ncu": found.group(1) if found else text.strip(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("numba", "numba-cuda", "numpy")},
-        "date": datetime.date.today().isoformat(),
     }
-
-
-def _version(name):
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

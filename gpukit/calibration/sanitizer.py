@@ -6,7 +6,6 @@ if it dies or hangs, its next kernels go to another one.
 """
 
 import argparse
-import datetime
 import itertools
 import json
 import os
@@ -22,7 +21,6 @@ import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -460,16 +458,12 @@ def _found_here(case):
 
 def _machine(program):
     """Where compute-sanitizer ran."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpu, _, driver = _output(query).partition("\n")[0].partition(", ")
+    from gpukit import results  # not in the simulator's process, which cannot import the backend
+
     number = re.search(r"Version (\S+)", _output([program, "--version"]))
-    return {
-        "gpu": gpu,
-        "driver": driver,
+    return results.machine(("numba", "numba-cuda", "numpy")) | {
         "compute-sanitizer": number[1] if number else "",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numba", "numba-cuda", "numpy")},
-        "date": datetime.date.today().isoformat(),
     }
 
 

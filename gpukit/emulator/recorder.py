@@ -7,7 +7,7 @@ import numpy as np
 from . import counting
 from .arrays import find_allocation
 from .ordering import Order
-from .runtime import WARP
+from .runtime import WARP, unravel
 from .shadow import Cells
 
 #: Threads of a finding that are named.
@@ -181,12 +181,11 @@ class Recorder:
         """The worst request of a site, as keyword arguments of the report's record."""
         warps = -(-batch.threads // WARP)
         block = int(batch.ids[worst // warps]) if rows.shape[0] > warps else int(batch.ids[0])
-        x, y, _ = self.launch.grid
         base = view.base if isinstance(view.base, int) else None
         size = view.items.dtype.itemsize
         plain = base is not None and all(isinstance(n, int) for n in view.shape) and is_contiguous(view)
         return {
-            "block": (block % x, block // x % y, block // (x * y)),
+            "block": unravel(block, self.launch.grid),
             "warp": worst % warps,
             "active": np.ones(WARP, bool) if active is None else active[worst].copy(),
             "addresses": np.array(rows[worst]),
@@ -228,11 +227,6 @@ def is_contiguous(view):
             return False
         step *= extent
     return view.dtype == view.items.dtype
-
-
-def unravel(linear, extents):
-    x, y, _ = extents
-    return linear % x, linear // x % y, linear // (x * y)
 
 
 def _by_warp(batch, address, mask):

@@ -274,8 +274,8 @@ class Batch:
         """``blockIdx`` and ``threadIdx`` (x, y, z) of the first lane of a mask."""
         row, thread = np.unravel_index(int(np.argmax(np.broadcast_to(lanes, self.shape))), self.shape)
         return (
-            _unravel(int(self.ids[row]), self.launch.grid),
-            _unravel(int(thread), self.launch.block),
+            unravel(int(self.ids[row]), self.launch.grid),
+            unravel(int(thread), self.launch.block),
             (row, thread),
         )
 
@@ -393,7 +393,8 @@ def _coordinates(linear, extents, shape):
     )
 
 
-def _unravel(linear, extents):
+def unravel(linear, extents):
+    """(x, y, z) of a position in the linear order of a grid or a block, x fastest."""
     x, y, _ = extents
     return linear % x, linear // x % y, linear // (x * y)
 

@@ -9,8 +9,8 @@ from copy import copy
 import numpy as np
 
 from .memory import Either, Memory
-from .recorder import Recorder, is_contiguous, unravel
-from .runtime import WARP, Batch
+from .recorder import Recorder, is_contiguous
+from .runtime import WARP, Batch, unravel
 from .schedule import Scheduler
 from .shadow import THREAD, THREAD_BITS, Cells, Conflict, shifted
 
