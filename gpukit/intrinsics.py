@@ -1,4 +1,4 @@
-"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, and much dynamic shared memory.
+"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, clocks, much dynamic shared memory.
 
 Everything in gpukit that is not plain ``numba.cuda`` is in this module.
 """
@@ -10,7 +10,7 @@ from numba.cuda import cgutils, cudadecl, cudaimpl, types
 from numba.cuda.api_util import normalize_indices
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.typing import signature
-from numba.cuda.typing.templates import AbstractTemplate
+from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
 
 from gpukit.checks import whole
 from gpukit.emulator import LaunchError, calls
@@ -67,6 +67,44 @@ def store2(array, index, a, b):
 def store4(array, index, a, b, c, d):
     """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each."""
     _of_a_kernel("store4")
+
+
+def clock64():
+    """Cycles that the clock of the thread's multiprocessor has counted; for kernels and device functions.
+
+    Every call reads anew. The clocks of two multiprocessors have nothing to do with each other. On the emulator the
+    counter only says what came first: it is no time.
+
+    Returns
+    -------
+    int64
+    """
+    _of_a_kernel("clock64")
+
+
+def globaltimer():
+    """Nanoseconds on a clock that all multiprocessors share, and all kernels; for kernels and device functions.
+
+    It moves in steps: of 32 ns on an H200, of about a microsecond on some other cards. Every call reads anew. On the
+    emulator it is the counter of `clock64`.
+
+    Returns
+    -------
+    int64
+    """
+    _of_a_kernel("globaltimer")
+
+
+def smid():
+    """Number of the multiprocessor that the thread runs on, from 0; for kernels and device functions.
+
+    On the emulator blocks are dealt out in turn; a GPU gives the next block to whichever has room.
+
+    Returns
+    -------
+    int32
+    """
+    _of_a_kernel("smid")
 
 
 # -- for the host ------------------------------------------------------------------------------------------------------
@@ -188,6 +226,38 @@ for _function, _count in ((store2, 2), (store4, 4)):
     _store_type(_function, _count)
 
 
+#: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
+_REGISTERS = {clock64: ("clock64", 64, True), globaltimer: ("globaltimer", 64, True), smid: ("smid", 32, False)}
+
+
+def _register_type(function, bits):
+    @cudadecl.registry.register_global(function)
+    class Read(ConcreteTemplate):
+        key = function
+        cases = (signature(types.int64 if bits == 64 else types.int32),)
+
+
+for _function, (_, _bits, _) in _REGISTERS.items():
+    _register_type(_function, _bits)
+
+
+# -- on a GPU: special registers, read in PTX --------------------------------------------------------------------------
+
+
+def _register_code(function, name, bits, moves):
+    @cudaimpl.lower(function)
+    def generate_read(context, builder, signature, arguments):
+        asm_type = ir.FunctionType(ir.IntType(bits), [])
+        # A clock is read where it stands in the source: no access to memory is moved from one side to the other.
+        constraint = ("=l" if bits == 64 else "=r") + (",~{memory}" if moves else "")
+        asm = ir.InlineAsm(asm_type, f"mov.u{bits} $0, %{name};", constraint, side_effect=moves)
+        return builder.call(asm, [])
+
+
+for _function, _register in _REGISTERS.items():
+    _register_code(_function, *_register)
+
+
 # -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
 
 
@@ -224,6 +294,16 @@ def _generate_store(context, builder, signature, arguments):
 
 
 # -- on the emulator ---------------------------------------------------------------------------------------------------
+
+
+@calls.entry(clock64, globaltimer)
+def _emulate_clock(t, call):
+    return "K.read_clock()", call.result, True
+
+
+@calls.entry(smid)
+def _emulate_smid(t, call):
+    return "K.smid()", call.result, False
 
 
 @calls.entry(load2, load4)

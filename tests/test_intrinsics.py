@@ -1,4 +1,6 @@
-"""`gpukit.intrinsics`: wide loads and stores move what single ones do, and refuse what the hardware cannot."""
+"""`gpukit.intrinsics`: wide loads and stores move what single ones do, clocks move forward, and what the hardware
+cannot do is refused.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import gpukit
 from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda
 from gpukit.emulator import KernelError, LaunchError
-from gpukit.intrinsics import load2, load4, store2, store4
+from gpukit.intrinsics import clock64, globaltimer, load2, load4, smid, store2, store4
 
 WIDE = {2: (np.int8, np.float16, np.int32, np.uint32, np.float32, np.int64, np.float64), 4: (np.uint8, np.int16)}
 WIDE[4] += (np.int32, np.uint32, np.float32)
@@ -122,10 +124,11 @@ def test_a_value_that_is_no_number_is_named():
         kernel[1, 1](np.zeros(2, np.float32))
 
 
-@pytest.mark.parametrize("name", ["load2", "load4", "store2", "store4"])
+@pytest.mark.parametrize("name", ["load2", "load4", "store2", "store4", "clock64", "globaltimer", "smid"])
 def test_outside_a_kernel_they_say_so(name):
     function = getattr(intrinsics, name)
-    arguments = [np.zeros(4), 0, *[1] * (int(name[-1]) if name.startswith("store") else 0)]
+    arguments = [np.zeros(4), 0] if name[:4] in ("load", "stor") else []
+    arguments += [1] * (int(name[-1]) if name.startswith("store") else 0)
     with pytest.raises(TypeError, match=f"{name} is for kernels and device functions"):
         function(*arguments)
 
@@ -144,6 +147,71 @@ def test_each_is_one_instruction():
     (text,) = through_shared.inspect_asm().values()
     for instruction in ("ld.global.v4", "st.shared.v4", "ld.shared.v4", "ld.shared.v2", "st.global.v4"):
         assert instruction in text
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def wait(cycles, nanoseconds, out):
+    i = cuda.grid(1)
+    first, first_time = clock64(), globaltimer()
+    while clock64() - first < cycles[i]:
+        pass
+    middle, middle_time = clock64(), globaltimer()
+    while globaltimer() - middle_time < nanoseconds[i]:
+        pass
+    out[i, 0], out[i, 1] = middle - first, globaltimer() - middle_time
+    out[i, 2], out[i, 3], out[i, 4] = smid(), first_time, globaltimer()
+
+
+def waited(threads, blocks=3):
+    random = np.random.default_rng(1)
+    cycles, times = random.integers(0, 10**6, (2, blocks * threads))
+    out = np.full((blocks * threads, 5), -1, np.int64)
+    return cycles, times, out
+
+
+def test_each_thread_waits_for_as_long_as_it_shall():
+    cycles, times, out = waited(40)
+    wait[3, 40](cycles, times, out)
+    warps = np.arange(120) // 40 * 2 + np.arange(120) % 40 // 32  # lanes of a warp leave a loop together, on a GPU
+    assert (out[:, 0] >= cycles).all() and (out[:, 1] >= times).all()
+    for warp in range(6):
+        lanes = warps == warp
+        assert out[lanes, 0].max() < 2 * cycles[lanes].max() + 10_000
+    sms = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    assert (out[:, 2] >= 0).all() and (out[:, 2] < sms).all()
+    assert all(len(set(out[40 * block : 40 * block + 40, 2])) == 1 for block in range(3))
+
+
+def test_the_timer_goes_on_from_launch_to_launch():
+    cycles, times, out = waited(32)
+    for _ in range(2):
+        before = out.copy()
+        wait[3, 32](cycles, times, out)
+        cuda.synchronize()
+        assert out[:, 3].min() > before[:, 4].max() or before[0, 4] == -1
+        assert (out[:, 4] - out[:, 3] >= times).all()
+
+
+def test_a_trace_waits_too_and_finds_nothing():
+    cycles, times, out = waited(32)
+    trace = gpukit.trace(wait[3, 32], cycles, times, out)
+    assert not trace.findings and (out[:, 0] >= cycles).all()
+
+
+@pytest.mark.skipif(on_gpu(), reason="the block scheduler of a GPU decides")
+def test_emulated_blocks_are_dealt_out_in_turn():
+    sms = cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+    @cuda.jit
+    def where(out):
+        out[cuda.grid(1)] = smid()
+
+    out = np.full(2 * sms + 3, -1)
+    where[out.size, 1](out)
+    np.testing.assert_array_equal(out, np.arange(out.size) % sms)
 
 
 # -- dynamic shared memory beyond 48 KB ------------------------------------------------------------

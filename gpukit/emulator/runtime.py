@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 from .arithmetic import choose, range_length
+from .device import current
 from .errors import KernelError, UnsupportedError
 from .memory import POISON, Memory, View, contiguous
 from .schedule import Scheduler
@@ -38,6 +39,8 @@ class Batch:
     """
 
     traced = False
+    #: What the clocks show, one for all launches.
+    clock = 0
 
     def __init__(self, launch, ids):
         self.launch = launch
@@ -47,7 +50,7 @@ class Batch:
         self.shape = (self.blocks, self.threads)
         self.loop_limit = launch.loop_limit
         self.epoch = 0
-        self.clock = 0
+        self.began = Batch.clock
         #: Depth of recursive calls.
         self.depth = 0
         self.memory = self.make_memory()
@@ -240,12 +243,21 @@ class Batch:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def read_clock(self):
-        """A counter that only moves forward: it stands for order, not for time."""
-        self.clock += 64
-        return np.int64(self.clock)
+        """A counter that only moves forward, through all launches: it stands for order, not for time.
+
+        The more has passed since the blocks began, the larger the step: a loop that waits for its time gets through
+        soon, and at most an eighth too late.
+        """
+        Batch.clock += max(64, (Batch.clock - self.began) // 8)
+        self.epoch += 1  # a loop that reads it gets somewhere
+        return np.int64(Batch.clock)
 
     def sleep(self, nanoseconds):
-        self.clock += int(np.max(nanoseconds))
+        Batch.clock += int(np.max(nanoseconds))
+
+    def smid(self):
+        """The multiprocessor of each block: they are dealt out in turn."""
+        return _scalar_if_one((self.ids % current().multiprocessor_count).astype(np.int32).reshape(-1, 1))
 
     # -- print ---------------------------------------------------------------------------------------------------------
 
