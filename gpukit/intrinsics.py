@@ -3,6 +3,7 @@
 Everything in gpukit that is not plain ``numba.cuda`` is in this module.
 """
 
+import functools
 import inspect
 
 from llvmlite import ir
@@ -18,6 +19,8 @@ from gpukit.emulator.launch import Kernel
 
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
+#: Bytes of one asynchronous copy.
+COPY_WIDTHS = (4, 8, 16)
 
 
 def _of_a_kernel(name):
@@ -56,6 +59,16 @@ def load4(array, index):
     _of_a_kernel("load4")
 
 
+def load8(array, index):
+    """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each."""
+    _of_a_kernel("load8")
+
+
+def load16(array, index):
+    """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each."""
+    _of_a_kernel("load16")
+
+
 def store2(array, index, a, b):
     """Store two neighbouring elements in one access; ``array`` and ``index`` as for `load2`.
 
@@ -67,6 +80,70 @@ def store2(array, index, a, b):
 def store4(array, index, a, b, c, d):
     """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each."""
     _of_a_kernel("store4")
+
+
+def copy_async(target, index, source, source_index, guard=True):
+    """Begin to copy an element from global to shared memory, and go on at once; for kernels and device functions.
+
+    The element goes past the registers of the thread. It is there when the thread that began the copy has waited for
+    it by `wait_copies`; for the other threads of the block, after a barrier that follows this wait. Until then nobody
+    may read or write it there.
+
+    Parameters
+    ----------
+    target : C-contiguous array in shared memory
+    index : int, or tuple of int
+        Where the element goes. For `copy_async2` and `copy_async4` it is that of the first element, and its address a
+        multiple of the bytes copied; so is that of the source.
+    source : C-contiguous array in global memory, of the same dtype
+        A copy has 4, 8 or 16 bytes: one element of 4 or 8 bytes, two of 2, 4 or 8, or four of 1, 2 or 4.
+    source_index : int, or tuple of int
+    guard : bool
+        False: the source is not read, and zeros are copied. ``source_index`` may then lie outside.
+
+    Raises
+    ------
+    numba.cuda.core.errors.TypingError
+        When the kernel is compiled: an argument is none of the above.
+    """
+    _of_a_kernel("copy_async")
+
+
+def copy_async2(target, index, source, source_index, guard=True):
+    """Begin to copy two neighbouring elements from global to shared memory, otherwise like `copy_async`."""
+    _of_a_kernel("copy_async2")
+
+
+def copy_async4(target, index, source, source_index, guard=True):
+    """Begin to copy four neighbouring elements from global to shared memory, otherwise like `copy_async`.
+
+    For float32 these are 16 bytes, and they go past the L1 cache too.
+    """
+    _of_a_kernel("copy_async4")
+
+
+def commit_copies():
+    """Make the copies that this thread has begun since the last call a group that it can wait for.
+
+    A group may be empty.
+    """
+    _of_a_kernel("commit_copies")
+
+
+def wait_copies(most):
+    """Wait until at most the ``most`` youngest groups of this thread's copies are still under way.
+
+    Parameters
+    ----------
+    most : literal int, 0 or more
+        0 waits for all groups. The hardware takes the number as part of the instruction, so it cannot be a variable.
+
+    Raises
+    ------
+    numba.cuda.core.errors.TypingError
+        When the kernel is compiled: ``most`` is not a constant.
+    """
+    _of_a_kernel("wait_copies")
 
 
 def clock64():
@@ -175,20 +252,20 @@ def _allow_compiled(compiled, nbytes):
 # -- types: the same on a GPU and on the emulator ----------------------------------------------------------------------
 
 
-def _check(name, count, array, index):
+def _check(name, count, array, index, array_name="array", index_name="index"):
     """NumbaTypeError if the types are not those of a wide access."""
     if not isinstance(array, types.Array) or array.layout != "C":
-        raise NumbaTypeError(f"{name}: array is {array}; it must be a C-contiguous array")
+        raise NumbaTypeError(f"{name}: {array_name} is {array}; it must be a C-contiguous array")
     size = array.dtype.bitwidth // 8 if isinstance(array.dtype, types.Integer | types.Float) else 0
     if size * count not in WIDTHS:
         raise NumbaTypeError(
-            f"{name}: array holds {array.dtype}; it must hold integers or floats of at most {16 // count} bytes, since "
+            f"{name}: {array_name} holds {array.dtype}; it must hold integers or floats of at most {16 // count} bytes, since "
             f"one access has at most 16"
         )
     parts = index.types if isinstance(index, types.BaseTuple) else (index,)
     if len(parts) != array.ndim or not all(isinstance(part, types.Integer) for part in parts):
         raise NumbaTypeError(
-            f"{name}: index is {index}; it must be one integer for each of the array's {array.ndim} axes"
+            f"{name}: {index_name} is {index}; it must be one integer for each of the {array_name}'s {array.ndim} axes"
         )
 
 
@@ -220,10 +297,61 @@ def _bind(function, args, kws):
     return inspect.signature(function).bind(*args, **kws).args
 
 
-for _function, _count in ((load2, 2), (load4, 4)):
+LOADS = {2: load2, 4: load4, 8: load8, 16: load16}
+for _count, _function in LOADS.items():
     _load_type(_function, _count)
 for _function, _count in ((store2, 2), (store4, 4)):
     _store_type(_function, _count)
+
+
+#: How many elements each copies.
+_COPIES = {copy_async: 1, copy_async2: 2, copy_async4: 4}
+
+
+def _copy_type(function, count):
+    @cudadecl.registry.register_global(function)
+    class Copy(AbstractTemplate):
+        def generic(self, args, kws):
+            bound = inspect.signature(function).bind(*args, **kws)
+            target, index, source, source_index, *guard = bound.args
+            _check_copy(function.__name__, count, target, source)
+            _check(function.__name__, count, target, index, "target", "index")
+            _check(function.__name__, count, source, source_index, "source", "source_index")
+            if guard and not isinstance(guard[0], types.Boolean | types.Integer):
+                raise NumbaTypeError(f"{function.__name__}: guard is {guard[0]}; it must be a bool")
+            guard = types.boolean if guard else types.Omitted(True)
+            typed = signature(types.void, target, index, source, source_index, guard)
+            return typed.replace(pysig=inspect.signature(function))
+
+
+def _check_copy(name, count, target, source):
+    if isinstance(target, types.Array) and isinstance(source, types.Array):
+        size = count * target.dtype.bitwidth // 8 if hasattr(target.dtype, "bitwidth") else 0
+        if target.dtype != source.dtype:
+            raise NumbaTypeError(f"{name}: target holds {target.dtype} and source {source.dtype}; they must be alike")
+        if size not in COPY_WIDTHS:
+            raise NumbaTypeError(f"{name}: {count} of {target.dtype} are no copy of 4, 8 or 16 bytes")
+
+
+for _function, _count in _COPIES.items():
+    _copy_type(_function, _count)
+
+
+@cudadecl.registry.register_global(commit_copies)
+class _Commit(AbstractTemplate):
+    def generic(self, args, kws):
+        return signature(types.void) if not args and not kws else None
+
+
+@cudadecl.registry.register_global(wait_copies)
+class _Wait(AbstractTemplate):
+    prefer_literal = True
+
+    def generic(self, args, kws):
+        (most,) = _bind(wait_copies, args, kws)
+        if not isinstance(most, types.IntegerLiteral) or most.literal_value < 0:
+            raise NumbaTypeError(f"wait_copies: most is {most}; it must be a constant, 0 or more")
+        return signature(types.void, most).replace(pysig=inspect.signature(wait_copies))
 
 
 #: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
@@ -270,14 +398,33 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
     return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
 
 
+def _load_words(builder, pointer, width):
+    """The elements of a vector of short elements. PTX has no vectors of more than four, so words are loaded."""
+    word, item = ir.IntType(32), pointer.type.pointee.element
+    bits = 8 * width // pointer.type.pointee.count
+    words = builder.load(builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), align=width)
+    items = []
+    for i in range(width // 4):
+        held = builder.extract_element(words, ir.Constant(word, i))
+        for shift in range(0, 32, bits):
+            part = builder.trunc(builder.lshr(held, ir.Constant(word, shift)), ir.IntType(bits))
+            items.append(builder.bitcast(part, item))
+    return items
+
+
 @cudaimpl.lower(load2, types.Array, types.Any)
 @cudaimpl.lower(load4, types.Array, types.Any)
+@cudaimpl.lower(load8, types.Array, types.Any)
+@cudaimpl.lower(load16, types.Array, types.Any)
 def _generate_load(context, builder, signature, arguments):
     array_type, index_type = signature.args
     count = len(signature.return_type)
     pointer, width = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], count)
-    vector = builder.load(pointer, align=width)
-    items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
+    if count > 4:
+        items = _load_words(builder, pointer, width)
+    else:
+        vector = builder.load(pointer, align=width)
+        items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
     return context.make_tuple(builder, signature.return_type, items)
 
 
@@ -290,6 +437,54 @@ def _generate_store(context, builder, signature, arguments):
     for i, value in enumerate(values):
         vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), i))
     builder.store(vector, pointer, align=width)
+    return context.get_dummy_value()
+
+
+#: The number of the address space of shared memory.
+SHARED = 3
+
+
+def _generate_copy(count, context, builder, signature, arguments):
+    target_type, target_index_type, source_type, source_index_type, guard_type = signature.args
+    target, target_index, source, source_index, guard = arguments
+    target, width = _vector_pointer(context, builder, target_type, target, target_index_type, target_index, count)
+    source, _ = _vector_pointer(context, builder, source_type, source, source_index_type, source_index, count)
+    number, address = ir.IntType(32), ir.IntType(64)
+    # The instruction takes the address within shared memory, of 32 bits.
+    target = builder.ptrtoint(builder.addrspacecast(target, ir.PointerType(target.type.pointee, SHARED)), number)
+    operands = [target, builder.ptrtoint(source, address)]
+    cache = "cg" if width == 16 else "ca"
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
+    if isinstance(guard_type, types.Omitted):
+        _assembly(builder, f"{text};", "r,l", operands)
+    else:
+        operands.append(builder.zext(guard, number))
+        _assembly(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
+    return context.get_dummy_value()
+
+
+def _assembly(builder, text, constraints="", operands=()):
+    """One instruction of PTX that gives nothing back, and that no access to memory is moved across."""
+    function = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
+    constraints = ",".join(filter(None, (constraints, "~{memory}")))
+    builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)
+
+
+for _function, _count in _COPIES.items():
+    for _guard in (types.Omitted, types.boolean):
+        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard)
+        _lower(functools.partial(_generate_copy, _count))
+
+
+@cudaimpl.lower(commit_copies)
+def _generate_commit(context, builder, signature, arguments):
+    _assembly(builder, "cp.async.commit_group;")
+    return context.get_dummy_value()
+
+
+@cudaimpl.lower(wait_copies, types.IntegerLiteral)
+def _generate_wait(context, builder, signature, arguments):
+    _assembly(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
     return context.get_dummy_value()
 
 
@@ -306,7 +501,7 @@ def _emulate_smid(t, call):
     return "K.smid()", call.result, False
 
 
-@calls.entry(load2, load4)
+@calls.entry(load2, load4, load8, load16)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
@@ -320,3 +515,27 @@ def _emulate_store(t, call):
     site = t.site(call.arguments[0].unversioned_name, "store")
     values = "".join(f"{t.value(value, call.types[0].dtype)}, " for value in call.arguments[2:])
     t.b.emit(f"M.store_wide({t.value(call.arguments[0])}, {index}, ({values}), m, {site})", effect=True)
+
+
+@calls.entry(*_COPIES)
+def _emulate_copy(t, call):
+    target, index, source, source_index, *guard = call.arguments
+    places = [t.site(target.unversioned_name, "store"), t.site(source.unversioned_name, "load")]
+    index, source_index = (t.index(i, at)[0] for i, at in ((index, call.types[0]), (source_index, call.types[2])))
+    guard = "None" if isinstance(call.types[4], types.Omitted) else t.value(guard[0], types.boolean)
+    arrays = t.value(target), t.value(source)
+    t.b.emit(
+        f"M.begin_copy({arrays[0]}, {index}, {arrays[1]}, {source_index}, {_COPIES[call.key]}, {guard}, m, "
+        f"{places[0]}, {places[1]})",
+        effect=True,
+    )
+
+
+@calls.entry(commit_copies)
+def _emulate_commit(t, call):
+    t.b.emit("M.commit_copies(m)", effect=True)
+
+
+@calls.entry(wait_copies)
+def _emulate_wait(t, call):
+    t.b.emit(f"M.wait_copies({call.types[0].literal_value}, m)", effect=True)

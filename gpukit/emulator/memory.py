@@ -18,6 +18,7 @@ from itertools import product
 
 import numpy as np
 
+from .copies import Copies
 from .errors import UnsupportedError
 
 INT64 = np.dtype(np.int64)
@@ -281,6 +282,10 @@ class Memory:
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
 
+    @functools.cached_property
+    def copies(self):
+        return Copies((self.blocks, self.threads))
+
     def reach(self, view, index, mask, site, op):
         """Where an access goes: (position, lanes that take part)."""
         return self.position(view, index, mask, site), mask
@@ -458,6 +463,37 @@ class Memory:
             mask = np.broadcast_to(mask, flat.shape)
             flat, value = flat[mask], value[mask]
         view.items.reshape(-1)[flat] = value
+
+    # -- asynchronous copies -------------------------------------------------------------------------------------------
+
+    def begin_copy(self, target, index, source, source_index, count, guard, mask, site, source_site):
+        """Copy ``count`` consecutive elements to shared memory, zeros where the guard is false; see `copies`."""
+        if target.__class__ is Either or target.space != "shared":
+            self.batch.unsupported(site, "an asynchronous copy to an array that is not, for all threads, a shared one")
+        reading = mask if guard is None else _both(mask, guard)
+        values = [target.dtype.type(0)] * count
+        if reading is None or np.any(reading):
+            values = self.load_wide(source, source_index, count, reading, source_site)
+            if reading is not None:
+                values = [np.where(reading, value, target.dtype.type(0)) for value in values]
+        position, mask = self.reach_copy(target, index, count, mask, site)
+        self.copies.begin(target, position, values, mask, site)
+
+    def reach_copy(self, view, index, count, mask, site):
+        """Where the elements go: the position of the first, and the lanes that take part."""
+        return self.wide_position(view, index, count, mask, site), mask
+
+    def commit_copies(self, mask):
+        self.copies.commit(mask)
+
+    def wait_copies(self, most, mask):
+        for copy, lanes in self.copies.landing(most, mask):
+            self.land(copy, lanes)
+
+    def land(self, copy, lanes):
+        """The elements of a copy arrive."""
+        for k, value in enumerate(copy.values):
+            self.put(copy.view, copy.position + np.int64(k), value, lanes)
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
@@ -666,6 +702,10 @@ def _resolve_slice(index, extent):
     start, stop = clamp(index.start, 0 if step > 0 else last), clamp(index.stop, extent if step > 0 else -1)
     distance = stop - start if step > 0 else start - stop
     return start, np.maximum(0, -(-distance // abs(step))), step
+
+
+def _both(mask, guard):
+    return guard if mask is None else mask & guard
 
 
 def _add(a, b):
