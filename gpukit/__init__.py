@@ -23,6 +23,7 @@ _MODULES = (
     "errors",
     "indexing",
     "intrinsics",
+    "launching",
     "matmul",
     "operands",
     "plot",

@@ -2,6 +2,7 @@
 kind of array.
 """
 
+import functools
 import sys
 import warnings
 
@@ -12,15 +13,27 @@ from gpukit.backend import cuda
 
 __all__ = [
     "Output",
+    "as_device_array",
     "check_alike",
     "check_apart",
     "check_array",
     "configured",
     "dtype_of",
+    "new_like",
     "share_memory",
+    "span",
     "stream_of",
     "to_device",
 ]
+
+
+def as_device_array(array):
+    """A device array of whatever library as one of Numba, or of the emulator.
+
+    The array interface of CuPy asks to wait for the stream that CuPy works on; this does. An array of Numba is taken as
+    it is, as a launch takes it: a stream that it is bound to is not waited for.
+    """
+    return array if getattr(array, "__cuda_ndarray__", False) else cuda.as_cuda_array(array)
 
 
 def dtype_of(array):
@@ -29,9 +42,26 @@ def dtype_of(array):
     return array.dtype if interface is None else np.dtype(interface["typestr"])
 
 
+_foreign_streams = {}
+
+
 def stream_of(stream):
-    """0, the default stream, for None."""
-    return 0 if stream is None else stream
+    """A ``stream=`` argument as ``kernel[grid, block, stream]`` takes it: 0, the default stream, for None; a stream of
+    CuPy or PyTorch as one of Numba.
+    """
+    if not stream:
+        return 0
+    handle = getattr(stream, "cuda_stream", None) if _library(stream) == "torch" else None
+    handle = stream.ptr if _library(stream) == "cupy" else handle
+    if handle is None:
+        return stream
+    # The same object every time: work memory belongs to a stream.
+    return _foreign_streams.setdefault(handle, cuda.external_stream(handle)) if handle else 0
+
+
+def _library(thing):
+    """The top package that the class of an object is from."""
+    return type(thing).__module__.partition(".")[0]
 
 
 def configured(kernel, grid, block, stream=0, shared_bytes=0):
@@ -87,13 +117,13 @@ def check_apart(name, array, **others):
 
 def share_memory(array, other):
     """Whether the memory of two device arrays overlaps, from the first byte of each to its last."""
-    (start, stop), (other_start, other_stop) = _span(array), _span(other)
+    (start, stop), (other_start, other_stop) = span(array), span(other)
     return start < other_stop and other_start < stop
 
 
-def _span(array):
-    """First byte of a device array and the byte after its last; (0, 0) if it is empty."""
-    array = cuda.as_cuda_array(array)
+def span(array):
+    """Address of the first byte of a device array and of the byte after its last; (0, 0) if it is empty."""
+    array = as_device_array(array)
     if array.size == 0:
         return 0, 0
     reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
@@ -143,7 +173,7 @@ def to_device(array, stream):
     """An array as a C-contiguous device array: itself if it is one already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
         return cuda.to_device(np.ascontiguousarray(array), stream=stream)
-    array = cuda.as_cuda_array(array)
+    array = as_device_array(array)
     if array.is_c_contiguous():
         return array
     contiguous = cuda.device_array(array.shape, array.dtype, stream=stream)
@@ -151,14 +181,19 @@ def to_device(array, stream):
     return contiguous
 
 
-def _new_like(like, shape, dtype, stream):
+def new_like(like, shape, dtype, stream):
     """A new device array of the library that ``like`` comes from, uninitialised."""
-    library = type(like).__module__.partition(".")[0]
+    library = _library(like)
     if library == "torch":
-        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.name))
+        return like.new_empty(shape, dtype=_torch_dtype(dtype))
     if library == "cupy":
         return type(like)(shape, dtype)
     return cuda.device_array(shape, dtype, stream=stream)
+
+
+@functools.cache
+def _torch_dtype(dtype):
+    return getattr(sys.modules["torch"], dtype.name)
 
 
 class Output:
@@ -191,8 +226,8 @@ class Output:
             self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
             return
         if out is None:
-            self.out = _new_like(like, shape, dtype, stream)
-        self.target = cuda.as_cuda_array(self.out)
+            self.out = new_like(like, shape, dtype, stream)
+        self.target = as_device_array(self.out)
         self.device = to_device(self.target, stream) if keep else self.target
         if not keep and not self.target.is_c_contiguous():
             self.device = cuda.device_array(shape, self.target.dtype, stream=stream)

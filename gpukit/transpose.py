@@ -12,7 +12,18 @@ from numba.cuda import types, uint32
 from gpukit.backend import cuda
 from gpukit.checks import whole
 from gpukit.intrinsics import load2, load4, store2, store4
-from gpukit.operands import Output, check_alike, check_apart, check_array, configured, dtype_of, stream_of, to_device
+from gpukit.launching import Plans
+from gpukit.operands import (
+    Output,
+    as_device_array,
+    check_alike,
+    check_apart,
+    check_array,
+    configured,
+    dtype_of,
+    stream_of,
+    to_device,
+)
 
 __all__ = [
     "CONTROLS",
@@ -298,6 +309,7 @@ def wide_copy(a, out):
 
 # -- host functions --------------------------------------------------------------------------------
 
+_plans = Plans()
 #: What ``transpose`` takes as ``variant``, besides "auto".
 VARIANTS = ("naive", "naive_gather", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
 #: Kernels of ``configure`` that copy: what the transposes are measured against.
@@ -335,22 +347,32 @@ def transpose(a, variant="auto", *, out=None, stream=None):
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
     """
+    call = _plans.call((a,), out, stream, variant)
+    if call.plan is not None:
+        return call.again()
     _check(a, variant, out)
-    stream, bits = stream_of(stream), np.dtype(f"u{dtype_of(a).itemsize}")
+    stream = stream_of(stream)
     rows, columns = a.shape
     result = Output(a, (columns, rows), out, stream)
-    if rows and columns:
-        source, target = to_device(a, stream).view(bits), result.device.view(bits)
-        chosen = _choose(variant, source, target)
-        step = MOST_BLOCKS * TILE
-        if rows <= step:
-            configure(chosen, (rows, columns), bits, stream=stream)(source, target)
-        else:
-            for row in range(0, rows, step):
-                part = source[row : row + step]
-                launch = configure("tiled_padded" if chosen == "wide" else chosen, part.shape, bits, stream=stream)
-                launch(part, target[:, row : row + step])
-    return result.finish()
+    if rows == 0 or columns == 0:
+        return result.finish()
+    return call.first(_launches(variant, to_device(a, stream), result.device, stream), result)
+
+
+def _launches(variant, source, target, stream):
+    """[(launch, arguments), ...] for contiguous device arrays."""
+    bits = np.dtype(f"u{source.dtype.itemsize}")
+    source, target = source.view(bits), target.view(bits)
+    chosen = _choose(variant, source, target)
+    step = MOST_BLOCKS * TILE
+    if source.shape[0] <= step:
+        return [(configure(chosen, source.shape, bits, stream=stream), (source, target))]
+    launches = []
+    for row in range(0, source.shape[0], step):
+        part = source[row : row + step]
+        launch = configure("tiled_padded" if chosen == "wide" else chosen, part.shape, bits, stream=stream)
+        launches.append((launch, (part, target[:, row : row + step])))
+    return launches
 
 
 def configure(variant, shape, dtype=np.uint32, *, stream=None):
@@ -449,7 +471,7 @@ def _is_aligned(array):
     """Whether chunks of 16 bytes can be loaded from a device array; NumPy arrays and others are copied to such."""
     if not cuda.is_cuda_array(array):
         return True
-    array = cuda.as_cuda_array(array)
+    array = as_device_array(array)
     return not array.is_c_contiguous() or array.device_ctypes_pointer.value % 16 == 0
 
 
