@@ -8,8 +8,8 @@ import inspect
 
 from llvmlite import ir
 from numba.cuda import cgutils, cudadecl, cudaimpl, types
-from numba.cuda.api_util import normalize_indices
 from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.np.arrayobj import fix_integer_index
 from numba.cuda.typing import signature
 from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
 
@@ -259,8 +259,8 @@ def _check(name, count, array, index, array_name="array", index_name="index"):
     size = array.dtype.bitwidth // 8 if isinstance(array.dtype, types.Integer | types.Float) else 0
     if size * count not in WIDTHS:
         raise NumbaTypeError(
-            f"{name}: {array_name} holds {array.dtype}; it must hold integers or floats of at most {16 // count} bytes, since "
-            f"one access has at most 16"
+            f"{name}: {array_name} holds {array.dtype}; it must hold integers or floats of at most {16 // count} "
+            f"bytes, since one access has at most 16"
         )
     parts = index.types if isinstance(index, types.BaseTuple) else (index,)
     if len(parts) != array.ndim or not all(isinstance(part, types.Integer) for part in parts):
@@ -391,9 +391,13 @@ for _function, _register in _REGISTERS.items():
 
 def _vector_pointer(context, builder, array_type, array, index_type, index, count):
     """(pointer to a vector of ``count`` elements at an index, its alignment in bytes)."""
-    index_type, indices = normalize_indices(context, builder, index_type, index, array_type, array_type.dtype)
+    index_types = index_type.types if isinstance(index_type, types.BaseTuple) else (index_type,)
+    indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else (index,)
     struct = context.make_array(array_type)(context, builder, value=array)
-    pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices, wraparound=True)
+    extents = cgutils.unpack_tuple(builder, struct.shape)
+    # A negative index counts from the end; one without a sign needs no look.
+    indices = [fix_integer_index(context, builder, *each) for each in zip(index_types, indices, extents, strict=True)]
+    pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices)
     vector = ir.VectorType(context.get_data_type(array_type.dtype), count)
     return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
 

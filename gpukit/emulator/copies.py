@@ -1,5 +1,5 @@
-"""Asynchronous copies from global to shared memory: they land when the thread that began them waits for them, no sooner,
-so that a kernel that forgets to wait reads what was there before.
+"""Asynchronous copies from global to shared memory. They land when the thread that began them waits for them, and no
+sooner: a kernel that forgets to wait reads what was there before.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Copies:
         self.groups = self.groups + (1 if mask is None else mask)
 
     def landing(self, most, mask):
-        """The copies that the threads of a mask wait for, each with its lanes among them; they are no longer pending."""
+        """The copies that the threads of a mask wait for, each with its lanes; they are no longer pending after it."""
         done = self.groups - np.int64(most)
         for copy in self.pending:
             lanes = copy.lanes & (copy.groups < done)
