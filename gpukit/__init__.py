@@ -32,6 +32,7 @@ _MODULES = (
     "results",
     "run",
     "show",
+    "streams",
     "timing",
     "tracing",
     "transpose",

@@ -12,6 +12,7 @@ COMMANDS = {
     "naive": ("gpukit.benchmarks.naive", (), "the matrix product with one thread per element, on a GPU"),
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
+    "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
 }
 

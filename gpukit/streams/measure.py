@@ -1,0 +1,131 @@
+"""The figures of `Model`, measured on the GPU that is there."""
+
+import time
+
+import numpy as np
+
+from gpukit import device
+from gpukit.backend import cuda
+from gpukit.checks import whole
+from gpukit.streams.kernels import SleepKernel
+from gpukit.streams.model import Model
+from gpukit.streams.schedule import Schedule, _check_gpu
+
+__all__ = ["copy_speeds", "engine_starts", "issue_seconds", "measured_model"]
+
+REPEATS = 5
+#: Operations in a queue for what each costs.
+QUEUED = 64
+
+
+def measured_model(nbytes=2**27):
+    """The figures of this machine, for `gpukit.streams.modelled` and `predicted`.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of one copy, 4 or more. Larger copies come closer to the full speed.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    EmulatedTimeError
+        On the emulator.
+    """
+    _check_gpu("a measured model")
+    whole("nbytes", nbytes, 4)
+    info, speeds, starts = device.info(), copy_speeds(nbytes), engine_starts()
+    return Model(
+        name=f"the figures of this {info.name}, measured",
+        copy_in=speeds["copy in"],
+        copy_out=speeds["copy out"],
+        both_in=min(speeds["copy in, both"] / speeds["copy in"], 1.0),
+        both_out=min(speeds["copy out, both"] / speeds["copy out"], 1.0),
+        pageable_in=speeds["copy in, pageable"],
+        pageable_out=speeds["copy out, pageable"],
+        copy_start=starts["copy"],
+        kernel_start=starts["kernel"],
+        issue=issue_seconds(),
+        copy_engines=info.async_engine_count,
+        concurrent_kernels=info.concurrent_kernels,
+    )
+
+
+def copy_speeds(nbytes):
+    """{which: bytes per second}, the median of several copies of ``nbytes``: each direction alone, from pinned and from
+    pageable memory, and both at the same time.
+    """
+    held = [cuda.device_array(nbytes, np.uint8) for _ in range(2)]
+    pinned = [cuda.pinned_array(nbytes, np.uint8) for _ in range(2)]
+    pageable = [np.ones(nbytes, np.uint8) for _ in range(2)]
+    for host in pinned:
+        host[...] = 1
+
+    def copy_in(host):
+        return lambda stream: held[0].copy_to_device(host, stream=stream)
+
+    def copy_out(host):
+        return lambda stream: held[1].copy_to_host(host, stream=stream)
+
+    found = {}
+    for suffix, hosts in (("", pinned), (", pageable", pageable)):
+        found[f"copy in{suffix}"] = _speed([("copy in", copy_in(hosts[0]))], nbytes)[0]
+        found[f"copy out{suffix}"] = _speed([("copy out", copy_out(hosts[1]))], nbytes)[0]
+    both = [("copy in", copy_in(pinned[0])), ("copy out", copy_out(pinned[1]))]
+    found["copy in, both"], found["copy out, both"] = _speed(both, nbytes)
+    return found
+
+
+def _speed(operations, nbytes):
+    """Bytes per second of copies that run at the same time, each in a stream of its own, for each of them."""
+    schedule = Schedule()
+    for stream, (engine, action) in enumerate(operations):
+        schedule.add(engine, action, stream)
+    runs = []
+    for _ in range(REPEATS):
+        bars = sorted(schedule.run(record=True).bars, key=lambda bar: bar.stream)
+        runs.append([nbytes / (bar.end - bar.start) for bar in bars])
+    return np.median(runs, axis=0).tolist()
+
+
+def engine_starts():
+    """{"copy": seconds, "kernel": seconds}: what an operation costs its engine besides the work, when many small ones
+    stand in one queue.
+    """
+    small, host = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32)
+    stamps, found = cuda.device_array(0, np.int64), {}
+    for name, engine in (("copy", "copy in"), ("kernel", "kernel")):
+        schedule = Schedule()
+        hold, nothing = (
+            SleepKernel(cycles, 1, 1).prepared(small, small, schedule.stream(0)) for cycles in (20_000_000, 0)
+        )
+        actions = {
+            "copy in": lambda stream: small.copy_to_device(host, stream=stream),
+            "kernel": lambda _, launch=nothing: launch(stamps),
+        }
+        # All others are in the queue when the first one ends.
+        schedule.add("kernel", lambda _, launch=hold: launch(stamps))
+        for _ in range(QUEUED):
+            schedule.add(engine, actions[engine])
+        schedule.run()
+        ends = [bar.end for bar in schedule.run(record=True).bars]
+        found[name] = (max(ends) - min(ends)) / QUEUED
+    return found
+
+
+def issue_seconds():
+    """Seconds that the host needs to ask for one operation of a pipeline, the mean of copies and kernels."""
+    from gpukit.streams.pipeline import Pipeline
+
+    pipeline = Pipeline(SleepKernel(0), np.zeros(QUEUED, np.float32), chunks=QUEUED)
+    pipeline.run()
+    best = np.inf
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        pipeline.schedule.queue()
+        best = min(best, time.perf_counter() - begin)
+        cuda.synchronize()
+    return best / len(pipeline.schedule.operations)
