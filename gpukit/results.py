@@ -6,6 +6,7 @@ each (chapter, case, variant, shape, dtype), each with a value, its unit, and wh
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -13,10 +14,25 @@ from pathlib import Path
 
 from gpukit.show import Table
 
-__all__ = ["DOCUMENTS", "RECORDED", "cpu_name", "documents", "first", "load", "machine", "of_timing", "save", "table"]
+__all__ = [
+    "DOCUMENTS",
+    "FOUND",
+    "RECORDED",
+    "cpu_name",
+    "documents",
+    "first",
+    "host",
+    "load",
+    "machine",
+    "of_timing",
+    "save",
+    "table",
+]
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
 DOCUMENTS = RECORDED.parent / "documents.json"
+#: Fields of a record that say what was found; the others say of what.
+FOUND = ("value", "unit", "spread", "n", "quartiles", "invalid", "launch_bound", "clock", "sm_mhz")
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x")
 
 
@@ -31,18 +47,32 @@ def machine(packages=PACKAGES):
     Returns
     -------
     dict
-        "gpu", "driver", "power_limit" in W, "versions" by package, "date".
+        "gpu", "driver", "power_limit" in W, "most_mhz" of the multiprocessors and of the memory, "versions" by package,
+        "date".
     """
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader,nounits"]
-    gpu, driver, power = (
+    fields = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    gpu, driver, *numbers = (
         subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0].split(", ")
     )
-    versions = {name: _version(name) for name in packages}
+    power, sm, memory = (float(text) if text.replace(".", "").isdigit() else None for text in numbers)
     return {
         "gpu": gpu,
         "driver": driver,
-        "power_limit": float(power) if power.replace(".", "").isdigit() else None,
-        "versions": {name: number for name, number in versions.items() if number},
+        "power_limit": power,
+        "most_mhz": {"sm": sm, "memory": memory},
+        "versions": _versions(packages),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def host(packages=("numba", "numba-cuda", "numpy")):
+    """What a measurement on this CPU is to be kept with: "cpu", "cores" to use, "python", "versions", "date"."""
+    return {
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": _versions(packages),
         "date": datetime.date.today().isoformat(),
     }
 
@@ -56,20 +86,28 @@ def cpu_name():
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _version(name):
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def _versions(packages):
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def of_timing(chapter, case, variant, shape, dtype, timing, **further):
-    """The record of a `gpukit.timing.Timing`: its median in seconds and its spread.
+    """The record of a `gpukit.timing.Timing`: its median in seconds, its quartiles, its spread.
 
-    ``further`` is what else tells the variant from others, a tile or a pad for example.
+    ``further`` is what else tells the variant from others, a tile or a pad for example. What a reader must know to
+    judge it is there if it is so: "invalid" (spread too wide), "launch_bound" (the launch may be in the time), "clock"
+    (the host's).
     """
     record = {"chapter": chapter, "case": case, "variant": variant, "shape": list(shape), "dtype": str(dtype)}
-    return record | further | {"value": timing.median, "unit": "s", "spread": timing.spread, "n": timing.n}
+    value = {"value": timing.median, "unit": "s", "spread": timing.spread, "n": timing.n}
+    remarks = {"invalid": not timing.valid, "launch_bound": timing.launch_bound, "clock": timing.device == "cpu"}
+    said = {name: "host" if name == "clock" else True for name, holds in remarks.items() if holds}
+    return record | further | value | {"quartiles": list(timing.quartiles)} | said
 
 
 def save(path, records, head=None):

@@ -23,6 +23,8 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 DEVICES = ("cpu", "gpu")
 
 NOISY_SPREAD = 0.05  # a larger interquartile range, over the median, marks a result as noisy
+WIDEST_SPREAD = 0.1  # a larger one, beyond what an event resolves, says that something else was timed too
+RESOLUTION = 1e-6  # seconds: two steps of an event
 FEWEST_FOR_SPREAD = 5  # fewer repetitions say nothing about the spread
 FEWEST_REPETITIONS, MOST_REPETITIONS = 10, 1000  # what bench chooses between when it is not told
 AUTO_REGION = 200e-6  # seconds: an event resolves about 0.5 us, so a region this long is read to 0.25 %
@@ -203,6 +205,12 @@ class Timing:
     def noisy(self):
         """bool: True if the spread is more than 5 %, or if fewer than 5 repetitions leave it unknown."""
         return self.n < FEWEST_FOR_SPREAD or self.spread > NOISY_SPREAD
+
+    @property
+    def valid(self):
+        """bool: False if the interquartile range is more than 10 % of the median and 1 us, which is what events see."""
+        first, third = self.quartiles
+        return third - first <= WIDEST_SPREAD * self.median + (RESOLUTION if self.device == "gpu" else 0.0)
 
     @property
     def launch_bound(self):

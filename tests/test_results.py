@@ -1,6 +1,7 @@
 """`gpukit.results`, and what `gpukit bench matmul` and `gpukit bench transpose` write."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,33 @@ def test_records_come_back_as_they_were(tmp_path):
         results.first(loaded, variant="fast", tile=8)
     table = results.table(loaded, {"kernel": "variant", "ms": lambda r: f"{r['value'] * 1e3:.0f}", "pad": "pad"})
     assert table.rows == [["naive", "2000", ""], ["tiled", "1000", ""], ["tiled", "500", ""]]
+
+
+def test_a_record_says_what_speaks_against_it():
+    def record(samples, **further):
+        return results.of_timing("matmul", "time", "naive", (4,), "float32", timing.Timing(samples, **further))
+
+    steady, wide = (1.0, 1.0, 1.01, 1.02, 1.02), (0.5, 0.5, 1.0, 2.0, 2.0)
+    found = record(steady, queued_ahead=5)
+    assert set(found) - {"chapter", "case", "variant", "shape", "dtype"} == {
+        "value",
+        "unit",
+        "spread",
+        "n",
+        "quartiles",
+    }
+    assert found["value"] == 1.01 and found["quartiles"] == [1.0, 1.02]
+    assert record(wide)["invalid"] is record(wide)["launch_bound"] is True
+    assert record(steady, device="cpu")["clock"] == "host"
+    assert set(record(wide, device="cpu")) - set(results.FOUND) == {"chapter", "case", "variant", "shape", "dtype"}
+
+
+def test_a_machine_is_what_its_driver_says(monkeypatch):
+    said = "NVIDIA H200, 580.1, 700.00, 1980, [N/A]\nNVIDIA H200, 580.1, 700.00, 1980, 3201\n"
+    monkeypatch.setattr(results.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
+    machine = results.machine(("numpy", "no-such-package"))
+    assert (machine["gpu"], machine["driver"], machine["power_limit"]) == ("NVIDIA H200", "580.1", 700.0)
+    assert machine["most_mhz"] == {"sm": 1980.0, "memory": None} and machine["versions"] == {"numpy": np.__version__}
 
 
 def test_a_missing_file_is_named():
@@ -76,7 +104,7 @@ def test_a_benchmark_writes_records(small, chapter, tmp_path, capsys):
     assert benchmarks.main([chapter, "--save", str(path), *options]) == 0
     assert "WRONG" not in capsys.readouterr().out
     records = results.load(path)
-    keys = {json.dumps({k: v for k, v in r.items() if k not in ("value", "spread", "n")}) for r in records}
+    keys = {json.dumps({k: v for k, v in r.items() if k not in results.FOUND}) for r in records}
     assert len(keys) == len(records), "each record is of something else"
     assert {r["dtype"] for r in records if r["case"] == "time"} == (
         {"float32", "float64"} if chapter == "matmul" else {"float32", "uint8", "uint16", "uint64"}

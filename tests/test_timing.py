@@ -105,6 +105,18 @@ def test_noisy_follows_its_rule(samples, noisy):
 
 
 @pytest.mark.parametrize(
+    ("quartiles", "valid"),
+    [((95e-3, 104e-3), True), ((90e-3, 101e-3), False), ((4.4e-6, 5.6e-6), True), ((4.2e-6, 6e-6), False)],
+)
+def test_valid_leaves_an_event_its_resolution(quartiles, valid):
+    first, third = quartiles
+    samples = (first, first, (first + third) / 2, third, third)
+    assert Timing(samples).valid is valid
+    if first < 1e-3:
+        assert not Timing(samples, device="cpu").valid, "the clock of the host has steps of nanoseconds"
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [
         (0, "0 s"),

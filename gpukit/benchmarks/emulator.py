@@ -5,15 +5,12 @@ child process. There it must not import gpukit, whose emulator needs the ``numba
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -197,20 +194,6 @@ def _record(case, emulator, simulator):
     return record
 
 
-def _machine():
-    """What the figures were measured on."""
-    from gpukit.results import cpu_name  # not in the simulator's process
-
-    names = ("numba", "numba-cuda", "numpy")
-    return {
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
-        "date": datetime.date.today().isoformat(),
-    }
-
-
 def _table(records):
     """Text: one line for each case."""
     head = (
@@ -262,7 +245,9 @@ def bench_emulator(quick=False, json_file=None):
     int
         0; 1 if a result was wrong or the simulator failed.
     """
-    machine = _machine()
+    from gpukit import results  # not in the simulator's process
+
+    machine = results.host()
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {versions}; {machine['date']}")
     records = []

@@ -5,7 +5,6 @@ the host, with the device idle before and after.
 """
 
 import argparse
-import os
 import re
 import time
 import warnings
@@ -264,7 +263,8 @@ def measured(case, n=1024, dtype="float32"):
 
 
 def _head():
-    return results.machine() | {"cpu": results.cpu_name(), "cores": len(os.sched_getaffinity(0))}
+    host = results.host()
+    return results.machine() | {name: host[name] for name in ("cpu", "cores")}
 
 
 def main(argv=None):

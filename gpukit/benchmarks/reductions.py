@@ -148,11 +148,11 @@ def measure_case(shape, axis, dtype, op, libraries, report=print):
         report("  WRONG: reduce")
         return [], False
     runs = {"reduce": partial(reduce, x, axis, op, out=out)} | _library_runs(libraries, x, axis, op, result)
-    records = []
+    records, unknown = [], {"spread": None, "quartiles": None}
     case = f"{op} over {'all' if axis is None else f'axis {axis % len(shape)}'}"
     for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.01).items():
         record = results.of_timing("reduce", case, name, shape, dtype, timed, op=op)
-        records += [record, record | {"case": f"{case}, host", "value": timed.host_seconds, "spread": None}]
+        records += [record, record | {"case": f"{case}, host", "value": timed.host_seconds} | unknown]
         speed = f"{timed.median * 1e6:9.2f} us  {timed.gbps(x.nbytes):7.0f} GB/s"
         report(f"  {name:24} {speed}  host {timed.host_seconds * 1e6:6.1f} us")
     return records, True
