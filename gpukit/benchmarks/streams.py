@@ -309,6 +309,7 @@ def _core_forms(bound, arguments, grid, block):
     from cuda import core
 
     forms, here = {}, core.Device()
+    here.set_current()
     stream = here.create_stream()
     dispatcher = bound.dispatcher
     for count in (1, 20):
