@@ -167,8 +167,11 @@ class _PreparedOnEmulator(Prepared):
 
 
 def _like(value, rest):
-    """The next of ``rest``, or a tuple of them where ``value`` is one."""
-    return tuple(_like(part, rest) for part in value) if isinstance(value, tuple) else next(rest)
+    """The next of ``rest``, or a tuple of them, named if ``value`` is, where ``value`` is one."""
+    if not isinstance(value, tuple):
+        return next(rest)
+    parts = [_like(part, rest) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 # -- on a GPU: parameters packed as the compiled kernel takes them -----------------------------------------------------

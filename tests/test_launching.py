@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -45,6 +46,27 @@ def test_a_prepared_launch_takes_what_a_plain_one_takes():
         args, expected = arguments(n, scale, offset, flag, np.float32(3), 0.5 - 1j)
         launch(*args)
         np.testing.assert_allclose(args[0].copy_to_host(), expected)
+
+
+class Line(NamedTuple):
+    slope: np.float64
+    of: tuple
+
+
+@cuda.jit
+def on_a_line(out, line):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = line.slope * line.of[0][i] + line.of[1]
+
+
+def test_named_tuples_keep_their_names():
+    x, out = cuda.to_device(np.arange(8.0)), cuda.to_device(np.full(8, np.nan))
+    launch = launching.prepare(on_a_line[1, 32], out, Line(np.float64(2), (x, 3)))
+    launch()
+    np.testing.assert_array_equal(out.copy_to_host(), np.arange(8) * 2 + 3)
+    launch(out, Line(np.float64(-1), (x, 4)))
+    np.testing.assert_array_equal(out.copy_to_host(), 4 - np.arange(8))
 
 
 @cuda.jit
