@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, on_gpu
 
 __all__ = [
     "Output",
@@ -24,6 +24,7 @@ __all__ = [
     "span",
     "stream_of",
     "to_device",
+    "window",
 ]
 
 
@@ -129,6 +130,25 @@ def span(array):
     reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
     start = array.device_ctypes_pointer.value
     return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.dtype.itemsize
+
+
+@functools.cache
+def _array_class():
+    if on_gpu():
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        return DeviceNDArray
+    from gpukit.emulator.arrays import DeviceArray
+
+    return DeviceArray
+
+
+def window(array, dtype, count):
+    """The memory of a device array from its first element on, as ``count`` elements of a dtype in one dimension: what
+    lies between its rows too. Nothing checks on a GPU that it ends where the memory does.
+    """
+    dtype, array = np.dtype(dtype), as_device_array(array)
+    return _array_class()((count,), (dtype.itemsize,), dtype, gpu_data=array.gpu_data)
 
 
 #: Most dimensions that one launch of ``copy_strided`` takes.

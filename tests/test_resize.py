@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import resize
 from gpukit.backend import cuda
+from gpukit.operands import configured
+from gpukit.resize import host, ladder
 
 DTYPES = (np.uint8, np.float32)
 
@@ -254,21 +256,33 @@ def test_device_in_device_out():
         resize.resize(on_device, (45, 67), out=on_device)
 
 
-def test_more_frames_than_layers(monkeypatch):
+def made(image, size):
+    """What the host functions make of an image, by every kernel."""
+    yield from (resize.resize(image, size, method) for method in resize.METHODS)
+    yield from (resize.letterbox(image, size, (9, 8, 7), center).image for center in (True, False))
+    yield from (resize.blob(image, size, 3, dtype=dtype).image for dtype in (np.float32, np.float16))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_and_small_grids_alike(monkeypatch, dtype):
+    """Several launches where a grid has too few layers, several rows for a thread where it has many blocks."""
+    frames = picture(5, 9, 40, 3, dtype=dtype)
+    expected = [*made(frames, (75, 44))]
+    monkeypatch.setattr(host, "MOST_LAYERS", 2)
+    monkeypatch.setattr(host, "MANY_BLOCKS", 1)
+    assert all(np.array_equal(a, b) for a, b in zip(made(frames, (75, 44)), expected, strict=True))
+
+
+def test_rungs_take_more_frames_than_layers(monkeypatch):
     frames = picture(5, 9, 40, 3)
-    expected = [resize.resize(frames, (12, 13), m) for m in resize.METHODS]
-    expected += [resize.letterbox(frames, (12, 13), 9, center).image for center in (True, False)]
-    monkeypatch.setattr(resize, "MOST_LAYERS", 2)
-    results = [resize.resize(frames, (12, 13), m) for m in resize.METHODS]
-    results += [resize.letterbox(frames, (12, 13), 9, center).image for center in (True, False)]
-    assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
-    for name, (kernel, arguments) in kernels(np.uint8, (9, 40), (12, 13)).items():
-        out = poisoned((5, 12, 13, 3), np.uint8)
-        stores = [
-            gpukit.trace(launch(kernel, (12, 13), layers), frames, out, *arguments).total("global", "store").requests
-            for layers in (2, 5)
-        ]
-        assert stores[0] == stores[1], name  # no frame twice
+    for name in ladder.RUNGS[:-1]:
+        requests, outs = [], []
+        for layers in (2, 5):
+            monkeypatch.setattr(ladder, "MOST_LAYERS", layers)
+            outs.append(poisoned((5, 12, 13, 3), np.uint8))
+            launch, arguments = ladder.rung(name, frames, outs[-1], fill=9)
+            requests.append(gpukit.trace(launch, *arguments).total("global", "store").requests)
+        assert requests[0] == requests[1] and np.array_equal(*outs), name  # no frame twice
 
 
 @pytest.mark.parametrize("source, size", [((1, 32767), (1, 5)), ((1, 5), (1, 32767)), ((1, 32767), (1, 32767))])
@@ -315,65 +329,89 @@ def test_float32_is_pytorchs():
 # -- what the kernels do ---------------------------------------------------------------------------
 
 
-def kernels(dtype, source, size, swap=1):
-    """(kernel, its arguments after image and out) of those that write an image of the source's kind."""
-    mix = resize.DTYPES[np.dtype(dtype)]
-    place, fill = resize.placement(source, size), tuple(np.full(3, 9, dtype))
-    scales = [1 / (wanted / n) for n, wanted in zip(source, size, strict=True)]
-    return {
-        "nearest": (resize.nearest, (*scales, swap)),
-        "bilinear": (resize.bilinear(mix), (swap,)),
-        "letterbox_corner": (resize.letterbox_corner(mix), (place.height, place.width, fill, swap)),
-        "letterbox_centred": (resize.letterbox_centred(mix), (*place[1:5], fill, swap)),
-    }
+def traced_rung(name, image, size):
+    """(trace, out) of a rung of the ladder, with a border and exchanged channels."""
+    planes = name == "letterbox_planes"
+    shape = (len(image), 3, *size) if planes else (len(image), *size, 3)
+    out = poisoned(shape, np.float32 if planes else image.dtype)
+    launch, arguments = ladder.rung(name, image, out, fill=(7, 8, 9), swap_rb=True, mean=(1, 2, 3), factor=(0.5, 2, 3))
+    return gpukit.trace(launch, *arguments), out
 
 
-def launch(kernel, size, frames=1):
-    width, height = resize.BLOCK
-    return kernel[(-(-size[1] // width), -(-size[0] // height), frames), resize.BLOCK]
+def by_host_function(name, image, size):
+    if name in resize.METHODS:
+        return resize.resize(image, size, name, swap_rb=True)
+    if name == "letterbox_planes":
+        return resize.blob(image, size, (1, 2, 3), (0.5, 2, 3), (7, 8, 9)).image
+    return resize.letterbox(image, size, (7, 8, 9), name == "letterbox_centred").image
+
+
+SIZES = [((13, 21), (37, 50)), ((50, 37), (9, 35)), ((1, 1), (3, 2)), ((7, 40), (64, 64))]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "source, size", [((13, 21), (37, 50)), ((50, 37), (9, 35)), ((1, 1), (3, 2)), ((7, 40), (64, 64))]
-)
-def test_kernels_are_without_error_and_float64(dtype, source, size):
+@pytest.mark.parametrize("source, size", SIZES)
+def test_rungs_are_without_error_and_float64(dtype, source, size):
     image = picture(2, *source, 3, dtype=dtype)
-    for name, (kernel, arguments) in kernels(dtype, source, size).items():
-        out = poisoned((2, *size, 3), dtype)
-        trace = gpukit.trace(launch(kernel, size, 2), image, out, *arguments)
+    for name in ladder.RUNGS:
+        trace, out = traced_rung(name, image, size)
         assert trace.findings == [], name
         wide = sum(o.fp64 + o.fp64_conversions for o in trace.operations)
         assert bool(wide) == (name == "nearest"), name  # float64 by intent in that one alone
-        written = {c.array: c.written for c in trace.coverage}
-        assert written == {"image": 0, "out": out.size}, name
+        assert {c.array: c.written for c in trace.coverage} == {"image": 0, "out": out.size}, name
+        assert np.abs(out - by_host_function(name, image, size).astype(float)).max() <= 4e-7 * (dtype == np.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("number", resize.PLANES)
-def test_planes_are_written_whole(dtype, number):
-    """No error, no float64, and a warp's 32 neighbours in as few sectors as they fill."""
-    source, size = (13, 21), (40, 64)
-    image, out = picture(2, *source, 3, dtype=dtype), poisoned((2, 3, *size), number)
-    kernel = resize.letterbox_planes(resize.DTYPES[np.dtype(dtype)], resize.PLANES[number])
-    fill, ones, place = tuple(np.full(3, 9, dtype)), tuple(np.ones(3, np.float32)), resize.placement(source, size)
-    trace = gpukit.trace(launch(kernel, size, 2), image, out, *place[1:5], fill, ones, ones, 1)
-    assert trace.findings == [] and not any(o.fp64 or o.fp64_conversions for o in trace.operations)
-    assert {c.array: c.written for c in trace.coverage} == {"image": 0, "out": out.size}
-    stores = trace.total("global", "store")
-    assert stores.sectors == stores.ideal_sectors == out.nbytes // 32
+@pytest.mark.parametrize("source, size", SIZES)
+def test_kernels_are_without_error_and_float64(monkeypatch, dtype, source, size):
+    """Those that the host functions launch: alike and of many sizes, with one row for each thread and with four."""
+    traces = []
+
+    def traced(*what):
+        return lambda *arguments: traces.append(gpukit.trace(configured(*what), *arguments))
+
+    image = picture(2, *source, 3, dtype=dtype)
+    monkeypatch.setattr(host, "configured", traced)
+    for many in (1, 10**9):
+        monkeypatch.setattr(host, "MANY_BLOCKS", many)
+        for images in (image, [image[0], image[1, ::-1][:5]]):
+            for i, result in enumerate(made(images, size)):
+                assert traces[-1].findings == []
+                wide = sum(o.fp64 + o.fp64_conversions for o in traces[-1].operations)
+                assert bool(wide) == (i == resize.METHODS.index("nearest"))
+                (out,) = [c for c in traces[-1].coverage if c.array == "out"]
+                assert out.written == result.size
 
 
-@pytest.mark.parametrize("dtype, sectors", [(np.uint8, 3), (np.float32, 12)])
-def test_one_thread_per_pixel_wants_three_times_the_sectors(dtype, sectors):
-    """A warp's request takes one channel of 32 pixels, in memory three times as far as their values need."""
-    image, size = picture(1, 16, 64, 3, dtype=dtype), (16, 64)
-    kernel, arguments = kernels(dtype, size, size)["nearest"]
-    trace = gpukit.trace(launch(kernel, size), image, poisoned(image.shape, dtype), *arguments)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stores_fill_whole_sectors(monkeypatch, dtype):
+    """Nothing is written twice or in parts, where one thread for each pixel wants three times the sectors."""
+    image, size, totals = picture(2, 16, 64, 3, dtype=dtype), (16, 64), []
+
+    def traced(*what):
+        return lambda *arguments: totals.append(gpukit.trace(configured(*what), *arguments).total("global", "store"))
+
+    monkeypatch.setattr(host, "configured", traced)
+    for result, stores in zip(made(image, size), totals, strict=False):
+        assert stores.sectors == stores.ideal_sectors == result.nbytes // 32
     for op in ("load", "store"):
-        total = trace.total("global", op)
-        assert total.requests == image.size // 32 and total.sectors == sectors * total.requests
-        assert total.sectors == 3 * total.ideal_sectors
+        total = traced_rung("nearest", image, size)[0].total("global", op)
+        assert total.requests == image.size // 32 and total.sectors == 3 * total.ideal_sectors
+
+
+def test_a_row_without_a_share_is_not_read(monkeypatch):
+    """A reduction by 3 has its places on the centres of every third row: a third of the sectors is enough."""
+    loads = []
+
+    def traced(*what):
+        return lambda *arguments: loads.append(gpukit.trace(configured(*what), *arguments).coverage)
+
+    monkeypatch.setattr(host, "configured", traced)
+    image = picture(96, 192, 3)
+    assert np.array_equal(resize.resize(image, (32, 64)), image[1::3, 1::3])
+    (read,) = [c.read for c in loads[0] if c.array == "image"]
+    assert read <= image.size / 4 / 3  # words
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -381,7 +419,7 @@ def test_one_thread_per_pixel_wants_three_times_the_sectors(dtype, sectors):
 A = np.ones((4, 5, 3), np.uint8)
 F = A.astype(np.float32)
 WRONG = [
-    (lambda: resize.resize([[1]], (2, 2)), TypeError, "image is a list"),
+    (lambda: resize.resize([[1]], (2, 2)), TypeError, r"image\[0\] is a list; it must be a NumPy array"),
     (lambda: resize.resize(A[0], (2, 2)), ValueError, r"image has shape \(5, 3\); it must have 3 or 4 dimensions"),
     (lambda: resize.resize(A.astype(int), (2, 2)), TypeError, "image has dtype int64; it must be uint8 or float32"),
     (
