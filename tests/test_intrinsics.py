@@ -2,16 +2,32 @@
 cannot do is refused.
 """
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
-from numba.cuda import float32
+from numba.cuda import float32, types
 
 import gpukit
 from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda
 from gpukit.emulator import KernelError, LaunchError
-from gpukit.intrinsics import clock64, globaltimer, load2, load4, smid, store2, store4
+from gpukit.intrinsics import (
+    clock64,
+    commit_copies,
+    copy_async,
+    copy_async2,
+    copy_async4,
+    globaltimer,
+    load2,
+    load4,
+    smid,
+    store2,
+    store4,
+    wait_copies,
+)
 
 WIDE = {2: (np.int8, np.float16, np.int32, np.uint32, np.float32, np.int64, np.float64), 4: (np.uint8, np.int16)}
 WIDE[4] += (np.int32, np.uint32, np.float32)
@@ -124,13 +140,28 @@ def test_a_value_that_is_no_number_is_named():
         kernel[1, 1](np.zeros(2, np.float32))
 
 
-@pytest.mark.parametrize("name", ["load2", "load4", "store2", "store4", "clock64", "globaltimer", "smid"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "load2",
+        "load4",
+        "store2",
+        "store4",
+        "clock64",
+        "globaltimer",
+        "smid",
+        "commit_copies",
+        "wait_copies",
+        "copy_async",
+        "copy_async2",
+        "copy_async4",
+    ],
+)
 def test_outside_a_kernel_they_say_so(name):
     function = getattr(intrinsics, name)
-    arguments = [np.zeros(4), 0] if name[:4] in ("load", "stor") else []
-    arguments += [1] * (int(name[-1]) if name.startswith("store") else 0)
+    count = len(inspect.signature(function).parameters)
     with pytest.raises(TypeError, match=f"{name} is for kernels and device functions"):
-        function(*arguments)
+        function(*range(count))
 
 
 @pytest.mark.skipif(on_gpu(), reason="a GPU checks no bounds, and ends the process at a misaligned address")
@@ -212,6 +243,154 @@ def test_emulated_blocks_are_dealt_out_in_turn():
     out = np.full(2 * sms + 3, -1)
     where[out.size, 1](out)
     np.testing.assert_array_equal(out, np.arange(out.size) % sms)
+
+
+# -- asynchronous copies ---------------------------------------------------------------------------
+
+COPIES = {1: copy_async, 2: copy_async2, 4: copy_async4}
+COPIED = [(1, np.float32), (1, np.int32), (1, np.float64), (2, np.int16), (2, np.float16), (2, np.float32)]
+COPIED += [(2, np.int64), (4, np.uint8), (4, np.uint16), (4, np.float32)]
+
+
+def turner_by_copies(count, dtype):
+    """A kernel that turns two rows of 96 elements around; of the second it leaves out those after ``last``."""
+    copy, number, size = COPIES[count], getattr(types, np.dtype(dtype).name), 96
+
+    @cuda.jit
+    def turn(a, last, out):
+        tile = cuda.shared.array((2, size), number, alignment=16)
+        t = cuda.threadIdx.x
+        if count * t < size:
+            copy(tile, (0, count * t), a, count * t)
+        commit_copies()
+        if count * t < size:
+            first = size + count * t
+            copy(tile, (1, count * t), a, (first if count * t <= last else 1 << 40), count * t <= last)
+        commit_copies()
+        wait_copies(1)
+        cuda.syncthreads()
+        out[0, t] = tile[0, size - 1 - t]
+        wait_copies(0)
+        cuda.syncthreads()
+        out[1, t] = tile[1, size - 1 - t]
+
+    return turn
+
+
+@pytest.mark.parametrize(("count", "dtype"), COPIED)
+@pytest.mark.parametrize("last", [-1, 40, 95])
+def test_copies_arrive_and_leave_zeros_where_they_are_guarded(count, dtype, last):
+    a = np.random.default_rng(count).integers(1, 127, 192).astype(dtype)
+    out = np.full((2, 96), 99, dtype)
+    turner_by_copies(count, dtype)[1, 96](a, last, out)
+    expected = a.reshape(2, 96).copy()
+    expected[1, np.arange(96) // count * count > last] = 0
+    np.testing.assert_array_equal(out, expected[:, ::-1])
+
+
+def pipeline(pending=0, barrier=True, last_barrier=True, peek=False):
+    """A kernel that copies rows to shared memory and reads them there, with what it needs left out."""
+
+    @cuda.jit
+    def read_rows(a, out):
+        row = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        for i in range(a.shape[0]):
+            copy_async(row, t, a, (i, t))
+            commit_copies()
+            if peek:
+                out[i, t] = row[t]
+            wait_copies(pending)
+            if barrier:
+                cuda.syncthreads()
+            out[i, t] = row[63 - t]
+            if last_barrier:
+                cuda.syncthreads()
+
+    return read_rows
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ({}, None),
+        ({"pending": 1}, r"thread \(0, .* reads row\[63\] .*, thread \(63, .* copies to it .*, and has not waited"),
+        ({"barrier": False}, r"thread \(0, .* reads row\[63\] .*, thread \(63, .* writes it .*, and nothing orders"),
+        ({"last_barrier": False}, r"thread \(0, .* copies to row\[0\] .*, thread \(63, .* reads it .* nothing orders"),
+        ({"peek": True}, r"thread \(0, .* reads row\[0\] .*, thread \(0, .* copies to it .* and has not waited"),
+    ],
+)
+def test_a_trace_demands_the_wait_and_both_barriers(missing, message):
+    a = np.random.default_rng(5).random((3, 64), np.float32)
+    out = np.zeros_like(a)
+    trace = gpukit.trace(pipeline(**missing)[1, 64], a, out)
+    races = [finding for finding in trace.findings if finding.kind == "race"]
+    if message is None:
+        np.testing.assert_array_equal(out, a[:, ::-1])
+        assert not trace.findings
+        assert trace.total("global", "load").sectors == trace.total("shared", "store").wavefronts * 4 == 24
+    else:
+        assert any(re.search(message, race.message) for race in races)
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU may be quick enough to hide it")
+def test_without_the_wait_what_was_there_before_is_read():
+    a = np.random.default_rng(6).random((3, 64), np.float32)
+    out = np.zeros_like(a)
+    pipeline(pending=1)[1, 64](a, out)
+    assert np.isnan(out[0]).all() and np.array_equal(out[1:], a[:2, ::-1])
+
+
+def copying(copy, target=np.float32, source=np.float32, index=0):
+    number, from_number = (getattr(types, np.dtype(dtype).name) for dtype in (target, source))
+
+    @cuda.jit
+    def kernel(out):
+        tile = cuda.shared.array(16, number)
+        from_tile = cuda.shared.array(16, from_number)
+        copy(tile, index, from_tile, 0)
+        out[0] = 1
+
+    return kernel
+
+
+@cuda.jit
+def wait_for_some(a):
+    wait_copies(a.size)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (copying(copy_async, np.int16, np.int16), "copy_async: 1 of int16 are no copy of 4, 8 or 16 bytes"),
+        (copying(copy_async4, np.float64, np.float64), "copy_async4: 4 of float64 are no copy"),
+        (copying(copy_async, np.int32), "copy_async: target holds int32 and source float32; they must be alike"),
+        (copying(copy_async, index=1.5), "copy_async: index is float64; it must be one integer"),
+        (wait_for_some, "wait_copies: most is int64; it must be a constant, 0 or more"),
+    ],
+)
+def test_copies_that_there_are_not_are_named(kernel, message):
+    with pytest.raises(TypingError, match=message):
+        kernel[1, 1](np.zeros(1))
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU checks no bounds, and ends the process at a misaligned address")
+@pytest.mark.parametrize(("last", "message"), [(300, "out of bounds"), (-1, None)])
+def test_bounds_of_a_source_hold_where_it_is_read(last, message):
+    kernel, a, out = turner_by_copies(4, np.float32), np.zeros(96, np.float32), np.zeros((2, 96), np.float32)
+    if message is None:
+        kernel[1, 96](a, last, out)
+    else:
+        with pytest.raises(KernelError, match=message):
+            kernel[1, 96](a, last, out)
+
+
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU's compiler")
+def test_each_copy_is_one_instruction():
+    kernel = turner_by_copies(4, np.float32)
+    kernel[1, 96](np.zeros(192, np.float32), 5, np.zeros((2, 96), np.float32))
+    (text,) = kernel.inspect_asm().values()
+    assert text.count("cp.async.cg.shared.global") == 2 and text.count("cp.async.wait_group") == 2
 
 
 # -- dynamic shared memory beyond 48 KB ------------------------------------------------------------

@@ -13,6 +13,10 @@ import numpy as np
 #: The thread in a key; the time of the access is above it.
 THREAD_BITS = 32
 THREAD = (1 << THREAD_BITS) - 1
+#: In the time of a write: an asynchronous copy that has not landed. It comes after every barrier.
+UNDER_WAY = 1 << 30
+#: Keys from here on are of such copies.
+UNDER_WAY_KEYS = UNDER_WAY << THREAD_BITS
 #: Lanes of reads that may wait for a write to ask for them.
 LOG_LANES = 1 << 18
 
@@ -57,6 +61,8 @@ class Cells:
         self.written = np.zeros(count, bool)
         self.last_write = np.zeros(count, np.int64)
         self.last_reads = None
+        #: Whether there were asynchronous copies.
+        self.copies = False
         #: Writes before the last one that nothing orders before it: they wrote the same value.
         self.equal_writes = None
         self._log = []
@@ -154,6 +160,26 @@ class Cells:
         self._equal(cell[lost], key[lost])
         return Conflict(lost, self.last_write[cell[lost]], "store")
 
+    # -- asynchronous copies -------------------------------------------------------------------------------------------
+
+    def begin_copy(self, cell, who, time):
+        """A copy begins; returns the `Conflict`s with earlier accesses, and with other lanes of the same one."""
+        self.written[cell] = self.copies = True
+        writes, reads = self.store_conflicts(cell, who)
+        key = ((time | UNDER_WAY) << THREAD_BITS) | who
+        self.last_write[cell] = key
+        lost = np.flatnonzero(self.last_write[cell] != key)
+        same = [Conflict(lost, self.last_write[cell[lost]], "store")] if lost.size else []
+        return [*writes, *reads, *same]
+
+    def land_copy(self, cell, who, time):
+        """The thread that began a copy has waited for it: now it is a write as any other."""
+        self.last_write[cell] = (time << THREAD_BITS) | who
+        if self.known is not None:
+            self.known[cell] = True
+
+    # -- conflicts -----------------------------------------------------------------------------------------------------
+
     def _equal(self, cell, key):
         if self.equal_writes is None:
             self.equal_writes = Latest(self.last_write.size, self.groups)
@@ -167,11 +193,16 @@ class Cells:
 
     def _conflict(self, keys, cell, who, earlier):
         found = keys[cell]
-        hot = np.flatnonzero((found != 0) & ((found & THREAD) != who))
+        other = (found & THREAD) != who
+        if self.copies:  # which their own threads have to wait for too
+            other |= found >= UNDER_WAY_KEYS
+        hot = np.flatnonzero((found != 0) & other)
         if not hot.size:
             return None
         found = found[hot]
         loose = self.order.unordered(found >> THREAD_BITS, found & THREAD, who[hot])
+        if self.copies:
+            loose |= found >= UNDER_WAY_KEYS
         return Conflict(hot[loose], found[loose], earlier) if loose.any() else None
 
     # -- reads ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from .memory import Either, Memory
 from .recorder import Recorder, is_contiguous
 from .runtime import WARP, Batch, unravel
 from .schedule import Scheduler
-from .shadow import THREAD, THREAD_BITS, Cells, Conflict, shifted
+from .shadow import THREAD, THREAD_BITS, UNDER_WAY, UNDER_WAY_KEYS, Cells, Conflict, shifted
 
 #: What to do about a race, by how far apart the threads are: in one warp, in one block, in two blocks.
 RACE_CURES = (
@@ -21,6 +21,10 @@ RACE_CURES = (
     "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
     "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in "
     "another launch.",
+)
+COPY_CURE = (
+    "The thread that began the copy has to wait for it, with wait_copies; after that a cuda.syncthreads() lets the "
+    "others know."
 )
 
 
@@ -51,13 +55,18 @@ class TracedMemory(Memory):
         return position, mask
 
     def reach_wide(self, view, index, count, mask, site, op):
-        def position_of(view, index, mask, site):
-            return self.wide_position(view, index, count, mask, site)
-
-        position, mask = self._checked(position_of, view, index, mask, site)
+        position, mask = self._checked_wide(view, index, count, mask, site)
         if mask is None or mask.any():
             self.access(view, position, mask, site, op, count * view.dtype.itemsize)
         return position, mask
+
+    def _checked_wide(self, view, index, count, mask, site):
+        """As `_checked`, for ``count`` consecutive elements."""
+
+        def position_of(view, index, mask, site):
+            return self.wide_position(view, index, count, mask, site)
+
+        return self._checked(position_of, view, index, mask, site)
 
     def _checked(self, position_of, view, index, mask, site):
         """(position, lanes whose access is good)."""
@@ -130,12 +139,20 @@ class TracedMemory(Memory):
             super().store_wide(view, index, values, mask, site)
             return
 
-        def position_of(view, index, mask, site):
-            return self.wide_position(view, index, len(values), mask, site)
-
-        position, mask = self._checked(position_of, view, index, mask, site)
+        position, mask = self._checked_wide(view, index, len(values), mask, site)
         if mask is None or mask.any():
             self._write(view, position, values, mask, site)
+
+    def reach_copy(self, view, index, count, mask, site):
+        position, mask = self._checked_wide(view, index, count, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, "begin copy", count * view.dtype.itemsize)
+        return position, mask
+
+    def land(self, copy, lanes):
+        super().land(copy, lanes)
+        nbytes = len(copy.values) * copy.view.dtype.itemsize
+        self.access(copy.view, copy.position, lanes, copy.site, "land copy", nbytes)
 
     def _load_bytes(self, view, at, dtype, mask, site):
         if mask is None or mask.any():
@@ -187,7 +204,8 @@ class TracedMemory(Memory):
         address = position * np.int64(unit)
         if view.space != "local":
             address = address + np.int64(view.address)
-        self.recorder.count(self.batch, view, address, mask, site, op, nbytes)
+        if op != "land copy":
+            self.recorder.count(self.batch, view, address, mask, site, "store" if op == "begin copy" else op, nbytes)
         if view.space == "local":
             self._access_local(view, position, mask, site, op, nbytes, unit)
             return None
@@ -215,6 +233,12 @@ class TracedMemory(Memory):
         cell, who = cells.spread(cell, who, nbytes)
         access = _Access(self, cells, view, position, lanes, times, site, op, rows)
         time = self.recorder.tick(site)
+        if op == "land copy":
+            cells.land_copy(cell, who, time)
+            return None
+        if op == "begin copy":
+            access.report_races(cells.begin_copy(cell, who, time))
+            return None
         if op != "store":
             unknown = cells.unknown(cell)
             if unknown is not None:
@@ -391,7 +415,7 @@ class _Access:
         earlier = np.repeat([c.earlier for c in conflicts], [c.lanes.size for c in conflicts])
         times, tick = np.unique(keys >> THREAD_BITS, return_inverse=True)
         site_at = self.batch.recorder.site_at
-        sites = np.array([site_at[time] for time in times.tolist()])[tick]
+        sites = np.array([site_at[time & ~UNDER_WAY] for time in times.tolist()])[tick]
         for site in np.unique(sites).tolist():
             at = np.flatnonzero(sites == site)
             farthest = np.argsort(-self.batch.distances(threads[at], keys[at]), kind="stable")
@@ -533,19 +557,24 @@ class TracedBatch(Batch):
         block, other = divmod(int(conflict.keys[0]) & THREAD, self.threads)
         same_block = block == int(self.ids[row])
         here = recorder.sites[site]
-        there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS]]
+        there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS & ~UNDER_WAY]]
+        under_way = conflict.earlier == "store" and conflict.keys[0] >= UNDER_WAY_KEYS
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
-        did = {"load": "reads", "store": "writes", "atomic": "changes", "cas": "changes"}
+        did = {"load": "reads", "store": "writes", "begin copy": "copies to", "atomic": "changes", "cas": "changes"}
         where = "" if same_block else f" of block {unravel(block, self.launch.grid)}"
+        earlier, rest = did[conflict.earlier], "and nothing orders the two"
+        if under_way:
+            earlier, rest = "copies to", "and has not waited for its copy"
         message = (
             f"thread {unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first)} "
             f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{where} "
-            f"{did[conflict.earlier]} it at line {there.line}, and nothing orders the two"
+            f"{earlier} it at line {there.line}, {rest}"
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = int(self.distances(threads, conflict.keys).max())
-        recorder.problem(self, "race", site, message, lanes, RACE_CURES[weight], view.name, pair, (mine, other), weight)
+        cure = COPY_CURE if under_way else RACE_CURES[weight]
+        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
 
     def distances(self, threads, keys):
         """How far apart the threads of races are: 0 in one warp, 1 in one block, 2 in two blocks."""
