@@ -183,6 +183,45 @@ def test_functions_of_the_user():
     assert got.dtype == np.uint32 and got == np.bitwise_and.reduce(bits)
 
 
+def after(f, g):
+    """x -> a x + b, with a and b of 16 bits in one number: first f, then g. Not commutative."""
+    return (f & 65535) * (g & 65535) & 65535 | ((f >> 16) * (g & 65535) + (g >> 16) & 65535) << 16
+
+
+def all_after(x):
+    """The maps along axis 0, one after the other."""
+    result = np.ones(x.shape[1:], np.int64)
+    for g in x.astype(np.int64):
+        result = after(result, g)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((70_001,), None),
+        ((3, 9001), 1),
+        ((50, 257), 1),
+        ((20, 64), 1),
+        ((3000, 4), 0),
+        ((777, 3), 0),
+        ((2, 500, 40), 1),
+        ((2100, 132), 0),
+        ((6, 7, 50), (0, 2)),
+        ((6, 7, 50), (0, 1)),
+    ],
+    ids=str,
+)
+def test_functions_need_not_be_commutative(shape, axis):
+    x = np.random.default_rng(shape[0]).integers(0, 2**31, shape, np.int64) | 1
+    axes = tuple(range(len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    kept = tuple(n for i, n in enumerate(shape) if i not in axes)
+    like = all_after(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *kept))
+    assert np.array_equal(reduce.reduce(x, axis, (after, 1)), like)
+    turned = x.T if len(shape) == 1 else np.ascontiguousarray(x.T).T
+    assert np.array_equal(reduce.reduce(turned, axis, (after, 1)), like)
+
+
 def test_device_in_device_out():
     x = filled((30, 40, 50), "f4")
     stream, on_device = cuda.stream(), cuda.to_device(x)

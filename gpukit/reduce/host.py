@@ -1,32 +1,39 @@
 """``reduce``: any axes of any array, brought into the form (outer, n, inner) that the kernels take."""
 
 import math
+import threading
 import weakref
 
 import numpy as np
 
 from gpukit.backend import cuda
-from gpukit.operands import Output, check_apart, dtype_of, stream_of, to_device
+from gpukit.launching import Plans
+from gpukit.operands import Output, as_device_array, check_apart, configured, dtype_of, stream_of, to_device
 from gpukit.reduce import kernels, operators
+from gpukit.reduce.primitives import WARP
 
 __all__ = ["launches", "reduce", "reduce_higher_dim"]
 
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
 BLOCKS = 8
-#: Accesses that a thread has under way at a time in the kernel for rows, by elements in an access.
-ROW_LOADS = {1: 8, 2: 4, 4: 4}
-#: Most accesses of a lane that holds its share of a short row in registers.
-SHORT_LOADS = {1: 16, 2: 8, 4: 8}
+#: Accesses that a lane has under way at a time in the kernel for rows.
+ROW_LOADS = 4
+#: Most accesses of a lane that holds its share of a short row in registers, by bytes of an access.
+SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
 #: Accesses of a lane under way there, for one row or for several at once.
 SHORT_ACCESSES = 4
-#: Accesses of a thread under way, and columns of a block, in the kernel for columns, by elements in an access.
-COLUMN_LOADS = {1: 8, 2: 8, 4: 8}
-COLUMNS = {1: 64, 2: 128, 4: 128}
-#: Most tiles that one block adds one after the other: it bounds the rounding error of long columns and rows.
+#: Accesses of a thread under way in the kernel for columns, most columns of a thread, and threads of a block along x by
+#: bytes of an access.
+COLUMN_LOADS = 8
+COLUMN_VECTOR = 8
+COLUMN_THREADS = {1: 64, 2: 64, 4: 64, 8: 32, 16: 32}
+#: Most tiles that one warp adds one after the other: it bounds the rounding error of long columns and rows.
 MOST_TILES = 1024
 #: Limit of gridDim.y and .z.
 MOST_BLOCKS = 65535
+
+_plans = Plans()
 
 
 def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
@@ -45,14 +52,17 @@ def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
     axis : int, tuple of int, or None
         The axes to reduce, all of them for None; negative ones count from the end.
     op : str or tuple of (function, number)
-        "sum", "prod", "max", "min" or "mean"; or an associative and commutative function of two numbers, a device
-        function or one that ``cuda.jit`` can make one of, and its identity.
+        "sum", "prod", "max", "min" or "mean"; or an associative function of two numbers, a device function or one that
+        ``cuda.jit`` can make one of, and its identity. Elements are combined in the order of their indices.
     keepdims : bool
         Keep the reduced axes, with size 1.
     out : array, optional
         Of the result's shape and dtype, of the same kind as ``x``. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
         The default stream unless given. With device arrays the call returns before the work is done.
+
+    What a call has found out and launched is kept for later ones with device arrays of the same dtype, shape, strides
+    and alignment: they exchange the addresses and launch.
 
     Returns
     -------
@@ -66,6 +76,9 @@ def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
     TypeError, ValueError
         For an argument that is not as above, and for the maximum or minimum of no elements; nothing is launched then.
     """
+    call = _plans.call((x,), out, stream, axis, op, keepdims)
+    if call.plan is not None:
+        return call.again()
     first, again = _operations(x, op)
     axes = _axes(axis, len(x.shape))
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
@@ -73,11 +86,11 @@ def reduce(x, axis=None, op="sum", keepdims=False, *, out=None, stream=None):
     _check_not_empty(op, [x.shape[i] for i in axes], kept)
     stream = stream_of(stream)
     result = Output(x, kept, out, stream, dtype=first.result)
+    steps = []
     if math.prod(kept):
-        flat, form = _flatten(x, axes, stream)
-        for launch, arguments in launches(flat, form, first, again, result.device.reshape(math.prod(kept)), stream):
-            launch(*arguments)
-    finished = result.finish()
+        flat, form = _flatten(x, axes, stream, first.commutative)
+        steps = launches(flat, form, first, again, result.device.reshape(math.prod(kept)), stream)
+    finished = call.first(steps, result)
     return finished[()] if isinstance(finished, np.ndarray) and out is None and kept == () else finished
 
 
@@ -169,15 +182,15 @@ def _check_not_empty(op, reduced, kept):
 # -- the form that the kernels take ----------------------------------------------------------------
 
 
-def _flatten(x, axes, stream):
+def _flatten(x, axes, stream, commutative=True):
     """``x`` as a contiguous device array of one dimension, and its form: (size, whether reduced) of groups of axes."""
     if cuda.is_cuda_array(x):
-        x = cuda.as_cuda_array(x)
+        x = as_device_array(x)
     if x.size == 0:
         # The kernels get an element that they do not read.
         kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
         return cuda.device_array(1, x.dtype, stream=stream), [(kept, False), (0, True)]
-    order = _memory_order(x, axes)
+    order = _memory_order(x, axes, commutative)
     form = _groups([(x.shape[i], i in axes) for i in order])
     if isinstance(x, np.ndarray):
         host = np.ascontiguousarray(x.transpose(order)).reshape(-1)
@@ -194,19 +207,19 @@ def _flatten(x, axes, stream):
     return cuda.from_cuda_array_interface(description, owner=x, sync=False), form
 
 
-def _memory_order(x, axes):
+def _memory_order(x, axes, commutative):
     """The axes in the order in which they lie in memory if, so ordered, x is contiguous and the kept axes are in their
-    own order; otherwise in their own order.
+    own order, and the reduced ones where that matters; otherwise in their own order.
     """
     long = [i for i in range(x.ndim) if x.shape[i] > 1]
     order = sorted(long, key=lambda i: -x.strides[i])
-    kept = [i for i in order if i not in axes]
+    kept, reduced = ([i for i in order if (i in axes) is wanted] for wanted in (False, True))
     expected = x.dtype.itemsize
     for i in reversed(order):
         if x.strides[i] != expected:
             return tuple(range(x.ndim))
         expected *= x.shape[i]
-    if kept != sorted(kept):
+    if kept != sorted(kept) or not commutative and reduced != sorted(reduced):
         return tuple(range(x.ndim))
     return tuple(order + [i for i in range(x.ndim) if i not in long])
 
@@ -261,20 +274,26 @@ def launches(x, form, first, again, out, stream=0):
 def _launch(x, out, operation, outer, n, inner, count, stream):
     """(launch, arguments) that reduces (outer, n, inner) over its middle axis."""
     if inner == 1 and n > 1:
-        vector = _vector(x, n if outer > 1 else 0)
-        if outer > 1 and n <= 32 * vector * SHORT_LOADS[vector]:
+        vector = _vector(x, n)
+        if outer > 1 and n <= WARP * vector * SHORT_LOADS[vector * x.dtype.itemsize]:
             return _launch_groups(x, out, operation, vector, outer, n, count, stream)
-        return _launch_rows(x, out, operation, vector, outer, n, count, stream)
+        return _launch_rows(x, out, operation, outer, n, count, stream)
     if inner == 1:
         outer, inner = 1, outer
-    return _launch_columns(x, out, operation, _vector(x, inner), outer, n, inner, count, stream)
+    return _launch_columns(x, out, operation, outer, n, inner, count, stream)
+
+
+def _widest(x):
+    """Elements in the widest access, of 16 bytes."""
+    return 16 // x.dtype.itemsize
 
 
 def _vector(x, length):
-    """Elements in one access, for rows of this length that follow one another: 16 bytes, or 4 short elements."""
-    vector = 2 if x.dtype.itemsize == 8 else 4
-    aligned = x.device_ctypes_pointer.value % (vector * x.dtype.itemsize) == 0
-    return vector if aligned and length % vector == 0 else 1
+    """Most elements of one access to aligned rows of this length that follow one another."""
+    vector, place = _widest(x), x.device_ctypes_pointer.value // x.dtype.itemsize
+    while length % vector or place % vector:
+        vector //= 2
+    return vector
 
 
 def _power(n):
@@ -283,36 +302,41 @@ def _power(n):
 
 
 def _launch_groups(x, out, operation, vector, outer, n, count, stream):
-    lanes = min(32, _power(-(-n // vector)))
+    lanes = min(WARP, _power(-(-n // vector)))
     loads = _power(-(-n // (vector * lanes)))
     several = max(1, SHORT_ACCESSES // loads)
     kernel = kernels.groups(operation, vector, lanes, loads, several, THREADS)
     blocks = -(-outer // (THREADS // lanes * several))
-    return kernel[blocks, THREADS, stream], (x, out, outer, n, count)
+    return configured(kernel, blocks, THREADS, stream), (x, out, outer, n, count)
 
 
-def _launch_rows(x, out, operation, vector, outer, n, count, stream):
-    loads = ROW_LOADS[vector]
+def _launch_rows(x, out, operation, outer, n, count, stream):
+    vector, loads = _widest(x), ROW_LOADS
     threads = min(THREADS, max(64, _power(n // (vector * loads))))
-    tiles = max(1, n // (threads * vector * loads))
-    splits = _splits(outer, tiles)
+    offset = x.device_ctypes_pointer.value // x.dtype.itemsize % vector
+    tiles, warps = -(-(n + offset) // (WARP * vector * loads)), threads // WARP
+    splits = _splits(outer, max(1, tiles // warps))
+    run = -(-tiles // (splits * warps))
     partials, counters = _workspace(operation.partial, outer * splits, outer, splits, stream)
     kernel = kernels.rows(operation, vector, threads, loads)
-    return kernel[outer * splits, threads, stream], (x, out, partials, counters, n, splits, count)
+    launch = configured(kernel, outer * splits, threads, stream)
+    return launch, (x, out, partials, counters, n, splits, run, offset, count)
 
 
-def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
-    width = min(COLUMNS[vector] // vector, _power(-(-inner // vector)))
-    height = THREADS // width
-    loads = COLUMN_LOADS[vector]
-    while height > 1 and height * loads >= 2 * n:
+def _launch_columns(x, out, operation, outer, n, inner, count, stream):
+    vector = min(_vector(x, inner), COLUMN_VECTOR)
+    width = min(COLUMN_THREADS[vector * x.dtype.itemsize], _power(-(-inner // vector)))
+    height, loads = THREADS // width, COLUMN_LOADS
+    while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
-    across, tiles, along = -(-inner // (width * vector)), max(1, n // (height * loads)), min(outer, MOST_BLOCKS)
-    splits = min(_splits(across * along, tiles), MOST_BLOCKS)
+    across, along = -(-inner // (width * vector)), min(outer, MOST_BLOCKS)
+    splits = min(_splits(across * along, max(1, n // (height * loads))), MOST_BLOCKS)
+    deep = kernels.rows_of_warp(width, height)
+    run = -(-n // (deep * loads * splits * (height // deep)))
     partials, counters = _workspace(operation.partial, splits * outer * inner, outer * across, splits, stream)
     kernel = kernels.columns(operation, vector, width, height, loads)
-    grid, block = (across, splits, along), (width, height)
-    return kernel[grid, block, stream], (x, out, partials, counters, outer, n, inner, count)
+    launch = configured(kernel, (across, splits, along), (width, height), stream)
+    return launch, (x, out, partials, counters, outer, n, inner, run, count)
 
 
 def _splits(blocks, tiles):
@@ -330,18 +354,21 @@ class _Workspace:
     def __init__(self):
         self.partials = self.counters = None
         self.views = {}
+        self.lock = threading.Lock()
 
     def take(self, dtype, size, counters, stream):
         """(array for ``size`` numbers, array of ``counters`` zeros); both may be larger."""
         # Sizes are powers of two, so that few are ever allocated.
-        if self.partials is None or self.partials.size < size * dtype.itemsize:
-            self.partials, self.views = cuda.device_array(_power(size * dtype.itemsize), np.uint8, stream=stream), {}
-        if self.counters is None or self.counters.size < counters:
-            self.counters = cuda.to_device(np.zeros(_power(counters), np.uint32), stream=stream)
-        if dtype not in self.views:
-            whole = self.partials.size // dtype.itemsize * dtype.itemsize
-            self.views[dtype] = self.partials[:whole].view(dtype)
-        return self.views[dtype], self.counters
+        with self.lock:
+            if self.partials is None or self.partials.size < size * dtype.itemsize:
+                self.partials = cuda.device_array(_power(size * dtype.itemsize), np.uint8, stream=stream)
+                self.views = {}
+            if self.counters is None or self.counters.size < counters:
+                self.counters = cuda.to_device(np.zeros(_power(counters), np.uint32), stream=stream)
+            if dtype not in self.views:
+                whole = self.partials.size // dtype.itemsize * dtype.itemsize
+                self.views[dtype] = self.partials[:whole].view(dtype)
+            return self.views[dtype], self.counters
 
 
 _DEFAULT_STREAM = {}

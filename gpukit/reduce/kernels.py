@@ -1,9 +1,9 @@
 """Three kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
 
-``rows``: inner is 1 and n is large; blocks share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
+``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
 several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns. All read n * outer * inner
-elements once. Where several blocks share a result, the last one to finish combines what they found, always in the
-same order: nothing is added atomically, so the bits are the same in every run.
+elements once. Who shares a result takes a run of neighbouring elements, and runs are combined in their order, by the
+block that finishes last where several blocks share. Nothing is added atomically: the bits are the same in every run.
 """
 
 import functools
@@ -11,51 +11,65 @@ import functools
 from numba.cuda import int32
 
 from gpukit.backend import cuda
-from gpukit.reduce.primitives import WARP, block_combiner, folder, is_last, lane_combiner, reader, whole
+from gpukit.reduce.primitives import (
+    WARP,
+    checked_taker,
+    folder,
+    gatherer,
+    is_last,
+    lane_combiner,
+    reader,
+    taker,
+    warp_combiner,
+    whole,
+)
 
-__all__ = ["columns", "groups", "rows"]
+__all__ = ["columns", "groups", "rows", "rows_of_warp"]
 
 
 @functools.cache
 def rows(operation, vector, threads, loads):
-    """Kernel: block b takes every ``splits``-th tile of row b // splits, beginning with tile b % splits.
+    """Kernel: ``splits`` blocks share a row, and each of their warps takes a run of ``run`` neighbouring tiles of it.
 
-    A tile is ``threads * vector * loads`` elements: each thread has ``loads`` accesses of ``vector`` elements under way
-    before it combines the first. Whole tiles are read without a check, the rest of a row with one (D3).
+    A tile is ``32 * vector * loads`` elements: each lane has ``loads`` accesses of ``vector`` elements under way before
+    it combines the first. Tiles begin at aligned addresses; row 0 begins ``offset`` elements after one. Whole tiles are
+    read without a check, those at the ends of a row with one (D3).
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, finish = operation.inside, operation.finish
-    held, step = vector * loads, threads * vector
-    tile_size = threads * held
-    read, read_one = reader(operation, vector), reader(operation, 1)
-    fold, across_block = folder(operation, held), block_combiner(operation, threads)
+    inside, finish, commutative = operation.inside, operation.finish, operation.commutative
+    warps, access, tile_size = threads // WARP, WARP * vector, WARP * vector * loads
+    take, take_checked, gather = taker(operation, vector), checked_taker(operation, vector), gatherer(operation, loads)
+    across_lanes, across_warps = lane_combiner(operation), warp_combiner(operation, threads)
 
     @cuda.jit
-    def rows(x, out, partials, counters, n, splits, count):
+    def rows(x, out, partials, counters, n, splits, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
-        tile = cuda.local.array(held, inside)
+        tile = cuda.local.array(loads, inside)
         tid, n, splits = whole(cuda.threadIdx.x), whole(n), whole(splits)
         row = whole(cuda.blockIdx.x) // splits
         part = whole(cuda.blockIdx.x) - row * splits
-        first, tiles = row * n, n // whole(tile_size)
-        total, t = accumulator(identity), part
-        while t < tiles:
-            at = first + t * whole(tile_size) + tid * whole(vector)
-            for k in range(loads):
-                read(x, at + whole(k * step), tile, k * vector)
-            fold(tile)
-            total = accumulator(combine(total, accumulator(tile[0])))
-            t += splits
-        if t == tiles:  # the rest of the row is this block's
-            at = tiles * whole(tile_size) + tid
-            for k in range(held):
-                tile[k] = inside(identity)
-                if at + whole(k * threads) < n:
-                    read_one(x, first + at + whole(k * threads), tile, k)
-            fold(tile)
-            total = accumulator(combine(total, accumulator(tile[0])))
-        total = across_block(total, shared)
+        first = row * n
+        before = (whole(offset) + first) % whole(vector)
+        t = (part * whole(warps) + tid // whole(WARP)) * whole(run)
+        stop = min(t + whole(run), (before + n + whole(tile_size - 1)) // whole(tile_size))
+        total, lane = accumulator(identity), tid % whole(WARP) * whole(vector)
+        while t < stop:
+            at = t * whole(tile_size) + lane - before
+            if t * whole(tile_size) < before or (t + whole(1)) * whole(tile_size) > before + n:
+                for k in range(loads):
+                    tile[k] = take_checked(x, first, at + whole(k * access), n)
+                gather(tile)
+                total = accumulator(combine(total, accumulator(tile[0])))
+                t += whole(1)
+            while t * whole(tile_size) >= before and t < min(stop, (before + n) // whole(tile_size)):
+                at = first + t * whole(tile_size) + lane - before
+                for k in range(loads):
+                    tile[k] = take(x, at + whole(k * access))
+                gather(tile)
+                total = accumulator(combine(total, accumulator(tile[0])))
+                t += whole(1)
+        total = across_warps(across_lanes(total) if commutative else total, shared)
         if splits == whole(1):
             if tid == whole(0):
                 out[row] = finish(total, count)
@@ -63,11 +77,12 @@ def rows(operation, vector, threads, loads):
         if tid == whole(0):
             partials[row * splits + part] = total
         if is_last(counters, row, splits, flag):
-            total, t = accumulator(identity), tid
-            while t < splits:
-                total = accumulator(combine(total, partials[row * splits + t]))
-                t += whole(threads)
-            total = across_block(total, shared)
+            total, share = accumulator(identity), (splits + whole(threads - 1)) // whole(threads)
+            part = tid * share
+            while part < min(tid * share + share, splits):
+                total = accumulator(combine(total, partials[row * splits + part]))
+                part += whole(1)
+            total = across_warps(across_lanes(total), shared)
             if tid == whole(0):
                 out[row] = finish(total, count)
 
@@ -80,10 +95,10 @@ def groups(operation, vector, lanes, loads, several, threads):
 
     They hold all of a row in registers. Neighbouring groups take neighbouring rows, so a warp reads without gaps.
     """
-    accumulator, identity = operation.accumulator, operation.identity
-    inside, finish = operation.inside, operation.finish
-    held, rows_of_block = vector * loads * several, threads // lanes * several
-    read, fold = reader(operation, vector, several), folder(operation, held, several)
+    accumulator, identity, inside = operation.accumulator, operation.identity, operation.inside
+    finish, commutative = operation.finish, operation.commutative
+    held, rows_of_block = loads * several, threads // lanes * several
+    take, gather = taker(operation, vector), gatherer(operation, loads, several, lanes)
     across_lanes = lane_combiner(operation, lanes)
 
     @cuda.jit
@@ -92,18 +107,18 @@ def groups(operation, vector, lanes, loads, several, threads):
         tid, outer, n = whole(cuda.threadIdx.x), whole(outer), whole(n)
         lane = tid % whole(lanes)
         first = whole(cuda.blockIdx.x) * whole(rows_of_block) + tid // whole(lanes)
-        for i in range(held):
-            tile[i] = inside(identity)
         for r in range(several):
             row = first + whole(r * (threads // lanes))
             for k in range(loads):
                 at = (lane + whole(k * lanes)) * whole(vector)
+                tile[k * several + r] = inside(identity)
                 if row < outer and at < n:
-                    read(x, row * n + at, tile, k * vector * several + r)
-        fold(tile)
+                    tile[k * several + r] = take(x, row * n + at)
+        gather(tile)
         for r in range(several):
-            row = first + whole(r * (threads // lanes))
-            total = across_lanes(accumulator(tile[r]))
+            row, total = first + whole(r * (threads // lanes)), accumulator(tile[r])
+            if commutative:
+                total = across_lanes(total)
             if lane == whole(0) and row < outer:
                 out[row] = finish(total, count)
 
@@ -115,15 +130,18 @@ def columns(operation, vector, width, height, loads):
     """Kernel of D1: blocks of ``width`` x ``height`` threads tile the columns along x, share the n rows along y, and
     step through the outer axis along z.
 
-    A thread takes ``vector`` neighbouring columns, and a block every gridDim.y-th tile of rows.
+    A thread takes ``vector`` neighbouring columns. Those that share a row take ``run`` neighbouring tiles of rows.
     """
-    accumulator, finish, per_block = operation.accumulator, operation.finish, width * vector
-    add_tiles, add_partials = tile_adder(operation, vector, height, loads), partial_adder(operation, vector, height)
-    across_rows = height_combiner(operation, vector, width, height)
+    accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
+    per_block, strands = width * vector, height // rows_of_warp(width, height)
+    add_tiles = tile_adder(operation, vector, width, height, loads)
+    add_partials = partial_adder(operation, vector, height)
+    across_lanes = column_combiner(operation, vector, width, height)
+    across_strands = strand_combiner(operation, vector, width, height)
 
     @cuda.jit
-    def columns(x, out, partials, counters, outer, n, inner, count):
-        shared = cuda.shared.array((height, per_block), accumulator)
+    def columns(x, out, partials, counters, outer, n, inner, run, count):
+        shared = cuda.shared.array((strands, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
         outer, n, inner = whole(outer), whole(n), whole(inner)
@@ -131,8 +149,10 @@ def columns(operation, vector, width, height, loads):
         writes = cuda.threadIdx.y == 0 and column < inner
         o = whole(cuda.blockIdx.z)
         while o < outer:
-            add_tiles(x, o * n, n, inner, column, totals)
-            across_rows(totals, shared)
+            add_tiles(x, o * n, n, inner, column, whole(run), totals)
+            if commutative:
+                across_lanes(totals)
+            across_strands(totals, shared)
             last = cuda.gridDim.y == 1
             if not last:
                 if writes:
@@ -143,7 +163,8 @@ def columns(operation, vector, width, height, loads):
                 last = is_last(counters, counter, cuda.gridDim.y, flag)
                 if last:
                     add_partials(partials, o, outer, inner, column, totals)
-                    across_rows(totals, shared)
+                    across_lanes(totals)
+                    across_strands(totals, shared)
             if last and writes:
                 for v in range(vector):
                     out[o * inner + column + whole(v)] = finish(totals[v], count)
@@ -152,83 +173,119 @@ def columns(operation, vector, width, height, loads):
     return columns
 
 
-@functools.cache
-def tile_adder(operation, vector, height, loads):
-    """Device function ``add_tiles(x, first, n, inner, column, totals)``: combine what a thread finds in its columns.
+def rows_of_warp(width, height):
+    """Rows that a warp reads at a time: more than one if a row takes less than a warp."""
+    return min(max(1, WARP // width), height)
 
-    A tile is ``height * loads`` of the n rows that begin at row ``first``. Whole tiles are read without a check of the
-    rows, the rest with one (D3).
+
+@functools.cache
+def tile_adder(operation, vector, width, height, loads):
+    """Device function ``add_tiles(x, first, n, inner, column, run, totals)``: combine what a thread finds in its
+    columns.
+
+    A strand, one warp or several that share rows, takes ``run`` neighbouring tiles of the n rows that begin at row
+    ``first``. Whole tiles are read without a check of the rows, the last one with it (D3).
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, held, rows_of_tile = operation.inside, vector * loads, height * loads
-    read, fold = reader(operation, vector), folder(operation, held, vector)
+    inside, held, deep = operation.inside, vector * loads, rows_of_warp(width, height)
+    rows_of_tile, strands = deep * loads, height // deep
+    read, gather = reader(operation, vector), gatherer(operation, loads, vector, deep, width)
 
     @cuda.jit(device=True)
-    def add_tiles(x, first, n, inner, column, totals):
+    def add_tiles(x, first, n, inner, column, run, totals):
         tile = cuda.local.array(held, inside)
         for v in range(vector):
             totals[v] = accumulator(identity)
-        t, tiles = whole(cuda.blockIdx.y), n // whole(rows_of_tile)
-        while column < inner and t <= tiles:
-            row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y)
-            at = (first + row) * inner + column
-            if t < tiles:
-                for k in range(loads):
-                    read(x, at + whole(k * height) * inner, tile, k * vector)
-            else:
-                for i in range(held):
-                    tile[i] = inside(identity)
-                for k in range(loads):
-                    if row + whole(k * height) < n:
-                        read(x, at + whole(k * height) * inner, tile, k * vector)
-            fold(tile)
+        strand, step = whole(cuda.threadIdx.y) // whole(deep), whole(deep) * inner
+        t = (whole(cuda.blockIdx.y) * whole(strands) + strand) * run
+        stop = min(t + run, (n + whole(rows_of_tile - 1)) // whole(rows_of_tile))
+        row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
+        # Who has no column reads the first, and finds what nobody asks for.
+        at = (first + row) * inner + (column if column < inner else whole(0))
+        while t < min(stop, n // whole(rows_of_tile)):
+            for k in range(loads):
+                read(x, at, tile, k * vector)
+                at += step
+            gather(tile)
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
-            t += whole(cuda.gridDim.y)
+            t += whole(1)
+        if t < stop:
+            row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
+            for i in range(held):
+                tile[i] = inside(identity)
+            for k in range(loads):
+                if row < n:
+                    read(x, at, tile, k * vector)
+                row += whole(deep)
+                at += step
+            gather(tile)
+            for v in range(vector):
+                totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
 
     return add_tiles
 
 
 @functools.cache
 def partial_adder(operation, vector, height):
-    """Device function ``add_partials(partials, o, outer, inner, column, totals)``: combine what blocks have left."""
+    """Device function ``add_partials(partials, o, outer, inner, column, totals)``: combine what blocks have left; each
+    thread takes a run of neighbouring ones.
+    """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
 
     @cuda.jit(device=True)
     def add_partials(partials, o, outer, inner, column, totals):
         for v in range(vector):
             totals[v] = accumulator(identity)
-        t = whole(cuda.threadIdx.y)
-        while column < inner and t < whole(cuda.gridDim.y):
+        splits = whole(cuda.gridDim.y)
+        share = (splits + whole(height - 1)) // whole(height)
+        t = whole(cuda.threadIdx.y) * share
+        stop = min(t + share, splits)
+        while column < inner and t < stop:
             place = (t * outer + o) * inner + column
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], partials[place + whole(v)]))
-            t += whole(height)
+            t += whole(1)
 
     return add_partials
 
 
 @functools.cache
-def height_combiner(operation, vector, width, height):
-    """Device function ``across_rows(totals, shared)``: combine what the ``height`` threads of a column have found.
+def column_combiner(operation, vector, width, height):
+    """Device function ``across_lanes(totals)``: combine what the lanes of a warp have found in the same columns."""
+    combine_lanes = lane_combiner(operation, rows_of_warp(width, height), width)
+
+    @cuda.jit(device=True)
+    def across_lanes(totals):
+        for v in range(vector):
+            totals[v] = combine_lanes(totals[v])
+
+    return across_lanes
+
+
+@functools.cache
+def strand_combiner(operation, vector, width, height):
+    """Device function ``across_strands(totals, shared)``: combine what a block has found in the same columns.
 
     Every thread must call it; those with threadIdx.y of 0 get the result.
     """
-    combine, accumulator = operation.combine, operation.accumulator
+    combine, accumulator, deep = operation.combine, operation.accumulator, rows_of_warp(width, height)
+    strands = height // deep
 
     @cuda.jit(device=True)
-    def across_rows(totals, shared):
-        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-        half = height // 2
-        while half > 0:
-            if half <= ty < 2 * half:
+    def across_strands(totals, shared):
+        tx, strand = cuda.threadIdx.x, cuda.threadIdx.y // deep
+        first = cuda.threadIdx.y % deep == 0
+        step = 1
+        while step < strands:
+            if first and strand % (2 * step) == step:
                 for v in range(vector):
-                    shared[ty, v * width + tx] = totals[v]
+                    shared[strand, v * width + tx] = totals[v]
             cuda.syncthreads()
-            if ty < half:
+            if first and strand % (2 * step) == 0:
                 for v in range(vector):
-                    totals[v] = accumulator(combine(totals[v], shared[ty + half, v * width + tx]))
-            half //= 2
+                    totals[v] = accumulator(combine(totals[v], shared[strand + step, v * width + tx]))
+            step *= 2
         cuda.syncthreads()  # shared may be used again
 
-    return across_rows
+    return across_strands

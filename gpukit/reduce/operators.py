@@ -1,7 +1,7 @@
 """What a reduction does to its elements: how two are combined, what it starts from, what it accumulates in."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba.cuda import types
@@ -31,6 +31,8 @@ class Operation:
     accumulator, carrier : type
         ``carrier`` is what a warp shuffle can carry: of the same size or larger.
     result : NumPy dtype
+    commutative : bool
+        combine(a, b) is combine(b, a), up to rounding: the order of the elements does not matter.
     """
 
     combine: object
@@ -41,6 +43,7 @@ class Operation:
     accumulator: object
     carrier: object
     result: object
+    commutative: bool
 
     @property
     def partial(self):
@@ -99,7 +102,7 @@ def make(op, dtype):
     Parameters
     ----------
     op : str or tuple of (function, number)
-        One of ``OPERATORS``, or an associative and commutative function of two accumulators, a device function or
+        One of ``OPERATORS``, or an associative function of two accumulators, a device function or
         one that can be compiled to one, with its identity.
     dtype : NumPy dtype
         Of the elements: an integer or a float.
@@ -125,7 +128,8 @@ def _make(op, dtype):
     finish = _finish(name, accumulator, result)
     identity = accumulator.type(identity)
     return tuple(
-        Operation(combine, unchanged, finish, identity, held, number, carrier, result) for held in (inside, number)
+        Operation(combine, unchanged, finish, identity, held, number, carrier, result, name is not None)
+        for held in (inside, number)
     )
 
 
@@ -179,5 +183,4 @@ def keep(operation):
     def finish(total, count):
         return total
 
-    o = operation
-    return Operation(o.combine, o.transform, finish, o.identity, o.inside, o.accumulator, o.carrier, o.identity.dtype)
+    return replace(operation, finish=finish, result=operation.identity.dtype)

@@ -1,5 +1,5 @@
-"""The primitives that the kernels are put together from, as device functions (D2): read a small tile into registers,
-combine it inside the thread, then across lanes and warps.
+"""The primitives that the kernels are put together from, as device functions (D2): read a few elements into registers,
+combine them inside the thread, then across lanes and warps. All of them keep the elements in order.
 
 Each is made for its constants, so that its loops unroll and its tile has registers of its own.
 """
@@ -9,19 +9,28 @@ import functools
 from numba.cuda import uint32, uint64
 
 from gpukit.backend import cuda
-from gpukit.intrinsics import load2, load4
+from gpukit.intrinsics import load2, load4, load8, load16
 
-__all__ = ["WARP", "block_combiner", "folder", "lane_combiner", "reader"]
+__all__ = [
+    "WARP",
+    "checked_taker",
+    "folder",
+    "gatherer",
+    "is_last",
+    "lane_combiner",
+    "reader",
+    "taker",
+    "warp_combiner",
+]
 
 WARP = 32
 FULL = 0xFFFFFFFF
+LOADS = {2: load2, 4: load4, 8: load8, 16: load16}
 
 
 @functools.cache
-def reader(operation, vector, spacing=1):
-    """Device function ``read(x, at, tile, place)``: ``vector`` elements in one access, transformed, into every
-    ``spacing``-th place of a tile.
-    """
+def reader(operation, vector):
+    """Device function ``read(x, at, tile, place)``: ``vector`` elements in one access, transformed, into a tile."""
     transform, inside = operation.transform, operation.inside
 
     if vector == 1:
@@ -30,95 +39,146 @@ def reader(operation, vector, spacing=1):
         def read(x, at, tile, place):
             tile[place] = inside(transform(x[at]))
 
-    elif vector == 2:
+        return read
 
-        @cuda.jit(device=True)
-        def read(x, at, tile, place):
-            a, b = load2(x, at)
-            tile[place] = inside(transform(a))
-            tile[place + spacing] = inside(transform(b))
+    load = LOADS[vector]
 
-    else:
-
-        @cuda.jit(device=True)
-        def read(x, at, tile, place):
-            a, b, c, d = load4(x, at)
-            tile[place] = inside(transform(a))
-            tile[place + spacing] = inside(transform(b))
-            tile[place + 2 * spacing] = inside(transform(c))
-            tile[place + 3 * spacing] = inside(transform(d))
+    @cuda.jit(device=True)
+    def read(x, at, tile, place):
+        values = load(x, at)
+        for v in range(vector):
+            tile[place + v] = inside(transform(values[v]))
 
     return read
 
 
 @functools.cache
-def folder(operation, size, stop=1):
-    """Device function ``fold(tile)``: the ``size`` values of a tile are combined by halves until ``stop`` are left.
+def taker(operation, vector):
+    """Device function ``take(x, at)``: ``vector`` elements in one access, transformed and combined."""
+    inside, read, fold = operation.inside, reader(operation, vector), folder(operation, vector)
 
-    By halves, and not one after the other: no value goes through more than log2(size / stop) roundings, and additions
+    @cuda.jit(device=True)
+    def take(x, at):
+        held = cuda.local.array(vector, inside)
+        read(x, at, held, 0)
+        fold(held)
+        return held[0]
+
+    return take
+
+
+@functools.cache
+def checked_taker(operation, vector):
+    """Device function ``take_checked(x, first, place, n)``: the same of those that are in a row of ``n`` elements (D3).
+
+    The row begins at ``first``. ``place`` may lie before its begin: unsigned numbers wrap to ones that are too large.
+    """
+    combine, transform, identity = operation.combine, operation.transform, operation.identity
+    inside, take = operation.inside, taker(operation, vector)
+
+    @cuda.jit(device=True)
+    def take_checked(x, first, place, n):
+        if place < n and place + whole(vector) <= n:
+            return take(x, first + place)
+        value = inside(identity)
+        for v in range(vector):
+            if place + whole(v) < n:
+                value = inside(combine(value, inside(transform(x[first + place + whole(v)]))))
+        return value
+
+    return take_checked
+
+
+@functools.cache
+def folder(operation, size, each=1):
+    """Device function ``fold(tile)``: of ``size`` values, neighbours are combined until ``each`` values are left.
+
+    The values are ``size / each`` groups of ``each``; first ones of groups are combined with first ones, and so on.
+    As a tree, and not one after the other: no value goes through more than log2(size / each) roundings, and additions
     do not have to wait for one another. Both sizes are powers of two.
     """
     combine, inside, half = operation.combine, operation.inside, size // 2
-    if size == stop:
+    if size == each:
 
         @cuda.jit(device=True)
         def fold(tile):
             pass
 
         return fold
-    rest = folder(operation, half, stop)
+    rest = folder(operation, half, each)
 
     @cuda.jit(device=True)
     def fold(tile):
         for i in range(half):
-            tile[i] = inside(combine(tile[i], tile[i + half]))
+            left = i + i // each * each
+            tile[i] = inside(combine(tile[left], tile[left + each]))
         rest(tile)
 
     return fold
 
 
 @functools.cache
-def lane_combiner(operation, width=WARP):
-    """Device function: combine the values of each ``width`` neighbouring lanes; all of them get the result."""
+def lane_combiner(operation, lanes=WARP, step=1):
+    """Device function: combine the values of ``lanes`` lanes that are ``step`` apart, in their order; the first of them
+    gets the result.
+    """
     combine, accumulator, carrier = operation.combine, operation.accumulator, operation.carrier
 
     @cuda.jit(device=True)
     def across_lanes(value):
-        distance = width // 2
-        while distance > 0:
-            other = cuda.shfl_xor_sync(FULL, carrier(value), distance)
+        distance = step
+        while distance < lanes * step:
+            other = cuda.shfl_down_sync(FULL, carrier(value), distance)
             value = accumulator(combine(value, accumulator(other)))
-            distance //= 2
+            distance *= 2
         return value
 
     return across_lanes
 
 
 @functools.cache
-def block_combiner(operation, threads):
-    """Device function ``across_block(value, shared)``: combine the values of all ``threads`` of a block.
+def gatherer(operation, loads, each=1, lanes=WARP, step=1):
+    """Device function ``gather(tile)``: combine what lanes hold of ``loads`` accesses, until ``each`` values are left.
+
+    The order of elements is: first access of the first lane, of the next lane, ..., second access of the first lane.
+    If it does not matter to the operation, each lane combines its own, and lanes are combined once, at the end. If it
+    does, lanes are combined for each access; the first lane gets the result.
+    """
+    fold, inside, accumulator = folder(operation, loads * each, each), operation.inside, operation.accumulator
+    if operation.commutative:
+        return fold
+    across_lanes = lane_combiner(operation, lanes, step)
+
+    @cuda.jit(device=True)
+    def gather(tile):
+        for i in range(loads * each):
+            tile[i] = inside(across_lanes(accumulator(tile[i])))
+        fold(tile)
+
+    return gather
+
+
+@functools.cache
+def warp_combiner(operation, threads):
+    """Device function ``across_warps(value, shared)``: combine the values of the first lanes of a block's warps.
 
     ``shared`` has a place for each warp. Every thread must call it; thread 0 gets the result.
     """
     warps = threads // WARP
-    accumulator, identity = operation.accumulator, operation.identity
-    across_lanes, across_warps = lane_combiner(operation), lane_combiner(operation, warps)
+    accumulator, across_lanes = operation.accumulator, lane_combiner(operation, warps)
 
     @cuda.jit(device=True)
-    def across_block(value, shared):
-        value = across_lanes(value)
-        if warps == 1:
-            return value
+    def across_warps(value, shared):
         tid = cuda.threadIdx.x
         if tid % WARP == 0:
             shared[tid // WARP] = value
         cuda.syncthreads()
         if tid < WARP:
-            value = across_warps(shared[tid] if tid < warps else accumulator(identity))
+            value = across_lanes(shared[tid % warps])
         cuda.syncthreads()  # shared may be used again
-        return value
+        return accumulator(value)
 
-    return across_block
+    return across_warps
 
 
 @cuda.jit(device=True)
