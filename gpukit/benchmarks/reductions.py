@@ -1,5 +1,6 @@
 """``gpukit bench reduce``: every rung of the ladder and ``reduce`` itself on a GPU, each checked and then timed beside
-CuPy, PyTorch and a plain copy in turns, with a cold L2 cache.
+CuPy, PyTorch and a plain copy in turns, with a cold L2 cache. Times are those of the kernels, and once more those of a
+call whose result is waited for, on the host's clock: with all that a launch costs.
 """
 
 import argparse
@@ -10,13 +11,23 @@ from functools import partial
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import results, timing
+from gpukit import launching, results, timing
 from gpukit.backend import cuda
 from gpukit.benchmarks import common
 from gpukit.reduce import ladder, operators
 from gpukit.reduce.host import reduce
 
-__all__ = ["CASES", "LADDER_SIZES", "SHAPES", "fill", "main", "measure_case", "measure_ladder"]
+__all__ = [
+    "CASES",
+    "COUNTED",
+    "LADDER_SIZES",
+    "SHAPES",
+    "fill",
+    "main",
+    "measure_case",
+    "measure_counted",
+    "measure_ladder",
+]
 
 LADDER_SIZES = tuple(2**k for k in (12, 16, 18, 20, 22, 24, 26, 28))
 #: (shape, axis)
@@ -36,8 +47,23 @@ CASES = (
     *(((2**28,), None, dtype, "sum") for dtype in ("int8", "float16", "int32", "float64")),
     *(((30522, 10240), 0, dtype, "sum") for dtype in ("int8", "float16")),
     *(((65536, 1000), -1, dtype, "sum") for dtype in ("int8", "float16")),
+    *((shape, axis, "float32", "function") for shape, axis in SHAPES[2:]),
+)
+#: (size, op) of calls that are timed with their launch.
+COUNTED = (
+    *((2**k, "sum") for k in (12, 16, 20, 24, 28)),
+    *((2**k, op) for k in (20, 24) for op in ("mean", "max")),
 )
 SECONDS = 0.04  # of timed repetitions for each function
+
+
+def add(a, b):
+    """What ``reduce`` takes as a function of the user's, whose order it must keep."""
+    return a + b
+
+
+def _operation(op):
+    return (add, 0.0) if op == "function" else op
 
 
 @cuda.jit
@@ -69,6 +95,7 @@ def _is_right(x, axis, op, got):
     got = library.asarray(got if library is not np else got.copy_to_host()).reshape(-1)
     if op == "max":
         return bool((got == x.max(axis).reshape(-1)).all())
+    op = "sum" if op == "function" else op
     number = library.int64 if x.dtype.kind == "i" else library.float64
     exact = getattr(library, op)(x, axis, dtype=library.float64 if op == "mean" else number).reshape(-1)
     if x.dtype.kind == "i":
@@ -92,9 +119,11 @@ def measure_ladder(size, libraries, report=print):
     """
     x, out = _filled((size,), np.float32), cuda.device_array(1, np.float32)
     copied, again = cuda.device_array(size, np.float32), cuda.device_array(size, np.float32)
-    runs, all_right = {}, True
-    for variant in ladder.VARIANTS:
-        steps = ladder.steps(variant, x, out)
+    zero, runs, all_right = cuda.to_device(np.zeros(1, np.float32)), {}, True
+    rungs = {variant: ladder.steps(variant, x, out) for variant in ladder.VARIANTS}
+    _, (_, sums) = rungs["wide"][0]
+    rungs["atomic"] = [(out.copy_to_device, (zero,)), (ladder.atomic[sums.size, ladder.THREADS], (x, out))]
+    for variant, steps in rungs.items():
         out.copy_to_device(np.full(1, np.nan, np.float32))
         _launch_all(steps)
         if _is_right(x, None, "sum", out):
@@ -143,11 +172,12 @@ def measure_case(shape, axis, dtype, op, libraries, report=print):
     """
     x, result = _filled(shape, dtype), operators.result_dtype(op, np.dtype(dtype))
     out = cuda.device_array(_result_shape(shape, axis), result)
-    reduce(x, axis, op, out=out)
+    reduce(x, axis, _operation(op), out=out)
     if not _is_right(x, axis, op, out):
         report("  WRONG: reduce")
         return [], False
-    runs = {"reduce": partial(reduce, x, axis, op, out=out)} | _library_runs(libraries, x, axis, op, result)
+    runs = {"reduce": partial(reduce, x, axis, _operation(op), out=out)}
+    runs |= {} if op == "function" else _library_runs(libraries, x, axis, op, result)
     records, unknown = [], {"spread": None, "quartiles": None}
     case = f"{op} over {'all' if axis is None else f'axis {axis % len(shape)}'}"
     for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.01).items():
@@ -156,6 +186,47 @@ def measure_case(shape, axis, dtype, op, libraries, report=print):
         speed = f"{timed.median * 1e6:9.2f} us  {timed.gbps(x.nbytes):7.0f} GB/s"
         report(f"  {name:24} {speed}  host {timed.host_seconds * 1e6:6.1f} us")
     return records, True
+
+
+def measure_counted(size, op, libraries, report=print):
+    """Check and time calls that are waited for, by the host's clock: of ``reduce`` with an array of each library beside
+    that library's own. (records, whether all were right).
+    """
+    x = _filled((size,), np.float32)
+    arrays = {"reduce": x} | {f"reduce ({name})": _as_array(libraries[name], x) for name in libraries}
+    runs, all_right = {}, True
+    for name, array in arrays.items():
+        if _is_right(x, None, op, cuda.as_cuda_array(reduce(array, None, op))):
+            runs[name] = partial(reduce, array, None, op)
+        else:
+            all_right = False
+            report(f"  WRONG: {name}")
+    for name, library in libraries.items():
+        runs[name] = partial(getattr(library, op), arrays[f"reduce ({name})"])
+    # Twice the L2 cache: nothing of x is left in it.
+    flush = launching.prepare(
+        fill[2048, 256], cuda.device_array(cuda.get_current_device().L2_CACHE_SIZE // 2, np.float32)
+    )
+
+    def cold():
+        flush()
+        cuda.synchronize()
+
+    def wait_for(run):
+        run()
+        cuda.synchronize()
+
+    runs = {name: partial(wait_for, run) for name, run in runs.items()}
+    records = []
+    for name, timed in timing.bench_many(runs, device="cpu", setup=cold, min_time=SECONDS, warmup=0.01).items():
+        case = f"{op} over all, launch counted"
+        records.append(results.of_timing("reduce", case, name, (size,), "float32", timed, op=op))
+        report(f"  {name:24} {timed.median * 1e6:9.2f} us")
+    return records, all_right
+
+
+def _as_array(library, x):
+    return library.asarray(x, device="cuda") if library.__name__ == "torch" else library.asarray(x)
 
 
 def main(argv=None):
@@ -175,5 +246,7 @@ def _runs(options, libraries):
     for case in CASES[: 3 if options.quick else None]:
         shape, axis, dtype, op = case
         yield f"{op} of {' x '.join(map(str, shape))} {dtype}, axis {axis}", partial(measure_case, *case, libraries)
+    for size, op in COUNTED[2:3] if options.quick else COUNTED:
+        yield f"{op} of {size:,} float32, launch counted", partial(measure_counted, size, op, libraries)
     for size in LADDER_SIZES[3:4] if options.quick else LADDER_SIZES:
         yield f"ladder, {size:,} float32", partial(measure_ladder, size, libraries)

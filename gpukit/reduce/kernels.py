@@ -14,7 +14,6 @@ from gpukit.backend import cuda
 from gpukit.reduce.primitives import (
     WARP,
     checked_taker,
-    folder,
     gatherer,
     is_last,
     lane_combiner,

@@ -21,6 +21,7 @@ __all__ = [
     "reader",
     "taker",
     "warp_combiner",
+    "whole",
 ]
 
 WARP = 32
