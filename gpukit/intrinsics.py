@@ -258,9 +258,10 @@ def _check(name, count, array, index, array_name="array", index_name="index"):
         raise NumbaTypeError(f"{name}: {array_name} is {array}; it must be a C-contiguous array")
     size = array.dtype.bitwidth // 8 if isinstance(array.dtype, types.Integer | types.Float) else 0
     if size * count not in WIDTHS:
+        most = f"{16 // count} bytes" if count < 16 else "1 byte"
         raise NumbaTypeError(
-            f"{name}: {array_name} holds {array.dtype}; it must hold integers or floats of at most {16 // count} "
-            f"bytes, since one access has at most 16"
+            f"{name}: {array_name} holds {array.dtype}; it must hold integers or floats of at most {most}, since one "
+            f"access has at most 16"
         )
     parts = index.types if isinstance(index, types.BaseTuple) else (index,)
     if len(parts) != array.ndim or not all(isinstance(part, types.Integer) for part in parts):

@@ -23,6 +23,8 @@ from gpukit.intrinsics import (
     globaltimer,
     load2,
     load4,
+    load8,
+    load16,
     smid,
     store2,
     store4,
@@ -31,6 +33,7 @@ from gpukit.intrinsics import (
 
 WIDE = {2: (np.int8, np.float16, np.int32, np.uint32, np.float32, np.int64, np.float64), 4: (np.uint8, np.int16)}
 WIDE[4] += (np.int32, np.uint32, np.float32)
+WIDE |= {8: (np.int8, np.uint8, np.int16, np.uint16, np.float16), 16: (np.int8, np.uint8)}
 
 
 @cuda.jit
@@ -49,11 +52,30 @@ def turn4(a, out):
         store4(out, 4 * t, w, z, y, x)
 
 
+@cuda.jit
+def turn8(a, out):
+    t = cuda.grid(1)
+    if t < a.size // 8:
+        values = load8(a, 8 * t)
+        for k in range(8):
+            out[8 * t + 7 - k] = values[k]
+
+
+@cuda.jit
+def turn16(a, out):
+    t = cuda.grid(1)
+    if t < a.size // 16:
+        values = load16(a, 16 * t)
+        for k in range(16):
+            out[16 * t + 15 - k] = values[k]
+
+
 @pytest.mark.parametrize(("count", "dtype"), [(count, dtype) for count in WIDE for dtype in WIDE[count]])
 def test_elements_arrive_in_order(count, dtype):
-    a = np.random.default_rng(count).integers(0, 127, 100 * count).astype(dtype)
+    negative = np.dtype(dtype).kind != "u"
+    a = np.random.default_rng(count).integers(-128 if negative else 0, 127, 100 * count).astype(dtype)
     out = np.zeros_like(a)
-    (turn2 if count == 2 else turn4)[4, 32](a, out)
+    {2: turn2, 4: turn4, 8: turn8, 16: turn16}[count][4, 32](a, out)
     np.testing.assert_array_equal(out, a.reshape(-1, count)[:, ::-1].ravel())
 
 
@@ -114,10 +136,33 @@ def load2_at(a, index, out):
     out[0] = load2(a, index)[1]
 
 
+@cuda.jit
+def load8_at(a, index, out):
+    out[0] = load8(a, index)[7]
+
+
+@cuda.jit
+def load16_at(a, index, out):
+    out[0] = load16(a, index)[15]
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [(turn8, np.float16), (turn16, np.uint8)])
+def test_short_elements_are_one_access_too(kernel, dtype):
+    a = np.ones(16 * 32 // np.dtype(dtype).itemsize, dtype)
+    trace = gpukit.trace(kernel[1, 32], a, np.zeros_like(a))
+    loads = trace.total("global", "load")
+    assert trace.findings == [] and (loads.requests, loads.sectors) == (1, 16)
+    if on_gpu():
+        kernel[1, 32](a, np.zeros_like(a))
+        assert all("ld.global.v4" in text for text in kernel.inspect_asm().values())
+
+
 @pytest.mark.parametrize(
     ("kernel", "a", "index", "message"),
     [
         (load4_at, np.zeros(8), 0, "load4: array holds float64; it must hold integers or floats of at most 4 bytes"),
+        (load8_at, np.zeros(8, np.float32), 0, "load8: array holds float32; .* at most 2 bytes"),
+        (load16_at, np.zeros(16, np.float16), 0, "load16: array holds float16; .* at most 1 byte,"),
         (load2_at, np.zeros(8, np.complex64), 0, "load2: array holds complex64; .* at most 8 bytes"),
         (load2_at, np.zeros(8, np.bool_), 0, "load2: array holds bool"),
         (load4_at, np.zeros(16, np.float32)[::2], 0, "load4: array is .* must be a C-contiguous array"),
@@ -145,6 +190,8 @@ def test_a_value_that_is_no_number_is_named():
     [
         "load2",
         "load4",
+        "load8",
+        "load16",
         "store2",
         "store4",
         "clock64",
