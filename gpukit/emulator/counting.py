@@ -12,6 +12,8 @@ WARP = 32
 #: Bytes of a sector, the unit that global memory moves in, and of a bank's word in shared memory.
 SECTOR = 32
 WORD = 4
+#: Bytes of a line, the unit that the L1 cache looks up: four sectors.
+LINE = 128
 
 
 class Counts(NamedTuple):
@@ -22,6 +24,7 @@ class Counts(NamedTuple):
     bank_conflicts: np.ndarray
     sectors: np.ndarray
     ideal_sectors: np.ndarray
+    lines: np.ndarray
 
     def excess(self):
         return self.bank_conflicts + self.sectors - self.ideal_sectors
@@ -52,7 +55,7 @@ def shared_access(addresses, active, itemsize, op):
             passes[at], used[at] = 0, 0
             passes[at, 0], used[at, 0] = merged, used_too
     passes, used = (values.reshape(addresses.shape[0], -1).sum(axis=1) for values in (passes, used))
-    return Counts(passes, used, passes - used, *_nothing(addresses, 2))
+    return Counts(passes, used, passes - used, *_nothing(addresses, 3))
 
 
 def _passes(units, active, lanes, banks):
@@ -91,7 +94,7 @@ def shared_atomic(addresses, active, compare_and_swap):
     passes = hits.reshape(-1, WARP).max(axis=1)
     used = np.minimum(passes, 1)
     times = 2 if compare_and_swap else 1
-    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 2))
+    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 3))
 
 
 def sectors(addresses, active, itemsize, aligned):
@@ -100,7 +103,7 @@ def sectors(addresses, active, itemsize, aligned):
     first = addresses // SECTOR
     if not aligned:
         first = np.concatenate([first, (addresses + (itemsize - 1)) // SECTOR], axis=1)
-    return _of_memory(distinct(first), itemsize, active)
+    return _of_memory(distinct(first), itemsize, active, distinct(first // (LINE // SECTOR)))
 
 
 def atomic_sectors(addresses, active, itemsize):
@@ -117,7 +120,8 @@ def atomic_sectors(addresses, active, itemsize):
     fresh = np.ones(key.shape, bool)
     fresh[:, 1:] = key[:, 1:] != key[:, :-1]
     touched = np.count_nonzero(fresh & (key >= 0), axis=1)
-    return _of_memory(touched, itemsize, active)
+    lines = distinct(_same_where_idle(addresses, active) // LINE)
+    return _of_memory(touched, itemsize, active, lines)
 
 
 def _idle_last(addresses, active):
@@ -133,18 +137,20 @@ def local_sectors(addresses, active, itemsize):
     first = np.broadcast_to(addresses // WORD, (addresses.shape[0], WARP))
     words = max(1, itemsize // WORD)
     segments = [(first + w) * (WARP * WORD // SECTOR) + lanes * WORD // SECTOR for w in range(words)]
-    touched = distinct(np.concatenate([_same_where_idle(s, active) for s in segments], axis=1))
+    segments = np.concatenate([_same_where_idle(s, active) for s in segments], axis=1)
+    touched, lines = distinct(segments), distinct(segments // (LINE // SECTOR))
     taking_part = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
     least = -(-taking_part * max(itemsize, WORD) // SECTOR)
-    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least)
+    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least, lines * (taking_part > 0))
 
 
-def _of_memory(touched, itemsize, active):
+def _of_memory(touched, itemsize, active, lines):
     """The least is what the elements would fill side by side, unless lanes share elements and touch less than that."""
     taking_part = WARP if active is None else active.sum(axis=1)
-    touched = touched * np.minimum(taking_part, 1)
+    used = np.minimum(taking_part, 1)
+    touched = touched * used
     least = np.minimum(touched, -(-taking_part * itemsize // SECTOR))
-    return Counts(*_nothing(touched, 3), touched, least)
+    return Counts(*_nothing(touched, 3), touched, least, lines * used)
 
 
 def _nothing(like, times):

@@ -48,7 +48,7 @@ def record(prepared, recorder, blocks, registers):
     operations = _operations(launch, recorder, scale)
     branches = _branches(recorder, scale)
     coverage = _coverage(prepared, recorder)
-    traffic = _traffic(accesses, operations, coverage, scale)
+    traffic = _traffic(recorder, accesses, operations, coverage, scale)
     return Recording(
         kernel=function.__name__,
         filename=function.__code__.co_filename,
@@ -98,7 +98,7 @@ def _accesses(recorder, scale):
     result = []
     for (_, _, array, space, op, itemsize), (site, counts) in sums.items():
         requests = sum(c.requests for c in counts)
-        wavefronts, ideal, conflicts, sectors, ideal_sectors = (
+        wavefronts, ideal, conflicts, sectors, ideal_sectors, lines = (
             round(n * scale) for n in sum(c.counts for c in counts).tolist()
         )
         worst = max(counts, key=lambda c: c.excess).worst
@@ -116,6 +116,7 @@ def _accesses(recorder, scale):
                 sectors=sectors,
                 ideal_sectors=ideal_sectors,
                 active_lanes=sum(c.lanes for c in counts) / requests,
+                lines=lines,
                 worst=Request(**worst),
             )
         )
@@ -229,12 +230,27 @@ def _elements(flags, size, host, start):
     return flags[offset // size]
 
 
-def _traffic(accesses, operations, coverage, scale):
-    # An element that is read twice through two names is counted twice.
-    needed = sum((c.read + c.written) * c.dtype.itemsize for c in coverage)
-    moved = sum(a.sectors for a in accesses if a.space == "global") * SECTOR
+def _traffic(recorder, accesses, operations, coverage, scale):
+    # An element that is read twice through two names is counted twice. Blocks that were left out touch no more than
+    # there is: what all blocks share was seen already.
+    needed = sum(
+        min(round(touched * scale), c.elements) * c.dtype.itemsize for c in coverage for touched in (c.read, c.written)
+    )
+    cold = sum(
+        min(round(np.count_nonzero(sectors) * scale), sectors.size)
+        for address in recorder.arguments
+        for sectors in _sectors(recorder.memories[address])
+    )
+    moved = sum(a.sectors for a in accesses if a.space == "global")
     flops = sum(o.fp16 + o.fp32 + o.fp64 for o in operations)
-    return Traffic(round(needed * scale), moved, flops)
+    return Traffic(needed, moved * SECTOR, flops, cold * SECTOR)
+
+
+def _sectors(cells):
+    """Which sectors of an allocation were read, and which were written."""
+    per_sector = SECTOR // cells.size
+    for flags in (cells.read, cells.written):
+        yield np.logical_or.reduceat(flags, np.arange(0, flags.size, per_sector)) if flags.size else flags
 
 
 def _occupancy(prepared, registers):

@@ -108,6 +108,8 @@ class Access(Place):
         Global and local memory only, else 0: 32-byte segments touched, and the fewest that could hold the elements.
     active_lanes : float
         Mean over the requests, at most 32.
+    lines : int
+        Global and local memory only, else 0: lines of 128 bytes touched, which is what the L1 cache looks up.
     worst : Request or None
         The request with the most wavefronts (shared) or sectors (global, local) over the ideal.
     """
@@ -123,6 +125,7 @@ class Access(Place):
     sectors: int
     ideal_sectors: int
     active_lanes: float
+    lines: int = 0
     worst: Request | None = field(default=None, repr=False, compare=False)
 
 
@@ -137,6 +140,7 @@ class Total:
     sectors: int
     ideal_sectors: int
     active_lanes: float
+    lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -329,11 +333,15 @@ class Traffic:
         nothing.
     flops : int
         Floating-point operations of all widths.
+    cold_bytes : int
+        Sectors that were read, each once, and those written, each once, times 32: what crosses between memory and the
+        L2 cache if that is empty before and large enough.
     """
 
     needed_bytes: int
     moved_bytes: int
     flops: int
+    cold_bytes: int = 0
 
     @property
     def intensity(self):
