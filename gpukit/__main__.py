@@ -15,7 +15,7 @@ def main(argv=None):
     doctor = commands.add_parser("doctor", help=text, description=f"{text.capitalize()}. {detail}")
     doctor.set_defaults(run=_doctor)
 
-    text = "measure, on a GPU or without one: gpukit bench emulator | counters | findings | ..."
+    text = "measure gpukit beside the libraries, on a GPU or what can be measured without one: gpukit bench --help"
     bench = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.", add_help=False)
     bench.set_defaults(run=_bench)
 

@@ -25,6 +25,7 @@ __all__ = [
     "load",
     "machine",
     "of_timing",
+    "read",
     "save",
     "table",
 ]
@@ -138,13 +139,22 @@ def load(source, **wanted):
     FileNotFoundError
         If there is no such file; the message lists those that come with gpukit.
     """
+    head, records = read(source)
+    records = [head | record | {"shape": tuple(record["shape"])} for record in records]
+    return [record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items())]
+
+
+def read(source):
+    """What a file of records says once, and its records: the ``head`` and the ``records`` that `save` took.
+
+    ``source`` is as for `load`, and so is what is raised.
+    """
     path = Path(source) if Path(source).suffix == ".json" else RECORDED / f"{source}.json"
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in RECORDED.glob("*.json")))
         raise FileNotFoundError(f"{path} is not there; recorded are {there}")
     head = json.loads(path.read_text(encoding="utf-8"))
-    records = [head | record | {"shape": tuple(record["shape"])} for record in head.pop("records")]
-    return [record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items())]
+    return head, head.pop("records")
 
 
 def _fits(value, wanted):

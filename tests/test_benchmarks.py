@@ -1,33 +1,344 @@
-"""``gpukit bench emulator``: its figures, its exit status, and that it notices a wrong result on either side."""
+"""``gpukit bench``: what runs, what is compared and judged, and that it notices wrong results."""
 
-import json
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpukit import benchmarks
-from gpukit.benchmarks import emulator
+from gpukit import benchmarks, on_gpu, results, timing
+from gpukit.benchmarks import common, emulator, ratios, references, suite
 from gpukit.benchmarks.emulator import Case
 
-SMALL = (Case("vector_add", 600, 3), Case("tiled_matmul", 16, 2), Case("naive_matmul", 20, 1, simulate=False))
+HEAD = {"gpu": "NVIDIA H200", "driver": "580", "power_limit": 700.0, "date": "2026-11-21"}
+
+
+def record(variant, value, spread=0.01, **further):
+    head = {"chapter": "reduce", "case": "sum", "variant": variant, "shape": [1024], "dtype": "float32"}
+    return head | {"value": value, "unit": "s", "spread": spread, "n": 10} | further
+
+
+# -- gpukit beside the libraries ---------------------------------------------------------------------------------------
+
+
+def test_the_fastest_of_both_sides_are_compared():
+    records = [record("tree", 5.0), record("wide", 2.0, tile=4), record("cupy", 4.0), record("torch (sum)", 3.0)]
+    (pair,) = ratios.pairs(records)
+    assert (pair.ours["variant"], pair.theirs["variant"], pair.ratio) == ("wide", "torch (sum)", 1.5)
+    assert pair.valid and pair.remark == ""
+
+
+@pytest.mark.parametrize("name", ["copy", "wide_copy", "memcpy", "torch copy", "cupy copy"])
+def test_controls_are_on_no_side(name):
+    (pair,) = ratios.pairs([record("tree", 5.0), record("torch", 3.0), record(name, 0.1)])
+    assert (pair.ours["variant"], pair.theirs["variant"]) == ("tree", "torch")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"shape": [1025]}, {"dtype": "float16"}, {"case": "max"}, {"chapter": "x"}, {"clock": "host"}, {"unit": "B/s"}],
+)
+def test_sides_that_did_not_do_the_same_are_not_compared(other):
+    assert ratios.pairs([record("tree", 5.0), record("torch", 3.0)])
+    assert not ratios.pairs([record("tree", 5.0, **other), record("torch", 3.0)])
+
+
+def test_what_a_library_says_of_the_problem_must_hold_for_ours():
+    ours = [record("a", 1.0, stride=1), record("b", 2.0, stride=2, tile=16), record("c", 3.0)]
+    (first, second) = ratios.pairs([*ours, record("cudnn (torch)", 6.0, stride=2), record("torch", 9.0, stride=(1, 2))])
+    assert first.ours["variant"] == "b" and first.ratio == 3.0
+    assert second.ours["variant"] == "c", "which says nothing of its stride"
+    assert first.key != second.key
+
+
+def test_what_is_no_distribution_or_no_rival_is_left_out():
+    assert not ratios.pairs([record("tree", 5.0, spread=None), record("torch", 3.0)])
+    assert not ratios.pairs([record("loops", 5.0, case="cpu"), record("opencv", 3.0, case="cpu")])
+
+
+def test_a_wide_spread_makes_a_ratio_invalid():
+    (pair,) = ratios.pairs([record("tree", 5.0), record("torch", 3.0, spread=0.31, invalid=True)])
+    assert not pair.valid and pair.remark == "INVALID: library's spread 31%"
+    assert "INVALID" in ratios.table_of_pairs([pair])
+
+
+# -- against an earlier run --------------------------------------------------------------------------------------------
+
+
+def run_of(ours, theirs=3.0, **further):
+    return [record("tree", ours, **further), record("torch", theirs)]
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10))
+def test_changes_are_of_times_and_of_ratios(before, now):
+    time, library, ratio = ratios.changes(run_of(now), run_of(before))
+    assert (time.before, time.now, time.unit) == (before, now, "s") and library.gain == 1
+    assert (ratio.before, ratio.now) == (pytest.approx(3 / before), pytest.approx(3 / now))
+    assert time.gain == pytest.approx(before / now) and ratio.gain == pytest.approx(before / now)
+    fallen = ratios.falls([time, library, ratio], 10)
+    assert fallen == ([ratio] if ratio.gain < 0.9 else [])
+
+
+def test_other_gpus_are_compared_by_ratio_only():
+    (change,) = ratios.changes(run_of(3.0), run_of(1.5), times=False)
+    assert change.unit == "ratio" and change.gain == 0.5
+
+
+def test_a_slower_library_is_no_gain_and_a_faster_one_a_fall():
+    *_, ratio = ratios.changes(run_of(1.0, theirs=2.0), run_of(1.0, theirs=3.0))
+    assert ratios.falls([ratio], 30) == [ratio] and not ratios.falls([ratio], 40)
+
+
+def test_what_was_not_steady_is_not_judged():
+    found = ratios.changes(run_of(9.0, invalid=True), run_of(1.0))
+    assert not ratios.falls(found, 10)
+    assert "2 were not steady enough" in ratios.table_of_changes(found)
+
+
+def test_the_table_says_what_changed():
+    text = ratios.table_of_changes(ratios.changes(run_of(2.0), run_of(1.0)))
+    assert "slower" in text and "ratio fell" in text and "100%" in text and "1 of 3 are within 3%" in text
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def small(monkeypatch):
-    monkeypatch.setattr(emulator, "QUICK", SMALL)
+def chapters(monkeypatch):
+    """``gpukit bench`` with made-up chapters on a made-up GPU: {name: its runs as (records, right) or an exception}."""
+    ran, runs = [], {"one": (run_of(1.0), True), "two": (run_of(2.0, chapter="conv"), True), "tool": ([], True)}
+    runs["two"][0][1]["chapter"] = "conv"
+
+    def measured(name):
+        if isinstance(runs[name], Exception):
+            raise runs[name]
+        return runs[name]
+
+    def main(name, argv):
+        ran.append((name, [word for word in argv if not word.startswith("/")]))
+        if name == "tool":
+            return 0
+        return 0 if common.run([("it", lambda: measured(name))], argv[argv.index("--save") + 1], HEAD) else 1
+
+    commands = {name: (f"bench_{name}", (name,), f"what {name} measures") for name in runs}
+    for module, *_ in commands.values():
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(main=main))
+    monkeypatch.setattr(benchmarks, "COMMANDS", commands)
+    monkeypatch.setattr(benchmarks, "OTHERS", {"tool": ["--brief"]})
+    monkeypatch.setattr(benchmarks, "WITHOUT_GPU", ("tool", "two"))
+    monkeypatch.setattr(suite, "on_gpu", lambda: True)
+    monkeypatch.setattr(results, "machine", lambda: HEAD)
+    monkeypatch.setattr(common, "libraries", lambda: {"torch": SimpleNamespace()})
+    return SimpleNamespace(runs=runs, ran=ran)
 
 
-def test_a_run_measures_both_sides(small, tmp_path, capsys):
-    file = tmp_path / "figures.json"
-    assert benchmarks.main(["emulator", "--quick", "--json", str(file)]) == 0
+def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
+    assert benchmarks.main(["--quick", "--save", str(tmp_path / "new")]) == 0
+    assert chapters.ran == [("one", ["--save", "--quick"]), ("two", ["--save", "--quick"])]
     printed = capsys.readouterr().out
-    record = json.loads(file.read_text())
-    assert record["machine"]["cpu"] in printed.splitlines()[0]
-    vector, tiled, naive = record["cases"]
-    assert vector["emulator_repetitions"] == 3 and vector["simulator_right"] and naive["emulator_right"]
-    assert vector["ratio_repeated"] == pytest.approx(vector["simulator"] / vector["emulator_repeated"])
-    assert tiled["ratio_first"] == pytest.approx(tiled["simulator"] / tiled["emulator_first"])
-    assert tiled["simulator"] > 0.01, "256 Python threads with barriers take longer than that"
-    assert "simulator" not in naive
+    assert "gpukit is at least as fast in 2 of 2; the lowest ratio is 1.50." in printed
+    assert "NVIDIA H200, driver 580, 700 W; 2026-11-21" in printed and "left out: cupy." in printed
+    files = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert files == ["one-h200-quick.json", "two-h200-quick.json"]
+    assert results.read(tmp_path / "new" / files[0])[0] == HEAD
+
+
+def test_one_chapter_takes_its_own_options_and_file(chapters, tmp_path):
+    assert benchmarks.main(["two", "--save", str(tmp_path / "x.json"), "--sizes", "3", "4"]) == 0
+    assert chapters.ran == [("two", ["--save", "--sizes", "3", "4"])]
+    assert len(results.read(tmp_path / "x.json")[1]) == 2
+
+
+def test_a_tool_gets_what_follows_its_name(chapters):
+    assert benchmarks.main(["tool", "--all", "--save", "f"]) == 0
+    assert benchmarks.main(["tool", "one"]) == 0
+    assert chapters.ran == [("tool", ["--all", "--save", "f"]), ("tool", ["--brief"]), ("one", ["--save"])]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("out of memory"), ([], False)])
+def test_a_failure_is_exit_status_1_and_the_rest_runs(chapters, failure, capsys):
+    chapters.runs["one"] = failure
+    assert benchmarks.main([]) == 1
+    assert [name for name, _ in chapters.ran] == ["one", "two"]
+    printed = capsys.readouterr()
+    assert "in 1 of 1; the lowest ratio is 1.50" in printed.out
+    assert ("out of memory" in printed.err) == isinstance(failure, Exception)
+
+
+def test_without_a_gpu_the_rest_is_measured_and_said(chapters, monkeypatch, capsys):
+    monkeypatch.setattr(suite, "on_gpu", lambda: False)
+    assert benchmarks.main([]) == 0
+    assert [name for name, _ in chapters.ran] == ["tool", "two"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("There is no GPU here.") and "a GPU: one. Recorded" in printed
+
+
+@pytest.mark.parametrize(
+    ("ours", "options", "status"),
+    [
+        (1.05, ["--max-fall", "10"], 0),
+        (1.25, ["--max-fall", "10"], suite.FELL),
+        (1.25, ["--max-fall", "30"], 0),
+        (9.0, [], 0),
+    ],
+)
+def test_a_ratio_that_falls_is_judged(chapters, tmp_path, capsys, ours, options, status):
+    folder = str(tmp_path)
+    assert benchmarks.main(["--save", folder]) == 0
+    chapters.runs["one"] = run_of(ours), True
+    assert benchmarks.main(["--save", folder, "--compare", folder, *options]) == status, (
+        "not with what it has just saved"
+    )
+    printed = capsys.readouterr().out
+    assert ("FELL by more than 10 %: reduce, sum, 1,024 float32: 3.00 to 2.40" in printed) == (status == suite.FELL)
+    assert benchmarks.main(["--compare", folder, "--max-fall", "1"]) == 0, "the new record is the measure now"
+
+
+def test_a_wrong_result_outweighs_a_ratio_that_holds(chapters, tmp_path):
+    benchmarks.main(["--save", str(tmp_path)])
+    chapters.runs["one"] = run_of(1.0), False
+    assert benchmarks.main(["--compare", str(tmp_path), "--max-fall", "10"]) == 1
+
+
+def test_a_check_that_compares_nothing_does_not_pass(chapters, tmp_path, capsys):
+    folder = str(tmp_path)
+    assert benchmarks.main(["--compare", folder]) == 0
+    assert "gpukit bench --save makes one" in capsys.readouterr().out
+    assert benchmarks.main(["--compare", folder, "--max-fall", "10"]) == 1
+    chapters.runs["one"] = chapters.runs["two"] = [record("tree", 1.0)], True
+    assert benchmarks.main(["--save", folder, "--quick"]) == 0
+    assert benchmarks.main(["--compare", folder, "--quick", "--max-fall", "10"]) == 1, "no library, so no ratio"
+
+
+def test_another_gpu_is_compared_by_ratio(chapters, tmp_path, capsys):
+    path = tmp_path / "other.json"
+    results.save(path, run_of(0.5, theirs=1.5), HEAD | {"gpu": "NVIDIA A100"})
+    assert benchmarks.main(["one", "--compare", str(path), "--max-fall", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "only ratios can be compared" in printed and "1 of 1 are within" in printed
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["three"], "there is no 'three'; there are one, two, tool"),
+        (["one", "two", "--sizes", "3"], "unrecognized arguments: --sizes 3"),
+        (["--quick", "one"], "unrecognized arguments: one (names come first"),
+        (["--save", "one"], "--save one: names come first"),
+        (["one", "two", "--save", "x.json"], "several measurements need a folder"),
+        (["--compare", "/not/there"], "--compare /not/there: it is not there"),
+        (["one", "--max-fall", "3"], "--max-fall needs --compare"),
+    ],
+)
+def test_a_mistaken_command_is_explained(chapters, argv, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks.main(argv)
+    assert message in capsys.readouterr().err and not chapters.ran
+
+
+@pytest.mark.parametrize(
+    ("machine", "file"),
+    [
+        ("NVIDIA H200", "reduce-h200.json"),
+        ("NVIDIA GeForce RTX 3090", "reduce-rtx-3090.json"),
+        ("NVIDIA A100-SXM4-80GB", "reduce-a100-sxm4-80gb.json"),
+        ("host", "reduce-host.json"),
+    ],
+)
+def test_a_file_is_named_after_its_machine(machine, file):
+    assert suite.file_name("reduce", machine) == file
+    assert suite.file_name("reduce", machine, quick=True) == file.replace(".json", "-quick.json")
+
+
+def test_every_command_has_its_module():
+    for name, (module, before, text) in benchmarks.COMMANDS.items():
+        assert callable(__import__(module, fromlist=["main"]).main), name
+        assert text and isinstance(before, tuple)
+    assert {*benchmarks.OTHERS, *benchmarks.WITHOUT_GPU} <= set(benchmarks.COMMANDS)
+
+
+# -- what the measurements share ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_cut_short_keeps_what_it_has(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "r.json"
+
+    def fails():
+        raise RuntimeError("lost the device")
+
+    monkeypatch.setattr(common, "sm_mhz", lambda: 1980)
+    first = [record("tree", 1.0), record("host's", 1.0, clock="host"), record("single", 1.0, spread=None)]
+    with pytest.raises(RuntimeError, match="lost"):
+        common.run(iter([("first", lambda: (first, True)), ("second", fails)]), path, HEAD)
+    assert [r.get("sm_mhz") for r in results.read(path)[1]] == [1980, None, None]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "NVIDIA H200, driver 580, 700 W; 2026-11-21"
+    assert lines[1] == f"[{'.' * 24}] 0/2 0:00  first" and lines[2].startswith(f"[{'#' * 12}{'.' * 12}] 1/2")
+
+
+def test_columns_are_aligned():
+    assert common.columns([("a", "1", ""), ("long", "200", "x")], right=(1,)) == "a       1\nlong  200  x"
+
+
+def test_the_clock_is_asked_of_a_gpu_only():
+    mhz = common.sm_mhz()
+    assert 100 < mhz < 5000 if on_gpu() else mhz is None
+
+
+# -- references on the CPU ---------------------------------------------------------------------------------------------
+
+SMALL = {"product": (17, 5, 9), "transpose": (33, 7), "sum": (1001,), "resize": (37, 51, 3)}
+
+
+@pytest.mark.parametrize("case", references.CASES)
+def test_references_agree_and_one_wrong_element_is_noticed(case):
+    runs, is_right = references.CASES[case](SMALL[case], np.random.default_rng(1))
+    for name, call in runs.items():
+        found = np.array(call(), dtype=np.float64)
+        assert is_right(found), name
+        assert not is_right(
+            np.where(np.arange(found.size).reshape(found.shape) == found.size - 1, found * 2 + 9, found)
+        )
+        assert not is_right(np.full_like(found, np.nan))
+
+
+def test_a_wrong_reference_is_not_recorded(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(references, "SIZES", {"sum": (SMALL["sum"],)})
+    monkeypatch.setattr(references, "SECONDS", 1e-4)
+    monkeypatch.setattr(references, "sum_loop", lambda x: x[:-1].sum())
+    path = tmp_path / "cpu.json"
+    assert benchmarks.main(["cpu", "--save", str(path)]) == 1
+    assert "WRONG: one loop, one core" in capsys.readouterr().out
+    head, records = results.read(path)
+    assert [r["variant"] for r in records] == ["numpy", "opencv"] and head["cpu"] == results.cpu_name()
+    assert all(r["clock"] == "host" for r in records)
+
+
+# -- the emulator ------------------------------------------------------------------------------------------------------
+
+TINY = (Case("vector_add", 600, 3), Case("tiled_matmul", 16, 2), Case("naive_matmul", 20, 1, simulate=False))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(emulator, "QUICK", TINY)
+
+
+def test_a_run_measures_both_sides(tiny, tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    assert benchmarks.main(["emulator", "--quick", "--save", str(file)]) == 0
+    printed = capsys.readouterr().out
+    head, records = results.read(file)
+    assert head["cpu"] in printed.splitlines()[1]
+    values = {(r["case"], r["variant"]): r["value"] for r in records}
+    vector, tiled, naive = (case.title for case in TINY)
+    assert len(values) == len(records) == 8 and (naive, "simulator") not in values
+    assert values[tiled, "simulator"] > 0.01, "256 Python threads with barriers take longer than that"
+    ratio = values[vector, "simulator"] / values[vector, "emulator, repeated"]
+    assert f"{ratio:,.0f} x" in printed
+    assert next(r["n"] for r in records if r["variant"] == "emulator, repeated") == 3
     assert printed.count(" right\n") == 3 and "WRONG" not in printed
 
 
@@ -37,14 +348,14 @@ def forgets_the_last(a, b, out):
         out[i] = a[i] + b[i]
 
 
-def test_a_wrong_result_is_exit_status_1(small, monkeypatch, capsys):
-    monkeypatch.setattr(emulator, "QUICK", SMALL[:1])
+def test_a_wrong_result_is_exit_status_1(tiny, monkeypatch, capsys):
+    monkeypatch.setattr(emulator, "QUICK", TINY[:1])
     monkeypatch.setattr(emulator, "vector_add", forgets_the_last)
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_a_failing_simulator_is_exit_status_1(small, monkeypatch, capsys):
+def test_a_failing_simulator_is_exit_status_1(tiny, monkeypatch, capsys):
     monkeypatch.setattr(emulator.sys, "executable", "/bin/false")
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "Numba's simulator failed on vector add, 600 threads" in capsys.readouterr().err
@@ -52,9 +363,18 @@ def test_a_failing_simulator_is_exit_status_1(small, monkeypatch, capsys):
 
 @pytest.mark.parametrize("error", [1e-3, -1e-3, float("nan")])
 def test_one_wrong_element_is_noticed(error):
-    for case in SMALL:
+    for case in TINY:
         a, b = case.inputs()
         out = a + b if case.kernel == "vector_add" else a @ b
         assert case.is_right(out, a, b)
         out.flat[-1] += error
         assert not case.is_right(out, a, b)
+
+
+def test_samples_become_records():
+    measured = emulator.Measured(0.5, [0.1, 0.2, 0.3])
+    first, repeated = emulator.records_of(TINY[0], measured, None)
+    assert (first["value"], repeated["value"], repeated["n"]) == (0.5, 0.2, 3)
+    assert repeated["quartiles"] == list(timing.Timing((0.1, 0.2, 0.3)).quartiles)
+    measured.right = False
+    assert emulator.records_of(TINY[0], measured, emulator.Measured(1.0, right=False)) == []

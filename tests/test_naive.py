@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpukit import on_gpu, results, timing
+from gpukit import cuda, on_gpu, results, timing
 from gpukit.benchmarks import naive
 from gpukit.calibration import mistakes
 
@@ -91,3 +91,46 @@ def test_without_a_gpu_nothing_is_timed(tmp_path, capsys):
     with pytest.raises(FileNotFoundError, match="recorded are"):
         results.load("no-such-record")
     assert np.isfinite(naive.measured("block")[0]["spread"])
+
+
+@pytest.fixture
+def quick_run(monkeypatch, tmp_path):
+    bench = timing.bench
+    monkeypatch.setattr(timing, "bench", lambda fn, **_: bench(fn, device="cpu", warmup=0, repeat=1))
+    monkeypatch.setattr(naive.common, "on_gpu", lambda: True)
+    monkeypatch.setattr(naive, "_head", lambda: {"gpu": "A", "date": "2026-11-21"})
+    cases = ("axis", "types", "incomplete")
+    monkeypatch.setattr(naive, "MEASURES", {case: naive.MEASURES[case] for case in cases})
+    monkeypatch.setattr(naive, "instructions_per_step", lambda kernel, matrix: 36.0)
+    monkeypatch.setattr(naive, "SIZES", (67, 4096))
+    path = tmp_path / "naive.json"
+    return path, lambda: naive.main(["--quick", "--sizes", "67", "4096", "--save", str(path)])
+
+
+def test_a_quick_run_is_of_one_size(quick_run):
+    path, run = quick_run
+    assert run() == 0
+    records = results.read(path)[1]
+    assert {tuple(r["shape"]) for r in records} == {(67, 67, 67)}
+    assert {r["dtype"] for r in records} == {"float32", "float64"}
+    assert len({str(r) for r in records}) == len(records)
+
+
+@cuda.jit
+def first_matrix_twice(a, b, out):
+    row, col = cuda.grid(2)
+    if row < out.shape[0] and col < out.shape[1]:
+        total = out.dtype.type(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * a[k, col]
+        out[row, col] = total
+
+
+def test_a_wrong_kernel_is_said_and_the_rest_is_kept(quick_run, monkeypatch, capsys):
+    path, run = quick_run
+    monkeypatch.setattr(naive.matmul, "naive_uncoalesced", first_matrix_twice)
+    assert run() == 1
+    assert "WRONG: axis rows, 16 x 16 at 67: the result is wrong" in capsys.readouterr().out
+    kept = {(r["case"], r["variant"]) for r in results.read(path)[1]}
+    assert ("axis", "columns, 16 x 16") in kept and ("types", "naive") in kept
+    assert not any(variant.startswith("rows") for _, variant in kept)

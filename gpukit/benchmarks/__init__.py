@@ -1,7 +1,8 @@
-"""``gpukit bench``: measurements of gpukit, one command for each."""
+"""``gpukit bench``: every measurement of gpukit."""
 
-import argparse
 import importlib
+from itertools import takewhile
+from pathlib import Path
 
 #: What follows ``gpukit bench``: the module whose ``main`` runs, the arguments before its options, what it measures.
 COMMANDS = {
@@ -9,25 +10,44 @@ COMMANDS = {
     "counters": ("gpukit.calibration.counters", (), "the trace's counts, beside Nsight Compute's counters"),
     "findings": ("gpukit.calibration.sanitizer", (), "the errors that the trace finds, beside compute-sanitizer's"),
     "errors": ("gpukit.calibration.mistakes", (), "what is said of launches that go wrong on purpose"),
+    "cpu": ("gpukit.benchmarks.references", (), "NumPy, OpenCV and plain loops on this machine's CPU"),
     "naive": ("gpukit.benchmarks.naive", (), "the matrix product with one thread per element, on a GPU"),
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
     "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
 }
+#: Those that run tools, with tables and options of their own: what they are given among others. They save no records
+#: that could be compared, and on a GPU, where they take long, they run only when they are named.
+OTHERS = {"counters": ["--brief"], "findings": [], "errors": []}
+#: What runs where there is no GPU and nothing is named.
+WITHOUT_GPU = ("emulator", "counters", "cpu")
 
 
-def main(argv=None):
+def main(argv):
     """Run ``gpukit bench``; ``argv`` is what follows those words. Give back the exit status."""
-    lines = "".join(f"  {name:10}{text}\n" for name, (_, _, text) in COMMANDS.items())
-    parser = argparse.ArgumentParser(
-        prog="gpukit bench",
-        description=f"Measure gpukit:\n{lines}",
-        epilog="`gpukit bench WHAT --help` lists its options.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("what", choices=COMMANDS, metavar="WHAT", help=f"one of {', '.join(COMMANDS)}")
-    parser.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
-    arguments = parser.parse_args(argv)
-    module, before, _ = COMMANDS[arguments.what]
-    return importlib.import_module(module).main(*before, arguments.options)
+    from gpukit.benchmarks import suite
+
+    names = list(takewhile(lambda word: not word.startswith("-"), argv))
+    parser = suite.parser()
+    unknown = [name for name in names if name not in COMMANDS]
+    if unknown:
+        parser.error(f"there is no {unknown[0]!r}; there are {', '.join(COMMANDS)}")
+    rest = argv[len(names) :]
+    if len(names) == 1 and (names[0] in OTHERS or {"-h", "--help"} & {*rest}):
+        module, before, _ = COMMANDS[names[0]]
+        return importlib.import_module(module).main(*before, rest)
+    given, further = parser.parse_known_args(rest)
+    if further and len(names) != 1:
+        parser.error(f"unrecognized arguments: {' '.join(further)} (names come first, then options)")
+    for option, path in (("--save", given.save), ("--compare", given.compare)):
+        if path in COMMANDS:
+            parser.error(f"{option} {path}: names come first, then options")
+    if given.save and given.save.endswith(".json") and len(names) != 1:
+        parser.error(f"--save {given.save}: several measurements need a folder")
+    if given.compare and not Path(given.compare).exists():
+        parser.error(f"--compare {given.compare}: it is not there")
+    if given.max_fall is not None and not given.compare:
+        parser.error("--max-fall needs --compare")
+    paths = (path and Path(path) for path in (given.save, given.compare))
+    return suite.run(names, suite.Options(given.quick, *paths, given.max_fall, tuple(further)))

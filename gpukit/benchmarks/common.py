@@ -2,16 +2,28 @@
 
 import functools
 import sys
+import time
+import warnings
 
-from gpukit import results
-from gpukit.backend import on_gpu
+import numpy as np
+
+from gpukit import backend, results
+from gpukit.backend import cuda, on_gpu
+from gpukit.intrinsics import clock64, globaltimer
+
+__all__ = ["LIBRARIES", "columns", "has_gpu", "libraries", "missing", "run", "sm_mhz"]
+
+#: What is timed beside gpukit where it is installed.
+LIBRARIES = ("cupy", "torch")
+CLOCKED = 100_000  # nanoseconds
+BAR = 24  # characters
 
 
 @functools.cache
 def libraries():
     """{name: module} of CuPy and PyTorch, those that are installed; float32 products in float32 proper."""
     found = {}
-    for name in ("cupy", "torch"):
+    for name in LIBRARIES:
         try:
             found[name] = __import__(name)
         except ImportError:
@@ -21,6 +33,11 @@ def libraries():
     return found
 
 
+def missing():
+    """Names of the libraries that are not installed here."""
+    return [name for name in LIBRARIES if name not in libraries()]
+
+
 def has_gpu():
     """Whether there is something to time; says so if not."""
     if not on_gpu():
@@ -28,27 +45,101 @@ def has_gpu():
     return on_gpu()
 
 
-def run(measurements, path=None):
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def count_cycles(nanoseconds, out):
+    """Cycles and nanoseconds of one thread that waits for so long."""
+    cycles, began = clock64(), globaltimer()
+    now = began
+    while now - began < nanoseconds:
+        now = globaltimer()
+    out[0] = clock64() - cycles
+    out[1] = now - began
+
+
+def sm_mhz():
+    """Clock of a multiprocessor at this moment, in MHz; None without a GPU.
+
+    Asked right after a measurement, before the clock can sink, it is what the measurement ran at.
+    """
+    if not backend.on_gpu():
+        return None
+    out = cuda.device_array(2, np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba warns of a grid this small, which is what is wanted here
+        count_cycles[1, 1](CLOCKED, out)
+    cycles, nanoseconds = out.copy_to_host()
+    return round(1e3 * float(cycles) / float(nanoseconds))
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def run(measurements, path=None, head=None):
     """Measure one thing after another and save the records after each, so that a run that is cut short keeps them.
+
+    The records of times on the device get the clock of the multiprocessors, "sm_mhz", as it was after them.
 
     Parameters
     ----------
     measurements : iterable of (str, function)
         A title, and what gives (records, whether all results were right).
     path : str or Path, optional
+    head : dict, optional
+        What the records are kept with; ``results.machine()`` unless given.
 
     Returns
     -------
     bool
         Whether all results were right.
     """
-    head, records, all_right = results.machine(), [], True
-    print(f"{head['gpu']}, driver {head['driver']}, {head['power_limit']} W; {head['date']}")
-    for title, measure in measurements:
-        print(title, flush=True)
+    measurements = list(measurements)
+    head, records, all_right = results.machine() if head is None else head, [], True
+    print(described(head))
+    began = time.perf_counter()
+    for done, (title, measure) in enumerate(measurements):
+        print(progress(done, len(measurements), time.perf_counter() - began, title), flush=True)
         more, right = measure()
-        records += more
+        mhz = sm_mhz()
+        records += [record | {"sm_mhz": mhz} if mhz and _timed_on_device(record) else record for record in more]
         all_right &= right
         if path:
             results.save(path, records, head)
+    print(progress(len(measurements), len(measurements), time.perf_counter() - began, "done"), flush=True)
     return all_right
+
+
+def _timed_on_device(record):
+    return record.get("unit") == "s" and record.get("clock") != "host" and record.get("spread") is not None
+
+
+def described(head):
+    """The machine of a record, as a line."""
+    clocks, power = head.get("most_mhz") or {}, head.get("power_limit")
+    parts = [
+        head.get("gpu"),
+        head.get("driver") and f"driver {head['driver']}",
+        power and f"{power:g} W",
+        clocks.get("sm") and f"at most {clocks['sm']:g} MHz",
+        head.get("cpu") and f"{head['cpu']}, {head['cores']} cores",
+    ]
+    return f"{', '.join(str(part) for part in parts if part)}; {head['date']}"
+
+
+def progress(done, of, seconds, title):
+    """A line that says how far a run is."""
+    filled = BAR * done // of if of else BAR
+    minutes, rest = divmod(int(seconds), 60)
+    return f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{of} {minutes}:{rest:02}  {title}"
+
+
+def columns(rows, right=()):
+    """Text: rows of cells in aligned columns, those whose numbers are in ``right`` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -173,52 +173,33 @@ def measure(case, report=lambda text: None):
     return runner.measured, simulator
 
 
-def _record(case, emulator, simulator):
-    """One case as it goes into the table and the JSON file; seconds."""
-    record = {
-        "case": case.title,
-        "kernel": case.kernel,
-        "size": case.size,
-        "emulator_first": emulator.first,
-        "emulator_repeated": median(emulator.repeated),
-        "emulator_repetitions": len(emulator.repeated),
-        "emulator_right": emulator.right,
-    }
+def records_of(case, emulator, simulator):
+    """Records of what was measured and is right."""
+    from gpukit import results, timing  # not in the simulator's process
+
+    samples = {"emulator, first launch": [emulator.first], "emulator, repeated": emulator.repeated}
+    samples = samples if emulator.right else {}
+    if simulator and simulator.right:
+        samples["simulator"] = [simulator.first]
+    return [
+        results.of_timing(
+            "emulator", case.title, variant, (case.size,), "float32", timing.Timing(tuple(seconds), device="cpu")
+        )
+        for variant, seconds in samples.items()
+    ]
+
+
+def _row(case, emulator, simulator):
+    """The line of a case in the table."""
+    first, repeated = emulator.first, median(emulator.repeated)
+    right = emulator.right and (simulator is None or simulator.right)
+    cells = [case.title, _seconds(first), _seconds(repeated), "not run", "", ""]
     if simulator:
-        record |= {
-            "simulator": simulator.first,
-            "simulator_right": simulator.right,
-            "ratio_first": simulator.first / emulator.first,
-            "ratio_repeated": simulator.first / median(emulator.repeated),
-        }
-    return record
+        cells[3:] = _seconds(simulator.first), *(f"{simulator.first / own:,.0f} x" for own in (first, repeated))
+    return *cells, "right" if right else "WRONG"
 
 
-def _table(records):
-    """Text: one line for each case."""
-    head = (
-        "",
-        "emulator, first launch",
-        "emulator, repeated",
-        "simulator",
-        "ratio, first",
-        "ratio, repeated",
-        "result",
-    )
-    rows = [head]
-    for record in records:
-        right = record["emulator_right"] and record.get("simulator_right", True)
-        cells = [record["case"], _seconds(record["emulator_first"]), _seconds(record["emulator_repeated"])]
-        if "simulator" in record:
-            ratios = (f"{record[key]:,.0f} x" for key in ("ratio_first", "ratio_repeated"))
-            cells += [_seconds(record["simulator"]), *ratios]
-        else:
-            cells += ["not run", "", ""]
-        rows.append((*cells, "right" if right else "WRONG"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    )
+HEADER = ("", "emulator, first launch", "emulator, repeated", "simulator", "ratio, first", "ratio, repeated", "result")
 
 
 def _seconds(value):
@@ -230,48 +211,33 @@ Wall time of launch and synchronise, with the data on the device before. The fir
 median of those after it. The simulator does not compile; it ran once, halfway through the emulator's repetitions."""
 
 
-def bench_emulator(quick=False, json_file=None):
-    """Measure the emulator beside Numba's simulator and print the table.
-
-    Parameters
-    ----------
-    quick : bool
-        Smaller sizes: seconds instead of about 40 s.
-    json_file : str or Path, optional
-        Write the figures and the machine there too.
-
-    Returns
-    -------
-    int
-        0; 1 if a result was wrong or the simulator failed.
-    """
-    from gpukit import results  # not in the simulator's process
-
-    machine = results.host()
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}, {versions}; {machine['date']}")
-    records = []
-    for case in QUICK if quick else FULL:
-        try:
-            records.append(_record(case, *measure(case, lambda text: print(f"  {text} ...", file=sys.stderr))))
-        except SimulatorError as error:
-            print(error, file=sys.stderr)
-            return 1
-    print(_table(records))
-    print(NOTE)
-    if json_file is not None:
-        Path(json_file).write_text(json.dumps({"machine": machine, "cases": records}, indent=2) + "\n")
-    return 0 if all(r["emulator_right"] and r.get("simulator_right", True) for r in records) else 1
+def _measured(case, rows):
+    """(records, whether all was right) of a case, whose line is added to the table."""
+    try:
+        emulator, simulator = measure(case, lambda text: print(f"  {text} ...", file=sys.stderr))
+    except SimulatorError as error:
+        print(error, file=sys.stderr)
+        return [], False
+    rows.append(_row(case, emulator, simulator))
+    return records_of(case, emulator, simulator), rows[-1][-1] == "right"
 
 
 def main(argv):
-    """Run ``gpukit bench emulator``; ``argv`` holds its options. Gives back the exit status."""
+    """Run ``gpukit bench emulator``; ``argv`` holds its options. Exit status 1 if a result was wrong."""
+    from gpukit import results  # not in the simulator's process
+    from gpukit.benchmarks import common
+
     text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
     parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
     parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument("--save", "--json", metavar="FILE", help="also write the records to FILE")
     options = parser.parse_args(argv)
-    return bench_emulator(options.quick, options.json)
+    rows = [HEADER]
+    cases = ((case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL))
+    right = common.run(cases, options.save, results.host())
+    print(common.columns(rows, right=range(1, len(HEADER))))
+    print(NOTE)
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

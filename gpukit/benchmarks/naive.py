@@ -5,6 +5,7 @@ the host, with the device idle before and after.
 """
 
 import argparse
+import functools
 import re
 import time
 import warnings
@@ -277,18 +278,30 @@ def main(argv=None):
         "--save", metavar="FILE", type=Path, help=f"also write the records to FILE ({RECORDED}.json is one)"
     )
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
+    parser.add_argument("--quick", action="store_true", help="the first size only")
     options = parser.parse_args(argv)
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    head, records = _head(), []
-    for n in options.sizes:
-        for dtype, measures in ((np.float32, MEASURES.values()), (np.float64, (types,))):
-            recorder = Recorder(n, dtype, partial(print, flush=True))
-            for measure in measures:
-                done = len(recorder.records)
-                measure(recorder)
-                records += recorder.records[done:]
-                if options.save is not None:  # each time, so that a run that is cut short leaves what it has
-                    results.save(options.save, records, head)
-    return 0
+    return 0 if common.run(_runs(options.sizes[: 1 if options.quick else None]), options.save, _head()) else 1
+
+
+def _runs(sizes):
+    """(title, what measures it) of each measurement."""
+    for n in sizes:
+        for dtype, cases in ((np.float32, MEASURES), (np.float64, ("types",))):
+            recorder = functools.cache(partial(Recorder, n, dtype, partial(print, flush=True)))
+            for case in cases:
+                yield f"{case}, {n} {np.dtype(dtype)}", partial(_measured, recorder, case)
+
+
+def _measured(recorder, case):
+    """What one case adds to the records; a result that should be right and is not, or the reverse, ends it."""
+    records = recorder().records
+    done = len(records)
+    try:
+        MEASURES[case](recorder())
+    except AssertionError as error:
+        print(f"  WRONG: {error}")
+        return records[done:], False
+    return records[done:], True

@@ -369,9 +369,9 @@ def _table(rows):
     return "\n".join(lines)
 
 
-def _print_comparisons(comparisons, every):
-    """The table of figures that differ (of all, if ``every``), then the sums by figure."""
-    shown = [c for c in comparisons if every or not c.equal]
+def _print_comparisons(comparisons, every, brief):
+    """The table of figures that differ (``every``: of all; ``brief``: of no merged ones), then the sums by figure."""
+    shown = [c for c in comparisons if every or not (c.equal or brief and c.exempt)]
     if shown:
         words = {True: "equal", False: "DIFFERENT"}
         rows = [
@@ -424,6 +424,7 @@ def _parser():
     parser.add_argument("--recorded", metavar="FILE", help="compare with these counters even if there is a GPU")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the cases whose name contains TEXT")
     parser.add_argument("--all", action="store_true", help="print every counter, not only those that differ")
+    parser.add_argument("--brief", action="store_true", help="leave out those that a compiler merged")
     return parser
 
 
@@ -440,7 +441,7 @@ def main(argv=None):
     print(f"{record['gpu']}, driver {record['driver']}, ncu {record['ncu']}, {versions}; {record['date']}")
     known = record["cases"]
     comparisons = [c for case in cases if case.name in known for c in compare(case, traced(case), known[case.name])]
-    _print_comparisons(comparisons, options.all)
+    _print_comparisons(comparisons, options.all, options.brief)
     missing = [case.name for case in cases if case.name not in known]
     if missing:
         print(f"Not recorded: {', '.join(missing)}")

@@ -1,0 +1,206 @@
+"""``gpukit bench``: several measurements in one run, gpukit beside the libraries, and against an earlier record."""
+
+import argparse
+import gc
+import importlib
+import re
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpukit import benchmarks, results
+from gpukit.backend import on_gpu
+from gpukit.benchmarks import common, ratios
+
+__all__ = ["FELL", "Options", "file_name", "parser", "run"]
+
+#: Exit status when a ratio to a library fell by more than is allowed.
+FELL = 3
+
+
+def parser():
+    """The options that all measurements share."""
+    lines = "".join(f"  {name:12}{entry[2]}\n" for name, entry in benchmarks.COMMANDS.items())
+    made = argparse.ArgumentParser(
+        prog="gpukit bench",
+        usage="gpukit bench [NAME ...] [--quick] [--save [PATH]] [--compare [FILE] [--max-fall PERCENT]]",
+        description="Measure gpukit beside the libraries: results are checked, then all are timed in turns, with a "
+        f"cold L2 cache.\nNAME is one or more of\n\n{lines}\nWithout a name: all timings of all chapters; without "
+        f"a GPU {', '.join(benchmarks.WITHOUT_GPU)}.",
+        epilog="`gpukit bench NAME --help` lists what a single measurement takes besides.\nExit status: 0; 1 if a "
+        f"result was wrong or a measurement failed; {FELL} if a ratio fell by more than --max-fall.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--quick", action="store_true", help="few sizes: a minute or two for all")
+    made.add_argument(
+        "--save",
+        metavar="PATH",
+        nargs="?",
+        const=str(results.RECORDED),
+        help="keep the records: in this folder, or for one measurement in this .json file (default: data/results)",
+    )
+    made.add_argument(
+        "--compare",
+        metavar="FILE",
+        nargs="?",
+        const=str(results.RECORDED),
+        help="say what got faster or slower since a record: a .json file, or a folder with one for each measurement "
+        "on this GPU (default: data/results)",
+    )
+    made.add_argument(
+        "--max-fall", metavar="PERCENT", type=float, help=f"with --compare: exit status {FELL} if a ratio fell by more"
+    )
+    return made
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``gpukit bench`` was asked for: paths, or None; ``further`` goes to the one measurement that is run."""
+
+    quick: bool = False
+    save: Path | None = None
+    compare: Path | None = None
+    max_fall: float | None = None
+    further: tuple = ()
+
+
+def run(names, options):
+    """Measure, print how gpukit compares with the libraries, and compare with a record if asked to.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of ``benchmarks.COMMANDS``; none for all that this machine can measure.
+    options : Options
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
+    names, all_well, measured = list(names) or _defaults(), True, {}
+    # Before anything is measured, as the new records may go where the old ones are.
+    before = {name: _recorded(name, options) for name in names} if options.compare else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for place, name in enumerate(names, 1):
+            print(f"== {name} ({place} of {len(names)}): {benchmarks.COMMANDS[name][2]}", flush=True)
+            path = _target(name, options, Path(scratch))
+            all_well &= _measure(name, path, options)
+            if name not in benchmarks.OTHERS and path.is_file():
+                measured[name] = results.read(path)
+            _free()
+    _conclude(measured)
+    status = 0 if all_well else 1
+    if options.compare is not None:
+        status = _compare(measured, before, options.max_fall) or status
+    return status
+
+
+def _defaults():
+    if on_gpu():
+        return [name for name in benchmarks.COMMANDS if name not in benchmarks.OTHERS]
+    left = [n for n in benchmarks.COMMANDS if n not in benchmarks.OTHERS and n not in benchmarks.WITHOUT_GPU]
+    print("There is no GPU here. What can be measured without one is measured; left out, because an emulated time")
+    print(f"would say nothing about a GPU: {', '.join(left)}. Recorded times of a GPU are in {results.RECORDED}.")
+    return list(benchmarks.WITHOUT_GPU)
+
+
+def _target(name, options, scratch):
+    """Where a measurement writes its records: where the user wants them, or where they are read from and forgotten."""
+    if options.save is not None and options.save.suffix == ".json":
+        return options.save
+    folder = options.save or scratch
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / file_name(name, _machine(), options.quick)
+
+
+def _machine():
+    return results.machine()["gpu"] if on_gpu() else "host"
+
+
+def file_name(name, machine, quick=False):
+    """File of a measurement on a machine: ``file_name("reduce", "NVIDIA H200")`` is "reduce-h200.json"."""
+    words = [word for word in re.findall(r"[a-z0-9]+", machine.lower()) if word not in ("nvidia", "geforce", "tesla")]
+    return "-".join([name, *words, *(["quick"] if quick else [])]) + ".json"
+
+
+def _measure(name, path, options):
+    """Run one measurement; whether all went well. What it raises ends this one, not those that follow."""
+    module, before, _ = benchmarks.COMMANDS[name]
+    argv = benchmarks.OTHERS.get(name, ["--save", str(path), *(["--quick"] if options.quick else []), *options.further])
+    try:
+        return importlib.import_module(module).main(*before, argv) == 0
+    except Exception:
+        traceback.print_exc()
+        print(f"{name} failed", file=sys.stderr)
+        return False
+
+
+def _free():
+    """Give back what the libraries keep of the device's memory, so that each measurement finds all of it."""
+    gc.collect()
+    for name in common.LIBRARIES:
+        library = sys.modules.get(name)
+        if library and on_gpu():
+            if name == "cupy":
+                library.get_default_memory_pool().free_all_blocks()
+            else:
+                library.cuda.empty_cache()
+
+
+def _conclude(measured):
+    """Print the table of gpukit beside the libraries."""
+    found = [pair for _, records in measured.values() for pair in ratios.pairs(records)]
+    if not found:
+        return
+    machines = dict.fromkeys(common.described(head) for head, _ in measured.values())
+    print(f"\ngpukit beside the fastest library, on {' and '.join(machines)}\n")
+    print(ratios.table_of_pairs(found), end="\n\n")
+    good = [pair.ratio for pair in found if pair.valid]
+    ahead = sum(ratio >= 1 for ratio in good)
+    print("The ratio is the library's time over gpukit's: above 1, gpukit is faster.")
+    if good:
+        print(f"gpukit is at least as fast in {ahead} of {len(good)}; the lowest ratio is {min(good):.2f}.")
+    if len(good) < len(found):
+        print(f"{len(found) - len(good)} are not counted: their times spread too widely. Measure again, undisturbed.")
+    if common.missing():
+        print(f"Not installed here, and left out: {', '.join(common.missing())}.")
+
+
+def _recorded(name, options):
+    """(file, head, records) of an earlier run of a measurement on this machine; None for the last two if none is there.
+
+    A quick run is compared with a quick one if there is one.
+    """
+    path = options.compare
+    if path.suffix != ".json":
+        quick, whole = (path / file_name(name, _machine(), quick) for quick in (True, False))
+        path = quick if options.quick and quick.is_file() else whole
+    return (path, *(results.read(path) if path.is_file() else (None, None)))
+
+
+def _compare(measured, before, max_fall):
+    """Print what changed since a record; the exit status for that."""
+    found = []
+    for name, (head, records) in measured.items():
+        path, old_head, old = before[name]
+        if old is None:
+            print(f"{name}: there is no {path} to compare with; gpukit bench --save makes one")
+            continue
+        same = old_head.get("gpu") == head.get("gpu")
+        print(f"{name}: against {path}, {common.described(old_head)}{'' if same else ': only ratios can be compared'}")
+        found += ratios.changes(records, old, times=same)
+    if found:
+        print(f"\n{ratios.table_of_changes(found)}")
+    if max_fall is None:
+        return 0
+    fallen = ratios.falls(found, max_fall)
+    for change in fallen:
+        print(f"FELL by more than {max_fall:g} %: {change.what}: {change.before:.2f} to {change.now:.2f}")
+    if not any(change.judged for change in found if change.unit == "ratio"):
+        print("No ratio to a library could be compared, so none can have fallen: is a library installed?")
+        return 1
+    return FELL if fallen else 0
