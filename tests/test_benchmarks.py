@@ -112,7 +112,7 @@ def chapters(monkeypatch):
     runs["two"][0][1]["chapter"] = "conv"
 
     def measured(name):
-        if isinstance(runs[name], Exception):
+        if isinstance(runs[name], BaseException):
             raise runs[name]
         return runs[name]
 
@@ -165,6 +165,20 @@ def test_a_failure_is_exit_status_1_and_the_rest_runs(chapters, failure, capsys)
     printed = capsys.readouterr()
     assert "in 1 of 1; the lowest ratio is 1.50" in printed.out
     assert ("out of memory" in printed.err) == isinstance(failure, Exception)
+
+
+def test_a_record_of_before_is_not_taken_for_a_new_one(chapters, tmp_path, capsys):
+    path = tmp_path / "x.json"
+    results.save(path, run_of(1.0), HEAD)
+    chapters.runs["one"] = RuntimeError("no GPU")
+    assert benchmarks.main(["one", "--save", str(path)]) == 1
+    assert "ratio" not in capsys.readouterr().out and len(results.read(path)[1]) == 2
+
+
+def test_an_interrupted_run_shows_what_it_has(chapters, capsys):
+    chapters.runs["two"] = KeyboardInterrupt()
+    assert benchmarks.main([]) == suite.INTERRUPTED
+    assert "in 1 of 1; the lowest ratio is 3.00" in capsys.readouterr().out
 
 
 def test_without_a_gpu_the_rest_is_measured_and_said(chapters, monkeypatch, capsys):

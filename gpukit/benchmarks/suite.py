@@ -18,6 +18,7 @@ __all__ = ["FELL", "Options", "file_name", "parser", "run"]
 
 #: Exit status when a ratio to a library fell by more than is allowed.
 FELL = 3
+INTERRUPTED = 130
 
 
 def parser():
@@ -81,22 +82,25 @@ def run(names, options):
     int
         The exit status.
     """
-    names, all_well, measured = list(names) or _defaults(), True, {}
+    names, targets, status = list(names) or _defaults(), {}, 0
     # Before anything is measured, as the new records may go where the old ones are.
     before = {name: _recorded(name, options) for name in names} if options.compare else {}
     with tempfile.TemporaryDirectory() as scratch:
-        for place, name in enumerate(names, 1):
-            print(f"== {name} ({place} of {len(names)}): {benchmarks.COMMANDS[name][2]}", flush=True)
-            path = _target(name, options, Path(scratch))
-            all_well &= _measure(name, path, options)
-            if name not in benchmarks.OTHERS and path.is_file():
-                measured[name] = results.read(path)
-            _free()
+        try:
+            for place, name in enumerate(names, 1):
+                print(f"== {name} ({place} of {len(names)}): {benchmarks.COMMANDS[name][2]}", flush=True)
+                path = _target(name, options, Path(scratch))
+                targets[name] = path, _written(path)
+                status |= not _measure(name, path, options)
+                _free()
+        except KeyboardInterrupt:
+            print("\nInterrupted: what follows is of what was measured by then.")
+            status = INTERRUPTED
+        measured = {name: results.read(path) for name, (path, old) in targets.items() if _written(path) != old}
     _conclude(measured)
-    status = 0 if all_well else 1
     if options.compare is not None:
         status = _compare(measured, before, options.max_fall) or status
-    return status
+    return int(status)
 
 
 def _defaults():
@@ -106,6 +110,11 @@ def _defaults():
     print("There is no GPU here. What can be measured without one is measured; left out, because an emulated time")
     print(f"would say nothing about a GPU: {', '.join(left)}. Recorded times of a GPU are in {results.RECORDED}.")
     return list(benchmarks.WITHOUT_GPU)
+
+
+def _written(path):
+    """When a file was written; None if there is none."""
+    return path.stat().st_mtime_ns if path.is_file() else None
 
 
 def _target(name, options, scratch):
