@@ -184,6 +184,49 @@ def smid():
     _of_a_kernel("smid")
 
 
+def byte_perm(low, high, selector):
+    """Any four of the eight bytes of two uint32, in one instruction; for kernels and device functions.
+
+    Parameters
+    ----------
+    low, high : uint32
+        With bytes 0 to 3 and 4 to 7, the lowest first.
+    selector : uint32
+        Its four lowest hexadecimal digits say which bytes: 0x5410 puts bytes 0 and 1 of low below those of high. A
+        digit with 8 added gives 8 times that byte's highest bit.
+
+    Returns
+    -------
+    uint32
+    """
+    _of_a_kernel("byte_perm")
+
+
+def dp2a_lo(pair, values, total):
+    """Two products and their sum in one instruction, for compute capability 6.1 and later; for kernels and device
+    functions.
+
+    Parameters
+    ----------
+    pair : uint32
+        Two 16-bit numbers without a sign.
+    values : uint32
+        Four bytes, of which the two lowest count: the lower one is multiplied with the lower number.
+    total : uint32
+        What is added.
+
+    Returns
+    -------
+    uint32
+    """
+    _of_a_kernel("dp2a_lo")
+
+
+def dp2a_hi(pair, values, total):
+    """`dp2a_lo` with the two highest bytes of ``values``."""
+    _of_a_kernel("dp2a_hi")
+
+
 # -- for the host ------------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +413,21 @@ for _function, (_, _bits, _) in _REGISTERS.items():
     _register_type(_function, _bits)
 
 
+#: Functions of three uint32 that are one instruction.
+_OF_THREE = {byte_perm: "prmt.b32", dp2a_lo: "dp2a.lo.u32.u32", dp2a_hi: "dp2a.hi.u32.u32"}
+
+
+def _of_three_type(function):
+    @cudadecl.registry.register_global(function)
+    class OfThree(ConcreteTemplate):
+        key = function
+        cases = (signature(*[types.uint32] * 4),)
+
+
+for _function in _OF_THREE:
+    _of_three_type(_function)
+
+
 # -- on a GPU: special registers, read in PTX --------------------------------------------------------------------------
 
 
@@ -385,6 +443,18 @@ def _register_code(function, name, bits, moves):
 
 for _function, _register in _REGISTERS.items():
     _register_code(_function, *_register)
+
+
+def _of_three_code(function, instruction):
+    @cudaimpl.lower(function, *[types.uint32] * 3)
+    def generate_of_three(context, builder, signature, arguments):
+        number = ir.IntType(32)
+        asm_type = ir.FunctionType(number, [number] * 3)
+        return builder.call(ir.InlineAsm(asm_type, f"{instruction} $0, $1, $2, $3;", "=r,r,r,r"), arguments)
+
+
+for _function, _instruction in _OF_THREE.items():
+    _of_three_code(_function, _instruction)
 
 
 # -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
@@ -504,6 +574,20 @@ def _emulate_clock(t, call):
 @calls.entry(smid)
 def _emulate_smid(t, call):
     return "K.smid()", call.result, False
+
+
+@calls.entry(byte_perm)
+def _emulate_byte_perm(t, call):
+    t.count(types.uint32)
+    values = [t.value(argument, types.uint32) for argument in call.arguments]
+    return f"byte_perm({', '.join(values)})", call.result, False
+
+
+@calls.entry(dp2a_lo, dp2a_hi)
+def _emulate_dot_pair(t, call):
+    t.count(types.uint32)
+    values = [t.value(argument, types.uint32) for argument in call.arguments]
+    return f"dot_pair({', '.join(values)}, {0 if call.key is dp2a_lo else 2})", call.result, False
 
 
 @calls.entry(load2, load4, load8, load16)

@@ -15,11 +15,14 @@ from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda
 from gpukit.emulator import KernelError, LaunchError
 from gpukit.intrinsics import (
+    byte_perm,
     clock64,
     commit_copies,
     copy_async,
     copy_async2,
     copy_async4,
+    dp2a_hi,
+    dp2a_lo,
     globaltimer,
     load2,
     load4,
@@ -197,6 +200,9 @@ def test_a_value_that_is_no_number_is_named():
         "clock64",
         "globaltimer",
         "smid",
+        "byte_perm",
+        "dp2a_lo",
+        "dp2a_hi",
         "commit_copies",
         "wait_copies",
         "copy_async",
@@ -290,6 +296,41 @@ def test_emulated_blocks_are_dealt_out_in_turn():
     out = np.full(2 * sms + 3, -1)
     where[out.size, 1](out)
     np.testing.assert_array_equal(out, np.arange(out.size) % sms)
+
+
+# -- bytes in words --------------------------------------------------------------------------------
+
+
+@cuda.jit
+def on_bytes(a, b, c, out):
+    i = cuda.grid(1)
+    if i < a.size:
+        out[i, 0], out[i, 1] = byte_perm(a[i], b[i], c[i]), byte_perm(a[i], b[i], 0x5410)
+        out[i, 2], out[i, 3] = dp2a_lo(a[i], b[i], c[i]), dp2a_hi(a[i], b[i], c[i])
+
+
+def test_bytes_are_chosen_and_multiplied():
+    """Against their bytes one by one in Python; all selectors' digits occur, and sums go round at 2**32."""
+    a, b, c = np.random.default_rng(2).integers(0, 2**32, (3, 500), np.uint32)
+    c[:16] = np.arange(16) * 0x1111
+    out = np.zeros((a.size, 4), np.uint32)
+    trace = gpukit.trace(on_bytes[4, 128], a, b, c, out)
+    assert not trace.findings and sum(o.int64_divisions + o.fp64 for o in trace.operations) == 0
+    traced = out.copy()
+    out[...] = 0
+    on_bytes[4, 128](a, b, c, out)
+    assert np.array_equal(out, traced)
+    for x, y, z, row in zip(a.tolist(), b.tolist(), c.tolist(), out.tolist(), strict=True):
+        eight, four = (x | y << 32).to_bytes(8, "little"), y.to_bytes(4, "little")
+        digits = [z >> 4 * i & 15 for i in range(4)]
+        chosen = [eight[d & 7] >> 7 and 255 if d & 8 else eight[d & 7] for d in digits]
+        expected = [
+            int.from_bytes(bytes(chosen), "little"),
+            int.from_bytes(bytes(eight[i] for i in (0, 1, 4, 5)), "little"),
+        ]
+        low, high = x & 0xFFFF, x >> 16
+        expected += [(z + low * four[i] + high * four[i + 1]) % 2**32 for i in (0, 2)]
+        assert row == expected
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------

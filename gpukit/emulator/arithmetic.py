@@ -123,6 +123,24 @@ def brev(value):
     return result
 
 
+def byte_perm(low, high, selector):
+    """Four of the eight bytes of two uint32, by the four lowest digits of the selector; 8 more for the byte's sign."""
+    both = (high.astype(np.uint64) << np.uint64(32)) | low
+    result = np.zeros_like(both)
+    for place in range(0, 32, 8):
+        digit = (selector >> np.uint32(place // 2)) & np.uint32(15)
+        byte = (both >> ((digit & np.uint32(7)) * np.uint64(8))) & np.uint64(255)
+        sign = (byte >> np.uint64(7)) * np.uint64(255)
+        result |= np.where(digit & np.uint32(8), sign, byte) << np.uint64(place)
+    return result.astype(np.uint32)
+
+
+def dot_pair(pair, values, total, first):
+    """total + the two 16-bit numbers in ``pair`` times the bytes ``first`` and ``first`` + 1 of ``values`` (uint32)."""
+    low = (pair & np.uint32(0xFFFF)) * ((values >> np.uint32(8 * first)) & np.uint32(255))
+    return total + low + (pair >> np.uint32(16)) * ((values >> np.uint32(8 * first + 8)) & np.uint32(255))
+
+
 def clz(value):
     """Leading zero bits."""
     bits = value.dtype.itemsize * 8

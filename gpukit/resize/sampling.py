@@ -170,7 +170,7 @@ def columns_of_pair(x, n, size):
 
 @cuda.jit(device=True)
 def six_bytes(words, place):
-    """The pixel at byte ``place`` and its right neighbour: (the first four bytes, the two after them), little-endian."""
+    """The pixel at byte ``place`` and its right neighbour: (the first four bytes, the two after), little-endian."""
     i = place >> uint64(2)
     first, second, third = words[i], words[i + uint64(1)], words[(place + uint64(5)) >> uint64(2)]
     shift = uint64(uint32(uint32(place) & uint32(3)) << uint32(3))
