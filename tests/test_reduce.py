@@ -1,6 +1,7 @@
 """`gpukit.reduce` against NumPy, and the counts of the ladder's kernels."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def problems(draw):
     return x, axis
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(problem=problems(), op=st.sampled_from(operators.OPERATORS), keepdims=st.booleans())
 @example(problem=(filled((5, 3, 7), "f4"), (0, 2)), op="sum", keepdims=False)
 @example(problem=(filled((3, 2, 5, 4), "i2"), (0, 2)), op="mean", keepdims=True)
@@ -100,6 +101,28 @@ def test_shapes_that_take_each_kernel(shape, axis):
 def test_other_types_with_splits(dtype, op):
     check(filled((100_001,), dtype), None, op)
     check(filled((4099, 33), dtype), 0, op)
+
+
+@pytest.mark.parametrize(("dtype", "lengths"), [("i1", (96, 40, 50)), ("f2", (40, 33))])
+def test_accesses_of_every_width(dtype, lengths):
+    """Rows and columns of lengths that 16 bytes divide, and fewer; from addresses that they divide, and not."""
+    for n in lengths:
+        x = filled((9, n), dtype)
+        for start in (0, 4) if n == lengths[0] else (0,):
+            flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
+            on_device = flat[start:].reshape(9, n)
+            for axis in (0, 1):
+                assert np.array_equal(reduce.reduce(on_device, axis, "max").copy_to_host(), x.max(axis))
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_long_rows_from_any_address(start):
+    x = np.random.default_rng(start).integers(0, 2**32, (3, 4099), np.uint32)
+    flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
+    on_device = flat[start:].reshape(3, 4099)
+    assert np.array_equal(reduce.reduce(on_device, 1).copy_to_host(), x.sum(1))
+    assert np.array_equal(reduce.reduce(on_device).copy_to_host(), x.sum())
+    assert np.array_equal(reduce.reduce(on_device, 1, (after, 1)).copy_to_host(), all_after(x.T))
 
 
 def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
@@ -243,6 +266,33 @@ def test_device_in_device_out():
         assert np.array_equal(got, x[part].min(0))
     flat = cuda.to_device(x.reshape(-1))
     assert np.array_equal(reduce.reduce(flat[1:], op="max").copy_to_host(), x.reshape(-1)[1:].max())
+
+
+def test_calls_alike_give_the_results_of_their_own_arrays():
+    """What a call has launched is used again, with the addresses of other arrays, and by several threads at a time."""
+    arrays = [filled((30, 41, 52), "i4", seed) for seed in range(6)]
+    on_device = [cuda.to_device(x) for x in arrays]
+    for axis, op in ((None, "sum"), (1, "max"), ((0, 2), "sum"), (0, (after, 1))):
+        results = [None] * len(arrays)
+
+        def work(i, axis=axis, op=op, results=results):
+            for _ in range(3):
+                results[i] = reduce.reduce(on_device[i], axis, op).copy_to_host()
+
+        work(0)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, range(len(arrays))))
+        for x, result in zip(arrays, results, strict=True):
+            like = getattr(np, op)(x, axis) if isinstance(op, str) else all_after(x)
+            assert np.array_equal(result, like.astype(result.dtype))
+    out = cuda.to_device(np.zeros((30, 52), np.int32))
+    for x, there in zip(arrays, on_device, strict=True):
+        assert reduce.reduce(there, 1, "min", out=out) is out and np.array_equal(out.copy_to_host(), x.min(1))
+    with pytest.raises(ValueError, match="out shares memory with x"):
+        reduce.reduce(on_device[0], 1, "min", out=on_device[0].reshape(-1)[: 30 * 52].reshape(30, 52))
+    assert reduce.reduce(on_device[0], True - 1, "min").shape == (41, 52)
+    with pytest.raises(TypeError, match="axis is False"):
+        reduce.reduce(on_device[0], False, "min")
 
 
 def test_memory_in_another_order_is_read_where_it_is():
