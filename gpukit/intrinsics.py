@@ -259,6 +259,9 @@ def allow_dynamic_shared(kernel, nbytes):
     if isinstance(kernel, Kernel):
         kernel.allow_dynamic_shared(nbytes)
         return
+    from numba import cuda
+
+    _check_optin(kernel.py_func.__name__, 0, nbytes, cuda.get_current_device())
     nbytes = max(nbytes, getattr(kernel, "dynamic_shared", 0))
     for compiled in kernel.overloads.values():
         _allow_compiled(compiled, nbytes)
@@ -274,18 +277,23 @@ def allow_dynamic_shared(kernel, nbytes):
     kernel.dynamic_shared = nbytes
 
 
+def _check_optin(name, static, nbytes, device):
+    most = device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    if static + nbytes > most:
+        raise LaunchError(
+            f"{name}: {nbytes:,} bytes of dynamic shared memory asked for beside {static:,} static; this device "
+            f"allows {most:,} together"
+        )
+
+
 def _allow_compiled(compiled, nbytes):
     """Set the driver's limit of one compiled kernel, where it is not higher already."""
     from cuda.bindings.driver import CUfunction_attribute
     from numba.cuda.cudadrv.driver import driver
 
     function = compiled._codelibrary.get_cufunc()
-    static, most = function.attrs.shared, function.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    if static + nbytes > most:
-        raise LaunchError(
-            f"{compiled.py_func.__name__}: {nbytes:,} bytes of dynamic shared memory asked for beside {static:,} "
-            f"static; this device allows {most:,} together"
-        )
+    static = function.attrs.shared
+    _check_optin(compiled.py_func.__name__, static, nbytes, function.device)
     # Without a call of its own a kernel may have as much as is left of 48 KB; the attribute must not go below that.
     if static + nbytes > function.device.MAX_SHARED_MEMORY_PER_BLOCK:
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
