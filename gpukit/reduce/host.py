@@ -28,6 +28,9 @@ SHORT_ACCESSES = 4
 COLUMN_LOADS = 8
 COLUMN_VECTOR = 8
 COLUMN_THREADS = {1: 64, 2: 64, 4: 64, 8: 32, 16: 32}
+#: Most rows that a thread takes alone, and how many it has under way, where threads that do so fill the device.
+CELL_ROWS = 32
+CELL_LOADS = 4
 #: Most tiles that one warp adds one after the other: it bounds the rounding error of long columns and rows.
 MOST_TILES = 1024
 #: Limit of gridDim.y and .z.
@@ -280,7 +283,11 @@ def _launch(x, out, operation, outer, n, inner, count, stream):
         return _launch_rows(x, out, operation, outer, n, count, stream)
     if inner == 1:
         outer, inner = 1, outer
-    return _launch_columns(x, out, operation, outer, n, inner, count, stream)
+    vector = min(_vector(x, inner), COLUMN_VECTOR)
+    fill = THREADS * BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    if n <= CELL_ROWS and outer * inner // vector >= fill // 2:
+        return _launch_cells(x, out, operation, vector, outer, n, inner, count, stream)
+    return _launch_columns(x, out, operation, vector, outer, n, inner, count, stream)
 
 
 def _widest(x):
@@ -323,8 +330,13 @@ def _launch_rows(x, out, operation, outer, n, count, stream):
     return launch, (x, out, partials, counters, n, splits, run, offset, count)
 
 
-def _launch_columns(x, out, operation, outer, n, inner, count, stream):
-    vector = min(_vector(x, inner), COLUMN_VECTOR)
+def _launch_cells(x, out, operation, vector, outer, n, inner, count, stream):
+    kernel = kernels.cells(operation, vector, min(CELL_LOADS, _power(n)), THREADS)
+    blocks = -(-outer * (inner // vector) // THREADS)
+    return configured(kernel, blocks, THREADS, stream), (x, out, outer, n, inner, count)
+
+
+def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
     width = min(COLUMN_THREADS[vector * x.dtype.itemsize], _power(-(-inner // vector)))
     height, loads = THREADS // width, COLUMN_LOADS
     while height * width > WARP and height * loads >= 2 * n:

@@ -1,7 +1,8 @@
-"""Three kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
+"""Four kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
 
 ``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
-several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns. All read n * outer * inner
+several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns, and share the rows.
+``cells``: the same with n so small, and so many columns, that a thread takes all rows of its own. All read n * outer * inner
 elements once. Who shares a result takes a run of neighbouring elements, and runs are combined in their order, by the
 block that finishes last where several blocks share. Nothing is added atomically: the bits are the same in every run.
 """
@@ -14,6 +15,7 @@ from gpukit.backend import cuda
 from gpukit.reduce.primitives import (
     WARP,
     checked_taker,
+    folder,
     gatherer,
     is_last,
     lane_combiner,
@@ -23,7 +25,7 @@ from gpukit.reduce.primitives import (
     whole,
 )
 
-__all__ = ["columns", "groups", "rows", "rows_of_warp"]
+__all__ = ["cells", "columns", "groups", "rows", "rows_of_warp"]
 
 
 @functools.cache
@@ -122,6 +124,45 @@ def groups(operation, vector, lanes, loads, several, threads):
                 out[row] = finish(total, count)
 
     return groups
+
+
+@functools.cache
+def cells(operation, vector, loads, threads):
+    """Kernel: a thread takes ``vector`` neighbouring columns, all rows of them, ``loads`` rows under way at a time."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    inside, finish, held = operation.inside, operation.finish, vector * loads
+    read, fold = reader(operation, vector), folder(operation, held, vector)
+
+    @cuda.jit
+    def cells(x, out, outer, n, inner, count):
+        tile = cuda.local.array(held, inside)
+        totals = cuda.local.array(vector, accumulator)
+        n, inner = whole(n), whole(inner)
+        across = inner // whole(vector)
+        i = whole(cuda.blockIdx.x) * whole(threads) + whole(cuda.threadIdx.x)
+        if i >= whole(outer) * across:
+            return
+        o = i // across
+        place = o * inner + (i - o * across) * whole(vector)  # of the first of its results
+        at = place + o * (n - whole(1)) * inner
+        for v in range(vector):
+            totals[v] = accumulator(identity)
+        row = whole(0)
+        while row < n:
+            for j in range(held):
+                tile[j] = inside(identity)
+            for k in range(loads):
+                if row < n:
+                    read(x, at, tile, k * vector)
+                row += whole(1)
+                at += inner
+            fold(tile)
+            for v in range(vector):
+                totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
+        for v in range(vector):
+            out[place + whole(v)] = finish(totals[v], count)
+
+    return cells
 
 
 @functools.cache
