@@ -2,9 +2,10 @@
 
 ``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
 several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns, and share the rows.
-``cells``: the same with n so small, and so many columns, that a thread takes all rows of its own. All read n * outer * inner
-elements once. Who shares a result takes a run of neighbouring elements, and runs are combined in their order, by the
-block that finishes last where several blocks share. Nothing is added atomically: the bits are the same in every run.
+``cells``: the same with n so small, and so many columns, that a thread takes all rows of its own. All read
+n * outer * inner elements once. Who shares a result takes a run of neighbouring elements, and runs are combined in
+their order, by the block that finishes last where several blocks share. Nothing is added atomically: the bits are the
+same in every run.
 """
 
 import functools
