@@ -12,8 +12,11 @@ WARP = 32
 #: Bytes of a sector, the unit that global memory moves in, and of a bank's word in shared memory.
 SECTOR = 32
 WORD = 4
-#: Bytes of a line, the unit that the L1 cache looks up: four sectors.
+#: Bytes of a line, four sectors, and the lines that the L1 cache looks up at a time.
 LINE = 128
+TAGS = 4
+#: Bytes per lane that the banks serve.
+BANKED = (1, 2, 4, 8, 16)
 
 
 class Counts(NamedTuple):
@@ -25,6 +28,7 @@ class Counts(NamedTuple):
     sectors: np.ndarray
     ideal_sectors: np.ndarray
     lines: np.ndarray
+    l1_wavefronts: np.ndarray
 
     def excess(self):
         return self.bank_conflicts + self.sectors - self.ideal_sectors
@@ -55,7 +59,7 @@ def shared_access(addresses, active, itemsize, op):
             passes[at], used[at] = 0, 0
             passes[at, 0], used[at, 0] = merged, used_too
     passes, used = (values.reshape(addresses.shape[0], -1).sum(axis=1) for values in (passes, used))
-    return Counts(passes, used, passes - used, *_nothing(addresses, 3))
+    return Counts(passes, used, passes - used, *_nothing(addresses, 4))
 
 
 def _passes(units, active, lanes, banks):
@@ -94,7 +98,7 @@ def shared_atomic(addresses, active, compare_and_swap):
     passes = hits.reshape(-1, WARP).max(axis=1)
     used = np.minimum(passes, 1)
     times = 2 if compare_and_swap else 1
-    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 3))
+    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 4))
 
 
 def sectors(addresses, active, itemsize, aligned):
@@ -103,7 +107,16 @@ def sectors(addresses, active, itemsize, aligned):
     first = addresses // SECTOR
     if not aligned:
         first = np.concatenate([first, (addresses + (itemsize - 1)) // SECTOR], axis=1)
-    return _of_memory(distinct(first), itemsize, active, distinct(first // (LINE // SECTOR)))
+    lines = distinct(first // (LINE // SECTOR))
+    return _of_memory(distinct(first), itemsize, active, lines, _through_l1(addresses, active, itemsize, lines))
+
+
+def _through_l1(addresses, active, itemsize, lines):
+    """Wavefronts of loads and stores in L1, whose lines lie across the same 32 banks; it looks up four at a time."""
+    passes = -(-lines // TAGS)
+    if itemsize in BANKED:
+        passes = np.maximum(passes, shared_access(addresses, active, itemsize, "load").wavefronts)
+    return passes
 
 
 def atomic_sectors(addresses, active, itemsize):
@@ -121,7 +134,7 @@ def atomic_sectors(addresses, active, itemsize):
     fresh[:, 1:] = key[:, 1:] != key[:, :-1]
     touched = np.count_nonzero(fresh & (key >= 0), axis=1)
     lines = distinct(_same_where_idle(addresses, active) // LINE)
-    return _of_memory(touched, itemsize, active, lines)
+    return _of_memory(touched, itemsize, active, lines, lines)
 
 
 def _idle_last(addresses, active):
@@ -141,16 +154,16 @@ def local_sectors(addresses, active, itemsize):
     touched, lines = distinct(segments), distinct(segments // (LINE // SECTOR))
     taking_part = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
     least = -(-taking_part * max(itemsize, WORD) // SECTOR)
-    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least, lines * (taking_part > 0))
+    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least, *[lines * (taking_part > 0)] * 2)
 
 
-def _of_memory(touched, itemsize, active, lines):
+def _of_memory(touched, itemsize, active, lines, passes):
     """The least is what the elements would fill side by side, unless lanes share elements and touch less than that."""
     taking_part = WARP if active is None else active.sum(axis=1)
     used = np.minimum(taking_part, 1)
     touched = touched * used
     least = np.minimum(touched, -(-taking_part * itemsize // SECTOR))
-    return Counts(*_nothing(touched, 3), touched, least, lines * used)
+    return Counts(*_nothing(touched, 3), touched, least, lines * used, passes * used)
 
 
 def _nothing(like, times):

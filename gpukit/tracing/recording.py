@@ -98,7 +98,7 @@ def _accesses(recorder, scale):
     result = []
     for (_, _, array, space, op, itemsize), (site, counts) in sums.items():
         requests = sum(c.requests for c in counts)
-        wavefronts, ideal, conflicts, sectors, ideal_sectors, lines = (
+        wavefronts, ideal, conflicts, sectors, ideal_sectors, lines, l1_wavefronts = (
             round(n * scale) for n in sum(c.counts for c in counts).tolist()
         )
         worst = max(counts, key=lambda c: c.excess).worst
@@ -117,6 +117,7 @@ def _accesses(recorder, scale):
                 ideal_sectors=ideal_sectors,
                 active_lanes=sum(c.lanes for c in counts) / requests,
                 lines=lines,
+                l1_wavefronts=l1_wavefronts,
                 worst=Request(**worst),
             )
         )
@@ -236,21 +237,20 @@ def _traffic(recorder, accesses, operations, coverage, scale):
     needed = sum(
         min(round(touched * scale), c.elements) * c.dtype.itemsize for c in coverage for touched in (c.read, c.written)
     )
-    cold = sum(
-        min(round(np.count_nonzero(sectors) * scale), sectors.size)
-        for address in recorder.arguments
-        for sectors in _sectors(recorder.memories[address])
-    )
+    memories = [recorder.memories[address] for address in recorder.arguments]
+    cold = [
+        SECTOR * sum(min(round(sectors * scale), most) for sectors, most in (_sectors(m, name) for m in memories))
+        for name in ("read", "written")
+    ]
     moved = sum(a.sectors for a in accesses if a.space == "global")
     flops = sum(o.fp16 + o.fp32 + o.fp64 for o in operations)
-    return Traffic(needed, moved * SECTOR, flops, cold * SECTOR)
+    return Traffic(needed, moved * SECTOR, flops, *cold)
 
 
-def _sectors(cells):
-    """Which sectors of an allocation were read, and which were written."""
-    per_sector = SECTOR // cells.size
-    for flags in (cells.read, cells.written):
-        yield np.logical_or.reduceat(flags, np.arange(0, flags.size, per_sector)) if flags.size else flags
+def _sectors(cells, name):
+    """(sectors of an allocation that were read, or written; sectors that it has)."""
+    flags, starts = getattr(cells, name), np.arange(0, getattr(cells, name).size, SECTOR // cells.size)
+    return np.count_nonzero(np.logical_or.reduceat(flags, starts)) if flags.size else 0, starts.size
 
 
 def _occupancy(prepared, registers):

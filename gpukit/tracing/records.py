@@ -109,7 +109,10 @@ class Access(Place):
     active_lanes : float
         Mean over the requests, at most 32.
     lines : int
-        Global and local memory only, else 0: lines of 128 bytes touched, which is what the L1 cache looks up.
+        Global and local memory only, else 0: lines of 128 bytes touched.
+    l1_wavefronts : int
+        Global and local memory only, else 0: passes through the L1 cache, if it holds all lines: they lie across the
+        banks that shared memory has, and four are looked up at a time.
     worst : Request or None
         The request with the most wavefronts (shared) or sectors (global, local) over the ideal.
     """
@@ -126,6 +129,7 @@ class Access(Place):
     ideal_sectors: int
     active_lanes: float
     lines: int = 0
+    l1_wavefronts: int = 0
     worst: Request | None = field(default=None, repr=False, compare=False)
 
 
@@ -141,6 +145,7 @@ class Total:
     ideal_sectors: int
     active_lanes: float
     lines: int = 0
+    l1_wavefronts: int = 0
 
 
 @dataclass(frozen=True)
@@ -333,15 +338,16 @@ class Traffic:
         nothing.
     flops : int
         Floating-point operations of all widths.
-    cold_bytes : int
-        Sectors that were read, each once, and those written, each once, times 32: what crosses between memory and the
-        L2 cache if that is empty before and large enough.
+    cold_read, cold_written : int
+        Sectors that were read, each once, and those that were written, each once, times 32: what crosses between memory
+        and the L2 cache if that is empty before and large enough.
     """
 
     needed_bytes: int
     moved_bytes: int
     flops: int
-    cold_bytes: int = 0
+    cold_read: int = 0
+    cold_written: int = 0
 
     @property
     def intensity(self):

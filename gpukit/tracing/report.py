@@ -69,8 +69,16 @@ class Trace:
         chosen = [a for a in self.accesses if space in (None, a.space) and op in (None, a.op)]
         requests = sum(a.requests for a in chosen)
         lanes = sum(a.active_lanes * a.requests for a in chosen) / requests if requests else 0.0
-        names = ("wavefronts", "ideal_wavefronts", "bank_conflicts", "sectors", "ideal_sectors", "lines")
-        sums = {name: sum(getattr(a, name) for a in chosen) for name in names}
+        names = (
+            "wavefronts",
+            "ideal_wavefronts",
+            "bank_conflicts",
+            "sectors",
+            "ideal_sectors",
+            "lines",
+            "l1_wavefronts",
+        )
+        sums = {name: sum(getattr(a, name) for a in chosen) for name in (*names, "l1_wavefronts")}
         return Total(requests, active_lanes=lanes, **sums)
 
     def __str__(self):
