@@ -4,7 +4,7 @@
 #   VENV=.venv          the folder of the environment
 #   ONLY="01 02"        the notebooks to run, by the beginning of their names (default: all)
 #   FORCE=1             also run the notebooks that are up to date
-#   ARGS="-k matmul"    more arguments for pytest, or for JupyterLab
+#   ARGS="-k matmul"    more arguments for pytest, for gpukit bench, or for JupyterLab
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,12 +12,13 @@ EXTRA ?= auto
 BIN = $(VENV)/bin
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help env notebooks lab test lint sync record doctor clean distclean
+.PHONY: help env notebooks lab test bench lint sync record doctor clean distclean
 
 help:
 	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
 	@echo 'make lab         open the notebooks in JupyterLab'
 	@echo 'make test        run the tests'
+	@echo 'make bench       measure gpukit beside the libraries, or without a GPU what can be measured there'
 	@echo 'make doctor      say what this machine has, what is wrong with it, and how to mend it'
 	@echo
 	@echo 'make lint        check the style of the code'
@@ -40,6 +41,9 @@ lab: env
 
 test: env
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+bench: env
+	@$(BIN)/python -m gpukit bench $(ARGS)
 
 lint: env
 	@$(BIN)/ruff check .

@@ -16,10 +16,11 @@ COMMANDS = {
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
     "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
+    "readme": ("gpukit.benchmarks.readme", (), "nothing: writes the README's tables and its picture"),
 }
-#: Those that run tools, with tables and options of their own: what they are given among others. They save no records
-#: that could be compared, and on a GPU, where they take long, they run only when they are named.
-OTHERS = {"counters": ["--brief"], "findings": [], "errors": []}
+#: Those with tables and options of their own: what they are given among others. They save no records that could be
+#: compared, and on a GPU, where their tools take long, they run only when they are named.
+OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "readme": []}
 #: What runs where there is no GPU and nothing is named.
 WITHOUT_GPU = ("emulator", "counters", "cpu")
 

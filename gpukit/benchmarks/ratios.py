@@ -19,8 +19,17 @@ __all__ = [
     "table_of_pairs",
 ]
 
-#: What the variant of a library's record begins with.
-LIBRARIES = ("cublas", "cub", "cudnn", "cupy", "cupyx", "opencv", "torch", "torchvision")
+#: What the variant of a library's record begins with, and the library's name as it writes it.
+LIBRARIES = {
+    "cublas": "cuBLAS",
+    "cub": "CUB",
+    "cudnn": "cuDNN",
+    "cupy": "CuPy",
+    "cupyx": "CuPy",
+    "opencv": "OpenCV",
+    "torch": "PyTorch",
+    "torchvision": "torchvision",
+}
 #: Chapters and cases of references on the CPU, where no side is gpukit's.
 NO_RIVALS = {"cpu", "emulator"}
 _SAME = ("chapter", "case", "shape", "dtype", "unit")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpukit import benchmarks, results
 from gpukit.backend import on_gpu
-from gpukit.benchmarks import common, ratios
+from gpukit.benchmarks import common, ratios, readme
 
 __all__ = ["FELL", "Options", "file_name", "parser", "run"]
 
@@ -98,6 +98,8 @@ def run(names, options):
             status = INTERRUPTED
         measured = {name: results.read(path) for name, (path, old) in targets.items() if _written(path) != old}
     _conclude(measured)
+    if options.save == results.RECORDED and measured and readme.README.is_file():
+        readme.main([])
     if options.compare is not None:
         status = _compare(measured, before, options.max_fall) or status
     return int(status)

@@ -1,0 +1,337 @@
+"""``gpukit bench readme``: the README's tables of chapters and of results, from the notebooks and the recorded results,
+what it says of the emulator's speed, and its picture, from traces and records.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from gpukit import results
+from gpukit.benchmarks import ratios
+
+__all__ = ["AFTERWARDS", "HEADLINES", "Headline", "ReadmeError", "chapters", "main", "mapped", "measured", "written"]
+
+ROOT = Path(__file__).resolve().parents[2]
+README, TEXTS, PICTURE = ROOT / "README.md", ROOT / "notebooks" / "text", ROOT / "docs" / "picture.png"
+
+#: What a reader of a chapter can do afterwards.
+AFTERWARDS = {
+    "00": "tell where a notebook runs, write a first kernel and launch it over a photograph",
+    "01": "compute which element a thread works on, in one to three dimensions, for any size",
+    "02": "write a matrix product, choose its block and types, and catch launches that fail or lie",
+    "03": "write kernels with tiles in shared memory, and show what a missing barrier does",
+    "04": "count the wavefronts of any access to shared memory, and choose a pad or a swizzle without conflicts",
+    "05": "take a matrix product to the speed of cuBLAS, one measured idea at a time",
+    "06": "overlap copies and kernels, predict what that gains, and launch in a few microseconds",
+    "07": "reduce over any axes at the speed of memory, and explain each step that leads there",
+    "08": "resize, letterbox and normalise batches of frames in one kernel, to OpenCV's pixels",
+    "09": "write convolutions as matrix products and directly, and say when each is faster",
+    "10": "read a profiler's report beside a trace, predict a kernel's time, and cure a slow one",
+}
+
+
+class ReadmeError(Exception):
+    """Something that the README is written from is missing; the message says what, and where it belongs."""
+
+
+# -- chapters ----------------------------------------------------------------------------------------------------------
+
+
+def chapters():
+    """The table of chapters, Markdown: a line for each notebook."""
+    known = mapped()
+    lines = ["| | chapter | documents | in gpukit | afterwards you can |", "|---|---|---|---|---|"]
+    for path in sorted(TEXTS.parent.glob("*.ipynb")):
+        path = TEXTS / f"{path.stem}.py"
+        number = path.stem.split("_")[0]
+        title = re.search(r"^# # (?:\d\d\w? )?(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1].strip()
+        rows, modules = known.get(number, ("", ""))
+        link = f"[{title}](notebooks/{path.stem}.ipynb)"
+        lines.append(f"| {number} | {link} | {rows} | {modules} | {AFTERWARDS.get(number[:2], '')} |")
+    return "\n".join(lines)
+
+
+def mapped():
+    """{number: (rows of the documents, modules)} as the map in the first notebook has them, of what exists."""
+    found = {}
+    for line in (TEXTS / "00_start.py").read_text(encoding="utf-8").splitlines():
+        chapter = re.match(r"# \| \[?(\d\d\w?) ", line)
+        if chapter and ("[" in chapter[0] or chapter[1] == "00"):
+            *_, rows, modules, _ = (cell.strip() for cell in line.split("|"))
+            found[chapter[1]] = rows, modules
+    return found
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A line of the table of results.
+
+    Attributes
+    ----------
+    what : str
+    record : str
+        Name of the record, for ``results.read``.
+    problem : dict
+        Fields of the problem; a shape as a tuple.
+    amount : float
+        What a call handles, of which ``unit`` is a part per second: 1e9 bytes for "GB/s". 0: the time is shown.
+    unit : str
+    """
+
+    what: str
+    record: str
+    problem: dict = field(default_factory=dict)
+    amount: float = 0.0
+    unit: str = ""
+
+    def pair(self):
+        """The `ratios.Pair`; None if nothing is recorded under that name yet. ReadmeError if it lacks the problem."""
+        if not (results.RECORDED / f"{self.record}.json").is_file():
+            return None
+        fitting = [
+            pair
+            for pair in _pairs(self.record)
+            if all(pair.problem.get(key) == value for key, value in self.problem.items())
+        ]
+        if len(fitting) != 1:
+            raise ReadmeError(
+                f"{self.what}: {self.record}.json has {len(fitting)} problems with {self.problem}, not one"
+            )
+        return fitting[0]
+
+    def figure(self, record):
+        """The speed or time of one side, as text."""
+        if not self.amount:
+            from gpukit.timing import format_seconds
+
+            return format_seconds(record["value"])
+        rate = self.amount / record["value"] / {"GB/s": 1e9, "TFLOP/s": 1e12, "frames/s": 1.0}[self.unit]
+        return f"{rate:,.0f} {self.unit}" if rate >= 100 else f"{rate:.1f} {self.unit}"
+
+
+@cache
+def _pairs(record):
+    return ratios.pairs(results.read(record)[1])
+
+
+def _product(n):
+    return {"amount": 2.0 * n**3, "unit": "TFLOP/s"}
+
+
+def _bytes(count):
+    return {"amount": float(count), "unit": "GB/s"}
+
+
+#: The lines of the table of results: the largest size of each kind of work, so that all can be compared.
+HEADLINES = (
+    Headline(
+        "transpose, 8192 x 8192 float32",
+        "transpose-h200",
+        {"case": "time", "shape": (8192, 8192), "dtype": "float32"},
+        **_bytes(2 * 4 * 8192**2),
+    ),
+    Headline(
+        "sum of 2^28 float32",
+        "reduce-h200",
+        {"case": "sum over all", "shape": (2**28,), "dtype": "float32"},
+        **_bytes(4 * 2**28),
+    ),
+    Headline(
+        "sum over the first axis, 30522 x 10240 float32",
+        "reduce-h200",
+        {"case": "sum over axis 0", "shape": (30522, 10240), "dtype": "float32"},
+        **_bytes(4 * 30522 * 10240),
+    ),
+    Headline(
+        "sum over the last axis, 65536 x 1000 float32",
+        "reduce-h200",
+        {"case": "sum over axis 1", "shape": (65536, 1000), "dtype": "float32"},
+        **_bytes(4 * 65536 * 1000),
+    ),
+)
+
+
+def measured():
+    """The table of results, Markdown, and the machine below it."""
+    lines = ["| | gpukit | the fastest library | ratio |", "|---|--:|--:|--:|"]
+    heads = {}
+    for headline in HEADLINES:
+        pair = headline.pair()
+        if pair is not None:
+            ours, theirs = headline.figure(pair.ours), headline.figure(pair.theirs)
+            library = ratios.LIBRARIES[ratios.library_of(pair.theirs)]
+            ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
+            lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
+            head = results.read(headline.record)[0]
+            heads[json.dumps([head["gpu"], head["driver"], head["power_limit"], head["versions"]])] = head
+    return "\n".join([*lines, "", *map(_machine, heads.values())])
+
+
+def _machine(head):
+    versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
+    return f"On an {head['gpu']} (driver {head['driver']}, {head['power_limit']:g} W, {versions}), {head['date']}."
+
+
+EMULATOR = "emulator-host"
+
+
+def emulator():
+    """A sentence on the emulator's speed."""
+    head, records = results.read(EMULATOR)
+    values = {(r["case"], r["variant"]): r["value"] for r in records}
+    cases = [case for case, variant in values if variant == "simulator"]
+    parts = [
+        f"a {case} takes {_short(values[case, 'emulator, repeated'])} where Numba's own simulator takes "
+        f"{_short(values[case, 'simulator'])}"
+        for case in cases
+    ]
+    return f"On {head['cores']} cores of an {head['cpu']}, {'; '.join(parts)} (`gpukit bench emulator`)."
+
+
+def _short(seconds):
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1e3:.2g} ms"
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+SIDE = 64  # of the matrix that is transposed for it
+TITLES = {"tiled": "a warp reads a column of a tile", "tiled_padded": "the rows padded by one"}
+#: (name, record, fields) of the bars.
+RUNGS = (
+    ("one thread per element", "matmul-h200", {"variant": "naive"}),
+    ("tiles in shared memory", "matmul-h200", {"variant": "tiled", "tile": 32}),
+)
+PRODUCT = {"shape": (4096, 4096, 4096), "dtype": "float32", "unit": "s", "case": "time"}
+
+
+def _requests():
+    """For the two transposes of the picture: title, wavefronts of the worst load, and the bank of each of its lanes."""
+    import numpy as np
+
+    import gpukit
+    from gpukit import transpose
+
+    x = np.zeros((SIDE, SIDE), np.float32)
+    found = []
+    for variant in TITLES:
+        trace = gpukit.trace(transpose.configure(variant, x.shape), x, np.empty_like(x))
+        loads = [access for access in trace.accesses if (access.space, access.op) == ("shared", "load")]
+        request = max(loads, key=lambda access: access.wavefronts).worst
+        found.append((TITLES[variant], request.wavefronts, [int(a) // 4 % 32 for a in request.addresses]))
+    return found
+
+
+def _bars():
+    """(name, TFLOP/s) of each rung, cuBLAS last, and what they were measured on."""
+    records = results.load("matmul-h200", **PRODUCT)
+    rates = [(name, results.first(results.load(record, **PRODUCT), **fields)) for name, record, fields in RUNGS]
+    library = min((r for r in records if ratios.library_of(r)), key=lambda r: r["value"])
+    flops = 2 * PRODUCT["shape"][0] ** 3
+    return [(name, flops / r["value"] * 1e-12) for name, r in [*rates, ("cuBLAS", library)]], records[0]["gpu"]
+
+
+def _digest(requests, bars):
+    return hashlib.sha256(json.dumps([requests, bars]).encode()).hexdigest()
+
+
+def draw(path, requests, bars):
+    """Write the picture, with the digest of what it shows inside of it."""
+    from matplotlib import pyplot as plt
+
+    from gpukit import plot
+
+    mark = f"left: counted by gpukit.trace, on any machine; right: recorded on {bars[1]}"
+    with plot.figure(columns=3, size=(9.4, 3.1), mark=mark, width_ratios=(1, 1, 1.5)) as axes:
+        for ax, request in zip(axes, requests, strict=False):
+            _draw_banks(ax, *request)
+        axes[0].set_ylabel("lane of the warp")
+        _draw_bars(axes[2], *bars)
+        made = axes[0].get_figure()
+        made.savefig(path, dpi=160, metadata={"Description": _digest(requests, bars), "Software": None})
+        plt.close(made)
+
+
+def _draw_banks(ax, title, wavefronts, banks):
+    from matplotlib.patches import Rectangle
+
+    from gpukit.plot import PALETTE
+
+    color = PALETTE[6] if wavefronts > 1 else PALETTE[5]
+    for lane, bank in enumerate(banks):
+        ax.add_patch(Rectangle((bank, lane), 1, 1, facecolor=color))
+    ax.set(xlim=(0, 32), ylim=(32, 0), aspect="equal", xticks=(0, 8, 16, 24, 32), yticks=(0, 8, 16, 24, 32))
+    ax.set_xlabel("bank of shared memory")
+    ax.set_title(f"{title}\n{wavefronts} wavefront{'s' if wavefronts > 1 else ''}")
+    ax.grid(color="#EDEDED", linewidth=0.6)
+
+
+def _draw_bars(ax, rates, gpu):
+    from gpukit.plot import FAINT, PALETTE
+
+    names, values = zip(*rates, strict=True)
+    bars = ax.barh(names, values, color=[PALETTE[5]] * (len(values) - 1) + [FAINT])
+    ax.bar_label(bars, [f"{value:.1f}" for value in values], padding=3)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.15 * max(values)), title="4096 x 4096 float32 product\nTFLOP/s")
+
+
+def _drawn(path):
+    """The digest in a picture; None if there is none."""
+    if not path.is_file():
+        return None
+    found = re.search(rb"Description\x00([0-9a-f]{64})", path.read_bytes())
+    return found[1].decode() if found else None
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+TABLES = {"chapters": chapters, "results": measured, "emulator": emulator}
+
+
+def written(text):
+    """The README with its tables as they should be."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name}: gpukit bench readme writes this -->", f"<!-- end of {name} -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ReadmeError(f"README.md must have the lines {begin} and {end} once each")
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n\n{table()}\n\n{end}{tail}"
+    return text
+
+
+def main(argv=None):
+    """Run ``gpukit bench readme``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench readme", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if something is out of date"
+    )
+    options = parser.parse_args(argv)
+    if not README.is_file():
+        print(f"{README} is not there: this command is for a clone of the repository", file=sys.stderr)
+        return 1
+    text = README.read_text(encoding="utf-8")
+    try:
+        new, shown = written(text), (_requests(), _bars())
+    except (ReadmeError, LookupError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    stale = {README.name: text != new, PICTURE.name: _drawn(PICTURE) != _digest(*shown)}
+    names = " and ".join(name for name, is_stale in stale.items() if is_stale)
+    if options.check or not names:
+        print(f"out of date: {names}" if names else "README.md and its picture are up to date")
+        return 1 if names else 0
+    README.write_text(new, encoding="utf-8")
+    if stale[PICTURE.name]:
+        PICTURE.parent.mkdir(exist_ok=True)
+        draw(PICTURE, *shown)
+    print(f"written: {names}")
+    return 0
