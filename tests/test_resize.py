@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import resize
 from gpukit.backend import cuda
+from gpukit.benchmarks.resize import least_bytes
 from gpukit.operands import configured
 from gpukit.resize import host, ladder
 
@@ -217,6 +218,64 @@ def test_a_box_follows_its_object():
     assert inside[top:bottom, left:right].all() and inside.sum() == (bottom - top) * (right - left)
 
 
+# -- many sizes, many frames -----------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(
+    sizes=st.lists(st.tuples(pixels, pixels), min_size=1, max_size=5),
+    height=pixels,
+    width=pixels,
+    dtype=st.sampled_from(DTYPES),
+    on_device=st.booleans(),
+)
+@example(sizes=[(7, 9), (64, 64), (1, 1), (131, 3)], height=40, width=33, dtype=np.uint8, on_device=True)
+def test_images_of_many_sizes_at_once(sizes, height, width, dtype, on_device):
+    """Each is what it is alone; also views whose rows are apart, and on the device."""
+    images = [picture(rows, columns + 2, 3, dtype=dtype)[:, 1:-1] for rows, columns in sizes]
+    given_images = [cuda.to_device(np.ascontiguousarray(i)) for i in images] if on_device else images
+    target = height, width
+    boxed = resize.letterbox(given_images, target, (1, 2, 3))
+    assert boxed.scale == tuple(resize.placement(size, target).scale for size in sizes)
+    results = [resize.resize(given_images, target), resize.resize(tuple(given_images), target, "nearest"), boxed.image]
+    results.append(resize.blob(given_images, target, 7, fill=(1, 2, 3)).image)
+    if on_device:
+        assert all(cuda.is_cuda_array(result) for result in results)
+        results = [result.copy_to_host() for result in results]
+    for i, image in enumerate(images):
+        alone = resize.letterbox(image, target, (1, 2, 3))
+        assert (boxed.top[i], boxed.left[i]) == alone[2:]
+        assert np.array_equal(results[0][i], resize.resize(image, target))
+        assert np.array_equal(results[1][i], resize.resize(image, target, "nearest"))
+        assert np.array_equal(results[2][i], alone.image)
+        assert np.array_equal(results[3][i], resize.blob(image, target, 7, fill=(1, 2, 3)).image)
+
+
+@pytest.mark.parametrize("depth, count", [(1, 3), (3, 2), (3, 7), (4, 0)])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_video_gives_each_frame_in_order(monkeypatch, depth, count, pinned):
+    monkeypatch.setattr("gpukit.resize.frames.is_pinned", lambda frame: pinned)
+    frames, options = picture(count, 20, 31, 3), {"mean": (1, 2, 3), "factor": 0.1, "fill": 9}
+    results = resize.video((frame.copy() for frame in frames), (24, 16), **options, dtype=np.float16, depth=depth)
+    results = [(result.image.copy_to_host(), *result[1:]) for result in results]
+    assert len(results) == count
+    for frame, (image, *where) in zip(frames, results, strict=True):
+        alone = resize.blob(frame, (24, 16), **options, dtype=np.float16)
+        assert np.array_equal(image, alone.image) and tuple(where) == alone[1:]
+
+
+def test_a_video_refuses_what_is_not_alike():
+    with pytest.raises(ValueError, match="depth is 0; it must be from 1 to"):
+        resize.video([], (2, 2), depth=0)
+    with pytest.raises(TypeError, match="size is 5"):
+        resize.video([], 5)
+    frames = resize.video([picture(4, 5, 3), picture(5, 4, 3)], (2, 2))
+    with pytest.raises(ValueError, match=r"frames\[1\] is not of the shape and dtype of the first: \(4, 5, 3\), uint8"):
+        list(frames)
+    with pytest.raises(TypeError, match=r"frames\[0\] is a list"):
+        next(resize.video([[1, 2]], (2, 2)))
+
+
 # -- arrays of every kind --------------------------------------------------------------------------
 
 
@@ -412,6 +471,27 @@ def test_a_row_without_a_share_is_not_read(monkeypatch):
     assert np.array_equal(resize.resize(image, (32, 64)), image[1::3, 1::3])
     (read,) = [c.read for c in loads[0] if c.array == "image"]
     assert read <= image.size / 4 / 3  # words
+
+
+@settings(max_examples=40)
+@given(**images, frames=st.integers(0, 9), items=st.sampled_from([1, 4]), nearest=st.booleans())
+def test_the_bytes_that_must_move(rows, columns, height, width, frames, items, nearest):
+    """Against the addresses of all bytes of the pixels that have a share."""
+    if nearest:
+        shares = [np.eye(n)[np.arange(to) * n // to] for n, to in ((rows, height), (columns, width))]
+    else:
+        shares = [np.where(weights(n, to) > 1e-9, 1, 0) for n, to in ((rows, height), (columns, width))]
+    needed = shares[0].any(axis=0)[:, None] & shares[1].any(axis=0)
+    pixel_bytes = 3 * items
+    starts = np.flatnonzero(np.tile(needed.reshape(-1), frames)) * pixel_bytes
+    sectors = {(start + i) // 32 for start in starts.tolist() for i in (0, pixel_bytes // 2, pixel_bytes - 1)}
+    moved = least_bytes(frames, (rows, columns), (height, width), None, (items, 2), nearest)
+    assert moved == 32 * len(sectors) + frames * height * width * 6
+
+
+def test_a_reduction_by_three_must_move_a_third_of_its_rows():
+    place = resize.placement((1080, 1920), (640, 640))
+    assert least_bytes(2, (1080, 1920), (640, 640), place) == 2 * (360 * 1920 * 3 + 640 * 640 * 3 * 4)
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ COMMANDS = {
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
     "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
+    "resize": ("gpukit.benchmarks.resize", (), "frames made to fit on a GPU, beside PyTorch, CuPy and OpenCV"),
     "readme": ("gpukit.benchmarks.readme", (), "nothing: writes the README's tables and its picture"),
 }
 #: Those with tables and options of their own: what they are given among others. They save no records that could be

@@ -1,10 +1,11 @@
 """Resizing images, with OpenCV's result and at the speed of memory: A14.
 
-``resize``, ``letterbox`` and ``blob`` take frames, batches and sequences of images of many sizes; ``placement`` maps
-coordinates both ways. ``ladder`` has the steps that lead there, one idea per kernel; ``sampling`` where a pixel lies
-and how its neighbours are mixed, and ``kernels`` what is launched.
+``resize``, ``letterbox`` and ``blob`` take frames, batches and sequences of images of many sizes; ``video`` takes
+frames one after another; ``placement`` maps coordinates both ways. ``ladder`` has the steps that lead there, one idea
+per kernel; ``sampling`` where a pixel lies and how its neighbours are mixed, and ``kernels`` what is launched.
 """
 
+from gpukit.resize.frames import video
 from gpukit.resize.host import METHODS, blob, letterbox, resize
 from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, Placement, placement
 
@@ -18,4 +19,5 @@ __all__ = [
     "letterbox",
     "placement",
     "resize",
+    "video",
 ]

@@ -213,7 +213,7 @@ class _Sources:
             raise ValueError("image is an empty sequence; it must hold at least one image")
         for i, one in enumerate(self.images):
             name = f"image[{i}]" if self.sequence else "image"
-            _check_image(name, one, 3 if self.sequence else (3, 4))
+            check_image(name, one, 3 if self.sequence else (3, 4))
             if i:
                 check_alike(name, one, "image[0]", self.images[0])
         self.dtype = dtype_of(self.images[0])
@@ -229,7 +229,8 @@ class _Sources:
             check_apart("out", out, **{f"image[{i}]" if self.sequence else "image": one})
 
 
-def _check_image(name, image, dimensions):
+def check_image(name, image, dimensions):
+    """TypeError or ValueError unless an array is an image, or a batch, that the kernels take."""
     check_array(name, image, dimensions, SAMPLERS)
     rows, columns, channels = image.shape[-3:]
     if channels != CHANNELS:

@@ -1,0 +1,118 @@
+"""Frames one after another: copied to the device, made to fit and normalised, while those that follow are on their way.
+
+A frame passes three places, its way there, the kernel, and whoever uses the result; with one frame in each of them at a
+time, a video takes as long as the slowest of the three and not as long as their sum (A13).
+"""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from gpukit.backend import cuda
+from gpukit.checks import whole
+from gpukit.resize.host import blob, check_image
+from gpukit.resize.placing import size_of
+from gpukit.streams import is_pinned
+
+__all__ = ["MOST_DEPTH", "video"]
+
+MOST_DEPTH = 64
+
+
+def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=True, *, dtype=np.float32, depth=4):
+    """What ``blob`` makes of each frame of a video, on the device, in order (A13, A14).
+
+    Parameters
+    ----------
+    frames : iterable of ndarray, shape (H, W, 3)
+        uint8 or float32, all alike, as many as there are. A frame in pinned memory (``cuda.pinned_array``) is copied
+        from where it is, and must stay as it is until its result comes; any other frame goes to pinned memory first, in
+        a thread of its own.
+    size, mean, factor, fill, center, swap_rb, dtype
+        As for ``blob``.
+    depth : int
+        Frames under way at a time, from 1 to ``MOST_DEPTH``; each has device memory and a stream of its own.
+
+    Returns
+    -------
+    iterator of Letterbox
+        (image, scale, top, left) of each frame: the image is a device array of shape (3, height, width), complete, and
+        good until the next one is asked for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, at once; for a frame that is not, when it is read.
+    """
+    depth = whole("depth", depth, 1, MOST_DEPTH)
+    size_of("size", size)
+    return _results(iter(frames), (size, mean, factor, fill, center, swap_rb), dtype, depth)
+
+
+def _results(frames, parameters, dtype, depth):
+    free, under_way, first = [], deque(), None
+    with ThreadPoolExecutor(depth) as pool:
+        for number, frame in enumerate(frames):
+            if first is None:
+                first = frame
+                check_image("frames[0]", frame, 3)
+                free = [_Slot(frame, parameters, dtype) for _ in range(depth)]
+            elif not isinstance(frame, np.ndarray) or (frame.shape, frame.dtype) != (first.shape, first.dtype):
+                raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {_described(first)}")
+            slot = free.pop()
+            slot.begin(frame, pool)
+            under_way.append(slot)
+            for waiting in under_way:
+                if not waiting.may_launch():
+                    break
+                waiting.launch()
+            if not free:
+                yield under_way[0].result()
+                free.append(under_way.popleft())
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def _described(frame):
+    return f"{frame.shape}, {frame.dtype}"
+
+
+class _Slot:
+    """Memory and a stream for one frame at a time."""
+
+    def __init__(self, frame, parameters, dtype):
+        self.parameters, self.dtype = parameters, dtype
+        self.stream = cuda.stream()
+        self.device = cuda.device_array(frame.shape, frame.dtype)
+        height, width = parameters[0]
+        self.out = cuda.device_array((3, height, width), dtype)
+        self.pinned = self.source = self.filled = self.boxed = None
+
+    def begin(self, frame, pool):
+        """Take a frame in; if it is not pinned, a thread copies it to where it is."""
+        self.filled = self.boxed = None
+        if frame.flags.c_contiguous and frame.flags.writeable and is_pinned(frame):
+            self.source = frame
+            return
+        if self.pinned is None:
+            self.pinned = cuda.pinned_array(frame.shape, frame.dtype)
+        self.source = self.pinned
+        self.filled = pool.submit(np.copyto, self.pinned, frame)
+
+    def may_launch(self):
+        return self.filled is None or self.filled.done()
+
+    def launch(self):
+        """Queue the copy to the device and the kernel; once for each frame."""
+        if self.boxed is None:
+            if self.filled is not None:
+                self.filled.result()
+            self.device.copy_to_device(self.source, stream=self.stream)
+            self.boxed = blob(self.device, *self.parameters, dtype=self.dtype, out=self.out, stream=self.stream)
+
+    def result(self):
+        """Wait for the frame."""
+        self.launch()
+        self.stream.synchronize()
+        return self.boxed
