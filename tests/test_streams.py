@@ -258,7 +258,7 @@ def count_errors(seeds, events):
     flags, errors = cuda.device_array(64, np.int32), cuda.to_device(np.zeros(1, np.int32))
 
     def action(number, before, choose):
-        cycles = choose.choice((0, 2000, 40_000))
+        cycles = choose.choice((0, 20_000, 200_000))  # of which the last outlasts several launches
         return lambda stream: check_and_mark[1, 1, stream](flags, errors, number, before, cycles)
 
     for seed in seeds:

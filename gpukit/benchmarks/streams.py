@@ -22,9 +22,12 @@ __all__ = ["CHUNKS", "SIZES", "main", "measure_documents", "measure_launches", "
 
 #: Elements of the pipelines: 1 MB to 512 MB.
 SIZES = tuple(2**k for k in (18, 22, 25, 27))
-CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
+CHUNKS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128)
+#: Elements, and cycles of the documents' kernel, of which timelines are kept.
+SHOWN, SHOWN_CYCLES = 2**25, 250_000
 STREAMS = 4
 ROUNDS = 7
+LARGE = 2**26  # bytes
 #: Launches in a row; the queue of the driver holds twice as many.
 LAUNCHES = 400
 TICKS = 4096
@@ -112,7 +115,7 @@ def measure_pipelines(elements, report=print):
     expected = _once(kernel, x)
     serial = streams.Pipeline(kernel, x, chunks=1, streams=1, out=out)
     stages = _seconds_of(serial)
-    both = x.nbytes / min(measure.copy_speeds(x.nbytes)[f"copy {way}, both"] for way in ("in", "out"))
+    both = _both(x.nbytes, stages)
     records = [
         _record("stage", name, (elements,), "uint32", seconds, rounds=kernel.rounds)
         for name, seconds in zip(("copy in", "kernel", "copy out", "both copies"), (*stages, both), strict=True)
@@ -134,7 +137,16 @@ def measure_pipelines(elements, report=print):
         further = {"chunks": chunks, "order": order, "memory": memory, "streams": STREAMS}
         record = results.of_timing("streams", "pipeline", order, (elements,), "uint32", result, **further)
         records.append(record)
-    return records + _timelines(runs, elements), right
+    return records + (_timelines(runs, elements) if elements == SHOWN else []), right
+
+
+def _both(nbytes, stages):
+    """Seconds of copying in and out at the same time: what each direction takes alone, over the share of its speed that
+    large copies keep while the other one is busy.
+    """
+    speeds = measure.copy_speeds(max(nbytes, LARGE))
+    kept = [min(speeds[f"copy {way}, both"] / speeds[f"copy {way}"], 1.0) for way in ("in", "out")]
+    return max(stages[0] / kept[0], stages[2] / kept[1])
 
 
 def _seconds_of(pipeline):
@@ -158,7 +170,7 @@ def _variants(kernel, x, out):
             made = streams.Pipeline(kernel, x, chunks=chunks, streams=STREAMS, order=order, out=out)
             runs[chunks, order, "pinned"] = made
     plain, result = np.array(x), np.zeros_like(x)
-    for chunks in CHUNKS[:5:2]:
+    for chunks in (1, 4, 16):
         made = streams.Pipeline(kernel, plain, chunks=chunks, streams=STREAMS, pinned=False, out=result)
         runs[chunks, "depth", "pageable"] = made
     return runs
@@ -168,11 +180,10 @@ def _timelines(runs, elements):
     """What ran when, of some of them."""
     records = []
     for name in ((1, "depth", "pinned"), (8, "depth", "pinned"), (8, "breadth", "pinned"), (4, "depth", "pageable")):
-        if name in runs:
-            timeline = runs[name].run(record=True).timeline
-            chunks, order, memory = name
-            further = {"chunks": chunks, "order": order, "memory": memory, "bars": timeline.record()["bars"]}
-            records.append(_record("timeline", order, (elements,), "uint32", timeline.duration, **further))
+        timeline = runs[name].run(record=True).timeline
+        chunks, order, memory = name
+        further = {"chunks": chunks, "order": order, "memory": memory, "bars": timeline.record()["bars"]}
+        records.append(_record("timeline", order, (elements,), "uint32", timeline.duration, **further))
     return records
 
 
@@ -188,7 +199,7 @@ def measure_documents(report=print):
     elements, tasks, records, right = 1_048_576, 4, [], True
     x, out = _pinned((tasks * elements,), np.float32), _pinned((tasks * elements,), np.float32)
     x[...] = np.arange(x.size, dtype=np.float32)
-    for cycles in (0, 100_000, 250_000, 500_000):
+    for cycles in (0, 100_000, SHOWN_CYCLES, 500_000):
         kernel = streams.SleepKernel(cycles, (64, 64), (16, 16))
         runs = {count: streams.Pipeline(kernel, x, chunks=tasks, streams=count, out=out) for count in (1, 4)}
         for pipeline in runs.values():
@@ -201,8 +212,8 @@ def measure_documents(report=print):
             records.append(
                 results.of_timing("streams", "documents", name, (tasks, elements), "float32", result, **further)
             )
-            timeline = runs[count].run(record=True).timeline
-            records[-1]["bars"] = timeline.record()["bars"]
+            if cycles == SHOWN_CYCLES:
+                records[-1]["bars"] = runs[count].run(record=True).timeline.record()["bars"]
     return records, right
 
 
@@ -211,7 +222,9 @@ def measure_small_kernels(report=print):
     records, x = [], np.zeros(4, np.float32)
     kernel = streams.SleepKernel(500_000, 1, 32)
     for count in (1, 4):
-        timeline = streams.Pipeline(kernel, x, chunks=4, streams=count).run(record=True).timeline
+        pipeline = streams.Pipeline(kernel, x, chunks=4, streams=count)
+        pipeline.run(record=True)  # the first run is slower
+        timeline = pipeline.run(record=True).timeline
         report(f"  4 kernels of one block, {count} streams: {timeline.busy('kernel') * 1e3:.3f} ms")
         name = f"{count} stream{'s' * (count > 1)}"
         records.append(_record("small kernels", name, (4,), "float32", timeline.busy("kernel"), streams=count))

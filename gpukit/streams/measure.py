@@ -14,6 +14,8 @@ from gpukit.streams.schedule import Schedule, _check_gpu
 __all__ = ["copy_speeds", "engine_starts", "issue_seconds", "measured_model"]
 
 REPEATS = 5
+#: Cycles in which the host asks for what shall wait in the queues.
+HOLD = 400_000
 #: Operations in a queue for what each costs.
 QUEUED = 64
 
@@ -81,13 +83,17 @@ def copy_speeds(nbytes):
 
 def _speed(operations, nbytes):
     """Bytes per second of copies that run at the same time, each in a stream of its own, for each of them."""
-    schedule = Schedule()
+    schedule, small = Schedule(), cuda.device_array(1, np.float32)
+    hold = SleepKernel(HOLD, 1, 1).prepared(small, small, schedule.stream(0))
+    # Everything is in the queues when the first copy may start.
+    nothing = cuda.device_array(0, np.int64)
+    schedule.add("kernel", lambda _: hold(nothing))
     for stream, (engine, action) in enumerate(operations):
-        schedule.add(engine, action, stream)
+        schedule.add(engine, action, stream, after=[0])
     runs = []
     for _ in range(REPEATS):
-        bars = sorted(schedule.run(record=True).bars, key=lambda bar: bar.stream)
-        runs.append([nbytes / (bar.end - bar.start) for bar in bars])
+        bars = {bar.engine: bar for bar in schedule.run(record=True).bars}
+        runs.append([nbytes / (bars[engine].end - bars[engine].start) for engine, _ in operations])
     return np.median(runs, axis=0).tolist()
 
 
@@ -96,23 +102,21 @@ def engine_starts():
     stand in one queue.
     """
     small, host = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32)
-    stamps, found = cuda.device_array(0, np.int64), {}
-    for name, engine in (("copy", "copy in"), ("kernel", "kernel")):
-        schedule = Schedule()
-        hold, nothing = (
-            SleepKernel(cycles, 1, 1).prepared(small, small, schedule.stream(0)) for cycles in (20_000_000, 0)
-        )
-        actions = {
-            "copy in": lambda stream: small.copy_to_device(host, stream=stream),
-            "kernel": lambda _, launch=nothing: launch(stamps),
-        }
-        # All others are in the queue when the first one ends.
-        schedule.add("kernel", lambda _, launch=hold: launch(stamps))
-        for _ in range(QUEUED):
-            schedule.add(engine, actions[engine])
-        schedule.run()
-        ends = [bar.end for bar in schedule.run(record=True).bars]
-        found[name] = (max(ends) - min(ends)) / QUEUED
+    stream, nothing = cuda.stream(), cuda.device_array(0, np.int64)
+    hold, kernel = (SleepKernel(cycles, 1, 1).prepared(small, small, stream) for cycles in (10 * HOLD, 0))
+    forms, found = {"copy": lambda: small.copy_to_device(host, stream=stream), "kernel": lambda: kernel(nothing)}, {}
+    for name, ask in forms.items():
+        seconds = []
+        for _ in range(REPEATS):
+            start, end = cuda.event(), cuda.event()
+            hold(nothing)
+            start.record(stream)
+            for _ in range(QUEUED):
+                ask()
+            end.record(stream)
+            end.synchronize()
+            seconds.append(start.elapsed_time(end) * 1e-3 / QUEUED)
+        found[name] = float(np.median(seconds))
     return found
 
 

@@ -81,16 +81,16 @@ class Model:
     """
 
     name: str = "the figures of an H200 on PCIe 5"
-    copy_in: float = 55.4e9
-    copy_out: float = 55.4e9
-    both_in: float = 0.85
-    both_out: float = 0.85
-    pageable_in: float = 10e9
-    pageable_out: float = 10e9
+    copy_in: float = 53.5e9
+    copy_out: float = 54.8e9
+    both_in: float = 0.94
+    both_out: float = 0.92
+    pageable_in: float = 9.3e9
+    pageable_out: float = 17.4e9
     memory: float = 4.2e12
-    copy_start: float = 2e-6
-    kernel_start: float = 2e-6
-    issue: float = 10e-6
+    copy_start: float = 5e-6
+    kernel_start: float = 5e-6
+    issue: float = 4e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
     in_order: bool = False

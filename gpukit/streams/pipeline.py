@@ -22,6 +22,8 @@ BUFFERS = ("task", "stream", "shared")
 def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, buffers="task", out=None):
     """Run a kernel over an array in chunks, so that copies and kernels overlap (A13).
 
+    Memory, streams and events are made for this one run, which may take longer than the run: a `Pipeline` keeps them.
+
     Each chunk is a task of three operations in one stream: its rows are copied to the device, the kernel runs, its rows
     of the result are copied back. Task i goes to stream i modulo ``streams``.
 
@@ -114,9 +116,7 @@ class Pipeline:
         whole("streams", streams, 1)
         self.sizes = sizes_of(chunks, len(x))
         self.x = x
-        self.out = np.empty_like(x, order="C") if out is None and not pinned else out
-        if self.out is None:
-            self.out = cuda.pinned_array(x.shape, x.dtype)
+        self.out = _host_memory(x, pinned) if out is None else out
         self._source, self._target = _staged(self.x, pinned), _staged(self.out, pinned)
         self.schedule = Schedule()
         tasks = self._tasks(kernel, streams, buffers, pinned)
@@ -340,4 +340,10 @@ def _staged(array, pinned):
     # Of what cannot be written Numba makes a copy that it frees while the device may still be reading it.
     if array.flags.c_contiguous and array.flags.writeable and (not pinned or is_pinned(array)):
         return array
-    return cuda.pinned_array(array.shape, array.dtype) if pinned else np.empty(array.shape, array.dtype)
+    return _host_memory(array, pinned)
+
+
+def _host_memory(like, pinned):
+    """A new array of the shape and dtype of another."""
+    # The driver pins no 0 bytes.
+    return cuda.pinned_array(like.shape, like.dtype) if pinned and like.nbytes else np.empty(like.shape, like.dtype)

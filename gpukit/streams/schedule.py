@@ -5,6 +5,7 @@ unless an event stands between them. A `Schedule` holds a program of this kind, 
 for what nothing orders, and played through on a modelled device.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
 
 __all__ = ["Operation", "Race", "Schedule", "is_done"]
+
+HOLD = 200_000  # nanoseconds
 
 
 def is_done(stream):
@@ -67,8 +70,11 @@ class Race(NamedTuple):
 
 
 @cuda.jit
-def note_time(stamps):
-    """stamps[0, 0] = the time."""
+def note_time(stamps, wait):
+    """stamps[0, 0] = the time, after so many nanoseconds."""
+    began = globaltimer()
+    while globaltimer() - began < wait:
+        pass
     stamps[0, 0] = globaltimer()
 
 
@@ -91,7 +97,7 @@ class Schedule:
         self.operations = []
         self._streams = []
         self._recorder = None
-        self._marks = {}
+        self._programs = {}
 
     def add(
         self,
@@ -174,7 +180,7 @@ class Schedule:
             takes_stamps,
         )
         self.operations.append(operation)
-        self._recorder = None
+        self._recorder, self._programs = None, {}
         return number
 
     # -- what is ordered, and what is not --------------------------------------------------------------------------
@@ -234,35 +240,37 @@ class Schedule:
         recorder = None
         if record:
             _check_gpu("a timeline")
-            recorder = self._recorder = self._recorder or _Recorder(self)
+            recorder = self._recorder = self._recorder or _Recorder(self.operations)
+        program = self._program(recorder)
+        if recorder:
             recorder.begin()
-        self.queue(recorder)
+        self.queue(program)
         for stream in self._streams:
             stream.synchronize()
         return recorder.timeline() if recorder else None
 
-    def queue(self, recorder=None):
-        """Ask the device for all operations, in order, and do not wait. ``recorder`` is for `run`."""
+    def queue(self, program=None):
+        """Ask the device for all operations, in order, and do not wait. ``program`` is for `run`."""
         cuda.current_context()  # makes it that of this thread, which need not be the one that made the schedule
-        awaited = {other for operation in self.operations for other in operation.after}
-        nothing = _no_stamps() if any(operation.takes_stamps for operation in self.operations) else None
-        for number, operation in enumerate(self.operations):
-            stream = self.stream(operation.stream)
-            for other in operation.after:
-                if self.operations[other].stream != operation.stream:
-                    self._marks[other].wait(stream)
-            if recorder:
-                recorder.starts[number].record(stream)
-            if operation.takes_stamps:
-                operation.action(stream, recorder.stamps_of(number) if recorder else nothing)
-            else:
-                operation.action(stream)
-            if recorder:
-                recorder.ends[number].record(stream)
-            if number in awaited:
-                if number not in self._marks:
-                    self._marks[number] = cuda.event(timing=False)
-                self._marks[number].record(stream)
+        for call in self._program(None) if program is None else program:
+            call()
+
+    def _program(self, recorder):
+        """What the host does, call by call; made once."""
+        if recorder not in self._programs:
+            awaited = {other for operation in self.operations for other in operation.after}
+            marks = {number: cuda.event(timing=False) for number in awaited}
+            calls = []
+            for number, operation in enumerate(self.operations):
+                stream = self.stream(operation.stream)
+                others = [other for other in operation.after if self.operations[other].stream != operation.stream]
+                calls += [partial(marks[other].wait, stream) for other in others]
+                stamps = [recorder.rows[number] if recorder else _no_stamps()] if operation.takes_stamps else []
+                action = partial(operation.action, stream, *stamps)
+                calls += recorder.around(number, action, stream) if recorder else [action]
+                calls += [partial(marks[number].record, stream)] if number in awaited else []
+            self._programs[recorder] = calls
+        return self._programs[recorder]
 
 
 def _check_gpu(what):
@@ -282,8 +290,8 @@ def _no_stamps():
 class _Recorder:
     """The events and stamps of one schedule, used again for each recorded run."""
 
-    def __init__(self, schedule):
-        self.operations = schedule.operations
+    def __init__(self, operations):
+        self.operations = operations
         count = len(self.operations)
         self.starts = [cuda.event() for _ in range(count)]
         self.ends = [cuda.event() for _ in range(count)]
@@ -291,17 +299,19 @@ class _Recorder:
         self.fresh = np.full((count + 1, 2), (NEVER, -1), np.int64)
         self.stamps = cuda.device_array((count + 1, 2), np.int64)
         self.rows = [self.stamps[number + 1] for number in range(count)]
+        self.note = configured(note_time, 1, 1)
+        self.note(self.stamps, 0)  # compiles
 
-    def stamps_of(self, number):
-        return self.rows[number]
+    def around(self, number, action, stream):
+        """The calls that record an operation."""
+        return [partial(self.starts[number].record, stream), action, partial(self.ends[number].record, stream)]
 
     def begin(self):
         """Set time 0, on the clock of the events and on that of the stamps."""
         self.stamps.copy_to_device(self.fresh)
-        note = configured(note_time, 1, 1)
-        note(self.stamps)  # the first launch of a kernel may take long
+        self.note(self.stamps, HOLD)  # while it waits, the next three are asked for, to run close behind each other
         self.before.record()
-        note(self.stamps)
+        self.note(self.stamps, 0)
         self.origin.record()
 
     def timeline(self):

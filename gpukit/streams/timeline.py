@@ -64,7 +64,7 @@ class Timeline:
 
     def record(self, source=None):
         """The timeline as what JSON can hold; `Timeline.of` makes one of it again."""
-        bars = [[*bar[:4], round(bar.start, 9), round(bar.end, 9)] for bar in self.bars]
+        bars = [[*bar[:4], round(bar.start, 8), round(bar.end, 8)] for bar in self.bars]
         return {"bars": bars, "source": source or self.source, "modelled": self.modelled}
 
     @classmethod
@@ -104,6 +104,8 @@ class Timeline:
         ValueError
             If ``by`` is none of these.
         """
+        from matplotlib.patches import Patch
+
         from gpukit import plot
 
         if by not in ("stream", "engine"):
@@ -122,10 +124,10 @@ class Timeline:
             if length > 0.02 * self.duration:
                 middle = (bar.start + length / 2) * factor
                 ax.text(middle, row, str(bar.task), ha="center", va="center", fontsize=8)
-        for engine in dict.fromkeys(bar.engine for bar in self.bars) if by == "stream" else ():
-            ax.barh([], [], color=colors[engine], label=engine)
         if by == "stream":
-            ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), borderpad=0)
+            used = [engine for engine in ENGINES if any(bar.engine == engine for bar in self.bars)]
+            boxes = [Patch(facecolor=colors[engine], label=engine) for engine in used]
+            ax.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.02), borderpad=0)
         names = [f"stream {stream}" for stream in present] if by == "stream" else ENGINES
         ax.set_yticks(range(len(present)), names)
         ax.set(xlabel=f"{unit} ({'modelled' if self.modelled else 'measured'})", xlim=(0, None))
