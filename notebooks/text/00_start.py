@@ -182,7 +182,7 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | A10, A11 | `gpukit.matmul`, `gpukit.trace` |
 # | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | A12 | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |
 # | 05 Matrix products as fast as a library | registers, wide loads, asynchronous copies | | |
-# | 06 Streams and events | copies and kernels at the same time | A13, C3 | |
+# | [06 Streams and events](06_streams.ipynb) | copies and kernels at the same time, pipelines and their limit, events, what a launch costs | A13, C3 | `gpukit.streams`, `gpukit.launching` |
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | D1 to D3 | `gpukit.reduce` |
 # | 08 Resizing images | nearest, bilinear, letterbox, several steps in one kernel | A14 | |
 # | 09 Convolution | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | |
