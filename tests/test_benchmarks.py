@@ -292,6 +292,20 @@ def test_a_run_that_is_cut_short_keeps_what_it_has(tmp_path, capsys, monkeypatch
     assert lines[1] == f"[{'.' * 24}] 0/2 0:00  first" and lines[2].startswith(f"[{'#' * 12}{'.' * 12}] 1/2")
 
 
+def test_libraries_work_in_float32_proper(monkeypatch, capsys):
+    tf32 = SimpleNamespace(allow_tf32=True)
+    torch = SimpleNamespace(backends=SimpleNamespace(cuda=SimpleNamespace(matmul=tf32), cudnn=SimpleNamespace()))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    common.libraries.cache_clear()
+    try:
+        assert common.libraries() == {"torch": torch} and common.missing() == ["cupy"]
+        assert not tf32.allow_tf32 and not torch.backends.cudnn.allow_tf32
+    finally:
+        common.libraries.cache_clear()
+    assert capsys.readouterr().err == "cupy is not installed: left out\n"
+
+
 def test_columns_are_aligned():
     assert common.columns([("a", "1", ""), ("long", "200", "x")], right=(1,)) == "a       1\nlong  200  x"
 

@@ -142,24 +142,24 @@ def fresh():
     [({"amount": 3e9, "unit": "GB/s"}, ("1,500 GB/s", "1,000 GB/s")), ({}, ("2.000 ms", "3.000 ms"))],
 )
 def test_a_headline_is_the_ratio_of_its_records(monkeypatch, tmp_path, rate, figures):
-    recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("slow", 9e-3), line("cublas (torch)", 3e-3))
-    headline = readme.Headline("work", "some-g", {"case": "time", "shape": (1000,)}, **rate)
-    monkeypatch.setattr(readme, "HEADLINES", (headline, readme.Headline("later", "other-g")))
+    recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("tuned", 1e-3), line("cublas (torch)", 3e-3))
+    headline = readme.Headline("work", "some-g", "fast", {"case": "time", "shape": (1000,)}, **rate)
+    monkeypatch.setattr(readme, "HEADLINES", (headline, readme.Headline("later", "other-g", "fast")))
     text = readme.measured()
     assert f"| work | {figures[0]} | {figures[1]} (cuBLAS) | **1.50** |" in text and "later" not in text
-    assert "On an G (driver 1, 500 W, numba 2), 2026-11-21." in text
+    assert "Measured on G, driver 1, 500 W; 2026-11-21 (numba 2)." in text
 
 
 def test_an_unsteady_ratio_is_not_shown(monkeypatch, tmp_path):
     recorded(monkeypatch, tmp_path, line("fast", 2e-3, invalid=True), line("torch", 3e-3))
-    monkeypatch.setattr(readme, "HEADLINES", (readme.Headline("work", "some-g"),))
+    monkeypatch.setattr(readme, "HEADLINES", (readme.Headline("work", "some-g", "fast"),))
     assert "| unsteady |" in readme.measured() and "1.50" not in readme.measured()
 
 
 def test_a_headline_without_its_problem_is_an_error(monkeypatch, tmp_path):
     recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("torch", 3e-3))
     with pytest.raises(readme.ReadmeError, match="has 0 problems"):
-        readme.Headline("work", "some-g", {"case": "other"}).pair()
+        readme.Headline("work", "some-g", "fast", {"case": "other"}).pair()
 
 
 # -- what is typed -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ BAR = 24  # characters
 
 @functools.cache
 def libraries():
-    """{name: module} of CuPy and PyTorch, those that are installed; float32 products in float32 proper."""
+    """{name: module} of CuPy and PyTorch, those that are installed; float32 work in float32 proper."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -30,6 +30,7 @@ def libraries():
             print(f"{name} is not installed: left out", file=sys.stderr)
     if "torch" in found:
         found["torch"].backends.cuda.matmul.allow_tf32 = False
+        found["torch"].backends.cudnn.allow_tf32 = False  # which is how convolutions begin
     return found
 
 

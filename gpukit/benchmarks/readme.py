@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from gpukit import results
-from gpukit.benchmarks import ratios
+from gpukit.benchmarks import common, ratios
 
 __all__ = ["AFTERWARDS", "HEADLINES", "Headline", "ReadmeError", "chapters", "main", "mapped", "measured", "written"]
 
@@ -79,6 +79,8 @@ class Headline:
     what : str
     record : str
         Name of the record, for ``results.read``.
+    variant : str
+        What a user of gpukit gets without choosing.
     problem : dict
         Fields of the problem; a shape as a tuple.
     amount : float
@@ -88,6 +90,7 @@ class Headline:
 
     what: str
     record: str
+    variant: str
     problem: dict = field(default_factory=dict)
     amount: float = 0.0
     unit: str = ""
@@ -98,7 +101,7 @@ class Headline:
             return None
         fitting = [
             pair
-            for pair in _pairs(self.record)
+            for pair in _pairs(self.record, self.variant)
             if all(pair.problem.get(key) == value for key, value in self.problem.items())
         ]
         if len(fitting) != 1:
@@ -118,8 +121,9 @@ class Headline:
 
 
 @cache
-def _pairs(record):
-    return ratios.pairs(results.read(record)[1])
+def _pairs(record, variant):
+    """The libraries beside one of our variants."""
+    return ratios.pairs([r for r in results.read(record)[1] if r["variant"] == variant or ratios.library_of(r)])
 
 
 def _product(n):
@@ -135,24 +139,28 @@ HEADLINES = (
     Headline(
         "transpose, 8192 x 8192 float32",
         "transpose-h200",
+        "wide",
         {"case": "time", "shape": (8192, 8192), "dtype": "float32"},
         **_bytes(2 * 4 * 8192**2),
     ),
     Headline(
         "sum of 2^28 float32",
         "reduce-h200",
+        "reduce",
         {"case": "sum over all", "shape": (2**28,), "dtype": "float32"},
         **_bytes(4 * 2**28),
     ),
     Headline(
         "sum over the first axis, 30522 x 10240 float32",
         "reduce-h200",
+        "reduce",
         {"case": "sum over axis 0", "shape": (30522, 10240), "dtype": "float32"},
         **_bytes(4 * 30522 * 10240),
     ),
     Headline(
         "sum over the last axis, 65536 x 1000 float32",
         "reduce-h200",
+        "reduce",
         {"case": "sum over axis 1", "shape": (65536, 1000), "dtype": "float32"},
         **_bytes(4 * 65536 * 1000),
     ),
@@ -177,7 +185,7 @@ def measured():
 
 def _machine(head):
     versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
-    return f"On an {head['gpu']} (driver {head['driver']}, {head['power_limit']:g} W, {versions}), {head['date']}."
+    return f"Measured on {common.described(head)} ({versions})."
 
 
 EMULATOR = "emulator-host"
@@ -203,7 +211,7 @@ def _short(seconds):
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 SIDE = 64  # of the matrix that is transposed for it
-TITLES = {"tiled": "a warp reads a column of a tile", "tiled_padded": "the rows padded by one"}
+TITLES = {"tiled": "a column of a tile", "tiled_padded": "its rows padded by one"}
 #: (name, record, fields) of the bars.
 RUNGS = (
     ("one thread per element", "matmul-h200", {"variant": "naive"}),
