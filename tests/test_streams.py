@@ -342,6 +342,8 @@ def test_occupancy_of_launches():
         (lambda: WorkKernel(1.5), "rounds is 1.5"),
         (lambda: SleepKernel(1, (2, 2, 2)), "one or two dimensions"),
         (lambda: WorkKernel(1, 4, 2048), "this device allows"),
+        (lambda: WorkKernel(1, block=2048), "block is 2048; it must be from 1 to 1024"),
+        (lambda: SleepKernel(1, block=(16, 16)), r"block is \(16, 16\); it must be an int"),
     ],
 )
 def test_bad_kernels(make, message):

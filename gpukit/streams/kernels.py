@@ -118,6 +118,8 @@ class _Timed:
             grid, block = launch_shape(grid, block)
             if grid[2] > 1 or block[2] > 1:
                 raise ValueError(f"grid is {grid} and block is {block}; they must have one or two dimensions")
+        else:
+            whole("block", block, 1, cuda.get_current_device().MAX_THREADS_PER_BLOCK)
         self.grid, self.block = grid, block
 
     def shape(self, elements):

@@ -225,7 +225,9 @@ class Schedule:
         Parameters
         ----------
         record : bool
-            Note by events when each one began and ended; only on a GPU. Recording costs two events per operation.
+            Note when each one began and ended; only on a GPU. Two events per operation tell, and for kernels that take
+            stamps their own clock. A kernel without is shown from when its stream came to it, which may be before the
+            device had room for it.
 
         Returns
         -------
@@ -244,16 +246,14 @@ class Schedule:
         program = self._program(recorder)
         if recorder:
             recorder.begin()
-        self.queue(program)
+        _ask(program)
         for stream in self._streams:
             stream.synchronize()
         return recorder.timeline() if recorder else None
 
-    def queue(self, program=None):
-        """Ask the device for all operations, in order, and do not wait. ``program`` is for `run`."""
-        cuda.current_context()  # makes it that of this thread, which need not be the one that made the schedule
-        for call in self._program(None) if program is None else program:
-            call()
+    def queue(self):
+        """Ask the device for all operations, in order, and do not wait."""
+        _ask(self._program(None))
 
     def _program(self, recorder):
         """What the host does, call by call; made once."""
@@ -271,6 +271,12 @@ class Schedule:
                 calls += [partial(marks[number].record, stream)] if number in awaited else []
             self._programs[recorder] = calls
         return self._programs[recorder]
+
+
+def _ask(program):
+    cuda.current_context()  # makes it that of this thread, which need not be the one that made the schedule
+    for call in program:
+        call()
 
 
 def _check_gpu(what):
@@ -318,7 +324,7 @@ class _Recorder:
         """Bars of everything that ran, from 0 on."""
         stamps = self.stamps.copy_to_host()
         # The stamp was made between two events; half of what lies between them is what it can be wrong by.
-        zero = stamps[0, 0] * 1e-9 + 0.5e-3 * self.before.elapsed_time(self.origin)
+        zero = 0.5e-3 * self.before.elapsed_time(self.origin)
         free, bars = dict.fromkeys(ENGINES, 0.0), []
         spans = [
             (1e-3 * self.origin.elapsed_time(start), 1e-3 * self.origin.elapsed_time(end))
@@ -327,12 +333,14 @@ class _Recorder:
         for number in sorted(range(len(spans)), key=lambda number: spans[number][1]):
             operation, (start, end) = self.operations[number], spans[number]
             if stamps[number + 1, 1] >= 0:
-                start, end = (float(stamp) * 1e-9 - zero for stamp in stamps[number + 1])
+                start, end = (stamps[number + 1] - stamps[0, 0]) * 1e-9 - zero
             elif operation.engine != "kernel":
                 # Its event says when the stream came to the copy; the engine may have been at another one until later.
                 start = min(max(start, free[operation.engine]), end)
                 free[operation.engine] = end
-            bars.append(Bar(operation.name, operation.task, operation.stream, operation.engine, start, end))
+            bars.append(
+                Bar(operation.name, operation.task, operation.stream, operation.engine, float(start), float(end))
+            )
         first = min((bar.start for bar in bars), default=0.0)
         bars = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
         return Timeline(tuple(sorted(bars, key=lambda bar: bar.start)), device.info().name, False)
