@@ -9,7 +9,7 @@ import gpukit
 from gpukit import matmul
 from gpukit.backend import cuda
 
-ALL = [(v, tile, dtype) for v in matmul.VARIANTS for tile in matmul.TILES for dtype in matmul.DTYPES]
+ALL = [(v, tile, dtype) for v in matmul.SIMPLE for tile in matmul.TILES for dtype in matmul.DTYPES]
 
 
 def operands(m, n, k, dtype, seed=0):
@@ -120,7 +120,7 @@ def test_arrays_of_other_libraries(name):
 
 @pytest.mark.parametrize("variant", ["naive", "tiled", "tiled_padded", "dynamic_conflict"])
 def test_more_blocks_than_one_launch_may_have(monkeypatch, variant):
-    monkeypatch.setattr(matmul, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(matmul.host, "MOST_BLOCKS", 2)
     a, b = operands(37, 45, 11, np.float32)
     check(matmul.matmul(a, b, variant, tile=8, out=poisoned(37, 45)), a, b)
 
@@ -205,8 +205,8 @@ WRONG = [
     (lambda: matmul.matmul(A, B, out=np.ones((4, 5))), TypeError, "out has dtype float64; it must be float32"),
     (overlapping, ValueError, "out shares memory with a"),
     (lambda: matmul.matmul(A, B, "fastest"), ValueError, "variant is 'fastest'; it must be 'auto' or one of naive"),
-    (lambda: matmul.matmul(A, B, tile=12), ValueError, "tile is 12; it must be 8, 16 or 32"),
-    (lambda: matmul.matmul(A, B, tile="16"), TypeError, "tile is '16'"),
+    (lambda: matmul.matmul(A, B, "tiled", tile=12), ValueError, "tile is 12; it must be 8, 16 or 32"),
+    (lambda: matmul.matmul(A, B, "tiled", tile="16"), TypeError, "tile is '16'"),
     (lambda: matmul.matmul(A, B, "tiled", pad=1), ValueError, "pad is 1; variant 'tiled' has none"),
     (lambda: matmul.matmul(A, B, "tiled_padded", pad=9), ValueError, "pad is 9; it must be from 0 to 8"),
     (lambda: matmul.matmul(A, B, "tiled", depth=32), ValueError, "depth is 32; it is for the dynamic variants"),

@@ -1,0 +1,352 @@
+"""The fast product: float32, from the outside in: a block's tile, a warp's, a thread's.
+
+``out`` is cut into tiles, one for each block. A block goes through K in steps of ``depth``: asynchronous copies bring
+the next parts of ``a`` and ``b`` to shared memory while its threads multiply what is there. A thread reads the values
+it needs next to one set of registers while it multiplies those in another.
+"""
+
+import functools
+from typing import NamedTuple
+
+from numba.cuda import float32, int64, uint32, uint64
+
+from gpukit.backend import cuda
+from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
+
+__all__ = ["PAD", "Tile", "fast", "scale", "sum_parts"]
+
+#: More elements in a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4
+#: rows, then write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes.
+PAD = 4
+#: Lanes that copy neighbours of a row of a: 8 elements are a sector.
+SECTOR = 8
+
+
+class Tile(NamedTuple):
+    """How the product is shared out; all but the last four in elements.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of ``out`` that a block computes.
+    depth : int
+        Columns of ``a``, and rows of ``b``, in shared memory for one step; a multiple of 8.
+    thread_rows, thread_columns : int
+        Of ``out`` that a thread computes, in squares of 4 x 4.
+    lane_rows : int
+        Rows that the 32 lanes of a warp stand in.
+    stages : int
+        Steps for which there is shared memory: one is multiplied, the others are on their way. 3 or more.
+    slices : int
+        Groups of warps that share out the depth of each step, so that a small tile keeps a multiprocessor busy.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    thread_rows: int
+    thread_columns: int
+    lane_rows: int
+    stages: int
+    slices: int = 1
+
+    @property
+    def threads(self):
+        """int: of a block."""
+        return self.rows * self.columns // (self.thread_rows * self.thread_columns) * self.slices
+
+    @property
+    def shared_bytes(self):
+        """int: of a block."""
+        return 4 * self.stages * self.depth * (self.rows + PAD + self.columns)
+
+
+@functools.cache
+def fast(tile, aligned, adds=False):
+    """Kernel: out = alpha a b + beta out, for matrices one after the other in flat arrays.
+
+    Blocks along x are for the tiles of ``out``, row by row; those along y for parts of K, each with a result of its own
+    (`sum_parts` adds them up); those along z for the matrices.
+
+    Parameters
+    ----------
+    tile : Tile
+    aligned : bool
+        Whether the rows of ``b`` and ``out`` begin at multiples of 16 bytes.
+
+    Returns
+    -------
+    kernel
+        ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, m, n, k, which, alpha, beta)``. ``which`` is
+        (first matrix, div_a, mod_a, div_b, mod_b): matrix z of ``out`` is made of the matrices z // div_a % mod_a of
+        ``a`` and z // div_b % mod_b of ``b``. ``out`` is not read if beta is 0.
+    """
+    rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
+    lane_columns = 32 // lane_rows
+    warp_rows, warp_columns = lane_rows * thread_rows, lane_columns * thread_columns
+    warps_across = columns // warp_columns
+    threads, slice_threads = tile.threads, tile.threads // slices
+    pitch, slice_depth, pending = rows + PAD, depth // slices, stages - 2
+    stage_a, stage_b = depth * pitch, depth * columns
+    all_a, all_tiles = stages * stage_a, stages * (stage_a + stage_b)
+    row_step, column_step = 4 * lane_rows, 4 * lane_columns
+    rows_at_once = threads // SECTOR
+    width = 4 if aligned else 1
+    at_once_b, per_row = threads * width, columns // width
+    whole_a, whole_b = rows % rows_at_once == 0, depth * columns % at_once_b == 0
+    ahead = (stages - 1) * depth
+    last = (slice_depth - 1) % 2
+    clear, multiply, read = _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns)
+    store = _store_function(thread_rows, thread_columns, row_step, column_step, aligned, adds)
+    join = _join_function(tile, slice_threads)
+
+    def steps_from(k):
+        """Read for k while what was read for k - 1 is multiplied, and so on. A function for each k, for the compiler
+        does not unroll a loop of this size.
+        """
+        if k == slice_depth:
+            return nothing
+        rest = steps_from(k + 1)
+
+        @cuda.jit(device=True, forceinline=True)
+        def steps(tiles, at_a, at_b, sums, left, right):
+            read(tiles, at_a + uint32(k * pitch), at_b + uint32(k * columns), left, right, k % 2)
+            multiply(sums, left, right, (k - 1) % 2)
+            rest(tiles, at_a, at_b, sums, left, right)
+
+        return steps
+
+    steps = steps_from(1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, k_all, n):
+        tid = uint32(cuda.threadIdx.x)
+        r, k = uint32(tid // uint32(SECTOR)), uint32(tid % uint32(SECTOR))
+        to = uint32(stage * uint32(stage_a) + k * uint32(pitch) + r)
+        for j in range(0, depth, SECTOR):
+            for i in range(0, rows, rows_at_once):
+                if whole_a or r + i < rows:
+                    inside = (uint32(first + k + j) < limit) & (uint32(r + i) < rows_left)
+                    copy_async(
+                        tiles,
+                        to + uint32(j * pitch + i),
+                        a,
+                        from_a + first + uint64(k_all) * uint64(i) + uint64(j),
+                        inside,
+                    )
+        k, c = uint32(tid // uint32(per_row)), uint32(tid % uint32(per_row) * uint32(width))
+        to = uint32(uint32(all_a) + stage * uint32(stage_b) + k * uint32(columns) + c)
+        for i in range(0, depth * columns, at_once_b):
+            down, across = i // columns, i % columns
+            if whole_b or k + down < depth:
+                inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
+                at = from_b + uint64(uint32(first + down)) * n + uint64(across)
+                if aligned:
+                    copy_async4(tiles, to + uint32(i), b, at, inside)
+                else:
+                    copy_async(tiles, to + uint32(i), b, at, inside)
+        commit_copies()
+
+    @cuda.jit
+    def fast(a, b, out, m, n, k, which, alpha, beta):
+        tiles = cuda.shared.array(all_tiles, float32, alignment=16)
+        sums = cuda.local.array((thread_rows, thread_columns), float32)
+        left = cuda.local.array((2, thread_rows), float32)
+        right = cuda.local.array((2, thread_columns), float32)
+        # The block: a tile of out, a part of K, a matrix.
+        tiles_across = (n + columns - 1) // columns
+        row, col = uint32(cuda.blockIdx.x // tiles_across * rows), uint32(cuda.blockIdx.x % tiles_across * columns)
+        part = ((k + depth - 1) // depth + cuda.gridDim.y - 1) // cuda.gridDim.y * depth
+        first = uint32(cuda.blockIdx.y * part)
+        limit = uint32(min(k, first + part))
+        rows_left, columns_left = uint32(m - row), uint32(n - col)
+        z = which[0] + cuda.blockIdx.z
+        # The thread: a slice of the depth, a share of the tile.
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane = tid % slice_threads // 32, tid % 32
+        my_row = uint32(warp // warps_across * warp_rows + lane // lane_columns * 4)
+        my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
+        my_slice = tid // slice_threads * slice_depth
+        from_a = uint64((z // which[1] % which[2] * m + row + tid // SECTOR) * k + tid % SECTOR)
+        from_b = uint64((z // which[3] % which[4] * k + tid * width // columns) * n + col + tid * width % columns)
+        clear(sums, left, right, last)
+        for stage in range(stages - 1):
+            copy_tiles(
+                tiles, stage, a, b, from_a, from_b, uint32(first + stage * depth), limit, rows_left, columns_left, k, n
+            )
+        stage, free = uint32(0), uint32(stages - 1)
+        while first < limit:
+            wait_copies(pending)
+            cuda.syncthreads()
+            at_a = uint32(stage * stage_a + my_slice * pitch + my_row)
+            at_b = uint32(all_a + stage * stage_b + my_slice * columns + my_col)
+            read(tiles, at_a, at_b, left, right, 0)
+            multiply(sums, left, right, last)
+            copy_tiles(tiles, free, a, b, from_a, from_b, uint32(first + ahead), limit, rows_left, columns_left, k, n)
+            steps(tiles, at_a, at_b, sums, left, right)
+            first = uint32(first + depth)
+            free = stage
+            stage = uint32(stage + 1 if stage < stages - 1 else 0)
+        multiply(sums, left, right, last)
+        if join(tiles, sums):
+            start = ((z * cuda.gridDim.y + cuda.blockIdx.y) * m + row + my_row) * n + col + my_col
+            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, n, alpha, beta)
+
+    return fast
+
+
+@cuda.jit(device=True, forceinline=True)
+def nothing(tiles, at_a, at_b, sums, left, right):
+    pass
+
+
+@functools.cache
+def _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns):
+    @cuda.jit(device=True, forceinline=True)
+    def clear(sums, left, right, which):
+        for i in range(thread_rows):
+            left[which, i] = float32(0)
+            for j in range(thread_columns):
+                sums[i, j] = float32(0)
+        for j in range(thread_columns):
+            right[which, j] = float32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def read(tiles, at_a, at_b, left, right, which):
+        for i in range(0, thread_rows, 4):
+            w, x, y, z = load4(tiles, at_a + uint32(i // 4 * row_step))
+            left[which, i], left[which, i + 1], left[which, i + 2], left[which, i + 3] = w, x, y, z
+        for j in range(0, thread_columns, 4):
+            w, x, y, z = load4(tiles, at_b + uint32(j // 4 * column_step))
+            right[which, j], right[which, j + 1], right[which, j + 2], right[which, j + 3] = w, x, y, z
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(sums, left, right, which):
+        for j in range(thread_columns):
+            for i in range(thread_rows):
+                turn = i if j % 2 == 0 else thread_rows - 1 - i
+                sums[turn, j] += left[which, turn] * right[which, j]
+
+    return clear, multiply, read
+
+
+@functools.cache
+def _join_function(tile, slice_threads):
+    slices, rows, columns = tile.slices, tile.rows, tile.columns
+    groups = tile.thread_columns // 4
+    thread_rows, slice_size, group_size = tile.thread_rows, rows * columns, 4 * slice_threads
+
+    @cuda.jit(device=True, forceinline=True)
+    def join(tiles, sums):
+        """Add the sums of all slices up in the threads of the first, and tell these by True."""
+        if slices == 1:
+            return True
+        wait_copies(0)
+        cuda.syncthreads()
+        mine, at = cuda.threadIdx.x // slice_threads, cuda.threadIdx.x % slice_threads * 4
+        if mine > 0:
+            for i in range(thread_rows):
+                for g in range(groups):
+                    to = uint64((mine - 1) * slice_size + (i * groups + g) * group_size + at)
+                    store4(tiles, to, sums[i, 4 * g], sums[i, 4 * g + 1], sums[i, 4 * g + 2], sums[i, 4 * g + 3])
+        cuda.syncthreads()
+        if mine > 0:
+            return False
+        for other in range(slices - 1):
+            for i in range(thread_rows):
+                for g in range(groups):
+                    w, x, y, z = load4(tiles, uint64(other * slice_size + (i * groups + g) * group_size + at))
+                    sums[i, 4 * g] += w
+                    sums[i, 4 * g + 1] += x
+                    sums[i, 4 * g + 2] += y
+                    sums[i, 4 * g + 3] += z
+        return True
+
+    return join
+
+
+@functools.cache
+def _store_function(thread_rows, thread_columns, row_step, column_step, aligned, adds):
+    @cuda.jit(device=True, forceinline=True)
+    def store_one(out, at, value, beta):
+        out[at] = value + beta * out[at] if adds else value
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_four(out, at, columns_left, w, x, y, z, beta):
+        if aligned:
+            if adds:
+                old = load4(out, at)
+                w, x, y, z = w + beta * old[0], x + beta * old[1], y + beta * old[2], z + beta * old[3]
+            store4(out, at, w, x, y, z)
+        else:
+            store_one(out, at, w, beta)
+            if columns_left > 1:
+                store_one(out, at + uint64(1), x, beta)
+            if columns_left > 2:
+                store_one(out, at + uint64(2), y, beta)
+            if columns_left > 3:
+                store_one(out, at + uint64(3), z, beta)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, start, sums, rows_left, columns_left, n, alpha, beta):
+        """Store a thread's sums from an element of ``out`` on, as far as there are rows and columns."""
+        for i in range(thread_rows):
+            for j in range(thread_columns):
+                sums[i, j] *= alpha
+        for i in range(thread_rows):
+            down = i // 4 * row_step + i % 4
+            for j in range(0, thread_columns, 4):
+                across = j // 4 * column_step
+                if down < rows_left and across < columns_left:
+                    at, left = uint64(start + uint64(down) * n + across), columns_left - across
+                    store_four(out, at, left, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3], beta)
+
+    return store
+
+
+# -- parts of K, alpha and beta --------------------------------------------------------------------
+
+
+@functools.cache
+def sum_parts(width, adds):
+    """Kernel: out = alpha times the sum of the parts of K + beta out, always in the same order.
+
+    ``parts`` holds ``count`` results of ``size`` elements for each matrix. Blocks along y are for the matrices; a
+    thread adds up ``width`` neighbours, 4 or 1.
+    """
+
+    @cuda.jit
+    def sum_parts(parts, out, count, size, alpha, beta):
+        i = uint32(cuda.grid(1) * width)
+        if i < size:
+            at = uint64(cuda.blockIdx.y * uint64(count) * size + i)
+            to = uint64(cuda.blockIdx.y * uint64(size) + i)
+            if width == 4:
+                w, x, y, z = load4(parts, at)
+                for part in range(1, count):
+                    more = load4(parts, at + uint64(part) * size)
+                    w, x, y, z = w + more[0], x + more[1], y + more[2], z + more[3]
+                w, x, y, z = alpha * w, alpha * x, alpha * y, alpha * z
+                if adds:
+                    old = load4(out, to)
+                    w, x, y, z = w + beta * old[0], x + beta * old[1], y + beta * old[2], z + beta * old[3]
+                store4(out, to, w, x, y, z)
+            else:
+                total = parts[at]
+                for part in range(1, count):
+                    total += parts[at + uint64(part) * size]
+                out[to] = alpha * total + beta * out[to] if adds else alpha * total
+
+    return sum_parts
+
+
+@functools.cache
+def scale(adds):
+    """Kernel: out = alpha product + beta out, for the kernels that know neither; flat arrays of any float dtype."""
+
+    @cuda.jit
+    def scale(product, out, alpha, beta):
+        for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            out[i] = alpha * product[i] + beta * out[i] if adds else alpha * product[i]
+
+    return scale

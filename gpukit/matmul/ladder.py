@@ -1,0 +1,403 @@
+"""From a tile in registers to asynchronous copies: one idea per kernel, each built on the one before.
+
+A block computes a tile of ``out``, a thread 8 or 64 elements of it. What a thread needs again stays in its registers,
+so the kernels differ in how they bring the matrices to the threads. Each is made by a function; its ``aligned`` says
+whether rows of ``a``, ``b`` and ``out`` begin at multiples of 16 bytes: only then may four elements move at a time.
+"""
+
+import functools
+
+from numba.cuda import float32
+
+from gpukit.backend import cuda
+from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
+
+__all__ = [
+    "asynchronous",
+    "double_buffered",
+    "padded",
+    "registers_1d",
+    "registers_2d",
+    "transposed",
+    "warp_tiles",
+    "wide",
+]
+
+#: Rows and columns of a block's tile from registers_2d on, columns of ``a`` that are in shared memory at a time, and
+#: rows and columns of a thread's share of the tile.
+TILE = 128
+DEPTH = 8
+MINE = 8
+ACROSS = TILE // MINE
+THREADS = ACROSS * ACROSS
+#: The same for registers_1d, where a thread has one column.
+TILE_1D = 64
+THREADS_1D = TILE_1D * TILE_1D // MINE
+#: The pad of a row of 128 float32: the least that keeps the next one at a multiple of 16 bytes.
+PAD = 4
+
+
+# -- a tile in registers ---------------------------------------------------------------------------
+
+
+@functools.cache
+def registers_1d(dtype):
+    """Kernel in which a thread computes 8 elements of a column: 9 loads from shared memory for 8 products, not 16.
+
+    Blocks of 512 threads, tiles of 64 x 64.
+    """
+
+    @cuda.jit
+    def registers_1d(a, b, out):
+        tile_a = cuda.shared.array((TILE_1D, DEPTH), dtype)
+        tile_b = cuda.shared.array((DEPTH, TILE_1D), dtype)
+        sums = cuda.local.array(MINE, dtype)
+        tid = cuda.threadIdx.x
+        my_row, my_col = tid // TILE_1D * MINE, tid % TILE_1D
+        row, col = cuda.blockIdx.y * TILE_1D, cuda.blockIdx.x * TILE_1D
+        for i in range(MINE):
+            sums[i] = dtype(0)
+        for first in range(0, a.shape[1], DEPTH):
+            r, k = tid // DEPTH, tid % DEPTH
+            inside = row + r < a.shape[0] and first + k < a.shape[1]
+            tile_a[r, k] = a[row + r, first + k] if inside else dtype(0)
+            k, c = tid // TILE_1D, tid % TILE_1D
+            inside = first + k < b.shape[0] and col + c < b.shape[1]
+            tile_b[k, c] = b[first + k, col + c] if inside else dtype(0)
+            cuda.syncthreads()
+            for k in range(DEPTH):
+                right = tile_b[k, my_col]
+                for i in range(MINE):
+                    sums[i] += tile_a[my_row + i, k] * right
+            cuda.syncthreads()
+        for i in range(MINE):
+            if row + my_row + i < out.shape[0] and col + my_col < out.shape[1]:
+                out[row + my_row + i, col + my_col] = sums[i]
+
+    return registers_1d
+
+
+@functools.cache
+def registers_2d(dtype):
+    """Kernel in which a thread computes 8 x 8 elements: 16 loads from shared memory for 64 products.
+
+    Blocks of 256 threads, tiles of 128 x 128.
+    """
+
+    @cuda.jit
+    def registers_2d(a, b, out):
+        tile_a = cuda.shared.array((TILE, DEPTH), dtype)
+        tile_b = cuda.shared.array((DEPTH, TILE), dtype)
+        sums = cuda.local.array((MINE, MINE), dtype)
+        left, right = cuda.local.array(MINE, dtype), cuda.local.array(MINE, dtype)
+        tid = cuda.threadIdx.x
+        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        clear(sums)
+        for first in range(0, a.shape[1], DEPTH):
+            for at in range(tid, TILE * DEPTH, THREADS):
+                r, k = at // DEPTH, at % DEPTH
+                inside = row + r < a.shape[0] and first + k < a.shape[1]
+                tile_a[r, k] = a[row + r, first + k] if inside else dtype(0)
+                k, c = at // TILE, at % TILE
+                inside = first + k < b.shape[0] and col + c < b.shape[1]
+                tile_b[k, c] = b[first + k, col + c] if inside else dtype(0)
+            cuda.syncthreads()
+            for k in range(DEPTH):
+                for i in range(MINE):
+                    left[i] = tile_a[my_row + i, k]
+                    right[i] = tile_b[k, my_col + i]
+                multiply(sums, left, right)
+            cuda.syncthreads()
+        for i in range(MINE):
+            for j in range(MINE):
+                if row + my_row + i < out.shape[0] and col + my_col + j < out.shape[1]:
+                    out[row + my_row + i, col + my_col + j] = sums[i, j]
+
+    return registers_2d
+
+
+@cuda.jit(device=True, forceinline=True)
+def clear(sums):
+    for i in range(MINE):
+        for j in range(MINE):
+            sums[i, j] = 0
+
+
+@cuda.jit(device=True, forceinline=True)
+def multiply(sums, left, right):
+    """The products of each value at the left with each at the right, added to the thread's sums."""
+    for i in range(MINE):
+        for j in range(MINE):
+            sums[i, j] += left[i] * right[j]
+
+
+# -- four elements at a time -----------------------------------------------------------------------
+
+
+@cuda.jit(device=True, forceinline=True)
+def load_or_zero(array, row, col):
+    return array[row, col] if row < array.shape[0] and col < array.shape[1] else float32(0)
+
+
+@functools.cache
+def four_loader(aligned):
+    @cuda.jit(device=True, forceinline=True)
+    def load_four(array, row, col):
+        """Four neighbours of a row; zeros where the matrix has ended."""
+        if aligned:
+            if row < array.shape[0] and col < array.shape[1]:
+                return load4(array, (row, col))
+            return float32(0), float32(0), float32(0), float32(0)
+        w, x = load_or_zero(array, row, col), load_or_zero(array, row, col + 1)
+        y, z = load_or_zero(array, row, col + 2), load_or_zero(array, row, col + 3)
+        return w, x, y, z
+
+    return load_four
+
+
+@functools.cache
+def sums_storer(aligned):
+    @cuda.jit(device=True, forceinline=True)
+    def store_sums(out, sums, row, col, next_row, next_col):
+        """Store a thread's sums: 2 x 2 squares of 4 x 4, the next of which is so many rows or columns away."""
+        for i in range(MINE):
+            r = row + i // 4 * next_row + i % 4
+            for j in range(0, MINE, 4):
+                c = col + j // 4 * next_col
+                if aligned:
+                    if r < out.shape[0] and c < out.shape[1]:
+                        store4(out, (r, c), sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+                else:
+                    for q in range(4):
+                        if r < out.shape[0] and c + q < out.shape[1]:
+                            out[r, c + q] = sums[i, j + q]
+
+    return store_sums
+
+
+@functools.cache
+def wide(aligned):
+    """registers_2d with 128-bit accesses: to the matrices, to the tile of b, and to the result."""
+    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+
+    @cuda.jit
+    def wide(a, b, out):
+        tile_a = cuda.shared.array((TILE, DEPTH), float32, alignment=16)
+        tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        tid = cuda.threadIdx.x
+        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        clear(sums)
+        for first in range(0, a.shape[1], DEPTH):
+            r, k = tid // 2, tid % 2 * 4  # two threads for a row of tile_a
+            w, x, y, z = load_four(a, row + r, first + k)
+            store4(tile_a, (r, k), w, x, y, z)
+            k, c = tid // 32, tid % 32 * 4  # a warp for a row of tile_b
+            w, x, y, z = load_four(b, first + k, col + c)
+            store4(tile_b, (k, c), w, x, y, z)
+            cuda.syncthreads()
+            for k in range(DEPTH):
+                for i in range(MINE):
+                    left[i] = tile_a[my_row + i, k]
+                read(tile_b, k, my_col, 4, right)
+                multiply(sums, left, right)
+            cuda.syncthreads()
+        store_sums(out, sums, row + my_row, col + my_col, 4, 4)
+
+    return wide
+
+
+@cuda.jit(device=True, forceinline=True)
+def read(tile, k, first, step, values):
+    """Eight values of row k of a tile: four from ``first`` on, and four that are ``step`` after those."""
+    values[0], values[1], values[2], values[3] = load4(tile, (k, first))
+    values[4], values[5], values[6], values[7] = load4(tile, (k, first + step))
+
+
+@functools.cache
+def transposed(aligned, pad=0):
+    """wide with columns of a as rows in shared memory: a thread's 8 rows of it are two loads there too.
+
+    Four neighbours of a row of a go to four rows of the tile, one by one.
+    """
+    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    pitch = TILE + pad
+
+    @cuda.jit
+    def transposed(a, b, out):
+        tile_a = cuda.shared.array((DEPTH, pitch), float32, alignment=16)
+        tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        tid = cuda.threadIdx.x
+        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        clear(sums)
+        for first in range(0, a.shape[1], DEPTH):
+            r, k = tid // 2, tid % 2 * 4
+            tile_a[k, r], tile_a[k + 1, r], tile_a[k + 2, r], tile_a[k + 3, r] = load_four(a, row + r, first + k)
+            k, c = tid // 32, tid % 32 * 4
+            w, x, y, z = load_four(b, first + k, col + c)
+            store4(tile_b, (k, c), w, x, y, z)
+            cuda.syncthreads()
+            for k in range(DEPTH):
+                read(tile_a, k, my_row, 4, left)
+                read(tile_b, k, my_col, 4, right)
+                multiply(sums, left, right)
+            cuda.syncthreads()
+        store_sums(out, sums, row + my_row, col + my_col, 4, 4)
+
+    return transposed
+
+
+def padded(aligned):
+    """transposed with four more elements in each row of the tile of a: rows k and k + 4, which the two lanes for a row
+    of a store to, no longer begin in the same bank.
+    """
+    return transposed(aligned, PAD)
+
+
+# -- which thread has which elements ---------------------------------------------------------------
+
+#: The 8 warps of a block stand 4 x 2, the lanes of each 4 x 8. A thread has four squares of 4 x 4, so that neighbouring
+#: lanes read neighbouring words: eight lanes read the 32 banks once, and the four rows of lanes read the same.
+WARP_ROWS, WARP_COLUMNS = 32, 64
+NEXT_ROW, NEXT_COLUMN = 16, 32
+
+
+@cuda.jit(device=True, forceinline=True)
+def place(tid):
+    """(first row, first column) of a thread's share of a block's tile."""
+    warp, lane = tid // 32, tid % 32
+    return warp // 2 * WARP_ROWS + lane // 8 * 4, warp % 2 * WARP_COLUMNS + lane % 8 * 4
+
+
+@functools.cache
+def warp_tiles(aligned):
+    """padded with a tile for each warp, and another share of it for each lane: no load has a bank conflict."""
+    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    pitch = TILE + PAD
+
+    @cuda.jit
+    def warp_tiles(a, b, out):
+        tile_a = cuda.shared.array((DEPTH, pitch), float32, alignment=16)
+        tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        tid = cuda.threadIdx.x
+        my_row, my_col = place(tid)
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        clear(sums)
+        for first in range(0, a.shape[1], DEPTH):
+            r, k = tid // 2, tid % 2 * 4
+            tile_a[k, r], tile_a[k + 1, r], tile_a[k + 2, r], tile_a[k + 3, r] = load_four(a, row + r, first + k)
+            k, c = tid // 32, tid % 32 * 4
+            w, x, y, z = load_four(b, first + k, col + c)
+            store4(tile_b, (k, c), w, x, y, z)
+            cuda.syncthreads()
+            for k in range(DEPTH):
+                read(tile_a, k, my_row, NEXT_ROW, left)
+                read(tile_b, k, my_col, NEXT_COLUMN, right)
+                multiply(sums, left, right)
+            cuda.syncthreads()
+        store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
+
+    return warp_tiles
+
+
+# -- the next tiles while these are multiplied -----------------------------------------------------
+
+
+@functools.cache
+def double_buffered(aligned):
+    """warp_tiles with two pairs of tiles: the next ones are on their way to registers while these are multiplied, and
+    then go to the other pair. One barrier per step is enough.
+    """
+    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    pitch = TILE + PAD
+
+    @cuda.jit
+    def double_buffered(a, b, out):
+        tile_a = cuda.shared.array((2, DEPTH, pitch), float32, alignment=16)
+        tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        tid = cuda.threadIdx.x
+        my_row, my_col = place(tid)
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        r, ka, kb, c = tid // 2, tid % 2 * 4, tid // 32, tid % 32 * 4
+        clear(sums)
+        from_a, from_b = load_four(a, row + r, ka), load_four(b, kb, col + c)
+        stage = 0
+        for first in range(DEPTH, a.shape[1] + DEPTH, DEPTH):
+            for i in range(4):
+                tile_a[stage, ka + i, r] = from_a[i]
+            store4(tile_b, (stage, kb, c), from_b[0], from_b[1], from_b[2], from_b[3])
+            cuda.syncthreads()
+            from_a, from_b = load_four(a, row + r, first + ka), load_four(b, first + kb, col + c)
+            for k in range(DEPTH):
+                read(tile_a[stage], k, my_row, NEXT_ROW, left)
+                read(tile_b[stage], k, my_col, NEXT_COLUMN, right)
+                multiply(sums, left, right)
+            stage = 1 - stage
+        store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
+
+    return double_buffered
+
+
+STAGES = 3
+PENDING = STAGES - 2
+
+
+@functools.cache
+def asynchronous(aligned):
+    """double_buffered with asynchronous copies: what is under way needs no registers, so two steps are, in a ring of
+    three pairs of tiles. The elements of a are copied one by one, so that they arrive transposed.
+    """
+    store_sums = sums_storer(aligned)
+    pitch = TILE + PAD
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_tiles(a, b, tile_a, tile_b, stage, first, row, col):
+        tid = cuda.threadIdx.x
+        for at in range(tid, TILE * DEPTH, THREADS):
+            r, k = at // DEPTH, at % DEPTH
+            inside = row + r < a.shape[0] and first + k < a.shape[1]
+            copy_async(tile_a, (stage, k, r), a, (row + r, first + k), inside)
+        k, c = tid // 32, tid % 32 * 4
+        if aligned:
+            inside = first + k < b.shape[0] and col + c < b.shape[1]
+            copy_async4(tile_b, (stage, k, c), b, (first + k, col + c), inside)
+        else:
+            for q in range(4):
+                inside = first + k < b.shape[0] and col + c + q < b.shape[1]
+                copy_async(tile_b, (stage, k, c + q), b, (first + k, col + c + q), inside)
+        commit_copies()
+
+    @cuda.jit
+    def asynchronous(a, b, out):
+        tile_a = cuda.shared.array((STAGES, DEPTH, pitch), float32, alignment=16)
+        tile_b = cuda.shared.array((STAGES, DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        my_row, my_col = place(cuda.threadIdx.x)
+        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        clear(sums)
+        for stage in range(STAGES - 1):
+            copy_tiles(a, b, tile_a, tile_b, stage, stage * DEPTH, row, col)
+        stage = 0
+        for first in range(0, a.shape[1], DEPTH):
+            wait_copies(PENDING)  # this thread's copies of this step's tiles have arrived
+            cuda.syncthreads()  # and those of the others, who have also done with the tiles of the step before
+            copy_tiles(a, b, tile_a, tile_b, (stage + STAGES - 1) % STAGES, first + (STAGES - 1) * DEPTH, row, col)
+            for k in range(DEPTH):
+                read(tile_a[stage], k, my_row, NEXT_ROW, left)
+                read(tile_b[stage], k, my_col, NEXT_COLUMN, right)
+                multiply(sums, left, right)
+            stage = (stage + 1) % STAGES
+        store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
+
+    return asynchronous
