@@ -145,6 +145,15 @@ def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
     assert results.read(tmp_path / "new" / files[0])[0] == HEAD
 
 
+def test_records_of_the_repository_bring_the_readme_up_to_date(chapters, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(suite.readme, "main", written.append)
+    monkeypatch.setattr(results, "RECORDED", tmp_path)
+    assert benchmarks.main(["one", "--save", str(tmp_path / "elsewhere")]) == 0 and not written
+    assert benchmarks.main(["one", "--save"]) == 0 and written == [[]]
+    assert (tmp_path / "one-h200.json").is_file()
+
+
 def test_one_chapter_takes_its_own_options_and_file(chapters, tmp_path):
     assert benchmarks.main(["two", "--save", str(tmp_path / "x.json"), "--sizes", "3", "4"]) == 0
     assert chapters.ran == [("two", ["--save", "--sizes", "3", "4"])]
