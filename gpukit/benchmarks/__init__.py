@@ -15,6 +15,7 @@ COMMANDS = {
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
     "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
+    "fast_matmul": ("gpukit.benchmarks.fast_matmul", (), "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
     "resize": ("gpukit.benchmarks.resize", (), "frames made to fit on a GPU, beside PyTorch, CuPy and OpenCV"),
     "readme": ("gpukit.benchmarks.readme", (), "nothing: writes the README's tables and its picture"),

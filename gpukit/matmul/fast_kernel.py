@@ -13,7 +13,7 @@ from numba.cuda import float32, int64, uint32, uint64
 from gpukit.backend import cuda
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 
-__all__ = ["PAD", "Tile", "fast", "scale", "sum_parts"]
+__all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 
 #: More elements in a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4
 #: rows, then write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes.
@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 
 
 @functools.cache
-def fast(tile, aligned, adds=False):
+def fast(tile, wide_b, wide_out, adds=False):
     """Kernel: out = alpha a b + beta out, for matrices one after the other in flat arrays.
 
     Blocks along x are for the tiles of ``out``, row by row; those along y for parts of K, each with a result of its own
@@ -71,15 +71,17 @@ def fast(tile, aligned, adds=False):
     Parameters
     ----------
     tile : Tile
-    aligned : bool
-        Whether the rows of ``b`` and ``out`` begin at multiples of 16 bytes.
+    wide_b, wide_out : bool
+        Whether the rows of ``b``, and those of ``out``, begin at multiples of 16 bytes.
+    adds : bool
+        False if beta is 0: ``out`` is not read then.
 
     Returns
     -------
     kernel
-        ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, m, n, k, which, alpha, beta)``. ``which`` is
-        (first matrix, div_a, mod_a, div_b, mod_b): matrix z of ``out`` is made of the matrices z // div_a % mod_a of
-        ``a`` and z // div_b % mod_b of ``b``. ``out`` is not read if beta is 0.
+        ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, sizes, which, alpha, beta)``. ``sizes`` is (m, n, k,
+        elements from row to row of ``b``, of ``out``), all uint32. ``which`` is (first matrix, div_a, mod_a, div_b,
+        mod_b): matrix z of ``out`` is made of the matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``.
     """
     rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
     lane_columns = 32 // lane_rows
@@ -91,13 +93,13 @@ def fast(tile, aligned, adds=False):
     all_a, all_tiles = stages * stage_a, stages * (stage_a + stage_b)
     row_step, column_step = 4 * lane_rows, 4 * lane_columns
     rows_at_once = threads // SECTOR
-    width = 4 if aligned else 1
+    width = 4 if wide_b else 1
     at_once_b, per_row = threads * width, columns // width
     whole_a, whole_b = rows % rows_at_once == 0, depth * columns % at_once_b == 0
     ahead = (stages - 1) * depth
     last = (slice_depth - 1) % 2
     clear, multiply, read = _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns)
-    store = _store_function(thread_rows, thread_columns, row_step, column_step, aligned, adds)
+    store = _store_function(thread_rows, thread_columns, row_step, column_step, wide_out, adds)
     join = _join_function(tile, slice_threads)
 
     def steps_from(k):
@@ -119,7 +121,7 @@ def fast(tile, aligned, adds=False):
     steps = steps_from(1)
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, k_all, n):
+    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
         tid = uint32(cuda.threadIdx.x)
         r, k = uint32(tid // uint32(SECTOR)), uint32(tid % uint32(SECTOR))
         to = uint32(stage * uint32(stage_a) + k * uint32(pitch) + r)
@@ -131,7 +133,7 @@ def fast(tile, aligned, adds=False):
                         tiles,
                         to + uint32(j * pitch + i),
                         a,
-                        from_a + first + uint64(k_all) * uint64(i) + uint64(j),
+                        from_a + first + uint64(pitch_a) * uint64(i) + uint64(j),
                         inside,
                     )
         k, c = uint32(tid // uint32(per_row)), uint32(tid % uint32(per_row) * uint32(width))
@@ -140,15 +142,16 @@ def fast(tile, aligned, adds=False):
             down, across = i // columns, i % columns
             if whole_b or k + down < depth:
                 inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
-                at = from_b + uint64(uint32(first + down)) * n + uint64(across)
-                if aligned:
+                at = from_b + uint64(uint32(first + down)) * pitch_b + uint64(across)
+                if wide_b:
                     copy_async4(tiles, to + uint32(i), b, at, inside)
                 else:
                     copy_async(tiles, to + uint32(i), b, at, inside)
         commit_copies()
 
     @cuda.jit
-    def fast(a, b, out, m, n, k, which, alpha, beta):
+    def fast(a, b, out, sizes, which, alpha, beta):
+        m, n, k, pitch_b, pitch_out = sizes
         tiles = cuda.shared.array(all_tiles, float32, alignment=16)
         sums = cuda.local.array((thread_rows, thread_columns), float32)
         left = cuda.local.array((2, thread_rows), float32)
@@ -168,12 +171,11 @@ def fast(tile, aligned, adds=False):
         my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
         my_slice = tid // slice_threads * slice_depth
         from_a = uint64((z // which[1] % which[2] * m + row + tid // SECTOR) * k + tid % SECTOR)
-        from_b = uint64((z // which[3] % which[4] * k + tid * width // columns) * n + col + tid * width % columns)
+        from_b = uint64((z // which[3] % which[4] * k + tid * width // columns) * pitch_b + col + tid * width % columns)
         clear(sums, left, right, last)
         for stage in range(stages - 1):
-            copy_tiles(
-                tiles, stage, a, b, from_a, from_b, uint32(first + stage * depth), limit, rows_left, columns_left, k, n
-            )
+            at = uint32(first + stage * depth)
+            copy_tiles(tiles, stage, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
         stage, free = uint32(0), uint32(stages - 1)
         while first < limit:
             wait_copies(pending)
@@ -182,15 +184,16 @@ def fast(tile, aligned, adds=False):
             at_b = uint32(all_a + stage * stage_b + my_slice * columns + my_col)
             read(tiles, at_a, at_b, left, right, 0)
             multiply(sums, left, right, last)
-            copy_tiles(tiles, free, a, b, from_a, from_b, uint32(first + ahead), limit, rows_left, columns_left, k, n)
+            at = uint32(first + ahead)
+            copy_tiles(tiles, free, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
             steps(tiles, at_a, at_b, sums, left, right)
             first = uint32(first + depth)
             free = stage
             stage = uint32(stage + 1 if stage < stages - 1 else 0)
         multiply(sums, left, right, last)
         if join(tiles, sums):
-            start = ((z * cuda.gridDim.y + cuda.blockIdx.y) * m + row + my_row) * n + col + my_col
-            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, n, alpha, beta)
+            start = ((z * cuda.gridDim.y + cuda.blockIdx.y) * m + row + my_row) * pitch_out + col + my_col
+            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, pitch_out, alpha, beta)
 
     return fast
 
@@ -288,7 +291,7 @@ def _store_function(thread_rows, thread_columns, row_step, column_step, aligned,
                 store_one(out, at + uint64(3), z, beta)
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, start, sums, rows_left, columns_left, n, alpha, beta):
+    def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
         """Store a thread's sums from an element of ``out`` on, as far as there are rows and columns."""
         for i in range(thread_rows):
             for j in range(thread_columns):
@@ -298,46 +301,62 @@ def _store_function(thread_rows, thread_columns, row_step, column_step, aligned,
             for j in range(0, thread_columns, 4):
                 across = j // 4 * column_step
                 if down < rows_left and across < columns_left:
-                    at, left = uint64(start + uint64(down) * n + across), columns_left - across
+                    at, left = uint64(start + uint64(down) * pitch + across), columns_left - across
                     store_four(out, at, left, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3], beta)
 
     return store
 
 
-# -- parts of K, alpha and beta --------------------------------------------------------------------
+# -- parts of K, rows of any length, alpha and beta ------------------------------------------------
+
+#: Lanes that have neighbours, and groups of them that share out the parts, in a block of `sum_parts`.
+LANES, GROUPS = 32, 8
 
 
 @functools.cache
 def sum_parts(width, adds):
     """Kernel: out = alpha times the sum of the parts of K + beta out, always in the same order.
 
-    ``parts`` holds ``count`` results of ``size`` elements for each matrix. Blocks along y are for the matrices; a
-    thread adds up ``width`` neighbours, 4 or 1.
+    ``parts`` holds ``count`` results of m * n elements for each matrix. A thread has ``width`` neighbours, 4 or 1 (n is
+    a multiple of it), of every 8th part; blocks along y are for the matrices.
     """
 
     @cuda.jit
-    def sum_parts(parts, out, count, size, alpha, beta):
-        i = uint32(cuda.grid(1) * width)
-        if i < size:
-            at = uint64(cuda.blockIdx.y * uint64(count) * size + i)
-            to = uint64(cuda.blockIdx.y * uint64(size) + i)
-            if width == 4:
-                w, x, y, z = load4(parts, at)
-                for part in range(1, count):
-                    more = load4(parts, at + uint64(part) * size)
-                    w, x, y, z = w + more[0], x + more[1], y + more[2], z + more[3]
-                w, x, y, z = alpha * w, alpha * x, alpha * y, alpha * z
-                if adds:
-                    old = load4(out, to)
-                    w, x, y, z = w + beta * old[0], x + beta * old[1], y + beta * old[2], z + beta * old[3]
-                store4(out, to, w, x, y, z)
-            else:
-                total = parts[at]
-                for part in range(1, count):
-                    total += parts[at + uint64(part) * size]
-                out[to] = alpha * total + beta * out[to] if adds else alpha * total
+    def sum_parts(parts, out, count, m, n, pitch, alpha, beta):
+        sums = cuda.shared.array((GROUPS, LANES, width), float32, alignment=16)
+        lane, group = cuda.threadIdx.x, cuda.threadIdx.y
+        at, size = (cuda.blockIdx.x * LANES + lane) * width, uint64(m) * uint64(n)
+        for q in range(width):
+            sums[group, lane, q] = float32(0)
+        if at < size:
+            for part in range(group, count, GROUPS):
+                start = uint64((cuda.blockIdx.y * count + part) * size + at)
+                if width == 4:
+                    w, x, y, z = load4(parts, start)
+                    sums[group, lane, 0] += w
+                    sums[group, lane, 1] += x
+                    sums[group, lane, 2] += y
+                    sums[group, lane, 3] += z
+                else:
+                    sums[group, lane, 0] += parts[start]
+        cuda.syncthreads()
+        if group == 0 and at < size:
+            to = uint64((cuda.blockIdx.y * m + at // n) * pitch + at % n)
+            for q in range(width):
+                total = sums[0, lane, q]
+                for other in range(1, GROUPS):
+                    total += sums[other, lane, q]
+                out[to + uint64(q)] = alpha * total + beta * out[to + uint64(q)] if adds else alpha * total
 
     return sum_parts
+
+
+@cuda.jit
+def widen(b, wide, columns, pitch):
+    """Copy rows of ``columns`` elements to rows of ``pitch``, so that each begins at a multiple of 16 bytes."""
+    for i in range(cuda.grid(1), wide.size, cuda.gridsize(1)):
+        row, col = i // pitch, i % pitch
+        wide[i] = b[row * columns + col] if col < columns else float32(0)
 
 
 @functools.cache

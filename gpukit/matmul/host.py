@@ -1,5 +1,6 @@
 """Host functions: from arrays of any kind to the launches of one product, or of many."""
 
+import threading
 from math import prod
 
 import numpy as np
@@ -8,10 +9,9 @@ from numba.cuda import types
 from gpukit import intrinsics
 from gpukit.backend import cuda
 from gpukit.checks import whole
-from gpukit.launching import Plans
-from gpukit.matmul import ladder, tiles
+from gpukit.launching import MOST_KEPT, Plans
+from gpukit.matmul import fast_kernel, ladder, tiles
 from gpukit.matmul.choice import choose
-from gpukit.matmul.fast_kernel import fast, scale, sum_parts
 from gpukit.operands import (
     Output,
     as_device_array,
@@ -67,6 +67,10 @@ ROWS_ALONG_X = ("naive_uncoalesced", "tiled_conflict", "tiled_padded", "tiled_sw
 ROWS_ALONG_X += ("dynamic_padded",)
 
 _plans = Plans()
+#: Work memory that is too large for a plan to keep, by what it is for and its stream: the next call uses it again. The
+#: lock lets the launches of one call follow one another on their stream.
+_large = {}
+_lock = threading.Lock()
 
 
 def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, tile=16, pad=None, depth=None):
@@ -117,7 +121,9 @@ def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, 
     if result.device.size == 0:
         return result.finish()
     a, b = to_device(a, stream), to_device(b, stream)
-    return call.first(list(_all_steps(make, a, b, result.device, alpha, beta, stream)), result)
+    with _lock:
+        launches = list(_all_steps(make, a, b, result.device, alpha, beta, _Work(stream, _large)))
+        return call.first(launches, result)
 
 
 def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=None, depth=None):
@@ -145,7 +151,7 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
     make = _maker(variant, dtype_of(a), tile, pad, depth)
-    return list(_all_steps(make, a, b, out, alpha, beta, stream_of(stream)))
+    return list(_all_steps(make, a, b, out, alpha, beta, _Work(stream_of(stream), {})))
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -196,6 +202,23 @@ class _Launcher:
         return configured(self.kernel, grid, self.threads, stream, self.shared_bytes)
 
 
+class _Work:
+    """Work memory for the launches of one call, on a stream."""
+
+    def __init__(self, stream, large):
+        self.stream, self.large, self.count = stream, large, 0
+
+    def array(self, size, dtype=np.float32):
+        """A flat device array with so many elements, and with anything in them."""
+        if size * np.dtype(dtype).itemsize <= MOST_KEPT:
+            return cuda.device_array(size, dtype, stream=self.stream)
+        key = self.count, np.dtype(dtype), self.stream
+        self.count += 1
+        if key not in self.large or self.large[key].size < size:
+            self.large[key] = cuda.device_array(size, dtype)
+        return self.large[key][:size]
+
+
 def _maker(variant, dtype, tile, pad, depth):
     """A function that gives the steps of one product of matrices, or for "fast" of many; everything is checked."""
     if variant == "auto":
@@ -212,15 +235,15 @@ def _maker(variant, dtype, tile, pad, depth):
     return variant
 
 
-def _all_steps(maker, a, b, out, alpha, beta, stream):
+def _all_steps(maker, a, b, out, alpha, beta, work):
     """The launches for contiguous arrays of any number of dimensions, none of them empty unless K is 0."""
     lead = tuple(out.shape[:-2])
     if maker == "fast":
-        yield from _fast_steps(a, b, out, alpha, beta, stream)
+        yield from _fast_steps(a, b, out, alpha, beta, work)
         return
     for index in np.ndindex(*lead):
         parts = (_matrix(array, index) for array in (a, b, out))
-        yield from _simple_steps(maker, *parts, alpha, beta, stream)
+        yield from _simple_steps(maker, *parts, alpha, beta, work)
 
 
 def _matrix(array, index):
@@ -229,11 +252,11 @@ def _matrix(array, index):
     return array[tuple(0 if n == 1 else i for i, n in zip(index, array.shape, strict=False))]
 
 
-def _simple_steps(maker, a, b, out, alpha, beta, stream):
+def _simple_steps(maker, a, b, out, alpha, beta, work):
     """One product by a kernel that computes out = a b, and another for alpha and beta if they are not 1 and 0."""
     product, (rows, columns) = out, out.shape
     if beta != 0:
-        product = cuda.device_array(out.shape, dtype_of(out), stream=stream)
+        product = work.array(out.size, dtype_of(out)).reshape(out.shape)
     launcher = maker
     if not isinstance(maker, _Launcher):
         launcher = _ladder_launcher(maker, dtype_of(a), _is_aligned(a, b, product))
@@ -243,14 +266,14 @@ def _simple_steps(maker, a, b, out, alpha, beta, stream):
             part = a, b, product
             if rows > step or columns > step:
                 part = a[row : row + step], b[:, col : col + step], product[row : row + step, col : col + step]
-            yield launcher.configure(part[2].shape, stream), (*part, *launcher.further)
+            yield launcher.configure(part[2].shape, work.stream), (*part, *launcher.further)
     if alpha != 1 or beta != 0:
-        yield _scaling(product, out, alpha, beta, stream)
+        yield _scaling(product, out, alpha, beta, work.stream)
 
 
 def _scaling(product, out, alpha, beta, stream):
     number = dtype_of(out).type
-    launch = configured(scale(beta != 0), min(-(-out.size // 256), MOST_BLOCKS), 256, stream)
+    launch = configured(fast_kernel.scale(beta != 0), min(-(-out.size // 256), MOST_BLOCKS), 256, stream)
     return launch, (product.reshape(-1), out.reshape(-1), number(alpha), number(beta))
 
 
@@ -279,41 +302,53 @@ def _ladder_launcher(variant, dtype, aligned):
 # -- the fast product ------------------------------------------------------------------------------
 
 
-def _fast_steps(a, b, out, alpha, beta, stream):
+def _fast_steps(a, b, out, alpha, beta, work):
     lead = tuple(out.shape[:-2])
     rules = [_rule(tuple(array.shape[:-2]), lead) for array in (a, b)]
     if None in rules:  # matrices of one operand come back in an order that no rule gives: axis by axis
         for i in range(lead[0]):
             parts = (array[0 if array.shape[0] == 1 else i] if array.ndim == out.ndim else array for array in (a, b))
-            yield from _fast_steps(*parts, out[i], alpha, beta, stream)
+            yield from _fast_steps(*parts, out[i], alpha, beta, work)
         return
     batch, (m, k), n = prod(lead), a.shape[-2:], b.shape[-1]
     if rules == [(1, batch), (batch, 1)] and batch > 1:  # the same b for all: more rows of one product
         m, batch, rules = batch * m, 1, [(1, 1), (1, 1)]
-    aligned = _is_aligned(b, out)
-    device = cuda.get_current_device()
-    tile, parts = choose(m, n, k, batch, aligned, device.MULTIPROCESSOR_COUNT)
-    target, numbers, adds = out, (np.float32(alpha), np.float32(beta)), beta != 0
+    wide_b, wide_out = _is_aligned(b), _is_aligned(out)
+    pieces, widen = choose(m, n, k, batch, wide_b, cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    a, b, out, pitch = a.reshape(-1), b.reshape(-1), out.reshape(-1), n
+    if widen:
+        pitch, wide_b = -(-n // 4) * 4, True
+        target = work.array(b.size // n * pitch)
+        grid = min(-(-b.size // 1024), MOST_BLOCKS)
+        yield configured(fast_kernel.widen, grid, 256, work.stream), (b, target, np.uint32(n), np.uint32(pitch))
+        b = target
+    for piece in pieces:
+        arrays = a[piece.row * k :], b[piece.col :], out[piece.row * n + piece.col :]
+        which = (batch, *rules[0], *rules[1])
+        yield from _piece_steps(piece, *arrays, k, pitch, n, which, wide_b, wide_out, alpha, beta, work)
+
+
+def _piece_steps(piece, a, b, out, k, pitch_b, pitch_out, which, wide_b, wide_out, alpha, beta, work):
+    """The launches for one piece; ``which`` begins with the number of matrices."""
+    (batch, *rules), m, n, parts = which, piece.rows, piece.columns, piece.parts
+    target, pitch, adds, numbers = out, pitch_out, beta != 0, (np.float32(alpha), np.float32(beta))
     if parts > 1:
-        target, adds = cuda.device_array(batch * parts * m * n, np.float32, stream=stream), False
-        numbers = np.float32(1), np.float32(0)
-    grid = -(-m // tile.rows) * -(-n // tile.columns), parts
-    sizes = np.uint32(m), np.uint32(n), np.uint32(k)
-    flat = a.reshape(-1), b.reshape(-1), target.reshape(-1)
+        pitch, adds, numbers = n, False, (np.float32(1), np.float32(0))
+        target = work.array(batch * parts * m * n)
+    wide = wide_out if parts == 1 else n % 4 == 0
+    kernel = fast_kernel.fast(piece.tile, wide_b, wide, adds)
+    grid = -(-m // piece.tile.rows) * -(-n // piece.tile.columns), parts
+    sizes = tuple(np.uint32(size) for size in (m, n, k, pitch_b, pitch))
     for z in range(0, batch, MOST_BLOCKS):
-        which = (z, *rules[0], *rules[1])
-        kernel = fast(tile, aligned, adds)
-        launch = configured(kernel, (*grid, min(batch - z, MOST_BLOCKS)), tile.threads, stream)
-        yield launch, (*flat, *sizes, which, *numbers)
+        launch = configured(kernel, (*grid, min(batch - z, MOST_BLOCKS)), piece.tile.threads, work.stream)
+        yield launch, (a, b, target, sizes, (z, *rules), *numbers)
     if parts > 1:
-        yield _summing(target, out, parts, m * n, batch, alpha, beta, stream)
-
-
-def _summing(target, out, parts, size, batch, alpha, beta, stream):
-    width = 4 if size % 4 == 0 and _is_aligned(out.reshape(-1, size)) else 1
-    kernel = sum_parts(width, beta != 0)
-    launch = configured(kernel, (-(-size // (256 * width)), batch), 256, stream)
-    return launch, (target, out.reshape(-1), np.uint32(parts), np.uint32(size), np.float32(alpha), np.float32(beta))
+        width = 4 if n % 4 == 0 else 1
+        grid = -(-m * n // (fast_kernel.LANES * width)), batch
+        block = fast_kernel.LANES, fast_kernel.GROUPS
+        launch = configured(fast_kernel.sum_parts(width, beta != 0), grid, block, work.stream)
+        sizes = tuple(np.uint32(size) for size in (parts, m, n, pitch_out))
+        yield launch, (target, out, *sizes, np.float32(alpha), np.float32(beta))
 
 
 def _rule(own, lead):
