@@ -74,26 +74,33 @@ running_sums_conflict, running_sums_padded = running_sums(32), running_sums(33)
 # -- 3: a literal ----------------------------------------------------------------------------------
 
 
-@cuda.jit
-def polynomial_float64(x, coefficients, out):
-    """Horner's scheme. The sum begins with 0.0, which is a float64, and so is all that follows from it."""
-    i = cuda.grid(1)
-    if i < x.size:
-        total = 0.0
-        for k in range(coefficients.size):
-            total = total * x[i] + coefficients[k]
-        out[i] = total
+STEPS = 64
 
 
 @cuda.jit
-def polynomial_float32(x, coefficients, out):
-    """The cure: a zero of the type that the arrays have."""
+def swing_float64(x, out):
+    """A spring, `STEPS` steps of time. Literals such as 0.02 are float64: each step converts there and back."""
     i = cuda.grid(1)
     if i < x.size:
-        total = float32(0)
-        for k in range(coefficients.size):
-            total = total * x[i] + coefficients[k]
-        out[i] = total
+        state = cuda.local.array(2, float32)
+        state[0], state[1] = x[i], 0
+        for _ in range(STEPS):
+            state[1] -= 0.02 * state[0]
+            state[0] += 0.02 * state[1]
+        out[i] = state[0]
+
+
+@cuda.jit
+def swing_float32(x, out):
+    """The cure: a factor of the type that the arrays have."""
+    i = cuda.grid(1)
+    if i < x.size:
+        state = cuda.local.array(2, float32)
+        state[0], state[1] = x[i], 0
+        for _ in range(STEPS):
+            state[1] -= float32(0.02) * state[0]
+            state[0] += float32(0.02) * state[1]
+        out[i] = state[0]
 
 
 # -- 4: lanes that wait ----------------------------------------------------------------------------
@@ -230,11 +237,12 @@ def _summed(host, x, out):
     return [(patient, (x, out))], [(cure, (x, out))], out, host.astype(np.float64).cumsum(axis=1)
 
 
-def _evaluated(host, x, out):
-    coefficients = np.random.default_rng(10).random(32, np.float32)
-    arguments, blocks = (x, cuda.to_device(coefficients), out), -(-host.size // 256)
-    patient, cure = polynomial_float64[blocks, 256], polynomial_float32[blocks, 256]
-    return [(patient, arguments)], [(cure, arguments)], out, np.polyval(coefficients.astype(np.float64), host)
+def _swung(host, x, out):
+    blocks, position, velocity = -(-host.size // 256), host.astype(np.float64), 0.0
+    for _ in range(STEPS):
+        velocity = velocity - 0.02 * position
+        position = position + 0.02 * velocity
+    return [(swing_float64[blocks, 256], (x, out))], [(swing_float32[blocks, 256], (x, out))], out, position
 
 
 def _iterated(host, x, out):
@@ -258,7 +266,7 @@ def _offset(host, x, out):
 MAKERS = {
     "uncoalesced": _scaled,
     "bank conflicts": _summed,
-    "hidden float64": _evaluated,
+    "hidden float64": _swung,
     "divergence": _iterated,
     "launch-bound": _offset,
 }

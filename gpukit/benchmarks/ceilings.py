@@ -18,7 +18,7 @@ from gpukit.backend import cuda
 from gpukit.benchmarks import common
 from gpukit.intrinsics import clock64, globaltimer, load4, store4
 
-__all__ = ["main", "measure", "measure_clock", "measure_launches"]
+__all__ = ["main", "measure", "measure_clock", "measure_launches", "measured"]
 
 THREADS = 256
 #: Resident blocks of `THREADS` that fill a multiprocessor.
@@ -26,6 +26,8 @@ FULL = 8
 CHAINS = 8
 INTEGERS = 2
 UNROLL = 16
+#: With so many turns the kernels that stay inside of the device last about a millisecond.
+TURNS = 1024
 MIB = 2**20
 
 
@@ -212,6 +214,14 @@ def copy(x, out):
 
 
 @cuda.jit
+def write(out):
+    """Ones everywhere, as copy writes."""
+    first, one = uint32(4) * (uint32(cuda.blockIdx.x) * uint32(4 * THREADS) + uint32(cuda.threadIdx.x)), float32(1)
+    for k in range(4):
+        store4(out, first + uint32(4 * THREADS * k), one, one, one, one)
+
+
+@cuda.jit
 def read(x, out):
     """Sums of x, 16 bytes at a time, by threads that each step through it."""
     at, step = uint32(4) * uint32(cuda.grid(1)), uint32(4) * uint32(cuda.gridsize(1))
@@ -230,7 +240,7 @@ def read(x, out):
     out[cuda.grid(1)] = (total[0] + total[1]) + (total[2] + total[3])
 
 
-# -- the shortest launches -------------------------------------------------------------------------
+# -- the shortest launches, and waiting ------------------------------------------------------------
 
 
 @cuda.jit
@@ -242,6 +252,24 @@ def nothing():
 def touch(x, out):
     """A kernel that reads one value for each thread of a block, and writes it."""
     out[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+
+@cuda.jit
+def chase(following, turns, out):
+    """One thread that goes from place to place, each of which says where the next one is; nothing is in a cache."""
+    at = uint32(0)
+    for _ in range(turns):
+        at = following[at]
+    out[0] = float32(at)
+
+
+@cuda.jit
+def barriers(turns, out):
+    """Nothing but barriers."""
+    for _ in range(turns):
+        for _ in range(UNROLL):
+            cuda.syncthreads()
+    out[cuda.grid(1)] = float32(1)
 
 
 @cuda.jit
@@ -307,7 +335,7 @@ def _inside(turns):
     instructions = steps * 12 // 8 // 32
     yield Case("issue", "float32 and integers", "1/s", instructions, launch, arguments, _of_mixed(turns))
     for kernel, width in ((shared_loads, 1), (shared_loads_wide, 4)):
-        wavefronts = turns * threads * width
+        wavefronts = turns * threads
         launch, arguments = kernel[blocks, THREADS], (turns // width, out[np.float32])
         right = _equal(32 * turns // width * width)
         yield Case("shared", f"{4 * width} bytes per lane", "1/s", wavefronts, launch, arguments, right)
@@ -324,7 +352,7 @@ def _of_mixed(turns):
 
 #: Lanes of a load or store so many elements of 4 bytes apart.
 CACHED_STRIDES = (1, 2, 4, 8, 16, 32, 33)
-L2_STRIDES = (1, 8, 2048)
+L2_STRIDES = (1, 8, 32, 2048)
 L2_BYTES = 16 * MIB
 
 
@@ -356,22 +384,17 @@ def _caches(turns):
 
 
 #: Bytes of the arrays that are copied and read: far more than L2 holds.
-COPIED, READ = 512 * MIB, 1024 * MIB
+COPIED = 1024 * MIB
 
 
 def _memory():
+    """Cases that go to memory, and their bytes without the launch's share."""
     x, out = (cuda.device_array(COPIED // 4, np.float32) for _ in range(2))
-    _fill(x)
-    blocks = COPIED // (64 * THREADS)
+    sums, blocks = cuda.device_array(1024 * THREADS, np.float32), COPIED // (64 * THREADS)
+    write[blocks, THREADS](x)
+    yield Case("dram", "read", "B/s", COPIED, read[1024, THREADS], (x, sums), _equal(COPIED // 4 // sums.size))
+    yield Case("dram", "write", "B/s", COPIED, write[blocks, THREADS], (out,), _equal(1))
     yield Case("dram", "copy", "B/s", 2 * COPIED, copy[blocks, THREADS], (x, out), _equal(1))
-    x, out = cuda.device_array(READ // 4, np.float32), cuda.device_array(1024 * THREADS, np.float32)
-    _fill(x)
-    yield Case("dram", "read", "B/s", READ, read[1024, THREADS], (x, out), _equal(READ // 4 // out.size))
-
-
-def _fill(x):
-    """Ones everywhere."""
-    l2_stores[x.size // (8 * THREADS), THREADS](1, 1, x)
 
 
 def measure(cases, report=print):
@@ -390,7 +413,8 @@ def measure(cases, report=print):
             report(f"  WRONG: {case.case}, {case.variant}")
             all_right = False
             continue
-        timed = timing.bench(case.run, min_time=0.04, warmup=0.02, l2_flush=case.case == "dram")
+        cold = case.case in ("dram", "latency")
+        timed = timing.bench(case.run, min_time=0.04, warmup=0.02, l2_flush=cold)
         record = results.of_timing("ceilings", case.case, case.variant, (), case.dtype, timed)
         rate = case.amount / timed.median
         records.append(record | {"value": rate, "unit": case.unit})
@@ -417,6 +441,23 @@ def measure_launches(report=print):
     return records, True
 
 
+#: Bytes that a chase leaps over, and places that it visits.
+LEAP, PLACES = 65 * 1024, 2048
+
+
+def _waiting(turns):
+    """Cases whose amount is a number of steps, one after another: a trip to memory, a barrier of one block."""
+    step = LEAP // 4
+    following = np.zeros(PLACES * step + 1, np.uint32)
+    following[: PLACES * step : step] = np.arange(1, PLACES + 1) * step
+    out = cuda.device_array(1, np.float32)
+    arguments = (cuda.to_device(following), PLACES, out)
+    yield Case("latency", "memory", "steps/s", PLACES, chase[1, 1], arguments, _equal(np.float32(PLACES * step)))
+    out = cuda.device_array(THREADS, np.float32)
+    launch, steps = barriers[1, THREADS], turns // 8 * UNROLL
+    yield Case("latency", "barrier", "steps/s", steps, launch, (turns // 8, out), _equal(1))
+
+
 def measure_clock(turns, report=print):
     """The clock of the multiprocessors while all of them multiply and add; returns as ``measure`` does."""
     out = cuda.device_array(3, np.float64)
@@ -426,7 +467,21 @@ def measure_clock(turns, report=print):
     value = float(cycles / nanoseconds * 1e9)
     report(f"  {'clock':12} {'under load':24} {value:10.4g} Hz")
     record = {"chapter": "ceilings", "case": "clock", "variant": "under load", "shape": [], "dtype": "float32"}
-    return [record | {"value": value, "unit": "Hz"}], True
+    number = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return [
+        record | {"value": value, "unit": "Hz"},
+        record | {"case": "multiprocessors", "variant": "all", "value": number, "unit": "1"},
+    ], True
+
+
+def measured():
+    """The records of everything, with the machine they are of, as ``results.load`` gives them."""
+    head, records = results.machine(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        for _, measurement in _runs(TURNS):
+            records += measurement(report=lambda text: None)[0]
+    return [head | record for record in records]
 
 
 def main(argv=None):
@@ -438,13 +493,18 @@ def main(argv=None):
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    return 0 if common.run(_runs(256 if options.quick else 1024), options.save) else 1
+    return 0 if common.run(_runs(TURNS // 4 if options.quick else TURNS), options.save) else 1
 
 
 def _runs(turns):
-    """(title, what measures it) of each measurement; kernels inside the device last a millisecond with 1024 turns."""
-    yield "arithmetic, issue, shared memory", lambda: measure(_inside(turns))
+    """(title, what measures it) of each measurement."""
+    yield "arithmetic, issue, shared memory", partial(_measure, _inside, turns)
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
-    yield "memory", lambda: measure(_memory())
-    yield "caches", lambda: measure(_caches(turns))
+    yield "memory", partial(_measure, _memory)
+    yield "waiting", partial(_measure, _waiting, turns)
+    yield "caches", partial(_measure, _caches, turns)
+
+
+def _measure(make, *arguments, report=print):
+    return measure(make(*arguments), report)

@@ -1,0 +1,438 @@
+"""``gpukit bench predictions``: for the kernels of the chapters the least time that a trace gives, beside the time on a
+GPU, and beside the least time with the instructions that Nsight Compute counted.
+
+On a GPU kernels are checked, timed with a cold L2 cache, and, if ncu is there, run once more under it. Without one the
+traces are made anew, and what was measured is taken from the record.
+"""
+
+import argparse
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from gpukit import matmul, prediction, resize, results, timing, transpose
+from gpukit.backend import cuda, on_gpu
+from gpukit.benchmarks import common
+from gpukit.benchmarks.shared_memory import PRODUCTS
+from gpukit.calibration import counters
+from gpukit.reduce import ladder
+from gpukit.resize import ladder as resize_ladder
+from gpukit.tracing import trace
+
+__all__ = ["RECORDED", "WITHIN", "Case", "cases", "main", "predicted"]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "predictions-h200"
+#: A prediction is called near if the measured time is at most so many times it, or the other way round.
+WITHIN = 1.5
+#: What else tells one variant from others.
+OPTIONS = ("tile", "pad", "depth")
+INSTRUCTIONS = "smsp__inst_executed.sum"
+#: Cases of the records that hold what was measured, and predictions: from the trace alone, and with the instructions.
+MEASURED = ("time", "instructions")
+LEAST, EXECUTED = "least time", "least time, instructions counted"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of a chapter, or several that are launched one after the other, at one shape.
+
+    Attributes
+    ----------
+    chapter, variant : str
+    shape : tuple of int
+    dtype : str
+    make : function
+        Gives (list of (launch, arguments), output, function that tells whether an output is right) with the arrays
+        on the device.
+    traced : function
+        Gives a list of (trace, grid or None): what `gpukit.prediction.predict` takes.
+    options : dict
+        What else tells the variant from others.
+    """
+
+    chapter: str
+    variant: str
+    shape: tuple
+    dtype: str
+    make: object = field(repr=False)
+    traced: object = field(repr=False)
+    options: dict = field(default_factory=dict)
+
+    @property
+    def title(self):
+        return " ".join([self.variant, *(f"{key} {value}" for key, value in self.options.items())])
+
+    @property
+    def key(self):
+        """What a record of this case begins with."""
+        return {"chapter": self.chapter, "variant": self.variant, "shape": list(self.shape), "dtype": self.dtype} | (
+            self.options
+        )
+
+
+# -- the kernels of the chapters ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _matrices(n, dtype):
+    """Two random matrices and an output on the device, and some rows of the exact product."""
+    random = np.random.default_rng(n)
+    a, b = (random.standard_normal((n, n)).astype(dtype) for _ in range(2))
+    rows = random.choice(n, 16, replace=False)
+    exact = a[rows].astype(np.float64) @ b
+    return cuda.to_device(a), cuda.to_device(b), cuda.device_array((n, n), dtype), rows, exact
+
+
+def _product(variant, n, dtype, options):
+    a, b, out, rows, exact = _matrices(n, dtype)
+
+    def right(got):
+        return np.allclose(got[rows], exact, atol=n * np.finfo(dtype).eps)
+
+    return matmul.steps(variant, a, b, out, **options), out, right
+
+
+def _sampled(make, blocks=1):
+    """Traces of some blocks of every launch of a case."""
+    return [(trace(launch, *arguments, blocks=blocks), None) for launch, arguments in make()[0]]
+
+
+#: Square products: of float32 and of float64 at the first size, the rungs of the fast product at the second.
+PRODUCT_SIZE, LADDER_SIZE = 1024, 2048
+
+
+def products():
+    simple = [*PRODUCTS, {"variant": "naive_uint32", "tile": 16}]
+    for dtype in ("float32", "float64"):
+        for choice in simple:
+            options = {key: value for key, value in choice.items() if key != "variant"}
+            make = partial(_product, choice["variant"], PRODUCT_SIZE, dtype, options)
+            shape = (PRODUCT_SIZE,) * 3
+            yield Case("matmul", choice["variant"], shape, dtype, make, partial(_sampled, make), options)
+    for variant in matmul.LADDER:
+        make = partial(_product, variant, LADDER_SIZE, "float32", {})
+        yield Case("matmul", variant, (LADDER_SIZE,) * 3, "float32", make, partial(_sampled, make))
+
+
+TRANSPOSED, TRACED = 8192, 512
+
+
+@functools.cache
+def _matrix(n):
+    host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
+    return host, cuda.to_device(host), cuda.device_array((n, n), np.uint32)
+
+
+def _transposed(variant, n=TRANSPOSED):
+    host, a, out = _matrix(n)
+    turned = host if variant in transpose.CONTROLS else host.T
+    return [(transpose.configure(variant, (n, n)), (a, out))], out, partial(np.array_equal, turned)
+
+
+def _of_a_part(variant):
+    """The trace of a small transpose, whose blocks do what those of the large one do, and the large one's grid."""
+    ((launch, arguments),), _, _ = _transposed(variant, TRACED)
+    return [(trace(launch, *arguments), transpose.configure(variant, (TRANSPOSED,) * 2).griddim)]
+
+
+def transposes():
+    for variant in (*transpose.CONTROLS, *transpose.VARIANTS):
+        make = partial(_transposed, variant)
+        yield Case("transpose", variant, (TRANSPOSED,) * 2, "uint32", make, partial(_of_a_part, variant))
+
+
+SUMMED = (2**20, 2**24)
+
+
+@functools.cache
+def _values(size):
+    host = np.random.default_rng(4).random(size, np.float32)
+    return cuda.to_device(host), cuda.device_array(1, np.float32), host.sum(dtype=np.float64)
+
+
+def _sum(variant, size):
+    x, out, exact = _values(size)
+    return ladder.steps(variant, x, out), out, lambda got: np.allclose(got, exact, rtol=1e-5)
+
+
+def sums():
+    for size in SUMMED:
+        for variant in ladder.VARIANTS:
+            make = partial(_sum, variant, size)
+            # Blocks of "one_launch" wait for nobody, but the last one does more: all of them must run.
+            blocks = None if variant == "one_launch" else 8
+            yield Case("reduce", variant, (size,), "float32", make, partial(_sampled, make, blocks))
+
+
+#: Frames as a camera gives them, and what they are fitted into.
+FRAMES, FITTED = (8, 1080, 1920, 3), (640, 640)
+
+
+@functools.cache
+def _frames():
+    host = np.random.default_rng(5).integers(0, 256, FRAMES, np.uint8)
+    return host, cuda.to_device(host)
+
+
+def _fit(rung):
+    host, frames = _frames()
+    planes = rung == "letterbox_planes"
+    shape, dtype = ((3, *FITTED), np.float32) if planes else ((*FITTED, 3), np.uint8)
+    out = cuda.device_array((len(host), *shape), dtype)
+
+    def right(got):
+        # The last frame as the host function fits it: the two are compared with OpenCV by their own tests.
+        if rung in ("nearest", "bilinear"):
+            expected = resize.resize(host[-1], FITTED, rung)
+        else:
+            expected = resize.letterbox(host[-1], FITTED, center=rung != "letterbox_corner", swap_rb=False).image
+        return np.abs((got[-1].transpose(1, 2, 0) if planes else got[-1]) - expected.astype(np.float32)).max() <= 1
+
+    return [resize_ladder.rung(rung, frames, out)], out, right
+
+
+def fittings():
+    for rung in resize_ladder.RUNGS:
+        make = partial(_fit, rung)
+        yield Case("resize", rung, FRAMES, "uint8", make, partial(_sampled, make, 24))
+
+
+#: By chapter.
+FAMILIES = {"matmul": products, "transpose": transposes, "reduce": sums, "resize": fittings}
+
+
+def cases(chapters=None):
+    """list of Case: of all chapters, or of those named."""
+    return [case for name in chapters or FAMILIES for case in FAMILIES[name]()]
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+def predicted(traced, instructions=None, ceilings=None):
+    """The predictions of a case's launches, in their order; their times add up.
+
+    Parameters
+    ----------
+    traced : list of (trace, grid or None)
+        ``case.traced()``.
+    instructions : list of int, optional
+        Executed by each launch.
+    ceilings : gpukit.prediction.Ceilings, optional
+
+    Returns
+    -------
+    list of gpukit.prediction.Prediction
+    """
+    instructions = [None] * len(traced) if instructions is None else instructions
+    return [
+        prediction.predict(found, grid=grid, instructions=number, ceilings=ceilings)
+        for (found, grid), number in zip(traced, instructions, strict=True)
+    ]
+
+
+def with_predictions(records, ceilings, chosen, report=print):
+    """What was measured, with predictions from traces that are made here.
+
+    Parameters
+    ----------
+    records : list of dict
+        Times and instructions, as `measure` gives them; predictions among them are left out.
+    ceilings : gpukit.prediction.Ceilings
+    chosen : list of Case
+    report : callable
+        Told each case, as text.
+
+    Returns
+    -------
+    list of dict
+    """
+    kept = {(record["case"], _key(record)): record for record in records if record["case"] in MEASURED}
+    made = []
+    for case in chosen:
+        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := _key(case.key)) in kept]
+        executed = [record["each"] for record in mine if record["case"] == "instructions"]
+        mine.insert(0, _record(case, predicted(traced, None, ceilings), LEAST))
+        mine += [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
+        report(f"  {_line(mine)}")
+        made += mine
+    return made
+
+
+def _record(case, predictions, name):
+    """The record of what was predicted: the sum of the launches, and what limits the longest of them."""
+    longest = max(predictions, key=lambda p: p.seconds)
+    return case.key | {
+        "case": name,
+        "value": sum(p.seconds for p in predictions),
+        "unit": "s",
+        "limit": longest.limit,
+        "flops": sum(p.flops for p in predictions),
+        "bytes": sum(p.nbytes for p in predictions),
+        "uses": {resource: use.seconds for resource, use in longest.uses.items()},
+    }
+
+
+# -- on a GPU ----------------------------------------------------------------------------------------------------------
+
+
+def measure(chapter, report=print):
+    """Check and time the cases of a chapter on a GPU, and count their instructions.
+
+    Returns
+    -------
+    list of dict
+        Records; no time of a case whose result is wrong.
+    bool
+        Whether all results were right.
+    """
+    chosen, runs = cases([chapter]), {}
+    for number, case in enumerate(chosen):
+        steps, out, right = case.make()
+        wrong = np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).max
+        out.copy_to_device(np.full(out.shape, wrong, out.dtype))
+        _launch_all(steps)
+        if right(out.copy_to_host()):
+            runs[number] = partial(_launch_all, steps)
+        else:
+            report(f"  WRONG: {case.title}")
+    records = []
+    for number, timed in timing.bench_many(runs, min_time=0.02, warmup=0.01).items():
+        case = chosen[number]
+        of_case = case.chapter, "time", case.variant, case.shape, case.dtype
+        records.append(results.of_timing(*of_case, timed, **case.options))
+        report(f"  {case.title:32} {timing.format_seconds(timed.median):>10}")
+    for case, each in zip(chosen, count_instructions(chapter, report) or [], strict=False):
+        records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
+    return records, len(runs) == len(chosen)
+
+
+def _launch_all(steps):
+    for launch, arguments in steps:
+        launch(*arguments)
+
+
+def count_instructions(chapter, report=print):
+    """Instructions that Nsight Compute counts in each launch of each case of a chapter; None without ncu.
+
+    ProfilerError if it fails.
+    """
+    ncu = counters.find_ncu()
+    if ncu is None:
+        report("ncu is not installed: instructions are not counted")
+        return None
+    options = "--clock-control none --csv --page raw --print-units base".split()
+    child = [sys.executable, "-m", "gpukit.benchmarks.predictions", chapter]
+    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    command = [ncu, *options, "--metrics", INSTRUCTIONS, *child]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
+    rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
+    if done.returncode or sum(launches) != len(rows) or not rows:
+        raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}")
+    ends = np.cumsum(launches)
+    return [rows[end - number : end] for number, end in zip(launches, ends, strict=True)]
+
+
+def _count_child(chapter):
+    """What runs under ncu: every case once; a line for each says how many launches it has."""
+    for case in cases([chapter]):
+        steps, _, _ = case.make()
+        _launch_all(steps)
+        cuda.synchronize()
+        print("launches:", len(steps), flush=True)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def _line(records):
+    """A case as a line: what limits, the least time, the time, and how many times the predictions it is."""
+    values = {record["case"]: record["value"] for record in records}
+    shape = " x ".join(map(str, records[0]["shape"][-2:]))
+    options = [f"{name} {records[0][name]}" for name in OPTIONS if name in records[0]]
+    title = " ".join([records[0]["chapter"], records[0]["variant"], *options, shape, records[0]["dtype"]])
+    text = f"{title:60} {records[0]['limit']:18} {timing.format_seconds(values[LEAST]):>10}"
+    if "time" in values:
+        text += f" {timing.format_seconds(values['time']):>10}"
+        text += "".join(f" {values['time'] / values[name]:6.2f}" for name in (LEAST, EXECUTED) if name in values)
+    return text
+
+
+def near(pairs):
+    """How many of (predicted, measured) differ by a factor of `WITHIN` at most."""
+    return sum(1 / WITHIN <= measured / least <= WITHIN for least, measured in pairs)
+
+
+def paired(records, name=LEAST):
+    """[(record of what was predicted, record of what was measured), ...] of the cases that have both."""
+    times = {_key(record): record for record in records if record["case"] == "time"}
+    found = [(record, times.get(_key(record))) for record in records if record["case"] == name]
+    return [(least, measured) for least, measured in found if measured]
+
+
+def _key(record):
+    return json.dumps([record.get(name) for name in ("chapter", "variant", "shape", "dtype", *OPTIONS)])
+
+
+def summary(records):
+    """Text: how many predictions are near, from the trace alone and with the instructions that were counted."""
+    lines = []
+    for name in (LEAST, EXECUTED):
+        pairs = [(least["value"], measured["value"]) for least, measured in paired(records, name)]
+        if pairs:
+            ratios = sorted(measured / least for least, measured in pairs)
+            lines.append(
+                f"{name}: {near(pairs)} of {len(pairs)} within a factor of {WITHIN}; measured over predicted: median "
+                f"{np.median(ratios):.2f}, from {ratios[0]:.2f} to {ratios[-1]:.2f}"
+            )
+    return "\n".join(lines)
+
+
+def main(argv=None):
+    """Run ``gpukit bench predictions``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench predictions", description=__doc__)
+    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
+    parser.add_argument("--quick", action="store_true", help="the transposes only")
+    options = parser.parse_args(argv)
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    chapters = ["transpose"] if options.quick else list(FAMILIES)
+    if on_gpu():
+        head, records, right = _measured(chapters, options.save)
+        ceilings = prediction.measured()
+    else:
+        (head, records), right = results.read(RECORDED), True
+        ceilings = prediction.recorded()
+    records = with_predictions(records, ceilings, cases(chapters))
+    if options.save:
+        results.save(options.save, records, head)
+    print(summary(records))
+    return 0 if right else 1
+
+
+def _measured(chapters, path):
+    """(head, records, whether all results were right) of what is measured now; kept in a file, if one is given."""
+    records = []
+
+    def keep(chapter):
+        more, right = measure(chapter)
+        records.extend(more)
+        return more, right
+
+    head = results.machine()
+    right = common.run([(chapter, partial(keep, chapter)) for chapter in chapters], path, head)
+    return head, records, right
+
+
+if __name__ == "__main__":
+    _count_child(sys.argv[1])

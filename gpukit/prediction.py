@@ -1,0 +1,370 @@
+"""How long a launch must take at least, by what it uses: `predict` divides the counts of a trace by a GPU's ceilings.
+
+A resource that is busy without a pause for so long bounds the time from below, whatever the kernel does meanwhile. The
+largest of these bounds is the prediction. A kernel takes longer if it does not keep its scarcest resource busy, and
+shorter only if the compiler saves some of what is written.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import NamedTuple
+
+from gpukit import results
+from gpukit.checks import three, whole
+from gpukit.timing import format_seconds
+from gpukit.tracing import page, text
+from gpukit.tracing.report import Trace
+from gpukit.tracing.sections import Section
+
+__all__ = ["RECORDED", "Ceilings", "Prediction", "Use", "measured", "of_records", "predict", "recorded"]
+
+#: The record that comes with gpukit, for `recorded`.
+RECORDED = "ceilings-h200"
+SECTOR = 32
+WARP = 32
+SCHEDULERS = 4  # of a multiprocessor: each has a quarter of its lanes, and issues one instruction in a cycle
+
+
+# -- ceilings --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a GPU can do at most, as ``gpukit bench ceilings`` measures it.
+
+    Attributes
+    ----------
+    device, date : str
+        The GPU, and when it was measured.
+    multiprocessors : int
+    dram_read, dram_write : float
+        Bytes per second from memory, and to it.
+    l2_loads, l2_stores : float
+        Sectors of 32 bytes per second that the L2 cache gives to all multiprocessors, and that it takes from them.
+    l2_lines : float
+        Pieces of different lines per second that it takes: a store to one sector of a line costs more than a fourth of
+        a store to all of them.
+    wavefronts : float
+        Wavefronts per second of all multiprocessors, in shared memory and in L1, which are one memory.
+    fp32, fp64 : float
+        Floating-point operations per second; a multiply-add is two.
+    conversions : float
+        Conversions from or to float64 per second.
+    instructions : float
+        Instructions per second, each for a warp.
+    trips, barriers : float
+        Trips to memory per second, and barriers, of one block that does nothing else.
+    launch, touch : float
+        Seconds of a kernel that does nothing, and of one whose only block reads and writes a value in each thread.
+    """
+
+    device: str
+    date: str
+    multiprocessors: int
+    dram_read: float
+    dram_write: float
+    l2_loads: float
+    l2_stores: float
+    l2_lines: float
+    wavefronts: float
+    fp32: float
+    fp64: float
+    conversions: float
+    instructions: float
+    trips: float
+    barriers: float
+    launch: float
+    touch: float
+
+
+#: Case and variant of the record that each ceiling is; the best of all variants where none is named.
+CASES = {
+    "multiprocessors": ("multiprocessors", None),
+    "dram_read": ("dram", "read"),
+    "dram_write": ("dram", "write"),
+    "l2_loads": ("l2 loads", None),
+    "l2_stores": ("l2 stores", "stride 1"),
+    "l2_lines": ("l2 stores", "stride 32"),
+    "wavefronts": ("shared", None),
+    "fp32": ("fp32", None),
+    "fp64": ("fp64", None),
+    "conversions": ("conversions", None),
+    "instructions": ("issue", None),
+    "trips": ("latency", "memory"),
+    "barriers": ("latency", "barrier"),
+    "launch": ("launch", "nothing"),
+    "touch": ("launch", "touch"),
+}
+
+
+def of_records(records):
+    """`Ceilings` from records as ``gpukit bench ceilings`` saves them; LookupError if one is missing."""
+    values = {}
+    for name, (case, variant) in CASES.items():
+        found = [r["value"] for r in records if r["case"] == case and variant in (None, r["variant"])]
+        if not found:
+            raise LookupError(f"no record of {case!r}{f', {variant!r}' if variant else ''} among the ceilings")
+        values[name] = max(found)
+    values["multiprocessors"] = int(values["multiprocessors"])
+    return Ceilings(records[0]["gpu"], records[0]["date"], **values)
+
+
+@functools.cache
+def recorded(source=RECORDED):
+    """The `Ceilings` of a file, or of a record that comes with gpukit: ``recorded("ceilings-h200")``.
+
+    FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it.
+    """
+    return of_records(results.load(source))
+
+
+@functools.cache
+def measured():
+    """The `Ceilings` of this machine's GPU, measured when first asked for, which takes some seconds.
+
+    Raises
+    ------
+    gpukit.timing.EmulatedTimeError
+        Without a GPU.
+    """
+    from gpukit.benchmarks import ceilings
+
+    return of_records(ceilings.measured())
+
+
+# -- what a launch uses ----------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    """One resource of a prediction.
+
+    Attributes
+    ----------
+    amount : str
+        What the launch asks of it, in words.
+    seconds : float
+        How long that takes at least.
+    """
+
+    amount: str
+    seconds: float
+
+
+class _Counts:
+    """The counts of a trace for a launch of ``times`` as many blocks."""
+
+    def __init__(self, trace, times):
+        self.trace, self.times = trace, times
+
+    def total(self, space, op, field):
+        return self.times * getattr(self.trace.total(space, op), field)
+
+    def traffic(self, name):
+        return self.times * getattr(self.trace.traffic, name)
+
+    def arithmetic(self, *names):
+        """Operations in the lanes of all warps that ran them, those of lanes that were idle included."""
+        return self.times * sum(
+            getattr(line, name) * WARP / line.active_lanes
+            for line in self.trace.operations
+            for name in names
+            if line.active_lanes
+        )
+
+    def instructions(self):
+        """Instructions of warps that the kernel needs as it is written, if a multiplication goes with each addition.
+
+        Integers are not counted, nor what computes addresses: the compiler folds them as it likes. Nor are accesses to
+        local arrays, which are in registers if their indices are constants.
+        """
+        arithmetic = self.arithmetic("fp16", "fp32", "fp64") / 2 + self.arithmetic("fp64_conversions")
+        return self.total("global", None, "requests") + self.total("shared", None, "requests") + arithmetic / WARP
+
+    def barriers(self):
+        """Barriers that each block passes."""
+        passed = sum(barrier.passed for barrier in self.trace.barriers if barrier.kind == "block")
+        return passed / math.prod(self.trace.grid)
+
+
+def _spread(blocks, warps, multiprocessors):
+    """How much longer the busiest multiprocessor, and its busiest scheduler, work than all would if they shared evenly.
+
+    Blocks are not divided among multiprocessors, nor warps among schedulers.
+    """
+    most_blocks = math.ceil(blocks / multiprocessors)
+    most_warps = math.ceil(most_blocks * warps / SCHEDULERS)
+    even = blocks / multiprocessors
+    return most_blocks / even, most_warps * SCHEDULERS / (even * warps)
+
+
+def _uses(counts, blocks, warps, instructions, ceilings):
+    """{resource: Use} of everything but the launch itself."""
+    uses = _memory_uses(counts, ceilings)
+    per_multiprocessor, per_scheduler = _spread(blocks, warps, ceilings.multiprocessors)
+    shared, lines = counts.total("shared", None, "wavefronts"), counts.total("global", None, "l1_wavefronts")
+    uses["shared memory, L1"] = Use(
+        f"{_amount(shared, 'wavefronts')} in shared memory, {_amount(lines, '')} in L1",
+        (shared + lines) / ceilings.wavefronts * per_multiprocessor,
+    )
+    fp32, fp64 = counts.arithmetic("fp16", "fp32"), counts.arithmetic("fp64")
+    conversions = counts.arithmetic("fp64_conversions")
+    uses["FP32"] = Use(_amount(fp32, "operations"), fp32 / ceilings.fp32 * per_scheduler)
+    uses["FP64"] = Use(
+        f"{_amount(fp64, 'operations')}, {_amount(conversions, 'conversions')}",
+        max(fp64 / ceilings.fp64, conversions / ceilings.conversions) * per_scheduler,
+    )
+    executed = counts.instructions() if instructions is None else instructions
+    how = "as written, without addresses" if instructions is None else "executed"
+    uses["issue"] = Use(f"{_amount(executed, 'instructions')} {how}", executed / ceilings.instructions * per_scheduler)
+    uses["waiting"] = _waiting(counts, blocks, ceilings)
+    return uses
+
+
+def _memory_uses(counts, ceilings):
+    """{resource: Use} of what lies beyond the multiprocessors."""
+    read, written = counts.traffic("cold_read"), counts.traffic("cold_written")
+    stored, lines = (
+        counts.total("global", "store", name) + counts.total("global", "atomic", name) for name in ("sectors", "lines")
+    )
+    loads, stores = read / SECTOR / ceilings.l2_loads, stored / ceilings.l2_stores
+    return {
+        "DRAM": Use(
+            f"{_amount(read, 'B')} read, {_amount(written, 'B')} written",
+            read / ceilings.dram_read + written / ceilings.dram_write,
+        ),
+        "L2": Use(
+            f"{_amount(read / SECTOR, '')} sectors loaded, {_amount(stored, '')} stored in {_amount(lines, 'lines')}",
+            max(loads, stores, lines / ceilings.l2_lines),
+        ),
+    }
+
+
+def _waiting(counts, blocks, ceilings):
+    """Blocks that come after each other on a multiprocessor, each with a trip to memory and its barriers."""
+    resident = ceilings.multiprocessors * counts.trace.occupancy.blocks
+    rounds, barriers = math.ceil(blocks / resident), counts.barriers()
+    trip = 1 / ceilings.trips if counts.total("global", "load", "requests") else 0
+    amount = f"{rounds} x " if rounds > 1 else ""
+    amount += f"({'a trip to memory' if trip else 'no trip to memory'}, {barriers:.4g} barriers)"
+    return Use(amount, rounds * (trip + barriers / ceilings.barriers))
+
+
+def _amount(number, what):
+    """A number with a prefix and what it counts: ``536.9 MB``, ``2.147 G wavefronts``."""
+    size, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= s), (1, ""))
+    gap = " " if prefix and what != "B" else ""
+    return f"{number / size:.4g} {prefix}{gap}{what}".rstrip()
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+class Prediction:
+    """The least time of one launch, by resource; text when printed, a table in a notebook. `predict` makes it.
+
+    Attributes
+    ----------
+    kernel : str
+    grid, block : tuple of 3 int
+    uses : dict of str to Use
+        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "waiting".
+    seconds : float
+        The prediction: the largest of these bounds, and the launch itself besides.
+    limit : str
+        The resource that limits.
+    flops, nbytes : float
+        Floating-point operations of the launch, and bytes that must cross between memory and L2.
+    ceilings : Ceilings
+    """
+
+    def __init__(self, trace, grid, uses, counts, ceilings):
+        self.kernel, self.grid, self.block, self.ceilings = trace.kernel, grid, trace.block, ceilings
+        touches = bool(trace.total("global").requests)
+        what = "the shortest kernel that touches memory" if touches else "a kernel that does nothing"
+        launch = Use(what, ceilings.touch if touches else ceilings.launch)
+        self.uses = {"launch": launch} | uses
+        busiest = max(uses, key=lambda name: uses[name].seconds)
+        self.seconds = max(launch.seconds, ceilings.launch + uses[busiest].seconds)
+        self.limit = busiest if uses[busiest].seconds > ceilings.launch else "launch"
+        self.flops = counts.traffic("flops")
+        self.nbytes = counts.traffic("cold_read") + counts.traffic("cold_written")
+
+    @property
+    def intensity(self):
+        """float: operations per byte of memory (FLOP/B); 0 without arithmetic, infinite without memory."""
+        if not self.flops:
+            return 0.0
+        return self.flops / self.nbytes if self.nbytes else math.inf
+
+    def _section(self):
+        title = (
+            f"{self.kernel}, grid {_dims(self.grid)}, block {_dims(self.block)}: at least "
+            f"{format_seconds(self.seconds)} on {self.ceilings.device}; what limits is {self.limit}"
+        )
+        rows = [
+            [name, use.amount, format_seconds(use.seconds), f"{use.seconds / self.seconds:.0%}"]
+            for name, use in sorted(self.uses.items(), key=lambda item: -item[1].seconds)
+        ]
+        words = ("resource", "what the launch asks of it")
+        return Section(title, [*words, "at least", "of the time"], rows, words)
+
+    def __str__(self):
+        section = self._section()
+        return "\n".join([section.title, *text.table(section, "  ")])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        section = self._section()
+        return page.framed(f'<p class="heading">{escape(section.title)}</p>{page.table(section)}')
+
+
+def _dims(shape):
+    return " x ".join(str(n) for n in (shape if shape[2] > 1 else shape[:2] if shape[1] > 1 else shape[:1]))
+
+
+def predict(trace, *, grid=None, instructions=None, ceilings=None):
+    """The least time of a traced launch on a GPU, resource by resource (A9).
+
+    Parameters
+    ----------
+    trace : Trace
+        As ``gpukit.trace`` gives it, of all blocks or of some of them.
+    grid : int or tuple of 1 to 3 int, optional
+        Predict a launch of the same kernel with this grid, whose blocks do on average what those of the traced one did:
+        trace a small problem, predict a large one.
+    instructions : int, optional
+        Instructions that warps execute, if they are known: Nsight Compute counts them as ``smsp__inst_executed.sum``.
+        Unless given, those that the kernel needs as it is written, without what computes addresses; Numba's signed
+        indices take many more.
+    ceilings : Ceilings, optional
+        What the GPU can do: ``recorded()``, those of an H200, unless given. ``measured()`` has those of your own.
+
+    Returns
+    -------
+    Prediction
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
+
+    Notes
+    -----
+    The caches are cold, and as good as caches can be: each sector of memory is fetched once, and what L2 has to send
+    again because L1 does not hold it is not counted. Of waiting only the least is: one trip to memory for each block,
+    and its barriers.
+    """
+    if not isinstance(trace, Trace):
+        raise TypeError(f"trace is a {type(trace).__name__}; it must be a trace, as gpukit.trace gives")
+    grid = trace.grid if grid is None else three("grid", grid)
+    if instructions is not None:
+        whole("instructions", instructions, 0)
+    ceilings = recorded() if ceilings is None else ceilings
+    if not isinstance(ceilings, Ceilings):
+        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() gives")
+    blocks, warps = math.prod(grid), -(-math.prod(trace.block) // WARP)
+    counts = _Counts(trace, blocks / math.prod(trace.grid))
+    return Prediction(trace, grid, _uses(counts, blocks, warps, instructions, ceilings), counts, ceilings)
