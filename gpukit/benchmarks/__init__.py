@@ -18,11 +18,15 @@ COMMANDS = {
     "fast_matmul": ("gpukit.benchmarks.fast_matmul", (), "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
     "resize": ("gpukit.benchmarks.resize", (), "frames made to fit on a GPU, beside PyTorch, CuPy and OpenCV"),
+    "ceilings": ("gpukit.benchmarks.ceilings", (), "what a GPU can do at most: arithmetic, caches, memory, launches"),
+    "predictions": ("gpukit.benchmarks.predictions", (), "kernels' least times by their traces, beside their times"),
+    "clinic": ("gpukit.benchmarks.clinic", (), "five slow kernels and their cures, on a GPU"),
+    "profile": ("gpukit.benchmarks.profile", (), "nothing: keeps what profilers say of a product, on a GPU"),
     "readme": ("gpukit.benchmarks.readme", (), "nothing: writes the README's tables and its picture"),
 }
 #: Those with tables and options of their own: what they are given among others. They save no records that could be
 #: compared, and on a GPU, where their tools take long, they run only when they are named.
-OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "readme": []}
+OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "profile": [], "readme": []}
 #: What runs where there is no GPU and nothing is named.
 WITHOUT_GPU = ("emulator", "counters", "cpu")
 
