@@ -10,7 +10,7 @@
 # - build a pipeline of copies and kernels over several streams, with any number of chunks, and read its timeline;
 # - compute the best number of chunks, and the most that overlap can gain, from five measured numbers;
 # - let one stream wait for another by an event, and find two operations that nothing orders;
-# - say what a launch costs, in nine forms, and take the one that fits.
+# - say what a launch costs, in a dozen forms, and take the one that fits.
 #
 # **You need** [02 A matrix product](02_matmul.ipynb). No GPU: without one you see what was recorded on an H200, and a modelled device that you can change.
 #
@@ -22,8 +22,9 @@ import warnings
 
 import numpy as np
 
-import gpukit
-from gpukit import cuda, device, launching, on_gpu, plot, resize, results, show, streams
+from gpukit import cuda, device, launching, on_gpu, plot, resize, results, show, streams, timing
+from gpukit.benchmarks import common
+from gpukit.benchmarks.streams import measure_launches
 from gpukit.intrinsics import clock64, globaltimer, smid
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
@@ -36,7 +37,7 @@ WHERE = f"recorded on {RECORDED[0]['gpu']}, {RECORDED[0]['date']}"
 
 def recorded(case, **wanted):
     """What was recorded of one case on another machine."""
-    return [record for record in results.load("streams-h200", case=case, **wanted)]
+    return results.load("streams-h200", case=case, **wanted)
 
 
 # %% [markdown]
@@ -338,6 +339,21 @@ def tasks(elements, chunks, kernel):
     return schedule
 
 
+def measured_here(elements, most=64):
+    """{chunks: seconds} of pipelines on this GPU; nothing without one."""
+    if not on_gpu():
+        return {}
+    host, result = cuda.pinned_array(elements, np.uint32), cuda.pinned_array(elements, np.uint32)
+    host[...] = np.arange(elements)
+    kernel = streams.WorkKernel.lasting(host.nbytes / model.copy_in, elements)
+    runs = {}
+    for chunks in 2 ** np.arange(np.log2(most) + 1, dtype=int):
+        runs[chunks] = streams.Pipeline(kernel, host, chunks=chunks, out=result).run
+        runs[chunks]()
+    timings = timing.bench_many(runs, device="cpu", warmup=0, repeat=7)
+    return {chunks: result.median for chunks, result in timings.items()}
+
+
 per_chunk = 3 * recorded("cost", variant="host")[0]["value"]
 with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
     for ax, elements in zip(axes, (SIZES[1], SIZES[-1]), strict=True):
@@ -349,6 +365,9 @@ with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
         ax.plot(chunks, [r["value"] * 1e3 for r in found], marker="o", label="measured")
         ax.plot(chunks, [seconds * 1e3 for seconds in formula], "--", label="formula")
         ax.plot(chunks, [seconds * 1e3 for seconds in played], ":", label="modelled device")
+        here = measured_here(elements)
+        if here:
+            ax.plot(here, [seconds * 1e3 for seconds in here.values()], "x", label=f"this {info.name}")
         ax.axhline(max(*stages, both) * 1e3, color=plot.FAINT, linewidth=1)
         ticks = [n for n in chunks if n & (n - 1) == 0]
         ax.set(xscale="log", xticks=ticks, xticklabels=ticks, xlabel="chunks", ylabel="ms", ylim=(0, None))
@@ -471,9 +490,13 @@ streams.Timeline.of(recorded("frames timeline")[0]).plot("engine");
 # When pieces are small, what counts is how fast the host can ask. `kernel[grid, block](x, y, out, 3)` looks up the types of the arguments, the compiled kernel for these types, and packs the arguments, at every call. There are several ways to do less of that. A small kernel with three arrays and a number, in all forms, beside the libraries:
 
 # %%
-forms = sorted((*recorded("launch"), *recorded("graph replay")), key=lambda record: -record["value"])
+if on_gpu():
+    forms, _ = measure_launches(common.libraries(), report=lambda line: None)
+else:
+    forms = (*recorded("launch"), *recorded("graph replay"))
+forms = sorted(forms, key=lambda form: -form["value"])
 rows = [{"form": form["variant"], "us per launch": f"{form['value'] * 1e6:.1f}"} for form in forms]
-print(WHERE)
+print(f"measured here, on {info.name}" if on_gpu() else WHERE)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
