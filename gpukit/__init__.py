@@ -10,12 +10,14 @@ __version__ = "0.1.0"
 
 _FROM_BACKEND = ("cuda", "on_gpu")
 _FROM_TRACING = ("compare", "trace")
+_FROM_PREDICTION = ("predict",)
 #: What ``%load_ext gpukit`` and ``%unload_ext gpukit`` call.
 _FROM_RUN = ("load_ipython_extension", "unload_ipython_extension")
 _MODULES = (
     "backend",
     "benchmarks",
     "calibration",
+    "clinic",
     "conv",
     "device",
     "doctor",
@@ -27,6 +29,7 @@ _MODULES = (
     "matmul",
     "operands",
     "plot",
+    "prediction",
     "reduce",
     "resize",
     "results",
@@ -38,7 +41,7 @@ _MODULES = (
     "transpose",
 )
 
-__all__ = [*_FROM_BACKEND, *_FROM_TRACING, *_MODULES]
+__all__ = [*_FROM_BACKEND, *_FROM_TRACING, *_FROM_PREDICTION, *_MODULES]
 
 
 def __getattr__(name):
@@ -46,6 +49,8 @@ def __getattr__(name):
         return getattr(importlib.import_module("gpukit.backend"), name)
     if name in _FROM_TRACING:
         return getattr(importlib.import_module("gpukit.tracing"), name)
+    if name in _FROM_PREDICTION:
+        return getattr(importlib.import_module("gpukit.prediction"), name)
     if name in _FROM_RUN:
         return getattr(importlib.import_module("gpukit.run"), name)
     if name in _MODULES:

@@ -119,6 +119,12 @@ class Trace:
 
         return plots.lines(self._recording)
 
+    def predict(self, **options):
+        """The least time of the launch on a GPU, by resource: see `gpukit.prediction.predict`, also for the options."""
+        from gpukit.prediction import predict  # it builds on this module
+
+        return predict(self, **options)
+
     def compare(self, other):
         """This trace beside another: see `gpukit.tracing.compare`."""
         return compare(self, other)
