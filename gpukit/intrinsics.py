@@ -60,12 +60,15 @@ def load4(array, index):
 
 
 def load8(array, index):
-    """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each."""
+    """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each.
+
+    Elements of 1 byte come as int32, which is how registers hold them: one instruction takes a byte out of a word.
+    """
     _of_a_kernel("load8")
 
 
 def load16(array, index):
-    """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each."""
+    """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each, as int32."""
     _of_a_kernel("load16")
 
 
@@ -227,6 +230,24 @@ def dp2a_hi(pair, values, total):
     _of_a_kernel("dp2a_hi")
 
 
+def dp4a(a, b, total):
+    """Four products, of bytes, and their sum in one instruction, for compute capability 6.1 and later; for kernels and
+    device functions.
+
+    Parameters
+    ----------
+    a, b : int32 or uint32, both alike
+        Four int8 or four uint8 in one number.
+    total : of the same type
+        What is added.
+
+    Returns
+    -------
+    int32 or uint32
+    """
+    _of_a_kernel("dp4a")
+
+
 # -- for the host ------------------------------------------------------------------------------------------------------
 
 
@@ -327,7 +348,8 @@ def _load_type(function, count):
         def generic(self, args, kws):
             array, index = _bind(function, args, kws)
             _check(function.__name__, count, array, index)
-            typed = signature(types.UniTuple(array.dtype, count), array, index)
+            item = types.int32 if count > 4 and array.dtype.bitwidth == 8 else array.dtype
+            typed = signature(types.UniTuple(item, count), array, index)
             return typed.replace(pysig=inspect.signature(function))
 
 
@@ -436,6 +458,12 @@ for _function in _OF_THREE:
     _of_three_type(_function)
 
 
+@cudadecl.registry.register_global(dp4a)
+class _Dot(ConcreteTemplate):
+    key = dp4a
+    cases = tuple(signature(*[number] * 4) for number in (types.int32, types.uint32))
+
+
 # -- on a GPU: special registers, read in PTX --------------------------------------------------------------------------
 
 
@@ -453,8 +481,8 @@ for _function, _register in _REGISTERS.items():
     _register_code(_function, *_register)
 
 
-def _of_three_code(function, instruction):
-    @cudaimpl.lower(function, *[types.uint32] * 3)
+def _of_three_code(function, instruction, type_):
+    @cudaimpl.lower(function, *[type_] * 3)
     def generate_of_three(context, builder, signature, arguments):
         number = ir.IntType(32)
         asm_type = ir.FunctionType(number, [number] * 3)
@@ -462,7 +490,9 @@ def _of_three_code(function, instruction):
 
 
 for _function, _instruction in _OF_THREE.items():
-    _of_three_code(_function, _instruction)
+    _of_three_code(_function, _instruction, types.uint32)
+_of_three_code(dp4a, "dp4a.s32.s32", types.int32)
+_of_three_code(dp4a, "dp4a.u32.u32", types.uint32)
 
 
 # -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
@@ -481,18 +511,30 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
     return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
 
 
-def _load_words(builder, pointer, width):
+def _load_words(builder, pointer, width, signed):
     """The elements of a vector of short elements. PTX has no vectors of more than four, so words are loaded."""
     word, item = ir.IntType(32), pointer.type.pointee.element
-    bits = 8 * width // pointer.type.pointee.count
+    size = width // pointer.type.pointee.count
     words = builder.load(builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), align=width)
     items = []
     for i in range(width // 4):
         held = builder.extract_element(words, ir.Constant(word, i))
-        for shift in range(0, 32, bits):
-            part = builder.trunc(builder.lshr(held, ir.Constant(word, shift)), ir.IntType(bits))
-            items.append(builder.bitcast(part, item))
+        for place in range(0, 4, size):
+            if size == 1:
+                items.append(_byte(builder, held, place, signed))
+            else:
+                part = builder.trunc(builder.lshr(held, ir.Constant(word, 8 * place)), ir.IntType(16))
+                items.append(builder.bitcast(part, item))
     return items
+
+
+def _byte(builder, word, place, signed):
+    """A byte of a word as a word: each digit of ``chosen`` says which byte goes where, 8 more that its sign does, and 4
+    is a zero.
+    """
+    chosen = 0x1110 * (8 + place if signed else 4) + place
+    function = ir.FunctionType(word.type, [word.type])
+    return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r"), [word])
 
 
 @cudaimpl.lower(load2, types.Array, types.Any)
@@ -504,7 +546,7 @@ def _generate_load(context, builder, signature, arguments):
     count = len(signature.return_type)
     pointer, width = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], count)
     if count > 4:
-        items = _load_words(builder, pointer, width)
+        items = _load_words(builder, pointer, width, getattr(array_type.dtype, "signed", True))
     else:
         vector = builder.load(pointer, align=width)
         items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
@@ -598,12 +640,20 @@ def _emulate_dot_pair(t, call):
     return f"dot_pair({', '.join(values)}, {0 if call.key is dp2a_lo else 2})", call.result, False
 
 
+@calls.entry(dp4a)
+def _emulate_dot(t, call):
+    t.count(call.result)
+    return f"dot_bytes({', '.join(t.value(argument, call.result) for argument in call.arguments)})", call.result, False
+
+
 @calls.entry(load2, load4, load8, load16)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
-    count = len(call.result)
-    return f"M.load_wide({t.value(call.arguments[0])}, {index}, {count}, m, {site})", call.result, True
+    load = f"M.load_wide({t.value(call.arguments[0])}, {index}, {len(call.result)}, m, {site})"
+    if call.result.dtype != call.types[0].dtype:
+        load = f"tuple(value.astype(np.int32) for value in {load})"
+    return load, call.result, True
 
 
 @calls.entry(store2, store4)

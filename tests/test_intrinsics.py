@@ -23,6 +23,7 @@ from gpukit.intrinsics import (
     copy_async4,
     dp2a_hi,
     dp2a_lo,
+    dp4a,
     globaltimer,
     load2,
     load4,
@@ -203,6 +204,7 @@ def test_a_value_that_is_no_number_is_named():
         "byte_perm",
         "dp2a_lo",
         "dp2a_hi",
+        "dp4a",
         "commit_copies",
         "wait_copies",
         "copy_async",
@@ -331,6 +333,23 @@ def test_bytes_are_chosen_and_multiplied():
         low, high = x & 0xFFFF, x >> 16
         expected += [(z + low * four[i] + high * four[i + 1]) % 2**32 for i in (0, 2)]
         assert row == expected
+
+
+@cuda.jit
+def dot(a, b, c, out):
+    i = cuda.grid(1)
+    if i < a.size:
+        out[i] = dp4a(a[i], b[i], c[i])
+
+
+@pytest.mark.parametrize(("number", "byte"), [(np.int32, np.int8), (np.uint32, np.uint8)])
+def test_four_products_at_once(number, byte):
+    limits = np.iinfo(number)
+    a, b, c = np.random.default_rng(3).integers(limits.min, limits.max, (3, 500), number)
+    out = np.zeros_like(a)
+    dot[4, 128](a, b, c, out)
+    products = a.view(byte).astype(np.int64) * b.view(byte)
+    assert np.array_equal(out, (c + products.reshape(-1, 4).sum(1)).astype(number))
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------

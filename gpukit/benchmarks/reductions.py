@@ -192,15 +192,16 @@ def measure_counted(size, op, libraries, report=print):
     """Check and time calls that are waited for, by the host's clock: of ``reduce`` with an array of each library beside
     that library's own. (records, whether all were right).
     """
-    x = _filled((size,), np.float32)
+    x, out = _filled((size,), np.float32), cuda.device_array((), np.float32)
     arrays = {"reduce": x} | {f"reduce ({name})": _as_array(libraries[name], x) for name in libraries}
     runs, all_right = {}, True
     for name, array in arrays.items():
-        if _is_right(x, None, op, cuda.as_cuda_array(reduce(array, None, op))):
-            runs[name] = partial(reduce, array, None, op)
-        else:
+        # Libraries have memory at hand for results; Numba would ask the driver each time.
+        runs[name] = partial(reduce, array, None, op, out=out if array is x else None)
+        if not _is_right(x, None, op, cuda.as_cuda_array(runs[name]())):
             all_right = False
             report(f"  WRONG: {name}")
+            del runs[name]
     for name, library in libraries.items():
         runs[name] = partial(getattr(library, op), arrays[f"reduce ({name})"])
     # Twice the L2 cache: nothing of x is left in it.

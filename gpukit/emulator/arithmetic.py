@@ -141,6 +141,15 @@ def dot_pair(pair, values, total, first):
     return total + low + (pair >> np.uint32(16)) * ((values >> np.uint32(8 * first + 8)) & np.uint32(255))
 
 
+def dot_bytes(a, b, total):
+    """total + the products of the four bytes of a and b, with signs if these are int32."""
+    byte = np.int8 if total.dtype == np.int32 else np.uint8
+    for place in range(0, 32, 8):
+        first, second = ((value >> value.dtype.type(place)).astype(byte).astype(total.dtype) for value in (a, b))
+        total = total + first * second
+    return total
+
+
 def clz(value):
     """Leading zero bits."""
     bits = value.dtype.itemsize * 8

@@ -248,7 +248,7 @@ def launches(x, form, first, again, out, stream=0):
     ----------
     x, out : contiguous device arrays of one dimension
     form : list of (size, whether reduced)
-        The axes of x, from the outermost on; kinds alternate. One launch for each reduced one, the innermost first.
+        The axes of x, from the outermost on; kinds alternate. Reduced ones go one after the other, the innermost first.
     first, again : Operation
         For the elements, and for the accumulators that a launch leaves to the next.
     stream : 0 or a CUDA stream
@@ -269,25 +269,33 @@ def launches(x, form, first, again, out, stream=0):
         last = not any(reduced for _, reduced in rest)
         target = out if last else cuda.device_array(outer * inner, first.partial, stream=stream)
         chosen = operation if last else operators.keep(operation)
-        found.append(_launch(x, target, chosen, outer, n, inner, count, stream))
+        found += _launches(x, target, chosen, outer, n, inner, count, stream)
         x, form, operation = target, rest, again
     return found
 
 
-def _launch(x, out, operation, outer, n, inner, count, stream):
-    """(launch, arguments) that reduces (outer, n, inner) over its middle axis."""
+def _launches(x, out, operation, outer, n, inner, count, stream):
+    """[(launch, arguments), ...] that reduce (outer, n, inner) over its middle axis."""
     if inner == 1 and n > 1:
+        if operation.words is not None and _vector(x, n) >= 4:
+            x, n, operation = x.view(operation.words), n // 4, operators.packed(operation)
         vector = _vector(x, n)
         if outer > 1 and n <= WARP * vector * SHORT_LOADS[vector * x.dtype.itemsize]:
-            return _launch_groups(x, out, operation, vector, outer, n, count, stream)
-        return _launch_rows(x, out, operation, outer, n, count, stream)
+            return [_launch_groups(x, out, operation, vector, outer, n, count, stream)]
+        return [_launch_rows(x, out, operation, outer, n, count, stream)]
     if inner == 1:
         outer, inner = 1, outer
     vector = min(_vector(x, inner), COLUMN_VECTOR)
     fill = THREADS * BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
     if n <= CELL_ROWS and outer * inner // vector >= fill // 2:
-        return _launch_cells(x, out, operation, vector, outer, n, inner, count, stream)
-    return _launch_columns(x, out, operation, vector, outer, n, inner, count, stream)
+        return [_launch_cells(x, out, operation, vector, outer, n, inner, count, stream)]
+    found = []
+    for o in range(0, outer, MOST_BLOCKS):
+        most = min(outer - o, MOST_BLOCKS)
+        part = x[o * n * inner : (o + most) * n * inner] if n else x
+        part_out = out[o * inner : (o + most) * inner]
+        found.append(_launch_columns(part, part_out, operation, vector, most, n, inner, count, stream))
+    return found
 
 
 def _widest(x):
@@ -341,13 +349,13 @@ def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
     height, loads = THREADS // width, COLUMN_LOADS
     while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
-    across, along = -(-inner // (width * vector)), min(outer, MOST_BLOCKS)
-    splits = min(_splits(across * along, max(1, n // (height * loads))), MOST_BLOCKS)
+    across = -(-inner // (width * vector))
+    splits = min(_splits(across * outer, max(1, n // (height * loads))), MOST_BLOCKS)
     deep = kernels.rows_of_warp(width, height)
     run = -(-n // (deep * loads * splits * (height // deep)))
     partials, counters = _workspace(operation.partial, splits * outer * inner, outer * across, splits, stream)
     kernel = kernels.columns(operation, vector, width, height, loads)
-    launch = configured(kernel, (across, splits, along), (width, height), stream)
+    launch = configured(kernel, (across, splits, outer), (width, height), stream)
     return launch, (x, out, partials, counters, outer, n, inner, run, count)
 
 

@@ -3,9 +3,8 @@
 ``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
 several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns, and share the rows.
 ``cells``: the same with n so small, and so many columns, that a thread takes all rows of its own. All read
-n * outer * inner elements once. Who shares a result takes a run of neighbouring elements, and runs are combined in
-their order, by the block that finishes last where several blocks share. Nothing is added atomically: the bits are the
-same in every run.
+n * outer * inner elements once. Where several blocks share a result, the one that finishes last combines what they
+have found, always in the same order. Nothing is added atomically: the bits are the same in every run.
 """
 
 import functools
@@ -20,7 +19,9 @@ from gpukit.reduce.primitives import (
     gatherer,
     is_last,
     lane_combiner,
+    loader,
     reader,
+    sharer,
     taker,
     warp_combiner,
     whole,
@@ -31,7 +32,7 @@ __all__ = ["cells", "columns", "groups", "rows", "rows_of_warp"]
 
 @functools.cache
 def rows(operation, vector, threads, loads):
-    """Kernel: ``splits`` blocks share a row, and each of their warps takes a run of ``run`` neighbouring tiles of it.
+    """Kernel: ``splits`` blocks share a row, and their warps its tiles: see `sharer`.
 
     A tile is ``32 * vector * loads`` elements: each lane has ``loads`` accesses of ``vector`` elements under way before
     it combines the first. Tiles begin at aligned addresses; row 0 begins ``offset`` elements after one. Whole tiles are
@@ -40,7 +41,8 @@ def rows(operation, vector, threads, loads):
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     inside, finish, commutative = operation.inside, operation.finish, operation.commutative
     warps, access, tile_size = threads // WARP, WARP * vector, WARP * vector * loads
-    take, take_checked, gather = taker(operation, vector), checked_taker(operation, vector), gatherer(operation, loads)
+    take, take_checked = taker(operation, vector), checked_taker(operation, vector)
+    share, gather = sharer(operation), gatherer(operation, loads)
     across_lanes, across_warps = lane_combiner(operation), warp_combiner(operation, threads)
 
     @cuda.jit
@@ -53,24 +55,29 @@ def rows(operation, vector, threads, loads):
         part = whole(cuda.blockIdx.x) - row * splits
         first = row * n
         before = (whole(offset) + first) % whole(vector)
-        t = (part * whole(warps) + tid // whole(WARP)) * whole(run)
-        stop = min(t + whole(run), (before + n + whole(tile_size - 1)) // whole(tile_size))
-        total, lane = accumulator(identity), tid % whole(WARP) * whole(vector)
-        while t < stop:
-            at = t * whole(tile_size) + lane - before
-            if t * whole(tile_size) < before or (t + whole(1)) * whole(tile_size) > before + n:
+        # Places are counted from the aligned address. This warp takes tiles that begin at u, u + step ... below stop.
+        u, step, stop = share(
+            part * whole(warps) + tid // whole(WARP),
+            splits * whole(warps),
+            whole(run),
+            (before + n + whole(tile_size - 1)) // whole(tile_size),
+        )
+        u, step, stop = u * whole(tile_size), step * whole(tile_size), min(stop * whole(tile_size), before + n)
+        total, lane = accumulator(identity), tid % whole(WARP) * whole(vector) - before
+        while u < stop:
+            if u < before or u + whole(tile_size) > stop:
                 for k in range(loads):
-                    tile[k] = take_checked(x, first, at + whole(k * access), n)
+                    tile[k] = take_checked(x, first, u + lane + whole(k * access), n)
                 gather(tile)
                 total = accumulator(combine(total, accumulator(tile[0])))
-                t += whole(1)
-            while t * whole(tile_size) >= before and t < min(stop, (before + n) // whole(tile_size)):
-                at = first + t * whole(tile_size) + lane - before
+                u += step
+            while u + whole(tile_size) <= stop:
+                at = first + lane + u
                 for k in range(loads):
                     tile[k] = take(x, at + whole(k * access))
                 gather(tile)
                 total = accumulator(combine(total, accumulator(tile[0])))
-                t += whole(1)
+                u += step
         total = across_warps(across_lanes(total) if commutative else total, shared)
         if splits == whole(1):
             if tid == whole(0):
@@ -79,9 +86,9 @@ def rows(operation, vector, threads, loads):
         if tid == whole(0):
             partials[row * splits + part] = total
         if is_last(counters, row, splits, flag):
-            total, share = accumulator(identity), (splits + whole(threads - 1)) // whole(threads)
-            part = tid * share
-            while part < min(tid * share + share, splits):
+            total, each = accumulator(identity), (splits + whole(threads - 1)) // whole(threads)
+            part = tid * each
+            while part < min(tid * each + each, splits):
                 total = accumulator(combine(total, partials[row * splits + part]))
                 part += whole(1)
             total = across_warps(across_lanes(total), shared)
@@ -168,10 +175,11 @@ def cells(operation, vector, loads, threads):
 
 @functools.cache
 def columns(operation, vector, width, height, loads):
-    """Kernel of D1: blocks of ``width`` x ``height`` threads tile the columns along x, share the n rows along y, and
-    step through the outer axis along z.
+    """Kernel of D1: blocks of ``width`` x ``height`` threads tile the columns along x and share the n rows along y; the
+    outer axis is along z.
 
-    A thread takes ``vector`` neighbouring columns. Those that share a row take ``run`` neighbouring tiles of rows.
+    A thread takes ``vector`` neighbouring columns. A strand, that is one warp or several that read the same rows, takes
+    some of the tiles of rows: see `sharer`.
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
     per_block, strands = width * vector, height // rows_of_warp(width, height)
@@ -189,27 +197,25 @@ def columns(operation, vector, width, height, loads):
         column = (whole(cuda.blockIdx.x) * whole(width) + whole(cuda.threadIdx.x)) * whole(vector)
         writes = cuda.threadIdx.y == 0 and column < inner
         o = whole(cuda.blockIdx.z)
-        while o < outer:
-            add_tiles(x, o * n, n, inner, column, whole(run), totals)
-            if commutative:
-                across_lanes(totals)
-            across_strands(totals, shared)
-            last = cuda.gridDim.y == 1
-            if not last:
-                if writes:
-                    for v in range(vector):
-                        place = whole(cuda.blockIdx.y) * outer + o
-                        partials[place * inner + column + whole(v)] = totals[v]
-                counter = o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x)
-                last = is_last(counters, counter, cuda.gridDim.y, flag)
-                if last:
-                    add_partials(partials, o, outer, inner, column, totals)
-                    across_lanes(totals)
-                    across_strands(totals, shared)
-            if last and writes:
+        add_tiles(x, o * n, n, inner, column, whole(run), totals)
+        if commutative:
+            across_lanes(totals)
+        across_strands(totals, shared)
+        last = cuda.gridDim.y == 1
+        if not last:
+            if writes:
                 for v in range(vector):
-                    out[o * inner + column + whole(v)] = finish(totals[v], count)
-            o += whole(cuda.gridDim.z)
+                    place = whole(cuda.blockIdx.y) * outer + o
+                    partials[place * inner + column + whole(v)] = totals[v]
+            counter = o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x)
+            last = is_last(counters, counter, cuda.gridDim.y, flag)
+            if last:
+                add_partials(partials, o, outer, inner, column, totals)
+                across_lanes(totals)
+                across_strands(totals, shared)
+        if last and writes:
+            for v in range(vector):
+                out[o * inner + column + whole(v)] = finish(totals[v], count)
 
     return columns
 
@@ -224,33 +230,35 @@ def tile_adder(operation, vector, width, height, loads):
     """Device function ``add_tiles(x, first, n, inner, column, run, totals)``: combine what a thread finds in its
     columns.
 
-    A strand, one warp or several that share rows, takes ``run`` neighbouring tiles of the n rows that begin at row
-    ``first``. Whole tiles are read without a check of the rows, the last one with it (D3).
+    The n rows begin at row ``first``. Whole tiles of them are read without a check, the last one with it (D3).
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     inside, held, deep = operation.inside, vector * loads, rows_of_warp(width, height)
     rows_of_tile, strands = deep * loads, height // deep
     read, gather = reader(operation, vector), gatherer(operation, loads, vector, deep, width)
+    share = sharer(operation)
 
     @cuda.jit(device=True)
     def add_tiles(x, first, n, inner, column, run, totals):
         tile = cuda.local.array(held, inside)
         for v in range(vector):
             totals[v] = accumulator(identity)
-        strand, step = whole(cuda.threadIdx.y) // whole(deep), whole(deep) * inner
-        t = (whole(cuda.blockIdx.y) * whole(strands) + strand) * run
-        stop = min(t + run, (n + whole(rows_of_tile - 1)) // whole(rows_of_tile))
+        tiles, down = (n + whole(rows_of_tile - 1)) // whole(rows_of_tile), whole(deep) * inner
+        strand = whole(cuda.blockIdx.y) * whole(strands) + whole(cuda.threadIdx.y) // whole(deep)
+        t, step, stop = share(strand, whole(cuda.gridDim.y) * whole(strands), run, tiles)
         row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
         # Who has no column reads the first, and finds what nobody asks for.
         at = (first + row) * inner + (column if column < inner else whole(0))
+        leap = (step - whole(1)) * whole(loads) * down
         while t < min(stop, n // whole(rows_of_tile)):
             for k in range(loads):
                 read(x, at, tile, k * vector)
-                at += step
+                at += down
             gather(tile)
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
-            t += whole(1)
+            t += step
+            at += leap
         if t < stop:
             row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
             for i in range(held):
@@ -259,7 +267,7 @@ def tile_adder(operation, vector, width, height, loads):
                 if row < n:
                     read(x, at, tile, k * vector)
                 row += whole(deep)
-                at += step
+                at += down
             gather(tile)
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
@@ -273,6 +281,8 @@ def partial_adder(operation, vector, height):
     thread takes a run of neighbouring ones.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    width = min(vector, 16 // operation.partial.itemsize)
+    load = loader(width)
 
     @cuda.jit(device=True)
     def add_partials(partials, o, outer, inner, column, totals):
@@ -284,8 +294,10 @@ def partial_adder(operation, vector, height):
         stop = min(t + share, splits)
         while column < inner and t < stop:
             place = (t * outer + o) * inner + column
-            for v in range(vector):
-                totals[v] = accumulator(combine(totals[v], partials[place + whole(v)]))
+            for v in range(0, vector, width):
+                values = load(partials, place + whole(v))
+                for w in range(width):
+                    totals[v + w] = accumulator(combine(totals[v + w], values[w]))
             t += whole(1)
 
     return add_partials

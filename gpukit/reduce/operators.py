@@ -7,6 +7,7 @@ import numpy as np
 from numba.cuda import types
 
 from gpukit.backend import cuda
+from gpukit.intrinsics import dp4a
 
 __all__ = ["OPERATORS", "Operation", "make", "result_dtype"]
 
@@ -33,6 +34,8 @@ class Operation:
     result : NumPy dtype
     commutative : bool
         combine(a, b) is combine(b, a), up to rounding: the order of the elements does not matter.
+    words : NumPy dtype or None
+        What four elements together can be taken as: see `packed`.
     """
 
     combine: object
@@ -44,6 +47,7 @@ class Operation:
     carrier: object
     result: object
     commutative: bool
+    words: object = None
 
     @property
     def partial(self):
@@ -127,10 +131,11 @@ def _make(op, dtype):
     number, carrier = getattr(types, accumulator.name), _carrier(accumulator)
     finish = _finish(name, accumulator, result)
     identity = accumulator.type(identity)
-    return tuple(
-        Operation(combine, unchanged, finish, identity, held, number, carrier, result, name is not None)
-        for held in (inside, number)
+    words = (
+        np.dtype(f"{dtype.kind}4") if name in ("sum", "mean") and dtype.kind in "iu" and dtype.itemsize == 1 else None
     )
+    first = Operation(combine, unchanged, finish, identity, inside, number, carrier, result, name is not None, words)
+    return first, replace(first, inside=number, words=None)
 
 
 def _named(op, accumulator):
@@ -173,6 +178,18 @@ def _finish(op, accumulator, result):
             return number(total)
 
     return finish
+
+
+@functools.cache
+def packed(operation):
+    """The same operation for elements of ``operation.words``, each of which stands for four elements of one byte."""
+    word = getattr(types, operation.words.name)
+
+    @cuda.jit(device=True)
+    def sum_of_bytes(value):
+        return dp4a(value, word(0x01010101), word(0))
+
+    return replace(operation, transform=sum_of_bytes, words=None)
 
 
 @functools.cache

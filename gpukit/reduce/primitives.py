@@ -18,7 +18,9 @@ __all__ = [
     "gatherer",
     "is_last",
     "lane_combiner",
+    "loader",
     "reader",
+    "sharer",
     "taker",
     "warp_combiner",
     "whole",
@@ -26,23 +28,25 @@ __all__ = [
 
 WARP = 32
 FULL = 0xFFFFFFFF
-LOADS = {2: load2, 4: load4, 8: load8, 16: load16}
+
+
+@functools.cache
+def loader(vector):
+    """Device function ``load(x, at)``: a tuple of ``vector`` neighbouring elements, in one access."""
+    if vector > 1:
+        return {2: load2, 4: load4, 8: load8, 16: load16}[vector]
+
+    @cuda.jit(device=True)
+    def load(x, at):
+        return (x[at],)
+
+    return load
 
 
 @functools.cache
 def reader(operation, vector):
     """Device function ``read(x, at, tile, place)``: ``vector`` elements in one access, transformed, into a tile."""
-    transform, inside = operation.transform, operation.inside
-
-    if vector == 1:
-
-        @cuda.jit(device=True)
-        def read(x, at, tile, place):
-            tile[place] = inside(transform(x[at]))
-
-        return read
-
-    load = LOADS[vector]
+    transform, inside, load = operation.transform, operation.inside, loader(vector)
 
     @cuda.jit(device=True)
     def read(x, at, tile, place):
@@ -135,6 +139,28 @@ def lane_combiner(operation, lanes=WARP, step=1):
         return value
 
     return across_lanes
+
+
+@functools.cache
+def sharer(operation):
+    """Device function ``share(index, sharers, run, tiles)``: the tiles that one of several takes: (first, step, stop).
+
+    If the order does not matter, those that work at the same time take neighbouring tiles: what is read at one time
+    lies together in memory, which is faster. If it does, each takes a run of ``run`` neighbouring tiles.
+    """
+    if operation.commutative:
+
+        @cuda.jit(device=True)
+        def share(index, sharers, run, tiles):
+            return index, sharers, tiles
+
+    else:
+
+        @cuda.jit(device=True)
+        def share(index, sharers, run, tiles):
+            return index * run, whole(1), min(index * run + run, tiles)
+
+    return share
 
 
 @functools.cache
