@@ -1,0 +1,11 @@
+"""How long a launch must take at least, by what it uses: `predict` divides the counts of a trace by a GPU's ceilings.
+
+A resource that is busy without a pause for so long bounds the time from below, whatever the kernel does meanwhile. The
+largest of these bounds is the prediction. A kernel takes longer if it does not keep its scarcest resource busy, and
+shorter only if the compiler saves some of what is written.
+"""
+
+from gpukit.prediction.ceilings import RECORDED, Ceilings, measured, of_records, recorded
+from gpukit.prediction.model import Prediction, Use, predict
+
+__all__ = ["RECORDED", "Ceilings", "Prediction", "Use", "measured", "of_records", "predict", "recorded"]

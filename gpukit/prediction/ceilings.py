@@ -1,0 +1,115 @@
+"""What a GPU can do at most."""
+
+import functools
+from dataclasses import dataclass
+
+from gpukit import results
+
+__all__ = ["CASES", "RECORDED", "Ceilings", "measured", "of_records", "recorded"]
+
+#: The record that comes with gpukit, for `recorded`.
+RECORDED = "ceilings-h200"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a GPU can do at most, as ``gpukit bench ceilings`` measures it.
+
+    Attributes
+    ----------
+    device, date : str
+        The GPU, and when it was measured.
+    multiprocessors : int
+    dram_read, dram_write : float
+        Bytes per second from memory, and to it.
+    l2_loads, l2_stores : float
+        Sectors of 32 bytes per second that the L2 cache gives to all multiprocessors, and that it takes from them.
+    l2_lines : float
+        Pieces of different lines per second that it takes: a store to one sector of a line costs more than a fourth of
+        a store to all of them.
+    wavefronts : float
+        Wavefronts per second of all multiprocessors, in shared memory and in L1, which are one memory.
+    fp32, fp64 : float
+        Floating-point operations per second; a multiply-add is two.
+    conversions : float
+        Conversions from or to float64 per second.
+    instructions : float
+        Instructions per second, each for a warp.
+    trips, barriers : float
+        Trips to memory per second, and barriers, of one block that does nothing else.
+    launch, touch : float
+        Seconds of a kernel that does nothing, and of one whose only block reads and writes a value in each thread.
+    """
+
+    device: str
+    date: str
+    multiprocessors: int
+    dram_read: float
+    dram_write: float
+    l2_loads: float
+    l2_stores: float
+    l2_lines: float
+    wavefronts: float
+    fp32: float
+    fp64: float
+    conversions: float
+    instructions: float
+    trips: float
+    barriers: float
+    launch: float
+    touch: float
+
+
+#: Case and variant of the record that each ceiling is; the best of all variants where none is named.
+CASES = {
+    "multiprocessors": ("multiprocessors", None),
+    "dram_read": ("dram", "read"),
+    "dram_write": ("dram", "write"),
+    "l2_loads": ("l2 loads", None),
+    "l2_stores": ("l2 stores", "stride 1"),
+    "l2_lines": ("l2 stores", "stride 32"),
+    "wavefronts": ("shared", None),
+    "fp32": ("fp32", None),
+    "fp64": ("fp64", None),
+    "conversions": ("conversions", None),
+    "instructions": ("issue", None),
+    "trips": ("latency", "memory"),
+    "barriers": ("latency", "barrier"),
+    "launch": ("launch", "nothing"),
+    "touch": ("launch", "touch"),
+}
+
+
+def of_records(records):
+    """`Ceilings` from records as ``gpukit bench ceilings`` saves them; LookupError if one is missing."""
+    values = {}
+    for name, (case, variant) in CASES.items():
+        found = [r["value"] for r in records if r["case"] == case and variant in (None, r["variant"])]
+        if not found:
+            raise LookupError(f"no record of {case!r}{f', {variant!r}' if variant else ''} among the ceilings")
+        values[name] = max(found)
+    values["multiprocessors"] = int(values["multiprocessors"])
+    return Ceilings(records[0]["gpu"], records[0]["date"], **values)
+
+
+@functools.cache
+def recorded(source=RECORDED):
+    """The `Ceilings` of a file, or of a record that comes with gpukit: ``recorded("ceilings-h200")``.
+
+    FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it.
+    """
+    return of_records(results.load(source))
+
+
+@functools.cache
+def measured():
+    """The `Ceilings` of this machine's GPU, measured when first asked for, which takes some seconds.
+
+    Raises
+    ------
+    gpukit.timing.EmulatedTimeError
+        Without a GPU.
+    """
+    from gpukit.benchmarks import ceilings
+
+    return of_records(ceilings.measured())
