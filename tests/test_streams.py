@@ -529,6 +529,17 @@ def test_a_measured_timeline_shows_the_order_and_the_overlap():
 
 
 @pytest.mark.gpu
+def test_a_measured_model_predicts_a_pipeline():
+    model = streams.measured_model()
+    x, out = (cuda.pinned_array(2**25, np.uint32) for _ in range(2))
+    x[...] = words(x.size)
+    pipeline = Pipeline(WorkKernel(1), x, chunks=16, out=out)
+    pipeline.run()
+    measured = np.median([pipeline.run(record=True).timeline.duration for _ in range(5)])
+    assert streams.modelled(pipeline.schedule, model).duration == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.gpu
 def test_pinned_memory_is_known():
     pinned = cuda.pinned_array(10_000, np.float32)
     assert streams.is_pinned(pinned) and streams.is_pinned(pinned[5:7]) and not streams.is_pinned(np.zeros(10_000))

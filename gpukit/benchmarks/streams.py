@@ -21,7 +21,7 @@ from gpukit.streams import measure
 __all__ = ["CHUNKS", "SIZES", "main", "measure_documents", "measure_launches", "measure_pipelines"]
 
 #: Elements of the pipelines: 1 MB to 512 MB.
-SIZES = tuple(2**k for k in (18, 22, 25, 27))
+SIZES = tuple(2**k for k in (18, 22, 25, 26, 27))
 CHUNKS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128)
 #: Elements, and cycles of the documents' kernel, of which timelines are kept.
 SHOWN, SHOWN_CYCLES = 2**25, 250_000
@@ -77,12 +77,35 @@ def measure_copies(nbytes, report=print):
 
 
 def measure_costs(report=print):
-    """What an operation costs its engine, and the host, whatever its size."""
+    """What an operation costs its engine and, in a pipeline, altogether, whatever its size; and what it costs the host
+    to ask for a copy.
+    """
+    small, host, stream = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32), cuda.stream()
+    copy = streams.pipeline.prepared_copy(small, host, stream)
+    costs = {
+        **measure.engine_starts(),
+        "pipeline": measure.operation_seconds(),
+        "host, copy_to_device": _asking(lambda: small.copy_to_device(host, stream=stream)),
+        "host, prepared copy": _asking(lambda: copy(stream)),
+    }
     records = []
-    for name, seconds in {**measure.engine_starts(), "host": measure.issue_seconds()}.items():
-        report(f"  {name:10} {seconds * 1e6:7.2f} us for an operation")
+    for name, seconds in costs.items():
+        report(f"  {name:22} {seconds * 1e6:7.2f} us for an operation")
         records.append(_record("cost", name, (1,), "float32", seconds))
     return records, True
+
+
+def _asking(ask):
+    """Seconds of the host for one call, the median of several rows of them."""
+    seconds = []
+    for _ in range(ROUNDS):
+        cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(LAUNCHES):
+            ask()
+        seconds.append((time.perf_counter() - begin) / LAUNCHES)
+    cuda.synchronize()
+    return statistics.median(seconds)
 
 
 # -- pipelines ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from gpukit.backend import cuda
 from gpukit.checks import whole
 from gpukit.streams.kernels import SleepKernel
 from gpukit.streams.model import Model
+from gpukit.streams.pipeline import Pipeline, prepared_copy
 from gpukit.streams.schedule import Schedule, _check_gpu
 
-__all__ = ["copy_speeds", "engine_starts", "issue_seconds", "measured_model"]
+__all__ = ["copy_speeds", "engine_starts", "measured_model", "operation_seconds"]
 
 REPEATS = 5
 #: Cycles in which the host asks for what shall wait in the queues.
@@ -50,7 +51,7 @@ def measured_model(nbytes=2**27):
         pageable_out=speeds["copy out, pageable"],
         copy_start=starts["copy"],
         kernel_start=starts["kernel"],
-        issue=issue_seconds(),
+        issue=operation_seconds(),
         copy_engines=info.async_engine_count,
         concurrent_kernels=info.concurrent_kernels,
     )
@@ -104,15 +105,15 @@ def engine_starts():
     small, host = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32)
     stream, nothing = cuda.stream(), cuda.device_array(0, np.int64)
     hold, kernel = (SleepKernel(cycles, 1, 1).prepared(small, small, stream) for cycles in (10 * HOLD, 0))
-    forms, found = {"copy": lambda: small.copy_to_device(host, stream=stream), "kernel": lambda: kernel(nothing)}, {}
-    for name, ask in forms.items():
+    found = {}
+    for name, ask in {"copy": prepared_copy(small, host, stream), "kernel": lambda _: kernel(nothing)}.items():
         seconds = []
         for _ in range(REPEATS):
             start, end = cuda.event(), cuda.event()
             hold(nothing)
             start.record(stream)
             for _ in range(QUEUED):
-                ask()
+                ask(stream)
             end.record(stream)
             end.synchronize()
             seconds.append(start.elapsed_time(end) * 1e-3 / QUEUED)
@@ -120,16 +121,14 @@ def engine_starts():
     return found
 
 
-def issue_seconds():
-    """Seconds that the host needs to ask for one operation of a pipeline, the mean of copies and kernels."""
-    from gpukit.streams.pipeline import Pipeline
-
+def operation_seconds():
+    """Seconds that a pipeline needs for each operation where there is next to nothing to copy and to compute: as fast
+    as the host can ask, and the device can go from one to the next.
+    """
     pipeline = Pipeline(SleepKernel(0), np.zeros(QUEUED, np.float32), chunks=QUEUED)
-    pipeline.run()
-    best = np.inf
-    for _ in range(REPEATS):
+    seconds = []
+    for _ in range(REPEATS + 1):
         begin = time.perf_counter()
-        pipeline.schedule.queue()
-        best = min(best, time.perf_counter() - begin)
-        cuda.synchronize()
-    return best / len(pipeline.schedule.operations)
+        pipeline.run()
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds[1:])) / len(pipeline.schedule.operations)

@@ -70,7 +70,7 @@ class Model:
     copy_start, kernel_start : float
         Seconds that every operation costs its engine besides.
     issue : float
-        Seconds that the host needs to ask for one operation.
+        Seconds from one operation that the host asks for to the next.
     copy_engines : int
         With 1, copies in and out take turns; with 0 they do so with kernels too.
     concurrent_kernels : bool
@@ -81,16 +81,16 @@ class Model:
     """
 
     name: str = "the figures of an H200 on PCIe 5"
-    copy_in: float = 53.5e9
-    copy_out: float = 54.8e9
-    both_in: float = 0.94
+    copy_in: float = 55.3e9
+    copy_out: float = 55.3e9
+    both_in: float = 0.93
     both_out: float = 0.92
-    pageable_in: float = 9.3e9
-    pageable_out: float = 17.4e9
+    pageable_in: float = 9.8e9
+    pageable_out: float = 17.9e9
     memory: float = 4.2e12
     copy_start: float = 5e-6
-    kernel_start: float = 5e-6
-    issue: float = 4e-6
+    kernel_start: float = 2e-6
+    issue: float = 4.7e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
     in_order: bool = False

@@ -13,7 +13,7 @@ from gpukit.streams.kernels import BLOCK, occupancy
 from gpukit.streams.model import modelled
 from gpukit.streams.schedule import Schedule, _check_gpu
 
-__all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "run_pipeline", "sizes_of"]
+__all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepared_copy", "run_pipeline", "sizes_of"]
 
 ORDERS = ("depth", "breadth")
 BUFFERS = ("task", "stream", "shared")
@@ -162,9 +162,9 @@ class Pipeline:
             part = slice(int(starts[number]), int(starts[number]) + rows)
             hosts, queue = (self._source[part], self._target[part]), self.schedule.stream(stream)
             actions = (
-                _copy(source, hosts[0], queue),
+                prepared_copy(source, hosts[0], queue),
                 kernel.action(source, target, queue),
-                _copy(hosts[1], target, queue),
+                prepared_copy(hosts[1], target, queue),
             )
             stages = _stages(key, hosts, kernel.known(target.size), pinned)
             common = {"stream": stream, "task": number}
@@ -182,8 +182,10 @@ def _stages(key, hosts, known, pinned):
     )
 
 
-def _copy(target, source, stream):
-    """What queues a copy between host and device; on a GPU a call of the driver with arguments made ready."""
+def prepared_copy(target, source, stream):
+    """What queues a copy between host and device: on a GPU a call of the driver with arguments made ready, at a
+    fraction of what ``copy_to_device`` and ``copy_to_host`` cost the host.
+    """
     to_device = isinstance(source, np.ndarray)
     if source.nbytes == 0:
         return lambda _: None
