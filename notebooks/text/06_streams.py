@@ -354,7 +354,8 @@ def measured_here(elements, most=64):
     return {chunks: result.median for chunks, result in timings.items()}
 
 
-per_chunk = 3 * recorded("cost", variant="host")[0]["value"]
+most = max(recorded("pipeline", shape=(SIZES[0],), order="depth"), key=lambda record: record["chunks"])
+per_chunk = most["value"] / most["chunks"]  # the smallest array in the most chunks: there is nothing else to it
 with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
     for ax, elements in zip(axes, (SIZES[1], SIZES[-1]), strict=True):
         *stages, both = stages_of(elements)
@@ -504,6 +505,16 @@ results.table(rows, {name: name for name in rows[0]})
 # - **Arrays of another library** are wrapped at every launch, which costs more than all the rest. `cuda.as_cuda_array(x)` once, before the loop, avoids it.
 # - A **CUDA graph** holds many launches and asks for them as one. It pays where the same sequence comes again and again.
 # - **`gpukit.launching.prepare`** packs the arguments once, and calls the driver. It is as cheap as a library's own launch, safe (arguments of other types are refused, arrays are kept alive), and gpukit's own functions use it.
+#
+# Copies have the same trouble. `copy_to_device` looks at both arrays before it asks for anything; a pipeline has done that once, and calls the driver. What the host needs to ask for one copy, and what every operation costs besides its work:
+
+# %%
+rows = [{"": cost["variant"], "us": f"{cost['value'] * 1e6:.1f}"} for cost in recorded("cost")]
+print(WHERE)
+results.table(rows, {name: name for name in rows[0]})
+
+# %% [markdown]
+# Preparing a launch, with the kernel and the arrays from above:
 
 # %%
 step = launching.prepare(add[4, 256], a, c, b)
