@@ -28,7 +28,23 @@ from gpukit.reduce import ladder
 from gpukit.resize import ladder as resize_ladder
 from gpukit.tracing import trace
 
-__all__ = ["RECORDED", "WITHIN", "Case", "cases", "main", "predicted"]
+__all__ = [
+    "EXECUTED",
+    "LEAST",
+    "OPTIONS",
+    "RECORDED",
+    "WITHIN",
+    "Case",
+    "cases",
+    "key_of",
+    "main",
+    "measure",
+    "near",
+    "paired",
+    "predicted",
+    "summary",
+    "with_predictions",
+]
 
 #: The record that comes with gpukit, for ``results.load``.
 RECORDED = "predictions-h200"
@@ -257,10 +273,10 @@ def with_predictions(records, ceilings, chosen, report=print):
     -------
     list of dict
     """
-    kept = {(record["case"], _key(record)): record for record in records if record["case"] in MEASURED}
+    kept = {(record["case"], key_of(record)): record for record in records if record["case"] in MEASURED}
     made = []
     for case in chosen:
-        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := _key(case.key)) in kept]
+        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := key_of(case.key)) in kept]
         executed = [record["each"] for record in mine if record["case"] == "instructions"]
         mine.insert(0, _record(case, predicted(traced, None, ceilings), LEAST))
         mine += [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
@@ -376,12 +392,13 @@ def near(pairs):
 
 def paired(records, name=LEAST):
     """[(record of what was predicted, record of what was measured), ...] of the cases that have both."""
-    times = {_key(record): record for record in records if record["case"] == "time"}
-    found = [(record, times.get(_key(record))) for record in records if record["case"] == name]
+    times = {key_of(record): record for record in records if record["case"] == "time"}
+    found = [(record, times.get(key_of(record))) for record in records if record["case"] == name]
     return [(least, measured) for least, measured in found if measured]
 
 
-def _key(record):
+def key_of(record):
+    """What tells a record's case from others, as text: chapter, variant, shape, dtype, options."""
     return json.dumps([record.get(name) for name in ("chapter", "variant", "shape", "dtype", *OPTIONS)])
 
 
