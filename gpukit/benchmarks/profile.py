@@ -25,7 +25,7 @@ from gpukit.benchmarks import common
 from gpukit.benchmarks.shared_memory import METRICS
 from gpukit.calibration import counters
 
-__all__ = ["FOLDER", "KERNELS", "innermost_loop", "instructions", "load", "main", "of_ncu"]
+__all__ = ["FOLDER", "KERNELS", "innermost_loop", "instructions", "load", "main", "of_ncu", "opcode"]
 
 #: Where the tables are that come with gpukit.
 FOLDER = results.RECORDED.parent / "profiles"
@@ -163,6 +163,11 @@ def instructions(text):
         elif line.endswith(":"):
             labels[line[:-1]] = len(found)
     return found, labels
+
+
+def opcode(instruction):
+    """The first word of an instruction, without what it depends on: "LDS.128" of ``@!P0 LDS.128 R4, [R8] ;``."""
+    return re.sub(r"^@!?U?P\w\s+", "", instruction).split()[0].rstrip(";")
 
 
 def innermost_loop(text):
