@@ -1,8 +1,10 @@
 """Five slow kernels and their cures (A9): each has one thing wrong with it, and a trace shows what.
 
-Patient and cure compute the same and take the same arrays; what differs is the one thing.
+Patient and cure compute the same; what differs is the one thing. What is wrong is not said beside the patients: to find
+out is what they are for.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -17,32 +19,33 @@ THREADS = 128
 WARPS = THREADS // 32
 
 
-# -- 1: neighbours that are far apart --------------------------------------------------------------
+# -- patient 1 -------------------------------------------------------------------------------------
 
 
 @cuda.jit
-def scale_down_columns(x, factor, out):
-    """out = factor * x. Neighbouring threads take neighbouring rows: every lane has a sector for itself."""
+def scale(x, factor, out):
+    """out = factor * x."""
     row, col = cuda.grid(2)
     if row < x.shape[0] and col < x.shape[1]:
         out[row, col] = factor * x[row, col]
 
 
 @cuda.jit
-def scale_along_rows(x, factor, out):
-    """The cure: neighbouring threads take neighbouring columns, and eight lanes share a sector."""
+def scale_cured(x, factor, out):
+    """Neighbouring threads take neighbouring columns: eight lanes share a sector."""
     col, row = cuda.grid(2)
     if row < x.shape[0] and col < x.shape[1]:
         out[row, col] = factor * x[row, col]
 
 
-# -- 2: one bank for all ---------------------------------------------------------------------------
+# -- patient 2 -------------------------------------------------------------------------------------
 
 
+@functools.cache
 def running_sums(pitch):
     """Kernel: sums from the left in rows of 32 elements. A warp takes 32 rows, and a lane walks along one of them.
 
-    In shared memory rows are ``pitch`` apart. With 32 all lanes of a warp are in one bank at every step.
+    In shared memory rows are ``pitch`` elements apart: 32 for the patient, 33 for its cure.
     """
 
     @cuda.jit
@@ -68,18 +71,15 @@ def running_sums(pitch):
     return running_sums
 
 
-running_sums_conflict, running_sums_padded = running_sums(32), running_sums(33)
-
-
-# -- 3: a literal ----------------------------------------------------------------------------------
+# -- patient 3 -------------------------------------------------------------------------------------
 
 
 STEPS = 64
 
 
 @cuda.jit
-def swing_float64(x, out):
-    """A spring, `STEPS` steps of time. Literals such as 0.02 are float64: each step converts there and back."""
+def swing(x, out):
+    """A mass on a spring that is let go at x, after `STEPS` steps of time."""
     i = cuda.grid(1)
     if i < x.size:
         state = cuda.local.array(2, float32)
@@ -91,8 +91,8 @@ def swing_float64(x, out):
 
 
 @cuda.jit
-def swing_float32(x, out):
-    """The cure: a factor of the type that the arrays have."""
+def swing_cured(x, out):
+    """The factor has the type of the arrays: nothing is converted."""
     i = cuda.grid(1)
     if i < x.size:
         state = cuda.local.array(2, float32)
@@ -103,12 +103,12 @@ def swing_float32(x, out):
         out[i] = state[0]
 
 
-# -- 4: lanes that wait ----------------------------------------------------------------------------
+# -- patient 4 -------------------------------------------------------------------------------------
 
 
 @cuda.jit
-def iterate_as_they_come(x, steps, order, out):
-    """``steps[i]`` steps of Newton's method for the square root of x[i]. A warp takes as long as its longest lane."""
+def iterate(x, steps, order, out):
+    """``steps[i]`` steps of Newton's method for the square root of x[i]."""
     i = cuda.grid(1)
     if i < x.size:
         guess = x[i]
@@ -118,8 +118,8 @@ def iterate_as_they_come(x, steps, order, out):
 
 
 @cuda.jit
-def iterate_in_order(x, steps, order, out):
-    """The cure: the elements in the order of their steps, so that lanes of a warp have about as many."""
+def iterate_cured(x, steps, order, out):
+    """The elements in the order of their steps: the lanes of a warp have about as many."""
     position = cuda.grid(1)
     if position < x.size:
         i = order[position]
@@ -129,12 +129,12 @@ def iterate_in_order(x, steps, order, out):
         out[i] = guess
 
 
-# -- 5: more launching than work -------------------------------------------------------------------
+# -- patient 5 -------------------------------------------------------------------------------------
 
 
 @cuda.jit
 def add_to_row(x, offsets, row, out):
-    """One row of out = x + offsets[:, None]: a launch for every row."""
+    """One row of out = x + offsets[:, None]."""
     col = cuda.grid(1)
     if col < x.shape[1]:
         out[row, col] = x[row, col] + offsets[row]
@@ -142,7 +142,7 @@ def add_to_row(x, offsets, row, out):
 
 @cuda.jit
 def add_to_rows(x, offsets, out):
-    """The cure: one launch, and a second dimension of the grid for the rows."""
+    """All rows: one launch, and a second dimension of the grid for them."""
     col, row = cuda.grid(1), cuda.blockIdx.y
     if col < x.shape[1]:
         out[row, col] = x[row, col] + offsets[row]
@@ -225,7 +225,7 @@ def _scaled(host, x, out):
     along_x = -(-rows // 32), -(-columns // 8)
     along_y = -(-columns // 32), -(-rows // 8)
     arguments = (x, np.float32(0.75), out)
-    patient, cure = scale_down_columns[along_x, (32, 8)], scale_along_rows[along_y, (32, 8)]
+    patient, cure = scale[along_x, (32, 8)], scale_cured[along_y, (32, 8)]
     return [(patient, arguments)], [(cure, arguments)], out, host * np.float32(0.75)
 
 
@@ -233,7 +233,7 @@ def _summed(host, x, out):
     if host.shape[1] != 32:
         raise ValueError(f"size is {host.shape}; the rows of 'bank conflicts' have 32 elements")
     blocks = -(-host.shape[0] // (32 * WARPS))
-    patient, cure = running_sums_conflict[blocks, THREADS], running_sums_padded[blocks, THREADS]
+    patient, cure = (running_sums(pitch)[blocks, THREADS] for pitch in (32, 33))
     return [(patient, (x, out))], [(cure, (x, out))], out, host.astype(np.float64).cumsum(axis=1)
 
 
@@ -242,7 +242,7 @@ def _swung(host, x, out):
     for _ in range(STEPS):
         velocity = velocity - 0.02 * position
         position = position + 0.02 * velocity
-    return [(swing_float64[blocks, 256], (x, out))], [(swing_float32[blocks, 256], (x, out))], out, position
+    return [(swing[blocks, 256], (x, out))], [(swing_cured[blocks, 256], (x, out))], out, position
 
 
 def _iterated(host, x, out):
@@ -250,7 +250,7 @@ def _iterated(host, x, out):
     steps = np.where(np.random.default_rng(11).random(host.size) < 1 / 32, 256, 8).astype(np.int32)
     order = np.argsort(steps, kind="stable").astype(np.int32)
     arguments, blocks = (x, cuda.to_device(steps), cuda.to_device(order), out), -(-host.size // 256)
-    patient, cure = iterate_as_they_come[blocks, 256], iterate_in_order[blocks, 256]
+    patient, cure = iterate[blocks, 256], iterate_cured[blocks, 256]
     return [(patient, arguments)], [(cure, arguments)], out, np.sqrt(host.astype(np.float64))
 
 
