@@ -66,7 +66,7 @@ def problems(draw):
     return x, axis
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(problem=problems(), op=st.sampled_from(operators.OPERATORS), keepdims=st.booleans())
 @example(problem=(filled((5, 3, 7), "f4"), (0, 2)), op="sum", keepdims=False)
 @example(problem=(filled((3, 2, 5, 4), "i2"), (0, 2)), op="mean", keepdims=True)
@@ -98,20 +98,20 @@ def test_shapes_that_take_each_kernel(shape, axis):
     check(filled(shape, "f4"), axis, "sum")
 
 
-@pytest.mark.parametrize(("dtype", "op"), [("f8", "mean"), ("i1", "sum"), ("f2", "max"), ("u8", "min")])
+@pytest.mark.parametrize(("dtype", "op"), [("f8", "mean"), ("i1", "sum"), ("f2", "max")])
 def test_other_types_with_splits(dtype, op):
     check(filled((100_001,), dtype), None, op)
     check(filled((4099, 33), dtype), 0, op)
 
 
-@pytest.mark.parametrize(("dtype", "lengths"), [("i1", (96, 40, 50)), ("f2", (40, 33))])
+@pytest.mark.parametrize(("dtype", "lengths"), [("i1", (144, 40, 133)), ("f2", (40,))])
 def test_accesses_of_every_width(dtype, lengths):
     """Rows and columns of lengths that 16 bytes divide, and fewer; from addresses that they divide, and not."""
     for n in lengths:
-        x = filled((9, n), dtype)
+        x = filled((33, n), dtype)
         for start in (0, 4) if n == lengths[0] else (0,):
             flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
-            on_device = flat[start:].reshape(9, n)
+            on_device = flat[start:].reshape(33, n)
             for axis in (0, 1):
                 assert np.array_equal(reduce.reduce(on_device, axis, "max").copy_to_host(), x.max(axis))
 
@@ -131,6 +131,12 @@ def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
     monkeypatch.setattr(host, "MOST_TILES", 2)
     check(filled((11, 200, 70), "f4"), 1, "sum")
     check(filled((5, 70_000), "f4"), 1, "sum")
+
+
+def test_what_a_thread_adds_of_short_numbers_fits_32_bits():
+    for limit, vector in ((2**8 - 1, 16), (2**16 - 1, 8)):
+        assert (host.MOST_TILES + 1) * host.ROW_LOADS * vector * limit < 2**31
+        assert (host.MOST_TILES + 1) * host.COLUMN_LOADS * limit < 2**31
 
 
 def test_integers_wrap_as_in_numpy():
@@ -225,14 +231,12 @@ def all_after(x):
     [
         ((70_001,), None),
         ((3, 9001), 1),
-        ((50, 257), 1),
         ((20, 64), 1),
         ((3000, 4), 0),
         ((777, 3), 0),
         ((2, 500, 40), 1),
         ((2100, 132), 0),
         ((6, 7, 50), (0, 2)),
-        ((6, 7, 50), (0, 1)),
         ((140_001, 6, 2), 1),
     ],
     ids=str,
@@ -272,13 +276,13 @@ def test_device_in_device_out():
 
 def test_calls_alike_give_the_results_of_their_own_arrays():
     """What a call has launched is used again, with the addresses of other arrays, and by several threads at a time."""
-    arrays = [filled((30, 41, 52), "i4", seed) for seed in range(6)]
+    arrays = [filled((30, 41, 52), "i4", seed) for seed in range(4)]
     on_device = [cuda.to_device(x) for x in arrays]
-    for axis, op in ((None, "sum"), (1, "max"), ((0, 2), "sum"), (0, (after, 1))):
+    for axis, op in ((1, "max"), ((0, 2), "sum"), (0, (after, 1))):
         results = [None] * len(arrays)
 
         def work(i, axis=axis, op=op, results=results):
-            for _ in range(3):
+            for _ in range(2):
                 results[i] = reduce.reduce(on_device[i], axis, op).copy_to_host()
 
         work(0)
@@ -320,7 +324,7 @@ def test_out():
     assert reduce.reduce(x, out=scalar) is scalar and scalar == x.sum()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 64, 65, 1001])
+@pytest.mark.parametrize("rows", [1, 7, 64, 1001])
 def test_higher_dim_for_any_number_of_rows(rows):
     x = filled((rows, 3, 5, 4), "f4")
     for op in ("sum",) if rows % 2 else ("max",):

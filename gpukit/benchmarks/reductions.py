@@ -47,6 +47,10 @@ CASES = (
     *(((2**28,), None, dtype, "sum") for dtype in ("int8", "float16", "int32", "float64")),
     *(((30522, 10240), 0, dtype, "sum") for dtype in ("int8", "float16")),
     *(((65536, 1000), -1, dtype, "sum") for dtype in ("int8", "float16")),
+    ((30522, 10241), 0, "int8", "sum"),
+    ((30522, 10241), 0, "float16", "sum"),
+    ((65536, 1001), -1, "float32", "sum"),
+    ((256, 3, 224, 224), 1, "float32", "sum"),
     *((shape, axis, "float32", "function") for shape, axis in SHAPES[2:]),
 )
 #: (size, op) of calls that are timed with their launch.

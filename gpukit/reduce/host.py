@@ -23,16 +23,18 @@ ROW_LOADS = 4
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
 #: Accesses of a lane under way there, for one row or for several at once.
 SHORT_ACCESSES = 4
-#: Accesses of a thread under way in the kernel for columns, most columns of a thread, and threads of a block along x by
-#: bytes of an access.
+#: Accesses of a thread under way in the kernel for columns; threads of a block along x, and all, by bytes of an access.
 COLUMN_LOADS = 8
-COLUMN_VECTOR = 8
-COLUMN_THREADS = {1: 64, 2: 64, 4: 64, 8: 32, 16: 32}
+COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
+#: The same in the kernel for columns whose rows begin at any address; it knows one block.
+SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
+SKEWED_THREADS = (32, 8)
 #: Most rows that a thread takes alone, and how many it has under way, where threads that do so fill the device.
 CELL_ROWS = 32
 CELL_LOADS = 4
-#: Most tiles that one warp adds one after the other: it bounds the rounding error of long columns and rows.
-MOST_TILES = 1024
+#: Most tiles that one warp adds one after the other, or one more: it bounds the rounding error of long columns and
+#: rows, and what a lane reads of them, 64 KB: as numbers of 8 or 16 bits, their sum is within 32.
+MOST_TILES = 1000
 #: Limit of gridDim.y and .z.
 MOST_BLOCKS = 65535
 
@@ -285,7 +287,8 @@ def _launches(x, out, operation, outer, n, inner, count, stream):
         return [_launch_rows(x, out, operation, outer, n, count, stream)]
     if inner == 1:
         outer, inner = 1, outer
-    vector = min(_vector(x, inner), COLUMN_VECTOR)
+    widest = min(_widest(x), 8)
+    vector = min(_vector(x, inner), widest)
     fill = THREADS * BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
     if n <= CELL_ROWS and outer * inner // vector >= fill // 2:
         return [_launch_cells(x, out, operation, vector, outer, n, inner, count, stream)]
@@ -294,7 +297,10 @@ def _launches(x, out, operation, outer, n, inner, count, stream):
         most = min(outer - o, MOST_BLOCKS)
         part = x[o * n * inner : (o + most) * n * inner] if n else x
         part_out = out[o * inner : (o + most) * inner]
-        found.append(_launch_columns(part, part_out, operation, vector, most, n, inner, count, stream))
+        if vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest:
+            found.append(_launch_skewed(part, part_out, operation, widest, most, n, inner, count, stream))
+        else:
+            found.append(_launch_columns(part, part_out, operation, vector, most, n, inner, count, stream))
     return found
 
 
@@ -345,8 +351,11 @@ def _launch_cells(x, out, operation, vector, outer, n, inner, count, stream):
 
 
 def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
-    width = min(COLUMN_THREADS[vector * x.dtype.itemsize], _power(-(-inner // vector)))
-    height, loads = THREADS // width, COLUMN_LOADS
+    if x.dtype.itemsize < 4:
+        vector = min(vector, 8 // x.dtype.itemsize)
+    width, threads = COLUMN_THREADS[vector * x.dtype.itemsize]
+    width = min(width, _power(-(-inner // vector)))
+    height, loads = threads // width, COLUMN_LOADS
     while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
     across = -(-inner // (width * vector))
@@ -357,6 +366,17 @@ def _launch_columns(x, out, operation, vector, outer, n, inner, count, stream):
     kernel = kernels.columns(operation, vector, width, height, loads)
     launch = configured(kernel, (across, splits, outer), (width, height), stream)
     return launch, (x, out, partials, counters, outer, n, inner, run, count)
+
+
+def _launch_skewed(x, out, operation, vector, outer, n, inner, count, stream):
+    (width, height), loads = SKEWED_THREADS, SKEWED_LOADS[vector]
+    across = -(-inner // ((width - 1) * vector))
+    splits = min(_splits(across * outer, max(1, n // (height * loads))), MOST_BLOCKS)
+    offset = x.device_ctypes_pointer.value // x.dtype.itemsize % vector
+    partials, counters = _workspace(operation.partial, splits * outer * inner, outer * across, splits, stream)
+    kernel = kernels.skewed(operation, vector, width, height, loads)
+    launch = configured(kernel, (across, splits, outer), (width, height), stream)
+    return launch, (x, out, partials, counters, outer, n, inner, offset, count)
 
 
 def _splits(blocks, tiles):

@@ -1,10 +1,11 @@
-"""Four kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
+"""Kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
 
 ``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
 several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns, and share the rows.
-``cells``: the same with n so small, and so many columns, that a thread takes all rows of its own. All read
-n * outer * inner elements once. Where several blocks share a result, the one that finishes last combines what they
-have found, always in the same order. Nothing is added atomically: the bits are the same in every run.
+``skewed``: the same for rows that begin at any address. ``cells``: the same with n so small, and so many columns, that
+a thread takes all rows of its own. All read n * outer * inner elements once. Where several blocks share a result, the
+one that finishes last combines what they have found, always in the same order. Nothing is added atomically: the bits
+are the same in every run.
 """
 
 import functools
@@ -27,7 +28,7 @@ from gpukit.reduce.primitives import (
     whole,
 )
 
-__all__ = ["cells", "columns", "groups", "rows", "rows_of_warp"]
+__all__ = ["cells", "columns", "groups", "rows", "rows_of_warp", "skewed"]
 
 
 @functools.cache
@@ -63,21 +64,22 @@ def rows(operation, vector, threads, loads):
             (before + n + whole(tile_size - 1)) // whole(tile_size),
         )
         u, step, stop = u * whole(tile_size), step * whole(tile_size), min(stop * whole(tile_size), before + n)
-        total, lane = accumulator(identity), tid % whole(WARP) * whole(vector) - before
+        total, lane = inside(identity), tid % whole(WARP) * whole(vector) - before
         while u < stop:
             if u < before or u + whole(tile_size) > stop:
                 for k in range(loads):
                     tile[k] = take_checked(x, first, u + lane + whole(k * access), n)
                 gather(tile)
-                total = accumulator(combine(total, accumulator(tile[0])))
+                total = inside(combine(total, tile[0]))
                 u += step
             while u + whole(tile_size) <= stop:
                 at = first + lane + u
                 for k in range(loads):
                     tile[k] = take(x, at + whole(k * access))
                 gather(tile)
-                total = accumulator(combine(total, accumulator(tile[0])))
+                total = inside(combine(total, tile[0]))
                 u += step
+        total = accumulator(total)
         total = across_warps(across_lanes(total) if commutative else total, shared)
         if splits == whole(1):
             if tid == whole(0):
@@ -120,9 +122,10 @@ def groups(operation, vector, lanes, loads, several, threads):
             row = first + whole(r * (threads // lanes))
             for k in range(loads):
                 at = (lane + whole(k * lanes)) * whole(vector)
-                tile[k * several + r] = inside(identity)
-                if row < outer and at < n:
-                    tile[k * several + r] = take(x, row * n + at)
+                has = row < outer and at < n
+                # Who has nothing reads the first: with no branch around them, all loads are under way at once.
+                value = take(x, row * n + at if has else whole(0))
+                tile[k * several + r] = value if has else inside(identity)
         gather(tile)
         for r in range(several):
             row, total = first + whole(r * (threads // lanes)), accumulator(tile[r])
@@ -155,13 +158,12 @@ def cells(operation, vector, loads, threads):
         at = place + o * (n - whole(1)) * inner
         for v in range(vector):
             totals[v] = accumulator(identity)
-        row = whole(0)
+        row, first = whole(0), at
         while row < n:
-            for j in range(held):
-                tile[j] = inside(identity)
             for k in range(loads):
-                if row < n:
-                    read(x, at, tile, k * vector)
+                read(x, at if row < n else first, tile, k * vector)
+                for v in range(vector):
+                    tile[k * vector + v] = tile[k * vector + v] if row < n else inside(identity)
                 row += whole(1)
                 at += inner
             fold(tile)
@@ -220,6 +222,105 @@ def columns(operation, vector, width, height, loads):
     return columns
 
 
+@functools.cache
+def skewed(operation, vector, width, height, loads):
+    """Kernel: `columns` for rows that begin at any address, as those of an odd number of elements do, if the order of
+    elements does not matter.
+
+    A thread takes every ``vector``-th row: all of these begin equally many elements after an aligned address, so it
+    reads aligned accesses. Other threads hold the same columns at other places; they meet in shared memory. A block
+    reads ``width * vector`` columns, and owns the first ``(width - 1) * vector``.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    finish, per_block, owned, threads = operation.finish, width * vector, (width - 1) * vector, width * height
+    add_rows = row_adder(operation, vector, height, loads)
+
+    @cuda.jit
+    def skewed(x, out, partials, counters, outer, n, inner, offset, count):
+        shared = cuda.shared.array((height, per_block), accumulator)
+        flag = cuda.shared.array(1, int32)
+        totals = cuda.local.array(vector, accumulator)
+        outer, n, inner = whole(outer), whole(n), whole(inner)
+        tx, ty, o = whole(cuda.threadIdx.x), whole(cuda.threadIdx.y), whole(cuda.blockIdx.z)
+        left = whole(cuda.blockIdx.x) * whole(owned)
+        before = whole(offset) + o * n * inner
+        add_rows(x, o * n, outer * n, n, inner, left + tx * whole(vector), before, totals)
+        for v in range(vector):
+            shared[ty, tx * whole(vector) + whole(v)] = totals[v]
+        cuda.syncthreads()
+        column = ty * whole(width) + tx
+        while column < whole(owned) and left + column < inner:
+            total = accumulator(identity)
+            for r in range(height):
+                total = accumulator(combine(total, shared[r, column + (before + whole(r) * inner) % whole(vector)]))
+            if cuda.gridDim.y == 1:
+                out[o * inner + left + column] = finish(total, count)
+            else:
+                partials[(whole(cuda.blockIdx.y) * outer + o) * inner + left + column] = total
+            column += whole(threads)
+        if cuda.gridDim.y > 1 and is_last(
+            counters, o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x), cuda.gridDim.y, flag
+        ):
+            column = ty * whole(width) + tx
+            while column < whole(owned) and left + column < inner:
+                total, part = accumulator(identity), whole(0)
+                while part < whole(cuda.gridDim.y):
+                    total = accumulator(combine(total, partials[(part * outer + o) * inner + left + column]))
+                    part += whole(1)
+                out[o * inner + left + column] = finish(total, count)
+                column += whole(threads)
+
+    return skewed
+
+
+@functools.cache
+def row_adder(operation, vector, height, loads):
+    """Device function ``add_rows(x, first, rows, n, inner, column, before, totals)``: combine what a thread finds.
+
+    The n rows begin at row ``first`` of ``rows``, ``before`` elements after an aligned address. The thread's columns
+    begin at ``column`` in rows that are aligned, and as far before it as others are not. What it finds outside of a row
+    nobody asks for; outside of the array it must not look.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    transform, inside, held, apart = operation.transform, operation.inside, vector * loads, height // vector
+    rows_of_tile = vector * loads
+    read, fold = reader(operation, vector), folder(operation, held, vector)
+
+    @cuda.jit(device=True)
+    def add_rows(x, first, rows, n, inner, column, before, totals):
+        tile = cuda.local.array(held, inside)
+        sums = cuda.local.array(vector, inside)
+        for v in range(vector):
+            sums[v] = inside(identity)
+        kind, size = whole(cuda.threadIdx.y) % whole(vector), rows * inner
+        t = whole(cuda.blockIdx.y) * whole(apart) + whole(cuda.threadIdx.y) // whole(vector)
+        row = t * whole(rows_of_tile) + kind
+        skew = (before + kind * inner) % whole(vector)
+        at, down = (first + row) * inner + column - skew, whole(vector) * inner
+        leap = (whole(cuda.gridDim.y) * whole(apart) - whole(1)) * whole(loads) * down
+        while row < n and column < inner + skew:
+            last = at + whole(loads - 1) * down
+            if row + whole(rows_of_tile - vector) < n and at < size and last + whole(vector) <= size:
+                for k in range(loads):
+                    read(x, at, tile, k * vector)
+                    at += down
+                fold(tile)
+                for v in range(vector):
+                    sums[v] = inside(combine(sums[v], tile[v]))
+            else:
+                for k in range(loads):
+                    for v in range(vector):
+                        if row + whole(k * vector) < n and at + whole(v) < size:
+                            sums[v] = inside(combine(sums[v], inside(transform(x[at + whole(v)]))))
+                    at += down
+            at += leap
+            row += whole(cuda.gridDim.y) * whole(apart * rows_of_tile)
+        for v in range(vector):
+            totals[v] = accumulator(sums[v])
+
+    return add_rows
+
+
 def rows_of_warp(width, height):
     """Rows that a warp reads at a time: more than one if a row takes less than a warp."""
     return min(max(1, WARP // width), height)
@@ -241,8 +342,9 @@ def tile_adder(operation, vector, width, height, loads):
     @cuda.jit(device=True)
     def add_tiles(x, first, n, inner, column, run, totals):
         tile = cuda.local.array(held, inside)
+        sums = cuda.local.array(vector, inside)
         for v in range(vector):
-            totals[v] = accumulator(identity)
+            sums[v] = inside(identity)
         tiles, down = (n + whole(rows_of_tile - 1)) // whole(rows_of_tile), whole(deep) * inner
         strand = whole(cuda.blockIdx.y) * whole(strands) + whole(cuda.threadIdx.y) // whole(deep)
         t, step, stop = share(strand, whole(cuda.gridDim.y) * whole(strands), run, tiles)
@@ -256,7 +358,7 @@ def tile_adder(operation, vector, width, height, loads):
                 at += down
             gather(tile)
             for v in range(vector):
-                totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
+                sums[v] = inside(combine(sums[v], tile[v]))
             t += step
             at += leap
         if t < stop:
@@ -270,7 +372,9 @@ def tile_adder(operation, vector, width, height, loads):
                 at += down
             gather(tile)
             for v in range(vector):
-                totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
+                sums[v] = inside(combine(sums[v], tile[v]))
+        for v in range(vector):
+            totals[v] = accumulator(sums[v])
 
     return add_tiles
 

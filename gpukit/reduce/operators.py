@@ -27,8 +27,7 @@ class Operation:
     identity : NumPy scalar
         Of the accumulator's type: combining with it changes nothing.
     inside : type
-        What the few elements that one thread holds at a time are combined in. Cheaper than the accumulator where
-        that cannot overflow.
+        What one thread combines its share in. Cheaper than the accumulator where that cannot overflow.
     accumulator, carrier : type
         ``carrier`` is what a warp shuffle can carry: of the same size or larger.
     result : NumPy dtype
@@ -124,7 +123,7 @@ def _make(op, dtype):
     name = op if isinstance(op, str) else None
     accumulator = accumulator_dtype(name, dtype)
     combine, identity = _named(op, accumulator) if name else (_device_function(op[0]), op[1])
-    # A thread holds some dozens of elements at a time: no sum of so many overflows 32 bits.
+    # A thread's share is so small (`gpukit.reduce.host.MOST_TILES`) that no sum of short ones overflows 32 bits.
     short = name in ("sum", "mean", "max", "min") and dtype.kind in "iu" and dtype.itemsize <= 2
     inside = types.int32 if short else getattr(types, accumulator.name)
     result = result_dtype(name, dtype)

@@ -28,6 +28,9 @@ __all__ = [
 
 WARP = 32
 FULL = 0xFFFFFFFF
+#: The type of indices and sizes. Of a signed index Numba asks whether it is negative, and of the sum of a signed and an
+#: unsigned number it makes a float64.
+whole = uint64
 
 
 @functools.cache
@@ -223,11 +226,3 @@ def is_last(counters, place, blocks, flag):
         cuda.threadfence()  # first the count, then what is read
     cuda.syncthreads()
     return flag[0] == 1
-
-
-@cuda.jit(device=True)
-def whole(value):
-    """An index or a size as an unsigned number of 64 bits. Numba asks of a signed index whether it is negative, and
-    makes a float64 of a sum of a signed and an unsigned number.
-    """
-    return uint64(value)
