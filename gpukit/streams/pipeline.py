@@ -44,7 +44,8 @@ def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, 
         Ask for all of a task before the next one; or, of as many tasks as there are streams, for the copies in, then
         for the kernels, then for the copies out.
     pinned : bool
-        Copy from and to page-locked memory. Without it no copy overlaps with anything.
+        Copy from and to page-locked memory. False: from and to the arrays as they are; if they are ordinary ones, no
+        copy overlaps with anything.
     buffers : {"task", "stream", "shared"}
         What has device memory of its own: each task; each stream, whose tasks come one after the other anyway; or
         nobody, which is what the documents did: a race, and a wrong result. `Schedule.races` tells.
@@ -73,7 +74,7 @@ class Run:
     ----------
     result : ndarray
     schedule : Schedule
-        What was asked of the device, in order.
+        What was asked of the device, in order. It keeps the tasks' memory on the device for as long as it lives.
     measured : Timeline or None
     """
 
