@@ -418,7 +418,8 @@ def test_rungs_are_without_error_and_float64(dtype, source, size):
         wide = sum(o.fp64 + o.fp64_conversions for o in trace.operations)
         assert bool(wide) == (name == "nearest"), name  # float64 by intent in that one alone
         assert {c.array: c.written for c in trace.coverage} == {"image": 0, "out": out.size}, name
-        assert np.abs(out - by_host_function(name, image, size).astype(float)).max() <= 4e-7 * (dtype == np.float32)
+        # a device contracts products and sums of floats in its own way in each kernel
+        assert np.abs(out - by_host_function(name, image, size).astype(float)).max() <= (dtype == np.float32) * 4e-6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

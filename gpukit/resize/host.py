@@ -1,5 +1,8 @@
 """``resize``, ``letterbox`` and ``blob``: check, choose a kernel, launch."""
 
+import functools
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba.cuda import float32, types, uint8
 
@@ -24,10 +27,10 @@ from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, fill_of, pla
 __all__ = ["METHODS", "blob", "letterbox", "resize"]
 
 METHODS = ("bilinear", "nearest")
-#: Frames of one launch, at most: the limit of ``gridDim.z``.
+#: Images of many sizes in one launch, at most: the limit of ``gridDim.z``.
 MOST_LAYERS = 65535
-#: Rows that a thread goes through, and the blocks from which on it goes through so many and not through one.
-ROWS, MANY_BLOCKS = 4, 4096
+#: Blocks of a launch from which on each has more to do.
+MANY_BLOCKS = 1056
 
 SAMPLERS = {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS}
 NUMBERS = {np.dtype(np.uint8): uint8, np.dtype(np.float32): float32, np.dtype(np.float16): types.float16}
@@ -176,17 +179,31 @@ def blob(
 
 def _call(image, out, stream, *parameters):
     """A call of `Plans`, by arguments that can be looked up."""
-    hashable = (tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
     inputs = tuple(image) if isinstance(image, list | tuple) else (image,)
-    return _plans.call(inputs, out, stream, *hashable)
+    try:
+        return _plans.call(inputs, out, stream, _token(*parameters))
+    except TypeError:  # something that cannot be hashed: a list or an array for three numbers, or what is refused later
+        plain = (tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
+        return _plans.call(inputs, out, stream, *plain)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _token(*parameters):
+    """An object that stands for parameters, quicker to look up than they are."""
+    return object()
 
 
 def _boxed(result, image, size, center):
-    if not isinstance(image, list | tuple):
-        place = placement(image.shape[-3:-1], size, center)
-        return Letterbox(result, place.scale, place.top, place.left)
-    places = [placement(one.shape[:2], size, center) for one in image]
-    return Letterbox(result, *(tuple(getattr(place, name) for place in places) for name in ("scale", "top", "left")))
+    if isinstance(image, list | tuple):
+        boxes = zip(*(_box(tuple(one.shape), tuple(size), center) for one in image), strict=True)
+        return Letterbox(result, *boxes)
+    return Letterbox(result, *_box(tuple(image.shape), tuple(size), center))
+
+
+@functools.lru_cache(maxsize=1024)
+def _box(shape, size, center):
+    place = placement(shape[-3:-1], size, center)
+    return place.scale, place.top, place.left
 
 
 # -- what is given ---------------------------------------------------------------------------------
@@ -243,6 +260,35 @@ def check_image(name, image, dimensions):
 # -- the launch ------------------------------------------------------------------------------------
 
 
+class Frames(NamedTuple):
+    """Frames on the device, as the kernels take them.
+
+    Attributes
+    ----------
+    flat : device array with one dimension
+        In which all of them lie.
+    fields : list of tuple
+        For each frame ``kernels.FIELDS``; or of frames that are alike one, with the way from frame to frame as start.
+    alike : bool
+    """
+
+    flat: Any
+    fields: list
+    alike: bool
+
+    def in_words(self):
+        """The same with four bytes in an element; None if rows do not begin with one, or have no two pixels."""
+        starts = all(start % 4 == 0 and pitch % 4 == 0 for start, pitch, *_ in self.fields)
+        if not starts or _address(self.flat) % 4 or self.flat.size % 4 or any(f[3] < 2 for f in self.fields):
+            return None
+        fields = [(start // 4, pitch // 4, *rest) for start, pitch, *rest in self.fields]
+        return Frames(window(self.flat, np.uint32, self.flat.size // 4), fields, self.alike)
+
+    def geometry(self, stream):
+        """What ``of_all`` or ``of_each`` takes."""
+        return self.fields[0] if self.alike else cuda.to_device(np.array(self.fields, np.int64), stream=stream)
+
+
 def _launch(call, sources, places, shape, stream, further, dtype=None, method="bilinear"):
     """The result of ``planes``, if there is a dtype, or of ``pixels``."""
     stream = stream_of(stream)
@@ -253,46 +299,47 @@ def _launch(call, sources, places, shape, stream, further, dtype=None, method="b
         arrays = [_in_rows(image, stream) if cuda.is_cuda_array(image) else image for image in sources.images]
         frames = _together(arrays, places, stream)
     else:
-        frames = _alike(_in_rows(sources.images[0], stream), places[0])
-    return call.first(launches(*frames, sources.sizes, result.device, further, dtype, method, stream), result)
+        frames = alike(_in_rows(sources.images[0], stream), places[0])
+    return call.first(launches(frames, result.device, further, dtype, method, stream), result)
 
 
-def launches(flat, geometry, sizes, target, further, dtype=None, method="bilinear", stream=0):
-    """[(configured kernel, arguments), ...] for frames in a flat array; see `kernels` for all of these."""
-    frames = target.shape[0] if target.ndim == 4 else 1
+def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
+    """[(configured kernel, arguments), ...] for `Frames` and a contiguous target; the kernels have ``further``."""
+    count = target.shape[0] if target.ndim == 4 else 1
     size = target.shape[-2:] if dtype else target.shape[-3:-1]
-    fields_of = kernels.of_all if isinstance(geometry, tuple) else kernels.of_each
-    sampler, number = (sampling.NEAREST if method == "nearest" else SAMPLERS[flat.dtype]), NUMBERS[target.dtype]
-    if sampler is sampling.BYTES and _has_words(flat, sizes):
-        sampler, flat = sampling.WORDS, window(flat, np.uint32, flat.size // 4)
+    sampler, number = SAMPLERS[frames.flat.dtype], NUMBERS[target.dtype]
+    if method == "nearest":
+        sampler = sampling.NEAREST
+    elif sampler is sampling.BYTES and (words := frames.in_words()):
+        sampler, frames = sampling.WORDS, words
+    geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
+    rows, grid = _grid(size, count, frames.alike)
+    together = int(size[1] % 4 == 0 and _address(target) % (4 * target.dtype.itemsize) == 0)
+    kernel = (kernels.planes if dtype else kernels.pixels)(sampler, number, fields_of)
     found = []
-    for first in range(0, frames, MOST_LAYERS):
-        rows, grid = _grid(size, min(MOST_LAYERS, frames - first))
-        if dtype:
-            kernel = kernels.planes(sampler, number, fields_of, rows)
-        else:
-            words = target.dtype == np.uint8 and size[1] % 4 == 0 and _address(target) % 4 == 0
-            kernel = kernels.pixels(sampler, number, fields_of, rows, words)
-        launch = configured(kernel, grid, kernels.BLOCK, stream)
-        found.append((launch, (flat, geometry, target.reshape(-1), first, size, *further)))
+    for first in range(0, count, count if frames.alike else MOST_LAYERS):
+        last = count if frames.alike else min(count, first + MOST_LAYERS)
+        launch = configured(kernel, (*grid[:2], min(grid[2], last - first)), kernels.BLOCK, stream)
+        work = first, last, *size, rows, together
+        found.append((launch, (frames.flat, geometry, target.reshape(-1), work, *further)))
     return found
 
 
-def _grid(size, frames):
-    """(rows that a thread goes through, grid). Few blocks have a row each, so that every multiprocessor has some."""
+def _grid(size, count, alike):
+    """(rows that a thread goes through, grid).
+
+    With few blocks each thread has one row, so that every multiprocessor has some to do. With many it has several, and
+    where frames are alike those of several layers, so that what it computes about its columns serves for more pixels.
+    """
     height, width = size
-    across = -(-width // kernels.BLOCK[0])
-    rows = ROWS if across * -(-height // (kernels.WARPS * ROWS)) * frames >= MANY_BLOCKS else 1
-    return rows, (across, -(-height // (kernels.WARPS * rows)), frames)
+    across = -(-width // kernels.SPAN)
+    rows = kernels.MOST_ROWS if across * -(-height // kernels.BAND) * count >= MANY_BLOCKS else 1
+    down = -(-height // (kernels.WARPS * rows))
+    return rows, (across, down, min(count, -(-MANY_BLOCKS // (across * down))) if alike else min(count, MOST_LAYERS))
 
 
 def _address(array):
     return array.device_ctypes_pointer.value or 0
-
-
-def _has_words(flat, sizes):
-    """Whether bytes can be read four at a time, the last ones too, and every row has two pixels."""
-    return _address(flat) % 4 == 0 and flat.size % 4 == 0 and all(columns > 1 for _, columns in sizes)
 
 
 def _in_rows(image, stream):
@@ -307,21 +354,21 @@ def _in_rows(image, stream):
     return to_device(image, stream)
 
 
-def _alike(array, place):
-    """(flat array, geometry for ``of_all``) of an image or of a batch of one size."""
+def alike(array, place):
+    """`Frames` of an image or of a batch of one size, with its place in the target."""
     low, high = span(array)
     item = array.dtype.itemsize
     frame_pitch = array.strides[0] // item if len(array.shape) == 4 else 0
     flat = window(array, array.dtype, (high - low) // item)
-    return flat, (frame_pitch, array.strides[-3] // item, *array.shape[-3:-1], *place)
+    return Frames(flat, [(frame_pitch, array.strides[-3] // item, *array.shape[-3:-1], *place)], True)
 
 
 def _together(arrays, places, stream):
-    """(flat array, geometry for ``of_each``) of images of many sizes.
+    """`Frames` of images of many sizes, each with its place in the target.
 
-    NumPy arrays go to the device in one copy. On a GPU device arrays stay where they are: the flat array reaches from
-    the first of them to the last, and nothing is touched of what lies between. The emulator has no memory between its
-    arrays; they are copied there.
+    NumPy arrays go to the device in one copy, their rows padded to words. On a GPU device arrays stay where they are:
+    the flat array reaches from the first of them to the last, and nothing is touched of what lies between. The emulator
+    has no memory between its arrays; they are copied there.
     """
     dtype = dtype_of(arrays[0])
     if cuda.is_cuda_array(arrays[0]) and on_gpu():
@@ -333,15 +380,16 @@ def _together(arrays, places, stream):
         pitches = [array.strides[0] // dtype.itemsize for array in arrays]
     else:
         hosts = [array.copy_to_host() if cuda.is_cuda_array(array) else array for array in arrays]
-        # Each begins at a multiple of 4, and the whole has such a size.
-        lengths = [-(-host.size // 4) * 4 for host in hosts]
-        starts, pitches = np.cumsum([0, *lengths[:-1]]), [CHANNELS * host.shape[1] for host in hosts]
-        packed = np.zeros(sum(lengths), dtype)
-        for host, start in zip(hosts, starts, strict=True):
-            packed[start : start + host.size] = host.reshape(-1)
+        pitches = [-(-CHANNELS * host.shape[1] // 4) * 4 for host in hosts]
+        sizes = [host.shape[0] * pitch for host, pitch in zip(hosts, pitches, strict=True)]
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        packed = np.zeros(sum(sizes), dtype)
+        for host, start, size, pitch in zip(hosts, starts, sizes, pitches, strict=True):
+            rows = packed[start : start + size].reshape(-1, pitch)
+            rows[:, : CHANNELS * host.shape[1]] = host.reshape(host.shape[0], -1)
         flat = cuda.to_device(packed, stream=stream)
-    rows = [
+    fields = [
         (start, pitch, *array.shape[:2], *place)
         for array, start, pitch, place in zip(arrays, starts, pitches, places, strict=True)
     ]
-    return flat, cuda.to_device(np.array(rows, np.int64), stream=stream)
+    return Frames(flat, fields, False)

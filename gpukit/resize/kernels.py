@@ -1,8 +1,9 @@
 """The kernels that ``resize``, ``letterbox`` and ``blob`` launch, for batches of frames of one size or of many.
 
-A warp makes 32 neighbours of one row of the target, three channels each. What depends on a row alone is computed once
-for a block and kept in shared memory, what depends on a column alone once for a thread, which goes through ``rows``
-rows. A row of the source whose share is 0 is not read: a reduction by 3 reads a third of the rows.
+A thread makes four neighbours of a row of the target, three channels each, and a warp 128. What depends on a row alone
+is computed once for a block and kept in shared memory, what depends on a column alone once for a thread, which goes
+through several rows, and through frames that are alike. A row of the source whose share is 0 is not read: a reduction
+by 3 reads a third of the rows.
 
 Images are flat arrays, and all places in them unsigned, so that no index is checked for its sign.
 """
@@ -14,11 +15,14 @@ from numba.cuda import float32, int64, uint32, uint64
 from gpukit.backend import cuda
 from gpukit.intrinsics import load4, store4
 
-__all__ = ["BLOCK", "FIELDS", "WARPS", "of_all", "of_each", "pixels", "planes"]
+__all__ = ["BLOCK", "FIELDS", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes"]
 
 LANES, WARPS = 32, 8
 BLOCK = (LANES, WARPS)
-SPAN = 3 * LANES  # values that a warp writes to whole pixels
+MOST_ROWS = 4  # that a thread goes through
+BAND = WARPS * MOST_ROWS
+SPAN = 4 * LANES  # pixels of a row that a warp makes
+VALUES = 3 * SPAN
 OUTSIDE = -1  # the place of a row of the target that is not in the picture
 
 #: What a kernel must know of a frame. ``start`` is where in the array it begins, ``pitch`` the way from row to row,
@@ -63,121 +67,238 @@ def ordered(three, swap):
 
 
 @functools.cache
-def planes(sampler, number, fields_of, rows):
-    """Kernel for the input of a network: (value - mean) * factor in planes, out is (N, 3, H, W) in C order and flat.
+def rows_of_band(row_of):
+    """Device function: the first warp fills the tables of the block's rows, from row ``band`` of the target on."""
 
-    A warp's store to a plane is of 32 neighbours, where those to whole pixels are three apart.
-    """
-    band_rows = WARPS * rows
-    row_of, column_of, pixel, share = sampler
-
-    @cuda.jit
-    def planes(image, geometry, out, first_frame, size, fill, mean, factor, swap):
-        places = cuda.shared.array(band_rows, int64)
-        lows = cuda.shared.array(band_rows, int64)
-        shares = cuda.shared.array(band_rows, share)
-        frame = uint32(first_frame + cuda.blockIdx.z)
-        start, pitch, n, m, height, width, top, left = fields_of(geometry, frame)
-        band = uint32(cuda.blockIdx.y * band_rows)
-        tid = uint32(cuda.threadIdx.y * LANES + cuda.threadIdx.x)
-        if tid < uint32(band_rows):
+    @cuda.jit(device=True)
+    def rows_of_band(places, lows, shares, band, fields):
+        _, pitch, n, _, height, _, top, _ = fields
+        tid = uint32(uint32(cuda.threadIdx.y * uint32(LANES)) + uint32(cuda.threadIdx.x))
+        if tid < uint32(BAND):
             # A row above the picture wraps round to a large number: one comparison finds both sides.
             row = uint32(uint32(band + tid) - top)
             first, second, shares[tid] = row_of(row, n, height)
-            places[tid] = int64(start + uint64(first) * pitch) if row < height else int64(OUTSIDE)
-            lows[tid] = int64(start + uint64(second) * pitch)
+            places[tid] = int64(uint64(first) * pitch) if row < height else int64(OUTSIDE)
+            lows[tid] = int64(uint64(second) * pitch)
+
+    return rows_of_band
+
+
+@functools.cache
+def column_at(column_of):
+    """Device function: (whether x is in the picture, what the sampler needs of its columns). Outside of the picture it
+    is a column of the picture, so that what is loaded is always there.
+    """
+
+    @cuda.jit(device=True)
+    def column_at(x, fields):
+        _, _, _, m, _, width, _, left = fields
+        across = uint32(x - left)
+        return across < width, column_of(uint32(min(across, uint32(width - uint32(1)))), m, width)
+
+    return column_at
+
+
+@functools.cache
+def four_columns(column_of):
+    """Device function: ``column_at`` of x and of the three after it."""
+    column = column_at(column_of)
+
+    @cuda.jit(device=True)
+    def four_columns(x, fields):
+        return (
+            column(x, fields),
+            column(uint32(x + uint32(1)), fields),
+            column(uint32(x + uint32(2)), fields),
+            column(uint32(x + uint32(3)), fields),
+        )
+
+    return four_columns
+
+
+@functools.cache
+def four_pixels(one, both, share):
+    """Device function: the pixels of a row in four columns. A second row without a share is not read."""
+
+    @cuda.jit(device=True)
+    def four_pixels(image, line, low, y, columns):
+        (_, p), (_, q), (_, r), (_, s) = columns
+        if y == share(0):  # the same for a whole warp
+            return one(image, line, p), one(image, line, q), one(image, line, r), one(image, line, s)
+        return (
+            both(image, line, low, p, y),
+            both(image, line, low, q, y),
+            both(image, line, low, r, y),
+            both(image, line, low, s, y),
+        )
+
+    return four_pixels
+
+
+@cuda.jit(device=True)
+def normalised(values, mean, factor):
+    return (
+        (float32(values[0]) - mean[0]) * factor[0],
+        (float32(values[1]) - mean[1]) * factor[1],
+        (float32(values[2]) - mean[2]) * factor[2],
+    )
+
+
+@functools.cache
+def store_four(number):
+    """Device function: four neighbours of a row, ``together`` or one by one as far as the row goes."""
+
+    @cuda.jit(device=True)
+    def store_four(out, at, p, q, r, s, left, together):
+        if together:
+            store4(out, at, number(p), number(q), number(r), number(s))
+        else:
+            out[at] = number(p)
+            if left > uint32(1):
+                out[at + uint64(1)] = number(q)
+            if left > uint32(2):
+                out[at + uint64(2)] = number(r)
+            if left > uint32(3):
+                out[at + uint64(3)] = number(s)
+
+    return store_four
+
+
+@functools.cache
+def planes(sampler, number, fields_of):
+    """Kernel for the input of a network: (value - mean) * factor in planes, out is (N, 3, H, W) in C order and flat.
+
+    ``work`` is (first frame, frame after the last, H, W, rows that a thread goes through, whether four neighbours can
+    be stored together: in rows of a multiple of 4 values, in memory that is aligned to four).
+    """
+    fill_rows, columns_at, store = rows_of_band(sampler.row), four_columns(sampler.column), store_four(number)
+    share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
+
+    @cuda.jit
+    def planes(image, geometry, out, work, fill, mean, factor, swap):
+        places = cuda.shared.array(BAND, int64)
+        lows = cuda.shared.array(BAND, int64)
+        shares = cuda.shared.array(BAND, share)
+        frame, frames = uint32(work[0] + cuda.blockIdx.z), uint32(work[1])
+        high, wide, rows = uint32(work[2]), uint32(work[3]), uint32(work[4])
+        fields = fields_of(geometry, frame)
+        band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
+        fill_rows(places, lows, shares, band, fields)
+        x = uint32(uint32(cuda.blockIdx.x * SPAN) + uint32(4 * cuda.threadIdx.x))
+        columns = columns_at(x, fields)
         cuda.syncthreads()
-        x = uint32(cuda.blockIdx.x * LANES + cuda.threadIdx.x)
-        high, wide = uint32(size[0]), uint32(size[1])
-        column, second, right = column_of(uint32(x - left), m, width)
-        inside = uint32(x - left) < width
-        beside = uint64(uint32(uint32(3) * uint32(second - column)))
-        column = uint64(uint32(uint32(3) * column))
-        plane = uint64(high) * uint64(wide)
-        corner = uint64(frame) * uint64(uint64(3) * plane) + uint64(x)
+        plane, left = uint64(high) * uint64(wide), uint32(wide - x)
         # By the channels of the source: where in the result they go, and what becomes of them.
-        fill, mean, factor = ordered(fill, swap), ordered(mean, swap), ordered(factor, swap)
+        mean, factor = ordered(mean, swap), ordered(factor, swap)
+        border = normalised(ordered(fill, swap), mean, factor)
         red, blue = (plane + plane, uint64(0)) if swap else (uint64(0), plane + plane)
-        for step in range(rows):
-            line = uint32(cuda.threadIdx.y + step * WARPS)
-            y = uint32(band + line)
-            if x < wide and y < high:
-                a, b, c = float32(fill[0]), float32(fill[1]), float32(fill[2])
-                if inside and places[line] >= int64(0):
-                    place, low = uint64(places[line]) + column, uint64(lows[line]) + column
-                    p, q, r = pixel(image, place, low, beside, right, shares[line])
-                    a, b, c = float32(p), float32(q), float32(r)
-                at = corner + uint64(y) * uint64(wide)
-                out[at + red] = number((a - mean[0]) * factor[0])
-                out[at + plane] = number((b - mean[1]) * factor[1])
-                out[at + blue] = number((c - mean[2]) * factor[2])
+        while frame < frames and x < wide:
+            start = fields_of(geometry, frame)[0]
+            corner = uint64(frame) * uint64(uint64(3) * plane) + uint64(x)
+            line = uint32(cuda.threadIdx.y)
+            while line < uint32(WARPS * rows) and uint32(band + line) < high:
+                a, b, c, d = border, border, border, border
+                if places[line] >= int64(0):  # the same for a whole warp
+                    top, low = start + uint64(places[line]), start + uint64(lows[line])
+                    p, q, r, s = pixels_at(image, top, low, shares[line], columns)
+                    if columns[0][0]:
+                        a = normalised(p, mean, factor)
+                    if columns[1][0]:
+                        b = normalised(q, mean, factor)
+                    if columns[2][0]:
+                        c = normalised(r, mean, factor)
+                    if columns[3][0]:
+                        d = normalised(s, mean, factor)
+                at = corner + uint64(uint32(band + line)) * uint64(wide)
+                store(out, at + red, a[0], b[0], c[0], d[0], left, work[5])
+                store(out, at + plane, a[1], b[1], c[1], d[1], left, work[5])
+                store(out, at + blue, a[2], b[2], c[2], d[2], left, work[5])
+                line = uint32(line + uint32(WARPS))
+            frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return planes
 
 
 @functools.cache
-def pixels(sampler, number, fields_of, rows, words):
-    """Kernel for images: out is (N, H, W, 3) in C order and flat.
+def as_numbers(number):
+    """Device function: the three values of a pixel in the type of the result, in its order."""
 
-    The lanes of a warp give each other their values through shared memory, so that a store is of 32 neighbours and not
-    of every third one; with ``words``, for uint8 and rows that are a multiple of 4 bytes, of 24 times 4.
+    @cuda.jit(device=True)
+    def as_numbers(values, swap):
+        a, b, c = ordered(values, swap)
+        return number(a), number(b), number(c)
+
+    return as_numbers
+
+
+@functools.cache
+def pixels(sampler, number, fields_of):
+    """Kernel for images: out is (N, H, W, 3) in C order and flat; ``work`` as for ``planes``.
+
+    The lanes of a warp give each other their values through shared memory, so that what they store at a time is of 32
+    neighbours: values, or four values each.
     """
-    band_rows = WARPS * rows
-    row_of, column_of, pixel, share = sampler
+    fill_rows, columns_at, converted = rows_of_band(sampler.row), four_columns(sampler.column), as_numbers(number)
+    share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
     @cuda.jit
-    def pixels(image, geometry, out, first_frame, size, fill, swap):
-        places = cuda.shared.array(band_rows, int64)
-        lows = cuda.shared.array(band_rows, int64)
-        shares = cuda.shared.array(band_rows, share)
-        stage = cuda.shared.array((WARPS, SPAN), number, alignment=16)
-        frame = uint32(first_frame + cuda.blockIdx.z)
-        start, pitch, n, m, height, width, top, left = fields_of(geometry, frame)
-        band = uint32(cuda.blockIdx.y * band_rows)
+    def pixels(image, geometry, out, work, fill, swap):
+        places = cuda.shared.array(BAND, int64)
+        lows = cuda.shared.array(BAND, int64)
+        shares = cuda.shared.array(BAND, share)
+        stage = cuda.shared.array((WARPS, VALUES), number, alignment=16)
+        frame, frames = uint32(work[0] + cuda.blockIdx.z), uint32(work[1])
+        high, wide, rows = uint32(work[2]), uint32(work[3]), uint32(work[4])
+        fields = fields_of(geometry, frame)
+        band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
+        fill_rows(places, lows, shares, band, fields)
         lane, warp = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        tid = uint32(warp * uint32(LANES) + lane)
-        if tid < uint32(band_rows):
-            row = uint32(uint32(band + tid) - top)
-            first, second, shares[tid] = row_of(row, n, height)
-            places[tid] = int64(start + uint64(first) * pitch) if row < height else int64(OUTSIDE)
-            lows[tid] = int64(start + uint64(second) * pitch)
+        x = uint32(cuda.blockIdx.x * SPAN)
+        columns = columns_at(uint32(x + uint32(uint32(4) * lane)), fields)
         cuda.syncthreads()
-        x0 = uint32(cuda.blockIdx.x * LANES)
-        high, wide = uint32(size[0]), uint32(size[1])
-        across = uint32(uint32(x0 + lane) - left)
-        column, second, right = column_of(across, m, width)
-        inside = across < width
-        beside = uint64(uint32(uint32(3) * uint32(second - column)))
-        column = uint64(uint32(uint32(3) * column))
-        fill = ordered(fill, swap)
-        red = uint32(uint32(3) * lane + uint32(2 if swap else 0))
-        blue = uint32(uint32(3) * lane + uint32(0 if swap else 2))
-        valid = min(uint32(SPAN), uint32(uint32(3) * uint32(wide - x0)))
-        for step in range(rows):
-            line = uint32(warp + uint32(step * WARPS))
-            y = uint32(band + line)
-            if y < high:  # the same for a whole warp
-                a, b, c = fill
-                if inside and places[line] >= int64(0):
-                    place, low = uint64(places[line]) + column, uint64(lows[line]) + column
-                    p, q, r = pixel(image, place, low, beside, right, shares[line])
-                    a, b, c = number(p), number(q), number(r)
-                stage[warp, red] = a
-                stage[warp, uint32(uint32(3) * lane + uint32(1))] = b
-                stage[warp, blue] = c
+        pitch = uint64(uint32(uint32(3) * wide))
+        valid = uint32(min(uint32(VALUES), uint32(uint32(3) * uint32(wide - x))))
+        while frame < frames:
+            start = fields_of(geometry, frame)[0]
+            line = warp
+            while line < uint32(WARPS * rows) and uint32(band + line) < high:  # the same for a whole warp
+                a, b, c, d = fill, fill, fill, fill
+                if places[line] >= int64(0):
+                    top, low = start + uint64(places[line]), start + uint64(lows[line])
+                    p, q, r, s = pixels_at(image, top, low, shares[line], columns)
+                    if columns[0][0]:
+                        a = converted(p, swap)
+                    if columns[1][0]:
+                        b = converted(q, swap)
+                    if columns[2][0]:
+                        c = converted(r, swap)
+                    if columns[3][0]:
+                        d = converted(s, swap)
+                i = uint32(uint32(12) * lane)
+                store4(stage, (warp, i), a[0], a[1], a[2], b[0])
+                store4(stage, (warp, uint32(i + uint32(4))), b[1], b[2], c[0], c[1])
+                store4(stage, (warp, uint32(i + uint32(8))), c[2], d[0], d[1], d[2])
                 cuda.syncwarp()
-                at = uint64(uint64(frame) * uint64(high) + uint64(y)) * uint64(uint32(uint32(3) * wide))
-                at += uint64(uint32(uint32(3) * x0))
-                if words:
-                    i = uint32(uint32(4) * lane)
-                    if i < valid:
-                        v = load4(stage, (warp, i))
-                        store4(out, at + uint64(i), v[0], v[1], v[2], v[3])
-                else:
-                    for k in range(3):
-                        i = uint32(lane + uint32(k * LANES))
-                        if i < valid:
-                            out[at + uint64(i)] = stage[warp, i]
+                at = (uint64(frame) * uint64(high) + uint64(uint32(band + line))) * pitch
+                give(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, work[5])
                 cuda.syncwarp()
+                line = uint32(line + uint32(WARPS))
+            frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return pixels
+
+
+@cuda.jit(device=True)
+def give(out, at, stage, warp, lane, valid, together):
+    """Store the values that a warp has staged, ``valid`` of them, from element ``at`` on."""
+    if together:
+        for k in range(3):
+            i = uint32(uint32(4) * uint32(lane + uint32(k * LANES)))
+            if i < valid:
+                v = load4(stage, (warp, i))
+                store4(out, at + uint64(i), v[0], v[1], v[2], v[3])
+    else:
+        for k in range(12):
+            i = uint32(lane + uint32(k * LANES))
+            if i < valid:
+                out[at + uint64(i)] = stage[warp, i]

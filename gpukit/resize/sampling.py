@@ -5,12 +5,14 @@ The centre of pixel i is at i + 0.5. Pixel x of a target of ``size`` pixels ther
 then counts alone.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba.cuda import float32, float64, int32, uint32, uint64
 
 from gpukit.backend import cuda
+from gpukit.intrinsics import byte_perm, dp2a_hi, dp2a_lo
 
 __all__ = [
     "BYTES",
@@ -66,25 +68,18 @@ def mix_bytes(top_left, top_right, low_left, low_right, x, y):
 
     Float32 would be closer to the truth, and equal to OpenCV's result in 7 pixels of 8 only.
     """
-    x_rest, y_rest = int32(int32(ONE) - x), int32(int32(ONE) - y)
+    x_rest = int32(int32(ONE) - x)
     top = int32(int32(x_rest * int32(top_left)) + int32(x * int32(top_right)))
     low = int32(int32(x_rest * int32(low_left)) + int32(x * int32(low_right)))
-    top = int32(int32(y_rest * int32(top >> 4)) >> 16)
+    return mix_rows(top, low, y)
+
+
+@cuda.jit(device=True)
+def mix_rows(top, low, y):
+    """What is left of ``mix_bytes`` when both rows are mixed, in 2048ths."""
+    top = int32(int32(int32(int32(ONE) - y) * int32(top >> 4)) >> 16)
     low = int32(int32(y * int32(low >> 4)) >> 16)
     return int32(int32(int32(top + low) + int32(2)) >> 2)
-
-
-@cuda.jit(device=True)
-def mix_floats_across(left, right, x):
-    """``mix_floats`` where the lower row has no share."""
-    return (float32(1) - x) * left + x * right
-
-
-@cuda.jit(device=True)
-def mix_bytes_across(left, right, x):
-    """``mix_bytes`` where the lower row has no share."""
-    top = int32(int32(int32(int32(ONE) - x) * int32(left)) + int32(x * int32(right)))
-    return int32(int32(int32(top >> 9) + int32(2)) >> 2)
 
 
 # -- the three channels of one place ---------------------------------------------------------------
@@ -95,18 +90,22 @@ class Sampler(NamedTuple):
 
     Attributes
     ----------
-    row, column : device functions of (x, n, size)
-        (first, second, share): the rows or columns that count for x, and the share of the second.
-    pixel : device function of (image, place, low, beside, x, y)
-        The three channels: ``place`` and ``low`` are where in the array the pixels in the first column are, of the
-        first row and of the second, ``beside`` the way to the second column, x and y the shares.
+    row : device function of (y, n, size)
+        (first, second, share): the rows that count for y, and the share of the second.
+    column : device function of (x, n, size)
+        What the others need of the columns that count for x.
+    one : device function of (image, line, column)
+        The three channels where one row counts alone; ``line`` is where in the array it begins.
+    both : device function of (image, line, low, column, y)
+        The three channels where two rows count, with the share y of the second, which begins at ``low``.
     share : Numba type
-        Of a share.
+        Of a row's share.
     """
 
     row: Any
     column: Any
-    pixel: Any
+    one: Any
+    both: Any
     share: Any
 
 
@@ -117,95 +116,107 @@ def neighbours_fixed(x, n, size):
     return first, second, int32(share * float32(ONE) + HALF)
 
 
-@cuda.jit(device=True)
-def pixel_bytes(image, place, low, beside, x, y):
-    right = place + beside
-    left_0, left_1, left_2 = image[place], image[place + uint64(1)], image[place + uint64(2)]
-    right_0, right_1, right_2 = image[right], image[right + uint64(1)], image[right + uint64(2)]
-    if y == int32(0):  # the same for a whole warp, which then has no need of the lower row
-        return (
-            mix_bytes_across(left_0, right_0, x),
-            mix_bytes_across(left_1, right_1, x),
-            mix_bytes_across(left_2, right_2, x),
-        )
-    right = low + beside
-    return (
-        mix_bytes(left_0, right_0, image[low], image[right], x, y),
-        mix_bytes(left_1, right_1, image[low + uint64(1)], image[right + uint64(1)], x, y),
-        mix_bytes(left_2, right_2, image[low + uint64(2)], image[right + uint64(2)], x, y),
-    )
+@functools.cache
+def column_of_values(place):
+    """Device function: (where in a row the first pixel is, where the second is, its share)."""
+
+    @cuda.jit(device=True)
+    def column_of_values(x, n, size):
+        first, second, share = place(x, n, size)
+        return uint32(uint32(3) * first), uint32(uint32(3) * second), share
+
+    return column_of_values
 
 
 @cuda.jit(device=True)
-def pixel_floats(image, place, low, beside, x, y):
-    right = place + beside
-    left_0, left_1, left_2 = image[place], image[place + uint64(1)], image[place + uint64(2)]
-    right_0, right_1, right_2 = image[right], image[right + uint64(1)], image[right + uint64(2)]
-    if y == float32(0):
+def three_values(image, line, at):
+    i = line + uint64(at)
+    return image[i], image[i + uint64(1)], image[i + uint64(2)]
+
+
+@functools.cache
+def one_row(mix, share):
+    """Device function that mixes two values of each channel by ``mix_bytes`` or ``mix_floats``."""
+
+    @cuda.jit(device=True)
+    def one_row(image, line, column):
+        left, right, x = column
+        p, q = three_values(image, line, left), three_values(image, line, right)
+        none = share(0)
         return (
-            mix_floats_across(left_0, right_0, x),
-            mix_floats_across(left_1, right_1, x),
-            mix_floats_across(left_2, right_2, x),
+            mix(p[0], q[0], p[0], q[0], x, none),
+            mix(p[1], q[1], p[1], q[1], x, none),
+            mix(p[2], q[2], p[2], q[2], x, none),
         )
-    right = low + beside
-    return (
-        mix_floats(left_0, right_0, image[low], image[right], x, y),
-        mix_floats(left_1, right_1, image[low + uint64(1)], image[right + uint64(1)], x, y),
-        mix_floats(left_2, right_2, image[low + uint64(2)], image[right + uint64(2)], x, y),
-    )
+
+    return one_row
+
+
+@functools.cache
+def both_rows(mix):
+    """Device function that mixes four values of each channel by ``mix_bytes`` or ``mix_floats``."""
+
+    @cuda.jit(device=True)
+    def both_rows(image, line, low, column, y):
+        left, right, x = column
+        p, q = three_values(image, line, left), three_values(image, line, right)
+        r, s = three_values(image, low, left), three_values(image, low, right)
+        return mix(p[0], q[0], r[0], s[0], x, y), mix(p[1], q[1], r[1], s[1], x, y), mix(p[2], q[2], r[2], s[2], x, y)
+
+    return both_rows
 
 
 # -- bytes, four at a time -------------------------------------------------------------------------
 
 
 @cuda.jit(device=True)
-def columns_of_pair(x, n, size):
-    """``neighbours_fixed`` with a second column that follows the first: at the borders, one of the two has no share."""
+def column_of_words(x, n, size):
+    """For images of two columns or more: (the word in which the six bytes of the two pixels begin, the one in which
+    they end, by how many bits they begin late, both shares as the two halves of a word).
+    """
     first, second, share = neighbours_fixed(x, n, size)
-    if first == second:
+    if first == second:  # beyond the centres at the borders one of the two has no share
         share = int32(0) if first == uint32(0) else int32(ONE)
-        first = uint32(0) if first == uint32(0) else uint32(first - uint32(1))
-    return first, uint32(first + uint32(1)), share
+        first = uint32(max(first, uint32(1)) - uint32(1))
+    place = uint32(uint32(3) * first)
+    shares = uint32(uint32(share) << uint32(16)) | uint32(int32(ONE) - share)
+    late = uint32(uint32(place & uint32(3)) << uint32(3))
+    return uint32(place >> uint32(2)), uint32(uint32(place + uint32(5)) >> uint32(2)), late, shares
 
 
 @cuda.jit(device=True)
-def six_bytes(words, place):
-    """The pixel at byte ``place`` and its right neighbour: (the first four bytes, the two after), little-endian."""
-    i = place >> uint64(2)
-    first, second, third = words[i], words[i + uint64(1)], words[(place + uint64(5)) >> uint64(2)]
-    shift = uint64(uint32(uint32(place) & uint32(3)) << uint32(3))
-    head = uint32((uint64(second) << uint64(32) | uint64(first)) >> shift)
-    tail = uint32((uint64(third) << uint64(32) | uint64(second)) >> shift)
-    return head, tail
+def words_across(words, line, column, more):
+    """The channels of a pixel mixed with those of its right neighbour, in 2048ths, and ``more`` added to each.
+
+    In little-endian words: ``head`` gets the first four of the six bytes, ``tail`` the other two.
+    """
+    begin, end, late, shares = column
+    i = line + uint64(begin)
+    first, second, third = words[i], words[i + uint64(1)], words[line + uint64(end)]
+    head = uint32((uint64(second) << uint64(32) | uint64(first)) >> uint64(late))
+    tail = uint32((uint64(third) << uint64(32) | uint64(second)) >> uint64(late))
+    two, last = byte_perm(head, tail, 0x4130), byte_perm(head, tail, 0x5252)
+    return int32(dp2a_lo(shares, two, more)), int32(dp2a_hi(shares, two, more)), int32(dp2a_lo(shares, last, more))
 
 
 @cuda.jit(device=True)
-def byte_of(word, i):
-    return uint32(uint32(word >> uint32(8 * i)) & uint32(255))
+def one_row_of_words(words, line, column):
+    a, b, c = words_across(words, line, column, uint32(ONE // 2))
+    return int32(a >> 11), int32(b >> 11), int32(c >> 11)
 
 
 @cuda.jit(device=True)
-def pixel_words(words, place, low, beside, x, y):
-    head, tail = six_bytes(words, place)
-    if y == int32(0):
-        return (
-            mix_bytes_across(byte_of(head, 0), byte_of(head, 3), x),
-            mix_bytes_across(byte_of(head, 1), byte_of(tail, 0), x),
-            mix_bytes_across(byte_of(head, 2), byte_of(tail, 1), x),
-        )
-    low_head, low_tail = six_bytes(words, low)
-    return (
-        mix_bytes(byte_of(head, 0), byte_of(head, 3), byte_of(low_head, 0), byte_of(low_head, 3), x, y),
-        mix_bytes(byte_of(head, 1), byte_of(tail, 0), byte_of(low_head, 1), byte_of(low_tail, 0), x, y),
-        mix_bytes(byte_of(head, 2), byte_of(tail, 1), byte_of(low_head, 2), byte_of(low_tail, 1), x, y),
-    )
+def both_rows_of_words(words, line, low, column, y):
+    a, b, c = words_across(words, line, column, uint32(0))
+    p, q, r = words_across(words, low, column, uint32(0))
+    return mix_rows(a, p, y), mix_rows(b, q, y), mix_rows(c, r, y)
 
 
 # -- nearest ---------------------------------------------------------------------------------------
 
 
 @cuda.jit(device=True)
-def nearest(x, n, size):
+def nearest_place(x, n, size):
     """The source pixel under the corner of the target's, with both of OpenCV's roundings in float64."""
     scale = float64(1) / (float64(size) / float64(n))
     first = uint32(float64(x) * scale)
@@ -213,13 +224,20 @@ def nearest(x, n, size):
 
 
 @cuda.jit(device=True)
-def pixel_nearest(image, place, low, beside, x, y):
-    return image[place], image[place + uint64(1)], image[place + uint64(2)]
+def one_pixel(image, line, column):
+    return three_values(image, line, column[0])
 
 
-#: Bilinear, of uint8 element by element, of uint8 as uint32 words of little-endian memory (images of two columns or
-#: more), of float32; and the nearest pixel of either.
-BYTES = Sampler(neighbours_fixed, neighbours_fixed, pixel_bytes, int32)
-WORDS = Sampler(neighbours_fixed, columns_of_pair, pixel_words, int32)
-FLOATS = Sampler(neighbours, neighbours, pixel_floats, float32)
-NEAREST = Sampler(nearest, nearest, pixel_nearest, int32)
+@cuda.jit(device=True)
+def one_pixel_of_both(image, line, low, column, y):
+    return three_values(image, line, column[0])
+
+
+#: Bilinear, of uint8 element by element, of uint8 as uint32 words of little-endian memory in which every row begins
+#: with a word, of float32; and the nearest pixel of either.
+BYTES = Sampler(
+    neighbours_fixed, column_of_values(neighbours_fixed), one_row(mix_bytes, int32), both_rows(mix_bytes), int32
+)
+WORDS = Sampler(neighbours_fixed, column_of_words, one_row_of_words, both_rows_of_words, int32)
+FLOATS = Sampler(neighbours, column_of_values(neighbours), one_row(mix_floats, float32), both_rows(mix_floats), float32)
+NEAREST = Sampler(nearest_place, column_of_values(nearest_place), one_pixel, one_pixel_of_both, int32)
