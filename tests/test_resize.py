@@ -397,6 +397,20 @@ def traced_rung(name, image, size):
     return gpukit.trace(launch, *arguments), out
 
 
+def test_fast_kernels_beside_the_ladder():
+    image, size = cuda.to_device(picture(2, 50, 37, 3)), (40, 64)
+    for name, like in zip(ladder.FAST, ladder.RUNGS[-2:], strict=True):
+        outs = []
+        for rung in (name, like):
+            shape, dtype = ((2, 3, *size), np.float32) if rung.endswith("planes") else ((2, *size, 3), np.uint8)
+            outs.append(cuda.to_device(poisoned(shape, dtype)))
+            launch, arguments = ladder.rung(rung, image, outs[-1], fill=(7, 8, 9), swap_rb=True, mean=3, factor=0.5)
+            launch(*arguments)
+        assert np.array_equal(*(out.copy_to_host() for out in outs))
+    with pytest.raises(ValueError, match="name is 'fast'; it must be one of nearest, bilinear"):
+        ladder.rung("fast", image, image)
+
+
 def by_host_function(name, image, size):
     if name in resize.METHODS:
         return resize.resize(image, size, name, swap_rb=True)

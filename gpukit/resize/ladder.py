@@ -11,12 +11,14 @@ import numpy as np
 from numba.cuda import float32, float64, uint32
 
 from gpukit.backend import cuda
-from gpukit.operands import check_array, configured, dtype_of, stream_of
+from gpukit.operands import as_device_array, check_array, configured, dtype_of, stream_of
+from gpukit.resize import host
 from gpukit.resize.placing import fill_of, placement, three
 from gpukit.resize.sampling import mix_bytes, mix_floats, neighbours, neighbours_fixed
 
 __all__ = [
     "BLOCK",
+    "FAST",
     "RUNGS",
     "bilinear",
     "letterbox_centred",
@@ -173,6 +175,8 @@ def letterbox_planes(place, mix):
 
 #: The rungs, from the lowest. All but the last have out (N, height, width, 3) of the image's dtype.
 RUNGS = ("nearest", "bilinear", "letterbox_corner", "letterbox_centred", "letterbox_planes")
+#: What the host functions launch for the last two, to be compared with them.
+FAST = ("pixels", "planes")
 KINDS = {np.dtype(np.uint8): (neighbours_fixed, mix_bytes), np.dtype(np.float32): (neighbours, mix_floats)}
 MOST_LAYERS = 65535  # the limit of gridDim.z
 
@@ -183,11 +187,12 @@ def rung(name, image, out, *, fill=0, swap_rb=False, mean=0, factor=1, stream=No
     Parameters
     ----------
     name : str
-        One of ``RUNGS``.
+        One of ``RUNGS`` or ``FAST``.
     image : ndarray or device array, shape (N, H, W, 3)
-        uint8 or float32, N, H and W at least 1.
+        uint8 or float32, N, H and W at least 1. For ``FAST`` a device array.
     out : array
-        Shape (N, height, width, 3) and the image's dtype; for "letterbox_planes" (N, 3, height, width) and float32.
+        Of the same kind. Shape (N, height, width, 3) and the image's dtype; for "letterbox_planes" and "planes"
+        (N, 3, height, width) and float32.
     fill, swap_rb, mean, factor, stream
         As for ``gpukit.resize.blob``.
 
@@ -198,22 +203,26 @@ def rung(name, image, out, *, fill=0, swap_rb=False, mean=0, factor=1, stream=No
     Raises
     ------
     TypeError, ValueError
-        For a name that is not among the rungs, and for an image that is not as above.
+        For a name that is none of those, and for an image that is not as above.
     """
-    if name not in RUNGS:
-        raise ValueError(f"name is {name!r}; it must be one of {', '.join(RUNGS)}")
+    if name not in (*RUNGS, *FAST):
+        raise ValueError(f"name is {name!r}; it must be one of {', '.join((*RUNGS, *FAST))}")
     check_array("image", image, 4, KINDS)
-    height, width = out.shape[2:] if name == "letterbox_planes" else out.shape[1:3]
-    place, fill, swap = placement(image.shape[1:3], (height, width)), fill_of(fill, dtype_of(image)), int(bool(swap_rb))
+    dtype, stream, swap = dtype_of(image), stream_of(stream), int(bool(swap_rb))
+    height, width = out.shape[2:] if name.endswith("planes") else out.shape[1:3]
+    place, fill = placement(image.shape[1:3], (height, width)), fill_of(fill, dtype)
+    normalise = three("mean", mean, np.float32), three("factor", factor, np.float32)
+    if name in FAST:
+        further = (fill, *normalise, swap) if name == "planes" else (fill, swap)
+        frames = host.alike(as_device_array(image), place[1:5])
+        return host.launches(frames, out, further, dtype=out.dtype if name == "planes" else None, stream=stream)[0]
     further = {
-        "nearest": (*(1 / (to / n) for n, to in zip(image.shape[1:3], (height, width), strict=True)), swap),
-        "bilinear": (swap,),
-        "letterbox_corner": (place.height, place.width, fill, swap),
-        "letterbox_centred": (*place[1:5], fill, swap),
-        "letterbox_planes": (*place[1:5], fill, three("mean", mean, np.float32), three("factor", factor, np.float32)),
+        "nearest": tuple(1 / (to / n) for n, to in zip(image.shape[1:3], (height, width), strict=True)),
+        "bilinear": (),
+        "letterbox_corner": (place.height, place.width, fill),
+        "letterbox_centred": (*place[1:5], fill),
+        "letterbox_planes": (*place[1:5], fill, *normalise),
     }[name]
-    if name == "letterbox_planes":
-        further += (swap,)
-    kernel = nearest if name == "nearest" else globals()[name](*KINDS[dtype_of(image)])
+    kernel = nearest if name == "nearest" else globals()[name](*KINDS[dtype])
     grid = -(-width // BLOCK[0]), -(-height // BLOCK[1]), min(image.shape[0], MOST_LAYERS)
-    return configured(kernel, grid, BLOCK, stream_of(stream)), (image, out, *further)
+    return configured(kernel, grid, BLOCK, stream), (image, out, *further, swap)
