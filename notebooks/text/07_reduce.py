@@ -9,24 +9,25 @@
 # - write a reduction by a tree in shared memory, by warp shuffles and by a grid-stride loop, and count what each costs;
 # - tell idle lanes and bank conflicts apart in a trace, where both take the same number of wavefronts;
 # - combine blocks in one launch, with a fence, a counter and no race;
-# - say how large the rounding error of a sum is, why a tree's is small, and when the same program gives other bits;
-# - choose a kernel for the first, the last or a middle axis.
+# - say how large the rounding error of a sum is, why a tree's is small, when the same program gives other bits, and what it costs to prevent that;
+# - choose a kernel for the first, the last or a middle axis;
+# - reduce by a function of your own, and say when its order matters.
 #
 # **You need** [03 Shared memory](03_shared_memory.ipynb) and [04 Bank conflicts](04_bank_conflicts.ipynb). No GPU.
 #
-# **Time:** 75 minutes.
+# **Time:** 90 minutes.
 
 # %%
 import inspect
 import math
 import warnings
-from functools import partial
 
 import numpy as np
 from numba.cuda import float32, int32
 
 import gpukit
-from gpukit import cuda, device, on_gpu, plot, reduce, results, show, timing
+from gpukit import cuda, device, on_gpu, plot, reduce, results, show
+from gpukit.benchmarks import common, reductions
 from gpukit.reduce import kernels, ladder, operators, primitives
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
@@ -238,33 +239,18 @@ for finding in broken.findings:
 SIZES = sorted({record["shape"][0] for record in results.load("reduce-h200", case="ladder")})
 
 
-def recorded_times():
-    """{(variant, size): seconds} from the record, and what it was recorded on."""
+def measured():
+    """The kernels alone, each in turn, with a cold L2 cache: what `gpukit bench reduce` measures."""
+    for size in SIZES:
+        yield from reductions.measure_ladder(size, common.libraries(), report=lambda line: None)[0]
+
+
+if on_gpu():
+    records, where = list(measured()), device.info().name
+else:
     records = results.load("reduce-h200", case="ladder")
     where = f"recorded on {records[0]['gpu']}, {records[0]['date']}"
-    return {(record["variant"], record["shape"][0]): record["value"] for record in records}, where
-
-
-def launch_all(steps):
-    for launch, arguments in steps:
-        launch(*arguments)
-
-
-def measured_times():
-    """The same, measured here: the kernels alone, each in turn, with a cold L2 cache."""
-    times = {}
-    for size in SIZES:
-        x = cuda.to_device(np.random.default_rng(1).standard_normal(size, np.float32))
-        out, target = cuda.device_array(1, np.float32), cuda.device_array(size, np.float32)
-        runs = {"copy": partial(target.copy_to_device, x)}
-        for variant in reduce.VARIANTS:
-            runs[variant] = partial(launch_all, reduce.steps(variant, x, out))
-        for variant, result in timing.bench_many(runs, min_time=0.02, warmup=0.01).items():
-            times[variant, size] = result.median
-    return times, device.info().name
-
-
-times, where = measured_times() if on_gpu() else recorded_times()
+times = {(record["variant"], record["shape"][0]): record["value"] for record in records}
 
 
 def speed(variant, size):
@@ -346,11 +332,27 @@ same = {np.asarray(reduce.reduce(terms - np.float32(0.5))).tobytes() for _ in ra
 print(f"gpukit.reduce, 5 runs: {len(same)} total")
 
 # %% [markdown]
-# So nothing in `gpukit.reduce` is added atomically: the last block adds the sums of the others in the order of their numbers, whoever came first. It costs the last block a few reads, and it is what makes a test, or a training run, repeatable.
+# So nothing in `gpukit.reduce` is added atomically: the last block adds the sums of the others in the order of their numbers, whoever came first. That is what makes a test, or a training run, repeatable. What does it cost? The two kernels differ in nothing else; before the atomic one `out` must be set to 0, which is a launch of its own and in its time:
+
+# %%
+rows = [
+    {
+        "float32 elements": f"{size:,}",
+        "one_launch, us": f"{times['one_launch', size] * 1e6:,.1f}",
+        "atomic, us": f"{times['atomic', size] * 1e6:,.1f}",
+        "the fixed order takes": f"{times['one_launch', size] / times['atomic', size] - 1:+.1%}",
+    }
+    for size in SIZES
+]
+print(where)
+results.table(rows, {name: name for name in rows[0]})
+
+# %% [markdown]
+# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes, beside an array of megabytes, and a launch more costs as much as the last block's work.
 #
 # ## From a sum to any reduction
 #
-# Maximum, product and mean differ from a sum in a few words: how two are combined, what it starts from, and what is done at the end. The documents build their reduction from four **primitives**: read a small tile into registers, transform each element, combine the tile inside the thread, write. Ours are device functions that are made for their constants. This one combines a tile by halves; it *calls the one for half of the size*, until one value is left:
+# Maximum, product and mean differ from a sum in a few words: how two are combined, what it starts from, and what is done at the end. The documents build their reduction from four **primitives**: read a small tile into registers, transform each element, combine the tile inside the thread, write. Ours are device functions that are made for their constants. This one combines neighbours in a tile; it *calls the one for half of the size*, until one value is left:
 
 # %%
 show.source(primitives.folder)
@@ -380,8 +382,8 @@ results.table(rows, {name: name for name in rows[0]})
 #
 # A reduction of a contiguous array over one axis, or over neighbouring ones, has the form **(outer, n, inner)**: the middle one goes away. How the elements that belong together lie in memory decides who should add them.
 #
-# - **inner = 1: rows.** Elements of a row are neighbours. If rows are long, a block takes a row, or several blocks share one, exactly as above. If they are short, a few lanes take a row and hold all of it in registers: for rows of 32 float32 eight lanes with one `load4` each, so a warp takes four rows at a time.
-# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows.
+# - **inner = 1: rows.** Elements of a row are neighbours. If rows are long, many warps share one, exactly as above. If they are short, a few lanes take a row and hold all of it in registers: for rows of 32 float32 eight lanes with one `load4` each, so a warp takes four rows at a time.
+# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows; if there are very few rows, a thread takes all of its columns' rows alone. And if rows have an odd number of elements, wide loads cannot begin where each row begins: `kernels.skewed` gives a thread the rows that begin equally far from an aligned address.
 #
 # The second one is the reduction over the highest dimension that the documents take apart: (N, H, W, C) becomes (1, H, W, C). The other axes are one, blocks tile them along x, the reduced axis is split along y, outer axes are along z.
 
@@ -389,7 +391,9 @@ results.table(rows, {name: name for name in rows[0]})
 show.source(kernels.columns, kernels.tile_adder)
 
 # %% [markdown]
-# Two loops read a tile: whole ones without a check of the rows, the last one with it. The documents do the same to save the checks, but their version has two mistakes: a size that is not defined, and with two rows per step and an odd number of rows it reads one row too many. The second one, planted:
+# Look at the order in which tiles are taken: warps that work at the same time take tiles that lie side by side, and then all of them `leap` ahead together. Each could as well take a long run of neighbouring tiles, and read just as many sectors. On an H200 that was slower: a device would then read at thousands of places at a time that are far apart. Memory is divided into pages, and a GPU remembers only for so many of them where they are; probably that is why.
+#
+# Two loops read the tiles: whole ones without a check of the rows, the last one with it. The documents do the same to save the checks, but their version has two mistakes: a size that is not defined, and with two rows per step and an odd number of rows it reads one row too many. The second one, planted:
 
 
 # %%
@@ -416,7 +420,11 @@ for rows in (1, 7, 8, 1001):
     print(f"{image.shape} becomes {got.shape}")
 
 # %% [markdown]
-# `reduce.reduce` brings any array into this form. Axes that lie in another order in memory are taken in that order; two groups of axes are two launches; what is not contiguous is copied. And it takes an operation of your own: a function of two numbers that is associative and commutative, with its identity. Here is the length of vectors, without the overflow that squares would bring:
+# `reduce.reduce` brings any array into this form. Axes that lie in another order in memory are taken in that order; two groups of axes are reduced one after the other; what is not contiguous is copied.
+#
+# ## A function of your own
+#
+# `reduce` takes an operation of your own: a function of two numbers, and its identity. It must be **associative**, (a b) c = a (b c), or there could be no tree. Here is the length of vectors, without the overflow that squares would bring:
 
 
 # %%
@@ -432,34 +440,101 @@ print("by reduce:            ", lengths)
 assert np.allclose(lengths, np.linalg.norm(vectors.astype(np.float64), axis=1), rtol=1e-5)
 
 # %% [markdown]
-# ## Beside the libraries
-#
-# The same shapes with CuPy and PyTorch, in the same run, kernels alone with a cold L2 cache. A bar is the share of the better library's speed: at 1 and above `reduce` is as fast or faster.
+# It need not be **commutative**: a b may differ from b a. "The later one, unless it is missing" gives the last reading of every sensor:
+
 
 # %%
-records = [r for r in results.load("reduce-h200") if r["case"] != "ladder" and not r["case"].endswith(", host")]
+def later(a, b):
+    return a if b != b else b  # only NaN differs from itself
+
+
+readings = np.random.default_rng(4).random((10_000, 4), np.float32)
+readings[[9_998, 9_999, 9_999, 9_999], [1, 0, 1, 3]] = np.nan
+latest = reduce.reduce(readings, 0, (later, np.nan))
+print(readings[-3:], "\nlatest:", latest)
+assert np.array_equal(latest, [readings[-2, 0], readings[-3, 1], readings[-1, 2], readings[-2, 3]])
+
+# %% [markdown]
+# For a sum the lanes of a warp add up what they find all over the array, and meet once, at the end: the first lane adds elements 128 to 131 to its elements 0 to 3 long before it hears of 4. A function whose order matters must not be used like that. For it, lanes meet after every access, in the order of lanes, and every warp takes a run of neighbouring tiles. These are the two places where the order is decided:
+
+# %%
+show.source(primitives.sharer, primitives.gatherer)
+
+# %% [markdown]
+# What the order costs, with an addition as the function: five shuffles for every access in place of five at the end, and reads in long runs.
+
+
+# %%
+def in_words(shape):
+    return " x ".join(f"{n:,}" for n in shape)
+
+
+records = results.load("reduce-h200")
 source = f"recorded on {records[0]['gpu']}, {records[0]['date']}"
+rows = []
+for record in results.load("reduce-h200", op="function"):
+    if record["case"].endswith(", host"):
+        continue
+    known = {"case": record["case"].replace("function", "sum"), "shape": record["shape"], "dtype": record["dtype"]}
+    added = results.first(records, variant="reduce", **known)["value"]
+    rows.append(
+        {
+            "float32": f"{in_words(record['shape'])} {record['case'].removeprefix('function ')}",
+            "sum, us": f"{added * 1e6:,.1f}",
+            "function, us": f"{record['value'] * 1e6:,.1f}",
+            "the order takes": f"{record['value'] / added - 1:+.1%}",
+        }
+    )
+print(source)
+results.table(rows, {name: name for name in rows[0]})
+
+# %% [markdown]
+# ## Beside the libraries
+#
+# The same shapes with CuPy and PyTorch, in the same run, kernels alone with a cold L2 cache. A bar is the share of the better library's speed: at 1 and above `reduce` is as fast or faster. Bars are cut at 3; the number beside tells.
+
+# %%
 groups = {}
 for record in records:
-    groups.setdefault((record["case"], record["shape"], record["dtype"]), {})[record["variant"]] = record["value"]
+    if record["case"].startswith(("sum over", "mean over", "max over")) and "," not in record["case"]:
+        groups.setdefault((record["case"], record["shape"], record["dtype"]), {})[record["variant"]] = record["value"]
 rows = []
 for (case, shape, dtype), found in groups.items():
     nbytes = np.prod(shape, dtype=np.float64) * np.dtype(dtype).itemsize
     speeds = {name: nbytes / seconds * 1e-9 for name, seconds in found.items()}
     best = max(value for name, value in speeds.items() if name != "reduce")
-    rows.append({"case": f"{case} of {' x '.join(map(str, shape))} {dtype}", "share": speeds["reduce"] / best} | speeds)
+    rows.append({"case": f"{case} of {in_words(shape)} {dtype}", "share": speeds["reduce"] / best} | speeds)
 
 with plot.figure(size=(8, 0.24 * len(rows) + 0.9), mark=source) as ax:
-    bars = ax.barh([row["case"] for row in rows], [row["share"] for row in rows], color=plot.PALETTE[5])
+    bars = ax.barh([row["case"] for row in rows], [min(row["share"], 3) for row in rows], color=plot.PALETTE[5])
     ax.bar_label(bars, [f"{row['share']:.2f}   {row['reduce']:,.0f} GB/s" for row in rows], padding=3, fontsize=8)
     ax.axvline(1, color=plot.PALETTE[6], linewidth=1)
     ax.invert_yaxis()
     ax.tick_params(axis="y", labelsize=8)
     ax.margins(y=0.01)
-    ax.set(xlabel="speed of reduce over the better of CuPy and PyTorch", xlim=(0, 1.25 * max(r["share"] for r in rows)))
+    ax.set(xlabel="speed of reduce over the better of CuPy and PyTorch", xlim=(0, 4))
 
 # %% [markdown]
-# Where rows are short or columns are many the libraries leave a gap: their kernels are made for any shape, these for the constants of one. The bars that are near 1 are those where everybody is near the limit of memory. Those clearly below 1 say what is left to do: rows of float16 want 16 bytes per load, and columns of an odd number of elements cannot have wide loads at all. And int8 is far ahead of the libraries, but not at the speed of memory: four elements come in one load, and taking them apart and adding them takes longer than loading them.
+# The bars near 1 are those where everybody is near the limit of memory. Where rows are short, columns are many or elements are small, the libraries leave a gap: their kernels are made for any shape, these for the constants of one. Small elements are where instructions count again: a byte is a quarter of a word, and taking four bytes out of a word and adding them is up to eight instructions. `dp4a`, made for neural networks, multiplies four bytes with four others and adds all up; with ones as the others it is the sum of four bytes, in one. So an array of int8 is read as one of words, and this is its transform (D2):
+
+# %%
+show.source(operators.packed)
+
+# %% [markdown]
+# A kernel is not all that a caller waits for. Here calls are waited for, one at a time, on the host's clock: Python, the checks of the arguments, the launch and the kernel. `reduce (torch)` is `reduce` of a PyTorch tensor.
+
+# %%
+counted = [record for record in records if record["case"].endswith(", launch counted")]
+table = {}
+for record in counted:
+    row = table.setdefault((record["op"], record["shape"]), {"float32": f"{record['op']} of {record['shape'][0]:,}"})
+    row[f"{record['variant']}, us"] = f"{record['value'] * 1e6:,.1f}"
+names = dict.fromkeys(f"{record['variant']}, us" for record in counted if record["variant"] != "reduce")
+print(source)
+results.table(list(table.values()), {"float32": "float32", **{name: name for name in names}})
+
+# %% [markdown]
+# Up to some million elements, the kernel is the smaller part. What the checks and the choice of a kernel find out depends only on shapes, dtypes and strides, so `reduce` keeps it, together with launches whose arguments are packed: the next call with arrays like these exchanges the addresses and launches (`gpukit.launching`).
 
 # %% [markdown]
 # ## Exercises
@@ -519,7 +594,8 @@ for values in (numbers, numbers[::-1].copy(), -numbers, np.zeros(256, np.float32
 # - Inside of a warp, shuffles replace shared memory and barriers.
 # - Many elements per thread, several loads under way, 16 bytes each: that is what fills the memory's pipeline.
 # - The last block can finish the work of all, if fences stand on both sides of the count.
-# - A tree is faster than a loop and more exact as well. A fixed order gives the same bits; atomics do not.
+# - A tree is faster than a loop and more exact as well. A fixed order gives the same bits, at next to no cost; atomics do not.
+# - A tree needs an associative operation. Whether it must be commutative too is the kernel's choice: it is what allows lanes to meet only once.
 # - Rows and columns want different kernels: threads that are neighbours should read what is neighbours.
 #
-# **Back:** [04 Bank conflicts](04_bank_conflicts.ipynb).
+# **Back:** [06 Streams](06_streams.ipynb). **Next:** [08 Resize](08_resize.ipynb).
