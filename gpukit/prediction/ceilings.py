@@ -4,6 +4,8 @@ import functools
 from dataclasses import dataclass
 
 from gpukit import results
+from gpukit.backend import on_gpu
+from gpukit.timing import EmulatedTimeError
 
 __all__ = ["CASES", "RECORDED", "Ceilings", "measured", "of_records", "recorded"]
 
@@ -110,6 +112,8 @@ def measured():
     gpukit.timing.EmulatedTimeError
         Without a GPU.
     """
-    from gpukit.benchmarks import ceilings
+    if not on_gpu():
+        raise EmulatedTimeError("ceilings are measured on a GPU, and kernels run on the emulator here: use recorded()")
+    from gpukit.benchmarks import ceilings  # kernels, which nobody needs who only reads the record
 
     return of_records(ceilings.measured())

@@ -10,6 +10,10 @@ SECTORS_FACTOR = 1.5
 #: a ragged grid is no problem.
 SPLIT_SHARE = 0.25
 WAITING_LANES = 8
+#: A line is named too if it has more than this share of all arithmetic, idle lanes counted, with fewer lanes active.
+BUSY_SHARE = 0.5
+FEW_LANES = 8
+_ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64")
 
 
 def advise(prepared, recorder, accesses, branches, operations, coverage, whole_grid):
@@ -18,6 +22,7 @@ def advise(prepared, recorder, accesses, branches, operations, coverage, whole_g
         *_wide_arithmetic(prepared, operations),
         *_accesses(accesses),
         *_branches(branches),
+        *_idle(operations, prepared),
         *_barriers(recorder),
     ]
     found.sort(key=lambda a: a.line)
@@ -92,6 +97,25 @@ def _branches(branches):
                 message=f"{branch.split:,} of {branch.warps:,} warps split; {waiting:.1f} lanes wait on average",
                 cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work "
                 "to consecutive threads.",
+            )
+
+
+def _idle(operations, prepared):
+    """Lines of long loops in which few lanes go on: their warps split once, and then run with few lanes for long."""
+    if prepared.run.threads < FEW_LANES:
+        return  # one cannot expect more lanes of so small a block
+    lanes = {line: line.threads / line.active_lanes for line in operations if line.threads}
+    every = {line: sum(getattr(line, kind) for kind in _ARITHMETIC) / line.threads * lanes[line] for line in lanes}
+    most = sum(every.values())
+    for line, amount in every.items():
+        if amount > BUSY_SHARE * most and line.active_lanes < FEW_LANES:
+            yield Advice(
+                **_at(line),
+                kind="idle-lanes",
+                message=f"{line.active_lanes:.1f} of 32 lanes are active at this line, which has "
+                f"{amount / most:.0%} of the arithmetic",
+                cure="A warp goes on until its last lane is done: give lanes of a warp about the same amount of work, "
+                "by sorting it for example.",
             )
 
 
