@@ -15,18 +15,19 @@ COMMANDS = {
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
     "streams": ("gpukit.benchmarks.streams", (), "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
-    "fast_matmul": ("gpukit.benchmarks.fast_matmul", (), "products all the way to the speed of cuBLAS, and its map"),
+    "fast-matmul": ("gpukit.benchmarks.fast_matmul", (), "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
     "resize": ("gpukit.benchmarks.resize", (), "frames made to fit on a GPU, beside PyTorch, CuPy and OpenCV"),
     "ceilings": ("gpukit.benchmarks.ceilings", (), "what a GPU can do at most: arithmetic, caches, memory, launches"),
     "predictions": ("gpukit.benchmarks.predictions", (), "kernels' least times by their traces, beside their times"),
     "clinic": ("gpukit.benchmarks.clinic", (), "five slow kernels and their cures, on a GPU"),
     "profile": ("gpukit.benchmarks.profile", (), "nothing: keeps what profilers say of a product, on a GPU"),
+    "code": ("gpukit.benchmarks.code", (), "nothing: registers, occupancy and instructions of the matrix products"),
     "readme": ("gpukit.benchmarks.readme", (), "nothing: writes the README's tables and its picture"),
 }
 #: Those with tables and options of their own: what they are given among others. They save no records that could be
 #: compared, and on a GPU, where their tools take long, they run only when they are named.
-OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "profile": [], "readme": []}
+OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "profile": [], "code": [], "readme": []}
 #: What runs where there is no GPU and nothing is named.
 WITHOUT_GPU = ("emulator", "counters", "cpu")
 

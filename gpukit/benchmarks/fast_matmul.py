@@ -1,4 +1,4 @@
-"""``gpukit bench fast_matmul``: float32 products all the way, beside cuBLAS in the same run (rows A10 to A12, C1).
+"""``gpukit bench fast-matmul``: float32 products all the way, beside cuBLAS in the same run (rows A10 to A12, C1).
 
 Every product is compared with float64 before it is timed. TF32 is off, the L2 cache cold, the launch not in the time.
 """
@@ -216,8 +216,8 @@ def measure_limit(turns=2000, report=print):
 
 
 def main(argv=None):
-    """Run ``gpukit bench fast_matmul``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench fast_matmul", description=__doc__)
+    """Run ``gpukit bench fast-matmul``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench fast-matmul", description=__doc__)
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
     parser.add_argument("--quick", action="store_true", help="the limit, the ladder and the squares only")
     options = parser.parse_args(argv)

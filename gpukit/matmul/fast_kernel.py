@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 
 
 @functools.cache
-def fast(tile, wide_b, wide_out, adds=False):
+def fast(tile, wide_b, wide_out, scales=False, adds=False):
     """Kernel: out = alpha a b + beta out, for matrices one after the other in flat arrays.
 
     Blocks along x are for the tiles of ``out``, row by row; those along y for parts of K, each with a result of its own
@@ -73,15 +73,15 @@ def fast(tile, wide_b, wide_out, adds=False):
     tile : Tile
     wide_b, wide_out : bool
         Whether the rows of ``b``, and those of ``out``, begin at multiples of 16 bytes.
-    adds : bool
-        False if beta is 0: ``out`` is not read then.
+    scales, adds : bool
+        Whether alpha and whether beta count; they are not looked at otherwise, and ``out`` is not read without beta.
 
     Returns
     -------
     kernel
         ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, sizes, which, alpha, beta)``. ``sizes`` is (m, n, k,
-        elements from row to row of ``b``, of ``out``), all uint32. ``which`` is (first matrix, div_a, mod_a, div_b,
-        mod_b): matrix z of ``out`` is made of the matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``.
+        elements from row to row of ``b``, of ``out``), ``which`` is (first matrix, div_a, mod_a, div_b, mod_b), all of
+        uint32. Matrix z of ``out`` is made of the matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``.
     """
     rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
     lane_columns = 32 // lane_rows
@@ -99,7 +99,7 @@ def fast(tile, wide_b, wide_out, adds=False):
     ahead = (stages - 1) * depth
     last = (slice_depth - 1) % 2
     clear, multiply, read = _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns)
-    store = _store_function(thread_rows, thread_columns, row_step, column_step, wide_out, adds)
+    store = _store_function(thread_rows, thread_columns, row_step, column_step, wide_out, scales, adds)
     join = _join_function(tile, slice_threads)
 
     def steps_from(k):
@@ -157,21 +157,25 @@ def fast(tile, wide_b, wide_out, adds=False):
         left = cuda.local.array((2, thread_rows), float32)
         right = cuda.local.array((2, thread_columns), float32)
         # The block: a tile of out, a part of K, a matrix.
-        tiles_across = (n + columns - 1) // columns
-        row, col = uint32(cuda.blockIdx.x // tiles_across * rows), uint32(cuda.blockIdx.x % tiles_across * columns)
-        part = ((k + depth - 1) // depth + cuda.gridDim.y - 1) // cuda.gridDim.y * depth
-        first = uint32(cuda.blockIdx.y * part)
-        limit = uint32(min(k, first + part))
+        block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        row, col = uint32(block // across * rows), uint32(block % across * columns)
+        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
+        part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * depth)
+        first = uint32(uint32(cuda.blockIdx.y) * part)
+        limit = uint32(min(k, uint32(first + part)))
         rows_left, columns_left = uint32(m - row), uint32(n - col)
-        z = which[0] + cuda.blockIdx.z
+        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        z_a = uint32(uint32(z // which[1]) % which[2])
+        z_b = uint32(uint32(z // which[3]) % which[4])
         # The thread: a slice of the depth, a share of the tile.
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid % slice_threads // 32, tid % 32
         my_row = uint32(warp // warps_across * warp_rows + lane // lane_columns * 4)
         my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
         my_slice = tid // slice_threads * slice_depth
-        from_a = uint64((z // which[1] % which[2] * m + row + tid // SECTOR) * k + tid % SECTOR)
-        from_b = uint64((z // which[3] % which[4] * k + tid * width // columns) * pitch_b + col + tid * width % columns)
+        from_a = (uint64(z_a) * m + row + uint64(tid // SECTOR)) * k + uint64(tid % SECTOR)
+        from_b = (uint64(z_b) * k + uint64(tid * width // columns)) * pitch_b + col + uint64(tid * width % columns)
         clear(sums, left, right, last)
         for stage in range(stages - 1):
             at = uint32(first + stage * depth)
@@ -192,7 +196,7 @@ def fast(tile, wide_b, wide_out, adds=False):
             stage = uint32(stage + 1 if stage < stages - 1 else 0)
         multiply(sums, left, right, last)
         if join(tiles, sums):
-            start = ((z * cuda.gridDim.y + cuda.blockIdx.y) * m + row + my_row) * pitch_out + col + my_col
+            start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
             store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, pitch_out, alpha, beta)
 
     return fast
@@ -269,7 +273,7 @@ def _join_function(tile, slice_threads):
 
 
 @functools.cache
-def _store_function(thread_rows, thread_columns, row_step, column_step, aligned, adds):
+def _store_function(thread_rows, thread_columns, row_step, column_step, aligned, scales, adds):
     @cuda.jit(device=True, forceinline=True)
     def store_one(out, at, value, beta):
         out[at] = value + beta * out[at] if adds else value
@@ -293,9 +297,10 @@ def _store_function(thread_rows, thread_columns, row_step, column_step, aligned,
     @cuda.jit(device=True, forceinline=True)
     def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
         """Store a thread's sums from an element of ``out`` on, as far as there are rows and columns."""
-        for i in range(thread_rows):
-            for j in range(thread_columns):
-                sums[i, j] *= alpha
+        if scales:
+            for i in range(thread_rows):
+                for j in range(thread_columns):
+                    sums[i, j] *= alpha
         for i in range(thread_rows):
             down = i // 4 * row_step + i % 4
             for j in range(0, thread_columns, 4):
@@ -309,44 +314,55 @@ def _store_function(thread_rows, thread_columns, row_step, column_step, aligned,
 
 # -- parts of K, rows of any length, alpha and beta ------------------------------------------------
 
-#: Lanes that have neighbours, and groups of them that share out the parts, in a block of `sum_parts`.
-LANES, GROUPS = 32, 8
+#: Threads of a block of `sum_parts`.
+SUM_THREADS = 256
+#: Groups of them that share out the parts, if there are many parts.
+GROUPS, MANY = 8, 12
 
 
 @functools.cache
-def sum_parts(width, adds):
+def sum_parts(width, groups, adds):
     """Kernel: out = alpha times the sum of the parts of K + beta out, always in the same order.
 
-    ``parts`` holds ``count`` results of m * n elements for each matrix. A thread has ``width`` neighbours, 4 or 1 (n is
-    a multiple of it), of every 8th part; blocks along y are for the matrices.
+    ``parts`` holds ``count`` results of m * n elements for each matrix. A thread adds up ``width`` neighbours, 4 or 1
+    (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y are for the matrices.
     """
+    lanes = SUM_THREADS // groups
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_sum(out, to, total, alpha, beta):
+        out[to] = alpha * total + beta * out[to] if adds else alpha * total
 
     @cuda.jit
     def sum_parts(parts, out, count, m, n, pitch, alpha, beta):
-        sums = cuda.shared.array((GROUPS, LANES, width), float32, alignment=16)
-        lane, group = cuda.threadIdx.x, cuda.threadIdx.y
-        at, size = (cuda.blockIdx.x * LANES + lane) * width, uint64(m) * uint64(n)
-        for q in range(width):
-            sums[group, lane, q] = float32(0)
+        sums = cuda.shared.array((groups, lanes, width), float32, alignment=16)
+        lane, group = uint32(cuda.threadIdx.x % lanes), uint32(cuda.threadIdx.x // lanes)
+        at, size = uint32((cuda.blockIdx.x * lanes + lane) * width), uint64(m) * uint64(n)
+        w, x, y, z = float32(0), float32(0), float32(0), float32(0)
         if at < size:
-            for part in range(group, count, GROUPS):
-                start = uint64((cuda.blockIdx.y * count + part) * size + at)
+            start = uint64(cuda.blockIdx.y) * count * size + at
+            for part in range(group, count, groups):
                 if width == 4:
-                    w, x, y, z = load4(parts, start)
-                    sums[group, lane, 0] += w
-                    sums[group, lane, 1] += x
-                    sums[group, lane, 2] += y
-                    sums[group, lane, 3] += z
+                    more = load4(parts, start + uint64(part) * size)
+                    w, x, y, z = w + more[0], x + more[1], y + more[2], z + more[3]
                 else:
-                    sums[group, lane, 0] += parts[start]
-        cuda.syncthreads()
+                    w += parts[start + uint64(part) * size]
+        if groups > 1:
+            sums[group, lane, 0] = w
+            if width == 4:
+                sums[group, lane, 1], sums[group, lane, 2], sums[group, lane, 3] = x, y, z
+            cuda.syncthreads()
+            for other in range(1, groups if group == 0 else 1):
+                w += sums[other, lane, 0]
+                if width == 4:
+                    x, y, z = x + sums[other, lane, 1], y + sums[other, lane, 2], z + sums[other, lane, 3]
         if group == 0 and at < size:
-            to = uint64((cuda.blockIdx.y * m + at // n) * pitch + at % n)
-            for q in range(width):
-                total = sums[0, lane, q]
-                for other in range(1, GROUPS):
-                    total += sums[other, lane, q]
-                out[to + uint64(q)] = alpha * total + beta * out[to + uint64(q)] if adds else alpha * total
+            to = (uint64(cuda.blockIdx.y) * m + uint64(at // n)) * pitch + uint64(at % n)
+            store_sum(out, to, w, alpha, beta)
+            if width == 4:
+                store_sum(out, to + uint64(1), x, alpha, beta)
+                store_sum(out, to + uint64(2), y, alpha, beta)
+                store_sum(out, to + uint64(3), z, alpha, beta)
 
     return sum_parts
 

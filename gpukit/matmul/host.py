@@ -249,7 +249,7 @@ def _all_steps(maker, a, b, out, alpha, beta, work):
 def _matrix(array, index):
     """The matrix of an array that belongs to an index of the result."""
     index = index[len(index) - len(array.shape) + 2 :]
-    return array[tuple(0 if n == 1 else i for i, n in zip(index, array.shape, strict=False))]
+    return array[tuple(0 if n == 1 else i for i, n in zip(index, array.shape, strict=False))] if index else array
 
 
 def _simple_steps(maker, a, b, out, alpha, beta, work):
@@ -331,24 +331,26 @@ def _fast_steps(a, b, out, alpha, beta, work):
 def _piece_steps(piece, a, b, out, k, pitch_b, pitch_out, which, wide_b, wide_out, alpha, beta, work):
     """The launches for one piece; ``which`` begins with the number of matrices."""
     (batch, *rules), m, n, parts = which, piece.rows, piece.columns, piece.parts
-    target, pitch, adds, numbers = out, pitch_out, beta != 0, (np.float32(alpha), np.float32(beta))
+    numbers = np.float32(alpha), np.float32(beta)
+    target, pitch, form = out, pitch_out, (alpha != 1 or beta != 0, beta != 0)
     if parts > 1:
-        pitch, adds, numbers = n, False, (np.float32(1), np.float32(0))
+        pitch, form = n, (False, False)
         target = work.array(batch * parts * m * n)
     wide = wide_out if parts == 1 else n % 4 == 0
-    kernel = fast_kernel.fast(piece.tile, wide_b, wide, adds)
+    kernel = fast_kernel.fast(piece.tile, wide_b, wide, *form)
     grid = -(-m // piece.tile.rows) * -(-n // piece.tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, k, pitch_b, pitch))
     for z in range(0, batch, MOST_BLOCKS):
         launch = configured(kernel, (*grid, min(batch - z, MOST_BLOCKS)), piece.tile.threads, work.stream)
-        yield launch, (a, b, target, sizes, (z, *rules), *numbers)
+        yield launch, (a, b, target, sizes, tuple(np.uint32(x) for x in (z, *rules)), *numbers)
     if parts > 1:
         width = 4 if n % 4 == 0 else 1
-        grid = -(-m * n // (fast_kernel.LANES * width)), batch
-        block = fast_kernel.LANES, fast_kernel.GROUPS
-        launch = configured(fast_kernel.sum_parts(width, beta != 0), grid, block, work.stream)
+        groups = fast_kernel.GROUPS if parts >= fast_kernel.MANY else 1
+        threads = fast_kernel.SUM_THREADS
+        kernel = fast_kernel.sum_parts(width, groups, beta != 0)
+        launch = configured(kernel, (-(-m * n // (threads // groups * width)), batch), threads, work.stream)
         sizes = tuple(np.uint32(size) for size in (parts, m, n, pitch_out))
-        yield launch, (target, out, *sizes, np.float32(alpha), np.float32(beta))
+        yield launch, (target, out, *sizes, *numbers)
 
 
 def _rule(own, lead):

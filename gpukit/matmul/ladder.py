@@ -7,7 +7,7 @@ whether rows of ``a``, ``b`` and ``out`` begin at multiples of 16 bytes: only th
 
 import functools
 
-from numba.cuda import float32
+from numba.cuda import float32, uint32
 
 from gpukit.backend import cuda
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
@@ -52,9 +52,9 @@ def registers_1d(dtype):
         tile_a = cuda.shared.array((TILE_1D, DEPTH), dtype)
         tile_b = cuda.shared.array((DEPTH, TILE_1D), dtype)
         sums = cuda.local.array(MINE, dtype)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = tid // TILE_1D * MINE, tid % TILE_1D
-        row, col = cuda.blockIdx.y * TILE_1D, cuda.blockIdx.x * TILE_1D
+        row, col = uint32(cuda.blockIdx.y) * TILE_1D, uint32(cuda.blockIdx.x) * TILE_1D
         for i in range(MINE):
             sums[i] = dtype(0)
         for first in range(0, a.shape[1], DEPTH):
@@ -90,9 +90,9 @@ def registers_2d(dtype):
         tile_b = cuda.shared.array((DEPTH, TILE), dtype)
         sums = cuda.local.array((MINE, MINE), dtype)
         left, right = cuda.local.array(MINE, dtype), cuda.local.array(MINE, dtype)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
             for at in range(tid, TILE * DEPTH, THREADS):
@@ -187,9 +187,9 @@ def wide(aligned):
         tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
             r, k = tid // 2, tid % 2 * 4  # two threads for a row of tile_a
@@ -232,9 +232,9 @@ def transposed(aligned, pad=0):
         tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
             r, k = tid // 2, tid % 2 * 4
@@ -287,9 +287,9 @@ def warp_tiles(aligned):
         tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = place(tid)
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
             r, k = tid // 2, tid % 2 * 4
@@ -325,9 +325,9 @@ def double_buffered(aligned):
         tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         my_row, my_col = place(tid)
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         r, ka, kb, c = tid // 2, tid % 2 * 4, tid // 32, tid % 32 * 4
         clear(sums)
         from_a, from_b = load_four(a, row + r, ka), load_four(b, kb, col + c)
@@ -362,7 +362,7 @@ def asynchronous(aligned):
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tiles(a, b, tile_a, tile_b, stage, first, row, col):
-        tid = cuda.threadIdx.x
+        tid = uint32(cuda.threadIdx.x)
         for at in range(tid, TILE * DEPTH, THREADS):
             r, k = at // DEPTH, at % DEPTH
             inside = row + r < a.shape[0] and first + k < a.shape[1]
@@ -377,14 +377,15 @@ def asynchronous(aligned):
                 copy_async(tile_b, (stage, k, c + q), b, (first + k, col + c + q), inside)
         commit_copies()
 
-    @cuda.jit
+    # Two blocks per multiprocessor: without a limit, addresses take the registers that one of them needs.
+    @cuda.jit(launch_bounds=(THREADS, 2))
     def asynchronous(a, b, out):
         tile_a = cuda.shared.array((STAGES, DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((STAGES, DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        my_row, my_col = place(cuda.threadIdx.x)
-        row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+        my_row, my_col = place(uint32(cuda.threadIdx.x))
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for stage in range(STAGES - 1):
             copy_tiles(a, b, tile_a, tile_b, stage, stage * DEPTH, row, col)
