@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpukit import on_gpu, resize, streams
+from gpukit import on_gpu, resize, results, streams
 from gpukit.backend import cuda
 from gpukit.intrinsics import clock64
 from gpukit.streams import Bar, Model, Pipeline, Schedule, SleepKernel, Timeline, WorkKernel, kernels, run_pipeline
@@ -435,6 +435,23 @@ def test_events_hold_in_the_model():
     first = schedule.add("kernel", print, 0, seconds=1.0, share=0.1)
     schedule.add("kernel", print, 1, seconds=1.0, share=0.1, after=[first])
     assert streams.modelled(schedule, IDEAL).duration == pytest.approx(2.0)
+
+
+def test_the_modelled_h200_is_like_the_recorded_one():
+    """16 MB and more: with less, the call and the last synchronisation are most of the time."""
+    kernels_of = {r["shape"]: r["value"] for r in results.load("streams-h200", case="stage", variant="kernel")}
+    compared = 0
+    for record in results.load("streams-h200", case="pipeline", memory="pinned"):
+        (elements,), chunks = record["shape"], record["chunks"]
+        if elements >= 2**22:
+            schedule = Schedule()
+            for task in range(chunks):
+                for engine in ENGINES:
+                    seconds = kernels_of[record["shape"]] / chunks
+                    schedule.add(engine, print, task % 4, nbytes=4 * elements // chunks, seconds=seconds)
+            assert streams.modelled(schedule).duration == pytest.approx(record["value"], rel=0.1), record
+            compared += 1
+    assert compared >= 50
 
 
 @pytest.mark.parametrize("seed", range(20))

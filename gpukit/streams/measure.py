@@ -75,22 +75,27 @@ def copy_speeds(nbytes):
 
     found = {}
     for suffix, hosts in (("", pinned), (", pageable", pageable)):
-        found[f"copy in{suffix}"] = _speed([("copy in", copy_in(hosts[0]))], nbytes)[0]
-        found[f"copy out{suffix}"] = _speed([("copy out", copy_out(hosts[1]))], nbytes)[0]
+        queued = hosts is pinned
+        found[f"copy in{suffix}"] = _speed([("copy in", copy_in(hosts[0]))], nbytes, queued)[0]
+        found[f"copy out{suffix}"] = _speed([("copy out", copy_out(hosts[1]))], nbytes, queued)[0]
     both = [("copy in", copy_in(pinned[0])), ("copy out", copy_out(pinned[1]))]
     found["copy in, both"], found["copy out, both"] = _speed(both, nbytes)
     return found
 
 
-def _speed(operations, nbytes):
-    """Bytes per second of copies that run at the same time, each in a stream of its own, for each of them."""
+def _speed(operations, nbytes, queued=True):
+    """Bytes per second of copies that run at the same time, each in a stream of its own, for each of them.
+
+    ``queued``: they are in the queues before the first may start. From pageable memory the host would meanwhile do its
+    part of the copy, which belongs to it.
+    """
     schedule, small = Schedule(), cuda.device_array(1, np.float32)
-    hold = SleepKernel(HOLD, 1, 1).prepared(small, small, schedule.stream(0))
-    # Everything is in the queues when the first copy may start.
-    nothing = cuda.device_array(0, np.int64)
-    schedule.add("kernel", lambda _: hold(nothing))
+    if queued:
+        hold = SleepKernel(HOLD, 1, 1).prepared(small, small, schedule.stream(0))
+        nothing = cuda.device_array(0, np.int64)
+        schedule.add("kernel", lambda _: hold(nothing))
     for stream, (engine, action) in enumerate(operations):
-        schedule.add(engine, action, stream, after=[0])
+        schedule.add(engine, action, stream, after=[0] if queued else [])
     runs = []
     for _ in range(REPEATS):
         bars = {bar.engine: bar for bar in schedule.run(record=True).bars}

@@ -1,6 +1,6 @@
 """How long a pipeline should take: a formula, and a modelled device on which a schedule is played through.
 
-Nothing here is measured, and everything says so. The figures of the default model were measured, on one machine.
+Nothing here is measured, and everything says so. The figures of the default model come from one machine.
 """
 
 import math
@@ -54,7 +54,10 @@ def best_speedup(copy_in, kernel, copy_out, both=None):
 
 @dataclass(frozen=True)
 class Model:
-    """A device as `modelled` knows it. The defaults are an H200 on PCIe 5, as `gpukit bench streams` measured it.
+    """A device as `modelled` knows it.
+
+    The defaults are an H200 on PCIe 5: speeds as `gpukit bench streams` measured them, and what an operation costs such
+    that its pipelines come out as they were measured, within a tenth.
 
     Attributes
     ----------
