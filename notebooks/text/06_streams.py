@@ -368,7 +368,8 @@ with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
         ax.plot(chunks, [seconds * 1e3 for seconds in played], ":", label="modelled device")
         here = measured_here(elements)
         if here:
-            ax.plot(here, [seconds * 1e3 for seconds in here.values()], "x", label=f"this {info.name}")
+            here_ms = [seconds * 1e3 for seconds in here.values()]
+            ax.plot(list(here), here_ms, "x", label=f"this {info.name}")
         ax.axhline(max(*stages, both) * 1e3, color=plot.FAINT, linewidth=1)
         ticks = [n for n in chunks if n & (n - 1) == 0]
         ax.set(xscale="log", xticks=ticks, xticklabels=ticks, xlabel="chunks", ylabel="ms", ylim=(0, None))
@@ -411,7 +412,7 @@ print(WHERE)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# With three stages of the same length the best possible speed-up would be 3, if nothing got slower by doing everything at once. It does: the "most possible" is what the measured speeds allow. Large arrays get within a few percent of that. Small ones do not: a megabyte is copied in 20 us, and asking for its pieces takes longer.
+# With three stages of the same length the best possible speed-up would be 3, if nothing got slower by doing everything at once. It does: the "most possible" is what the measured speeds allow. Arrays of some hundred megabytes come within a tenth of that. Small ones do not: a megabyte is copied in 20 us, and asking for its pieces takes longer.
 #
 # **Check yourself.** A kernel takes ten times as long as each copy. What is the most that overlap can gain? And if it takes a tenth?
 
