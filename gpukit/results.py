@@ -34,7 +34,10 @@ RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
 DOCUMENTS = RECORDED.parent / "documents.json"
 #: Fields of a record that say what was found; the others say of what.
 FOUND = ("value", "unit", "spread", "n", "quartiles", "invalid", "launch_bound", "clock", "sm_mhz")
-PACKAGES = ("numba", "numba-cuda", "numpy", "torch", "cupy-cuda13x", "cupy-cuda12x")
+PACKAGES = (
+    *("numba", "numba-cuda", "numpy", "torch", "torchvision", "cupy-cuda13x", "cupy-cuda12x"),
+    *("opencv-python", "opencv-python-headless"),
+)
 
 
 def machine(packages=PACKAGES):

@@ -272,6 +272,7 @@ def test_a_mistaken_command_is_explained(chapters, argv, message, capsys):
 )
 def test_a_file_is_named_after_its_machine(machine, file):
     assert suite.file_name("reduce", machine) == file
+    assert suite.file_name("re_duce", machine) == file.replace("reduce", "re-duce")
     assert suite.file_name("reduce", machine, quick=True) == file.replace(".json", "-quick.json")
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
 #: compared, and on a GPU, where their tools take long, they run only when they are named.
 OTHERS = {"counters": ["--brief"], "findings": [], "errors": [], "profile": [], "code": [], "readme": []}
 #: What runs where there is no GPU and nothing is named.
-WITHOUT_GPU = ("emulator", "counters", "cpu")
+WITHOUT_GPU = ("emulator", "counters", "predictions", "cpu")
 
 
 def main(argv):

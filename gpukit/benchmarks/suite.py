@@ -135,7 +135,7 @@ def _machine():
 def file_name(name, machine, quick=False):
     """File of a measurement on a machine: ``file_name("reduce", "NVIDIA H200")`` is "reduce-h200.json"."""
     words = [word for word in re.findall(r"[a-z0-9]+", machine.lower()) if word not in ("nvidia", "geforce", "tesla")]
-    return "-".join([name, *words, *(["quick"] if quick else [])]) + ".json"
+    return "-".join([name.replace("_", "-"), *words, *(["quick"] if quick else [])]) + ".json"
 
 
 def _measure(name, path, options):
