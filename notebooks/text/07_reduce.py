@@ -348,7 +348,7 @@ print(where)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes, beside an array of megabytes, and a launch more costs as much as the last block's work.
+# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes beside an array of megabytes, and to set `out` to 0 costs as much as the last block's work.
 #
 # ## From a sum to any reduction
 #
@@ -489,6 +489,8 @@ print(source)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
+# Short rows pay next to nothing, and neither do columns: their threads keep to themselves, or meet once anyway. A long row pays for both. And columns of an odd length pay for another reason: `skewed` takes rows out of turn, so a function that wants its order has to do without wide loads there.
+#
 # ## Beside the libraries
 #
 # The same shapes with CuPy and PyTorch, in the same run, kernels alone with a cold L2 cache. A bar is the share of the better library's speed: at 1 and above `reduce` is as fast or faster. Bars are cut at 3; the number beside tells.
@@ -515,7 +517,7 @@ with plot.figure(size=(8, 0.24 * len(rows) + 0.9), mark=source) as ax:
     ax.set(xlabel="speed of reduce over the better of CuPy and PyTorch", xlim=(0, 4))
 
 # %% [markdown]
-# The bars near 1 are those where everybody is near the limit of memory. Where rows are short, columns are many or elements are small, the libraries leave a gap: their kernels are made for any shape, these for the constants of one. Small elements are where instructions count again: a byte is a quarter of a word, and taking four bytes out of a word and adding them is up to eight instructions. `dp4a`, made for neural networks, multiplies four bytes with four others and adds all up; with ones as the others it is the sum of four bytes, in one. So an array of int8 is read as one of words, and this is its transform (D2):
+# The bars near 1 are those where everybody is near the limit of memory. Where rows are short or elements are small, the libraries leave a gap: their kernels are made for any shape, these for the constants of one. Small elements are where instructions count again: a byte is a quarter of a word, and taking four bytes out of a word and adding them is up to eight instructions. `dp4a`, made for neural networks, multiplies four bytes with four others and adds all up; with ones as the others it is the sum of four bytes, in one. So an array of int8 is read as one of words, and this is its transform (D2):
 
 # %%
 show.source(operators.packed)
