@@ -202,7 +202,7 @@ def _frames():
 
 def _fit(rung):
     host, frames = _frames()
-    planes = rung == "letterbox_planes"
+    planes = rung.endswith("planes")
     shape, dtype = ((3, *FITTED), np.float32) if planes else ((*FITTED, 3), np.uint8)
     out = cuda.device_array((len(host), *shape), dtype)
 
@@ -218,13 +218,92 @@ def _fit(rung):
 
 
 def fittings():
-    for rung in resize_ladder.RUNGS:
+    for rung in (*resize_ladder.RUNGS, *resize_ladder.FAST):
         make = partial(_fit, rung)
         yield Case("resize", rung, FRAMES, "uint8", make, partial(_sampled, make, 24))
 
 
+#: The article's convolution (E8): samples, channels, height, width; its weights; and what is cut into windows of 3 x 3.
+CONVOLVED, WEIGHTS, WINDOWED = (1, 6, 512, 768), (6, 6, 6, 6), (4, 16, 256, 256)
+
+
+@functools.cache
+def _images(shape):
+    host = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    return host, cuda.to_device(host)
+
+
+def _convolution(algorithm):
+    from gpukit.conv import host as conv
+
+    (x, on_device), (weight, weights) = _images(CONVOLVED), _images(WEIGHTS)
+    bias = np.arange(WEIGHTS[0], dtype=np.float32)
+    height, width = (n - k + 1 for n, k in zip(CONVOLVED[2:], WEIGHTS[2:], strict=True))
+    out = cuda.device_array((CONVOLVED[0], WEIGHTS[0], height, width), np.float32)
+    places = np.random.default_rng(8).integers(0, (height, width), (16, 2))
+    places = np.concatenate([places, [[0, 0], [height - 1, width - 1]]])
+
+    def right(got):
+        for row, col in places:
+            window = x[0, :, row : row + WEIGHTS[2], col : col + WEIGHTS[3]].astype(np.float64)
+            if not np.allclose(got[0, :, row, col], np.einsum("ochw,chw->o", weight, window) + bias, atol=1e-4):
+                return False
+        return bool(np.isfinite(got).all())
+
+    return conv.steps(algorithm, on_device, weights, out, cuda.to_device(bias)), out, right
+
+
+def _windows(x):
+    """The columns of 3 x 3 windows of an image with a border of zeros."""
+    samples, channels, height, width = x.shape
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).transpose(0, 1, 4, 5, 2, 3)
+    return windows.reshape(samples, channels * 9, height * width)
+
+
+def _to_columns(variant):
+    from gpukit.conv import columns
+
+    x, on_device = _images(WINDOWED)
+    launch, further = columns.configure_im2col(variant, WINDOWED, 3, padding=1)
+    out = cuda.device_array(9 * x.size, np.float32)
+    return (
+        [(launch, (on_device.reshape(x.size), out, *further))],
+        out,
+        lambda got: np.array_equal(got, _windows(x).ravel()),
+    )
+
+
+def _from_columns():
+    from gpukit.conv import columns
+
+    x, _ = _images(WINDOWED)
+    launch, further = columns.configure_col2im(WINDOWED, 3, padding=1)
+    out, source = cuda.device_array(x.size, np.float32), cuda.to_device(_windows(x).ravel())
+    times = _windows(np.ones((1, 1, *WINDOWED[2:]), np.float32)).sum(axis=(0, 1)).reshape(WINDOWED[2:])
+    return [(launch, (source, out, *further))], out, lambda got: np.allclose(got.reshape(x.shape), x * times, atol=1e-5)
+
+
+def convolutions():
+    from gpukit.conv import choice, columns
+
+    for algorithm in choice.LADDER:
+        make = partial(_convolution, algorithm)
+        yield Case("conv", algorithm, CONVOLVED, "float32", make, partial(_sampled, make, 8))
+    for variant in columns.VARIANTS:
+        make = partial(_to_columns, variant)
+        yield Case("conv", f"im2col {variant}", WINDOWED, "float32", make, partial(_sampled, make, 16))
+    yield Case("conv", "col2im", WINDOWED, "float32", _from_columns, partial(_sampled, _from_columns, 16))
+
+
 #: By chapter.
-FAMILIES = {"matmul": products, "transpose": transposes, "reduce": sums, "resize": fittings}
+FAMILIES = {
+    "matmul": products,
+    "transpose": transposes,
+    "reduce": sums,
+    "resize": fittings,
+    "conv": convolutions,
+}
 
 
 def cases(chapters=None):
