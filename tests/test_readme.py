@@ -102,7 +102,7 @@ def test_a_table_that_drifts_is_noticed(monkeypatch, tmp_path, capsys):
     assert readme.main([]) == 0 and copy.read_text() == README
     assert picture.read_bytes().startswith(b"\x89PNG") and readme.main(["--check"]) == 0
     monkeypatch.setattr(readme, "SIDE", 32)
-    monkeypatch.setattr(readme, "RUNGS", readme.RUNGS[:1])
+    monkeypatch.setattr(readme, "RUNGS", {"naive": "naive"})
     assert readme.main(["--check"]) == 1
 
 
