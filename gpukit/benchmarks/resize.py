@@ -26,7 +26,10 @@ FRAMES = (1, 32, 256)
 FILL, MEAN, FACTOR = (114, 114, 114), (123.675, 116.28, 103.53), (0.01712475, 0.017507, 0.01742919)
 SECONDS = 0.04  # of timed repetitions for each function
 SECTOR = 32  # bytes: the least that memory gives
-VIDEO = 600  # frames
+VIDEO = 300  # frames
+DEPTHS = (1, 4, 8)  # frames under way at a time
+CHECKED = 4  # frames of a batch that are compared with OpenCV's
+COMPILED = 32  # frames, at most, for which PyTorch's compiler is asked: it takes seconds for each number
 
 
 # -- what must move --------------------------------------------------------------------------------
@@ -100,7 +103,7 @@ class Frames:
     def __init__(self, count):
         random = np.random.default_rng(8)
         self.count, self.source, self.target = count, SOURCE, TARGET
-        self.hosts = [random.integers(0, 256, (*SOURCE, 3), np.uint8) for _ in range(min(count, 4))]
+        self.hosts = [random.integers(0, 256, (*SOURCE, 3), np.uint8) for _ in range(min(count, CHECKED))]
         self.device = cuda.device_array((count, *SOURCE, 3), np.uint8)
         for i in range(count):
             self.device[i].copy_to_device(self.hosts[i % len(self.hosts)])
@@ -156,7 +159,7 @@ def torch_forms(torch, frames, dtype="float32"):
             inside.copy_(torch.addcmul(offset, inner, factor))
         return out
 
-    if dtype != "float32":
+    if dtype != "float32" or frames.count > COMPILED:
         return {"torch interpolate": interpolate}
     return {
         "torch interpolate": interpolate,
@@ -258,7 +261,7 @@ def _checked(runs, is_right, report):
         except Exception as error:  # a library may lack what is asked of it
             report(f"  {name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue
-        if is_right(_host(result)):
+        if is_right(_host(result[:CHECKED])):
             good[name] = run
         else:
             report(f"  WRONG: {name}")
@@ -311,7 +314,7 @@ def _further_libraries(frames, libraries):
             others["torchvision"] = torchvision_form(libraries["torch"], torchvision, frames)
         except ImportError:
             pass
-    if "cupy" in libraries and frames.count <= 32:
+    if "cupy" in libraries and frames.count <= COMPILED:
         others["cupyx zoom"] = cupy_form(libraries["cupy"], frames)
     return others
 
@@ -448,7 +451,7 @@ def measure_video(report=print):
     plain = [frame.copy() for frame in pinned]
     records = []
     for name, source in (("pinned frames", pinned), ("plain frames", plain)):
-        for depth in (1, 2, 4, 8):
+        for depth in DEPTHS:
             seconds = _video_seconds(source, depth)
             records.append(_video_record(f"video, {name}", seconds, depth=depth))
             report(f"  {name}, depth {depth}: {1 / seconds:8.0f} frames per second")
@@ -501,14 +504,15 @@ def main(argv=None):
 
 def _runs(options, libraries):
     """(title, what measures it) of each measurement."""
-    for count in FRAMES[:2] if options.quick else FRAMES:
-        for dtype in ("float32", "float16"):
-            yield f"blob of {count} frames, {dtype}", partial(measure_blob, count, dtype, libraries)
+    for count in FRAMES[1::-1] if options.quick else (*FRAMES[1::-1], *FRAMES[2:]):
+        yield f"blob of {count} frames, float32", partial(measure_blob, count, "float32", libraries)
     yield "one frame, launch included", partial(measure_calls, libraries)
     if options.quick:
         return
     yield "bytes to bytes, 32 frames", partial(measure_ladder, 32)
-    for count in (1, 32):
+    for count in FRAMES:
+        yield f"blob of {count} frames, float16", partial(measure_blob, count, "float16", libraries)
+    for count in FRAMES[:2]:
         yield f"float32 pixels, {count} frames", partial(measure_floats, count, libraries)
     yield "64 cuts of many sizes", partial(measure_sizes, 64)
     yield "video", measure_video
