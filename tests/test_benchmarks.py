@@ -235,9 +235,10 @@ def test_a_check_that_compares_nothing_does_not_pass(chapters, tmp_path, capsys)
     assert benchmarks.main(["--compare", folder, "--quick", "--max-fall", "10"]) == 1, "no library, so no ratio"
 
 
-def test_another_gpu_is_compared_by_ratio(chapters, tmp_path, capsys):
+@pytest.mark.parametrize("other", [{"gpu": "NVIDIA A100"}, {"gpu": None, "cpu": "some CPU", "cores": 4}])
+def test_another_machine_is_compared_by_ratio(chapters, tmp_path, capsys, other):
     path = tmp_path / "other.json"
-    results.save(path, run_of(0.5, theirs=1.5), HEAD | {"gpu": "NVIDIA A100"})
+    results.save(path, run_of(0.5, theirs=1.5), HEAD | other)
     assert benchmarks.main(["one", "--compare", str(path), "--max-fall", "1"]) == 0
     printed = capsys.readouterr().out
     assert "only ratios can be compared" in printed and "1 of 1 are within" in printed

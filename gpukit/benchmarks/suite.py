@@ -193,6 +193,11 @@ def _recorded(name, options):
     return (path, *(results.read(path) if path.is_file() else (None, None)))
 
 
+def _timed(head):
+    """What a record's times are of: a GPU, or without one a CPU."""
+    return head.get("gpu") or head.get("cpu")
+
+
 def _compare(measured, before, max_fall):
     """Print what changed since a record; the exit status for that."""
     found = []
@@ -201,7 +206,7 @@ def _compare(measured, before, max_fall):
         if old is None:
             print(f"{name}: there is no {path} to compare with; gpukit bench --save makes one")
             continue
-        same = old_head.get("gpu") == head.get("gpu")
+        same = _timed(old_head) == _timed(head)
         print(f"{name}: against {path}, {common.described(old_head)}{'' if same else ': only ratios can be compared'}")
         found += ratios.changes(records, old, times=same)
     if found:
