@@ -1,0 +1,293 @@
+"""Which way to compute a convolution, and for the direct one which kernel, which tiles, and how many blocks."""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from gpukit import intrinsics, matmul
+from gpukit.backend import cuda
+from gpukit.conv import ladder
+from gpukit.conv.direct import Layout, specialised
+from gpukit.conv.ladder import Sizes
+from gpukit.operands import as_device_array, configured, dtype_of
+
+__all__ = ["LADDER", "choose_algorithm", "direct_launch", "launch_specialised", "layout_of", "predict"]
+
+#: The direct kernels, from the naive one to the one made to measure.
+LADDER = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised")
+#: Shared memory of a multiprocessor, and what each block takes of it for itself.
+SHARED, OF_A_BLOCK = 227 * 1024, 1024
+#: Bytes of a workspace up to which the columns of several samples are written at a time, and that im2col writes in a
+#: microsecond.
+WORKSPACE, COLUMNS = 32 << 20, 2.7e6
+#: Block of "naive", and of "blocked" with the rows of the result that each of its threads computes.
+NAIVE, BLOCKED, PIXELS = (32, 8), (32, 8), 4
+#: Out channels of a thread of "blocked", at most.
+MOST_OUTS = 8
+
+
+# -- direct or by columns --------------------------------------------------------------------------
+
+
+def choose_algorithm(algorithm, x_shape, weight_shape, at, groups, dtype):
+    """ "im2col" or "direct" for "auto", whichever is expected to be the faster of those that are for the dtype."""
+    if algorithm != "auto":
+        return algorithm
+    if dtype == np.float16:
+        return "direct"
+    if dtype == np.float64 or 0 in (*x_shape, weight_shape[0]):
+        return "im2col"
+    direct, _ = _fastest(x_shape, weight_shape, at, groups, False, dtype)
+    return "direct" if direct is not None and direct <= _by_columns(x_shape, weight_shape, at, groups) else "im2col"
+
+
+def _by_columns(x_shape, weight_shape, at, groups):
+    """Microseconds that im2col and the matrix products are expected to take."""
+    (taps, positions), samples, multiprocessors = at.counts, x_shape[0], _multiprocessors()
+    m, k = weight_shape[0] // groups, weight_shape[1] * taps
+    product = min(
+        matmul.choice.predict(speed, m, positions, k, samples * groups, 1, multiprocessors)
+        for speed in matmul.choice.SPEEDS
+    )
+    if at.is_image:
+        return product
+    columns = 4 * samples * groups * k * positions
+    launches = max(1, columns // WORKSPACE)
+    return product + launches * LAUNCH + columns / COLUMNS
+
+
+# -- launches --------------------------------------------------------------------------------------
+
+
+def direct_launch(name, x, weight, bias, out, at, groups, stream):
+    """(launch, arguments) of a direct kernel for contiguous arrays; "direct" is the fastest that can be."""
+    wide, most = _is_wide(x, at), cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    if name in ("direct", "specialised"):
+        layout = layout_of(x.shape, weight.shape, at, groups, wide, dtype_of(x))
+        if layout is not None:
+            return launch_specialised(layout, x, weight, bias, out, at, groups, wide, stream)
+        if name == "specialised":
+            raise ValueError("algorithm is 'specialised'; no layout of it fits the kernel, stride and dilation")
+    names = ("blocked", "naive") if name == "direct" else (name,)
+    rungs = (_rung(name, weight, at, groups, dtype_of(x)) for name in names)
+    rung = next((rung for rung in rungs if rung.nbytes <= most), None)
+    if rung is None:
+        raise ValueError(f"algorithm is {name!r}; its tile, with kernel and dilation, is more than {most:,} bytes")
+    sizes, blocks = _sizes(x, weight, at, groups, rung.tile, rung.made, bias is not None, wide)
+    launch = _configure(rung.kernel, blocks, rung.block, stream, rung.nbytes)
+    return launch, (x, weight, weight.reshape(weight.size) if bias is None else bias, out, sizes)
+
+
+def launch_specialised(layout, x, weight, bias, out, at, groups, wide, stream):
+    sizes, blocks = _sizes(x, weight, at, groups, layout.tile, layout.made, bias is not None, wide)
+    launch = _configure(specialised(layout), blocks, layout.threads, stream, layout.nbytes)
+    arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
+    return launch, (*arrays, sizes)
+
+
+def _configure(kernel, blocks, block, stream, nbytes):
+    if nbytes > cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK:
+        intrinsics.allow_dynamic_shared(kernel, nbytes)
+    return configured(kernel, blocks, block, stream, nbytes)
+
+
+def _is_wide(x, at):
+    """Whether four neighbours of a row can be read at a time."""
+    address = 0 if isinstance(x, np.ndarray) else as_device_array(x).device_ctypes_pointer.value
+    return int(at.width.value) % 4 == 0 and address % 16 == 0
+
+
+def _sizes(x, weight, at, groups, tile, made, biased, wide):
+    """The Sizes of a launch, and its number of blocks."""
+    samples, outs = x.shape[0], weight.shape[0] // groups
+    tiles = [-(-n // of) for n, of in zip(at.out_size, tile, strict=True)]
+    sets = -(-outs // made)
+    steps = at.stride_h.value, at.stride_w.value, at.padding_h, at.padding_w, at.dilation_h, at.dilation_w
+    numbers = *at.out_size, at.kernel_h, at.kernel_w.value, *steps, weight.shape[1], outs, groups, *tiles, sets
+    sizes = Sizes(at.height, at.width.value, *map(np.uint32, numbers), np.bool_(biased), np.bool_(wide))
+    blocks = samples * groups * tiles[0] * tiles[1] * sets
+    if blocks >= 2**31:
+        raise ValueError(f"x is too large: the direct kernel has {blocks} blocks; it must be fewer than 2**31")
+    return sizes, blocks
+
+
+class Rung(NamedTuple):
+    """A kernel of the ladder with what its launch needs."""
+
+    kernel: object
+    block: tuple  # threads along x and y
+    tile: tuple  # rows and columns of the result
+    made: int  # out channels of a block
+    nbytes: int  # of shared memory
+
+
+def _rung(name, weight, at, groups, dtype):
+    if name == "naive":
+        return Rung(ladder.naive, NAIVE, NAIVE[::-1], 1, 0)
+    if name == "blocked":
+        made, tile = min(weight.shape[0] // groups, MOST_OUTS), (BLOCKED[1] * PIXELS, BLOCKED[0])
+        rows, cols = _spans(tile, at)
+        return Rung(ladder.blocked(made, PIXELS), BLOCKED, tile, made, 4 * (rows * cols + at.counts[0] * made))
+    rows, cols = _spans(ladder.TILE, at)
+    begin_copy = ladder.begin_copy if dtype == np.float32 else ladder.copy_at_once
+    kernel, words = {
+        "tiled": lambda: (ladder.tiled(ladder.copy_by_edges), rows * cols),
+        "even": lambda: (ladder.tiled(ladder.copy_evenly), rows * cols),
+        "wide": lambda: (ladder.wide, rows * ((cols + 6) // 4 * 4)),
+        "prefetch": lambda: (ladder.prefetch(begin_copy), 2 * rows * cols),
+    }[name]()
+    return Rung(kernel, ladder.TILE[::-1], ladder.TILE, 1, 4 * words)
+
+
+def _spans(tile, at):
+    """Rows and columns of pixels that a tile of the result needs."""
+    rows = (tile[0] - 1) * int(at.stride_h.value) + (int(at.kernel_h) - 1) * int(at.dilation_h) + 1
+    cols = (tile[1] - 1) * int(at.stride_w.value) + (int(at.kernel_w.value) - 1) * int(at.dilation_w) + 1
+    return rows, cols
+
+
+# -- layouts of the kernel made to measure ---------------------------------------------------------
+
+#: Registers of a multiprocessor, and the most that a thread may need so that nothing is spilled.
+REGISTERS, MOST_REGISTERS = 65536, 250
+#: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
+STAGE_LINES, MOST_DEPTH = 12, 8
+#: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
+#: copies of more weights get into each other's way) and threads of a block.
+MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
+#: Cycles of a warp that `predict` counts with, fitted to 379 measurements on an H200: for the weights of one value of
+#: the kernel, for a copy of pixels and one of weights, for a value stored, and for the rest.
+WEIGHTS, COPY, WEIGHT_COPY, STORE, REST = 4.8, 18.8, 63.6, 68.1, 174
+#: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and once.
+ALONE, ALONE_LINE, ALONE_REST = 1.1, 86, 3800
+#: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
+LAUNCH, CYCLES, MEMORY = 4.6, 1980, 3.6e6
+
+
+def layout_of(x_shape, weight_shape, at, groups, wide, dtype):
+    """The Layout for a convolution; None if the kernel is too wide, or the stride or dilation too large."""
+    return _fastest(x_shape, weight_shape, at, groups, wide, dtype)[1]
+
+
+def _fastest(x_shape, weight_shape, at, groups, wide, dtype):
+    """(microseconds, layout) of the fastest specialised kernel, or (None, None)."""
+    half, made = np.dtype(dtype) == np.float16, weight_shape[0] // groups
+    stride = int(at.stride_h.value), int(at.stride_w.value)
+    dilation = int(at.dilation_h), int(at.dilation_w)
+    quads = bool(wide and not half and int(at.padding_w) % 4 == 0)
+    kernel = tuple(weight_shape[2:])
+    depth = max(1, min(STAGE_LINES // kernel[0], MOST_DEPTH, weight_shape[1]))
+    how = kernel, stride, dilation, depth, quads, half
+    return _best(how, x_shape[0] * groups, weight_shape[1], made, at.out_size, _multiprocessors())
+
+
+def _multiprocessors():
+    return cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+
+@functools.lru_cache(4096)
+def _best(how, images, channels, made, out_size, multiprocessors):
+    """(microseconds, layout) of the fastest, as `predict` expects it; (None, None) if none can be."""
+    layouts, known = _layouts(*how)
+    if not layouts:
+        return None, None
+    times = predict(known, images, channels, made, out_size, multiprocessors)
+    # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
+    times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
+    at = int(times.argmin())
+    return float(times[at]), layouts[at]
+
+
+class Known(NamedTuple):
+    """What `predict` needs of layouts, as arrays with one value for each."""
+
+    threads: np.ndarray
+    resident: np.ndarray  # blocks that a multiprocessor holds at a time
+    outs: np.ndarray
+    made: np.ndarray
+    run: np.ndarray
+    rows: np.ndarray  # of the tile
+    cols: np.ndarray
+    depth: np.ndarray
+    copies: np.ndarray
+    weights: np.ndarray  # copies of weights by a thread, for each in channel
+    kernel: tuple
+    stride: tuple
+
+    def spare(self, made):
+        """Out channels of the last block that nobody needs, if a smaller choice would do."""
+        return np.maximum(-(-made // self.made) * self.made - made - np.maximum(self.outs - 1, self.made // 4), 0)
+
+
+@functools.lru_cache(64)
+def _layouts(kernel, stride, dilation, depth, quads, half):
+    """Every layout for a kernel that fits into a multiprocessor, and what is known of them."""
+    layouts = []
+    for outs, parts, run in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), (4, 8, 12, 16)):
+        for across, threads in itertools.product((1, 2, 4, 8), (32, 64, 128, 256)):
+            layout = Layout(
+                kernel, stride, dilation, outs, parts, run, across, threads // across, depth, 2, quads, half
+            )
+            if outs * parts <= MOST_MADE and layout.threads <= MOST_THREADS and _fits(layout):
+                layouts.append(layout)
+    rows = [_known(layout) for layout in layouts]
+    return layouts, Known(*map(np.array, zip(*rows, strict=True)), kernel, stride) if rows else None
+
+
+def _fits(layout):
+    if layout.span > MOST_SPAN or layout.copies > MOST_COPIES:
+        return False
+    registers = _registers(layout)
+    few = registers <= MOST_REGISTERS and registers * layout.threads <= REGISTERS
+    return few and layout.nbytes + OF_A_BLOCK <= SHARED
+
+
+def _registers(layout):
+    """About how many registers a thread needs."""
+    rows = 2 * layout.span + 2 * layout.slot
+    return layout.sets * layout.outs * layout.run + rows + layout.copies + 36
+
+
+def _known(layout):
+    threads, registers = layout.threads, min(-(-_registers(layout) // 8) * 8, 255)
+    limits = REGISTERS // (registers * threads), SHARED // (layout.nbytes + OF_A_BLOCK), 2048 // threads, 32
+    weights = layout.kernel[0] * layout.kernel[1] * layout.parts * layout.slot / threads
+    tile = layout.tile
+    return (
+        threads,
+        max(1, min(limits)),
+        layout.outs,
+        layout.made,
+        layout.run,
+        *tile,
+        layout.depth,
+        layout.copies,
+        weights,
+    )
+
+
+def predict(known, images, channels, made, out_size, multiprocessors):
+    """Microseconds that the launch of each layout takes for so many images (samples times groups).
+
+    The warps of a multiprocessor share its four schedulers, so what they issue adds up; but no block is done before its
+    own instructions have followed one another. The multiprocessor with the most blocks counts, and memory.
+    """
+    stages = np.ceil(channels / known.depth) * known.depth
+    tiles = np.ceil(out_size[0] / known.rows) * np.ceil(out_size[1] / known.cols)
+    blocks = images * tiles * np.ceil(made / known.made)
+    adds = known.kernel[1] * known.run * known.outs
+    weights, store = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4), STORE * known.outs * known.run
+    lines = channels * known.kernel[0]
+    issued = lines * (adds + weights) + stages * (COPY * known.copies + WEIGHT_COPY * known.weights) + store + REST
+    alone = lines * (ALONE * adds + weights + ALONE_LINE) + store + ALONE_REST
+
+    def together(count):
+        return np.where(count > 0, np.hypot(count * issued * known.threads / 128, alone), 0)
+
+    rounds, last = np.divmod(np.ceil(blocks / multiprocessors), known.resident)
+    cycles = rounds * together(known.resident) + together(last)
+    pixels = out_size[0] * out_size[1]
+    moved = 4 * images * pixels * (made + channels * known.stride[0] * known.stride[1])
+    return LAUNCH + np.maximum(cycles / CYCLES, moved / MEMORY)

@@ -1,0 +1,454 @@
+"""Direct convolution, made to measure: a kernel for each size of kernel, stride, dilation and number of out channels.
+
+The last step of the ladder (E7), as far as it goes. A thread computes ``run`` neighbouring values of up to four out
+channels. A row of pixels that they need goes from shared memory to registers in 128-bit loads, and then serves for all
+values of the kernel's row and all out channels; the next row is loaded meanwhile, into a second set of registers. Input
+channels pass through a ring of stages in shared memory, filled by asynchronous copies. Results go through shared memory
+once more, so that a warp writes whole lines.
+
+Two things are there because of the register file. It has two banks, even and odd registers, and an instruction that
+reads two operands from one bank takes a cycle more. A 128-bit load binds neighbouring pixels to registers of alternate
+banks; the sum that pixel i + kw is added to is sum i, so a sum meets both banks, unless the sums of even and of odd kw
+are kept apart and added at the end. And the order of the loops, all values of one weight after another, up and down in
+turns, lets one operand be reused from the instruction before.
+"""
+
+import functools
+from typing import NamedTuple
+
+from numba.cuda import float32, int64, uint32, uint64
+
+from gpukit.backend import cuda
+from gpukit.conv.ladder import place
+from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, load4, store4, wait_copies
+
+__all__ = ["Layout", "specialised"]
+
+#: In place of a pixel's place: it is outside of the image, and zero.
+OUTSIDE = 2**32 - 1
+#: Multiply-adds in loops that the compiler unrolls as a whole; it gives up where there are many more.
+MOST_UNROLLED = 200
+
+
+class Layout(NamedTuple):
+    """What a kernel is made for; the compiler knows all of it."""
+
+    kernel: tuple
+    stride: tuple
+    dilation: tuple
+    outs: int  # out channels of a thread, 1 to 8
+    parts: int  # sets of warps, each for out channels of its own
+    run: int  # neighbouring values of a thread, a multiple of 4
+    across: int  # threads along a row of the tile
+    down: int  # rows of the tile
+    depth: int  # in channels of a stage
+    stages: int
+    quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
+    half: bool = False  # float16 in global memory
+
+    @property
+    def threads(self):
+        """Of a block."""
+        return self.across * self.down * self.parts
+
+    @property
+    def tile(self):
+        """Rows and columns of the result that a block computes."""
+        return self.down, self.across * self.run
+
+    @property
+    def made(self):
+        """Out channels that a block computes."""
+        return self.parts * self.outs
+
+    @property
+    def sets(self):
+        """Sets of sums: one for even columns of the kernel and one for odd ones, if it has more than one."""
+        return min(self.kernel[1], 2)
+
+    @property
+    def span(self):
+        """Pixels of a row that a thread needs, in whole loads of four."""
+        return _up((self.run - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1] + 1, 4)
+
+    @property
+    def rows(self):
+        """Rows of pixels that a tile needs."""
+        return (self.down - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
+
+    @property
+    def width(self):
+        """Pixels of a row that a tile needs."""
+        return (self.across - 1) * self.run * self.stride[1] + self.span
+
+    @property
+    def pitch(self):
+        """Words from row to row. Eight lanes that load 16 bytes each at a time, some of them in other rows, must find
+        32 different banks.
+        """
+        lines = 8 // min(self.across, 8)
+        for pitch in range(self.width, self.width + 32, 4):
+            starts = {
+                (line * pitch * self.stride[0] + lane * self.run * self.stride[1]) % 32
+                for line in range(lines)
+                for lane in range(8 // lines)
+            }
+            if len(starts) == 8:
+                return pitch
+        return self.width
+
+    @property
+    def slot(self):
+        """Words for the weights of a thread's out channels: 1, 2, 4 or 8."""
+        return 1 << (self.outs - 1).bit_length()
+
+    @property
+    def weight_pitch(self):
+        """Words from one value of the kernel to the next."""
+        return self.parts * self.slot
+
+    @property
+    def image_words(self):
+        """Words of a stage's pixels."""
+        return self.depth * self.rows * self.pitch
+
+    @property
+    def copies(self):
+        """Copies that a thread makes of each channel's pixels."""
+        return -(-self.rows * self.pitch // (self.threads * (4 if self.quads else 1)))
+
+    @property
+    def stage_words(self):
+        """Words of a stage: pixels, then weights."""
+        return self.image_words + _up(self.depth * self.kernel[0] * self.kernel[1] * self.weight_pitch, 4)
+
+    @property
+    def nbytes(self):
+        """Shared memory of a block: the ring of stages, and for each warp the values of one out channel."""
+        return 4 * (self.stages * self.stage_words + self.threads * self.run)
+
+
+def _up(n, multiple):
+    return -(-n // multiple) * multiple
+
+
+# -- from shared memory to registers, and the sums -------------------------------------------------
+
+
+@functools.cache
+def row_loader(layout):
+    """Device function: the pixels of a row that a thread needs, into registers."""
+    span = layout.span
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_row(buffer, at, x):
+        for i in range(0, span, 4):
+            x[i], x[i + 1], x[i + 2], x[i + 3] = load4(buffer, uint64(at + uint64(i)))
+
+    return load_row
+
+
+@functools.cache
+def weight_loader(layout):
+    """Device function: one value of the kernel for each of a thread's out channels. All lanes read the same words."""
+    outs = layout.outs
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_weights(buffer, at, w):
+        if outs == 1:
+            w[0] = buffer[at]
+        elif outs == 2:
+            w[0], w[1] = load2(buffer, at)
+        else:
+            w[0], w[1], w[2], w[3] = load4(buffer, at)
+        if outs > 6:
+            w[4], w[5], w[6], w[7] = load4(buffer, uint64(at + uint64(4)))
+        elif outs > 4:
+            w[4], w[5] = load2(buffer, uint64(at + uint64(4)))
+
+    return load_weights
+
+
+@functools.cache
+def multiplier(layout):
+    """Device function: a row of the kernel times a row of pixels, added to the sums; ``after`` is where the weights
+    of the next row begin.
+
+    It is put together from pieces that the compiler unrolls, so that all indices of registers are constants.
+    """
+    outs, slot, run, sets, pitch = layout.outs, layout.slot, layout.run, layout.sets, layout.weight_pitch
+    stride, dilation, taps = layout.stride[1], layout.dilation[1], layout.kernel[1]
+    load_weights = weight_loader(layout)
+
+    def piece(first, last):
+        @cuda.jit(device=True, forceinline=True)
+        def multiply(buffer, at, after, x, w, total):
+            now = cuda.local.array(slot, float32)
+            for kw in range(first, last):
+                for o in range(outs):
+                    now[o] = w[o]
+                load_weights(buffer, after if kw == taps - 1 else uint64(at + uint64((kw + 1) * pitch)), w)
+                for o in range(outs):
+                    for k in range(run):
+                        i = k if o % 2 == 0 else run - 1 - k
+                        total[kw % sets, o, i] += x[i * stride + kw * dilation] * now[o]
+
+        return multiply
+
+    def pieces(last):
+        first = max(0, last - max(1, MOST_UNROLLED // (run * outs)))
+        own = piece(first, last)
+        if first == 0:
+            return own
+        others = pieces(first)
+
+        @cuda.jit(device=True, forceinline=True)
+        def multiply(buffer, at, after, x, w, total):
+            others(buffer, at, after, x, w, total)
+            own(buffer, at, after, x, w, total)
+
+        return multiply
+
+    return pieces(taps)
+
+
+@functools.cache
+def accumulator(layout):
+    """Device function: all rows of the kernel for ``count`` in channels of a stage."""
+    load_row, load_weights, multiply = row_loader(layout), weight_loader(layout), multiplier(layout)
+    taps, span, slot = layout.kernel[0], layout.span, layout.slot
+    down = layout.dilation[0] * layout.pitch
+    over = layout.rows * layout.pitch - (taps - 1) * down  # from a channel's last row to the next one's first
+    along = layout.kernel[1] * layout.weight_pitch
+
+    @cuda.jit(device=True, forceinline=True)
+    def step(buffer, at, wt, kh, left, now, then, w, total):
+        """Load the next row into ``then`` and compute with ``now``; the last step loads its own row again."""
+        after, then_at = wt, at
+        if left > uint32(1):
+            after = uint64(wt + uint64(along))
+            then_at = uint64(at + uint64(over)) if kh == uint32(taps) else uint64(at + uint64(down))
+        load_row(buffer, then_at, then)
+        multiply(buffer, wt, after, now, w, total)
+        kh = uint32(1) if kh == uint32(taps) else uint32(kh + uint32(1))
+        return then_at, after, kh, uint32(left - uint32(1))
+
+    @cuda.jit(device=True, forceinline=True)
+    def accumulate(buffer, at, wt, count, total):
+        even, odd = cuda.local.array(span, float32), cuda.local.array(span, float32)
+        w = cuda.local.array(slot, float32)
+        load_row(buffer, at, even)
+        load_weights(buffer, wt, w)
+        kh, left = uint32(1), uint32(count * uint32(taps))
+        while True:
+            at, wt, kh, left = step(buffer, at, wt, kh, left, even, odd, w, total)
+            if left == uint32(0):
+                break
+            at, wt, kh, left = step(buffer, at, wt, kh, left, odd, even, w, total)
+            if left == uint32(0):
+                break
+
+    return accumulate
+
+
+# -- from global to shared memory ------------------------------------------------------------------
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_now(buffer, at, source, place, there):
+    """What `copy_async` does for float32, for float16, which is converted on its way: the thread waits for the load."""
+    value = float32(0)
+    if there:
+        value = float32(source[place])
+    buffer[at] = value
+
+
+@functools.cache
+def image_copier(layout):
+    """Two device functions: one works out where a thread's pixels of every channel are, the other begins to copy them
+    for a stage's in channels.
+
+    All threads share the copy evenly, and what they share is the same for all channels (E5).
+    """
+    rows, pitch, depth, threads, copies = layout.rows, layout.pitch, layout.depth, layout.threads, layout.copies
+    each, width = rows * pitch, 4 if layout.quads else 1
+    copy = copy_now if layout.half else copy_async4 if layout.quads else copy_async
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_pixels(away, top, left, sizes):
+        for j in range(copies):
+            e = uint32(uint32(cuda.threadIdx.x + uint32(j * threads)) * uint32(width))
+            r = e // uint32(pitch)
+            row, col = uint32(top + r), uint32(left + uint32(e - r * uint32(pitch)))
+            away[j] = uint32(OUTSIDE)
+            if row < sizes.height and col < sizes.width:
+                away[j] = uint32(row * sizes.width + col)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_image(buffer, start, x, base, first, away, sizes):
+        plane = uint64(sizes.height * sizes.width)
+        source = uint64(base + first * plane)
+        for c in range(depth):
+            there = uint32(first + uint32(c)) < sizes.channels
+            for j in range(copies):
+                e = uint32(uint32(cuda.threadIdx.x + uint32(j * threads)) * uint32(width))
+                if e < uint32(each):
+                    inside = there and away[j] != uint32(OUTSIDE)
+                    copy(buffer, uint64(start + uint64(e + uint64(c * each))), x, uint64(source + away[j]), inside)
+            source = uint64(source + plane)
+
+    return find_pixels, copy_image
+
+
+@functools.cache
+def weight_copier(layout):
+    """Device function: begin to copy the weights of a stage's in channels, those of a value of the kernel together.
+
+    A thread copies weights of one out channel.
+    """
+    taps, outs, slot = layout.kernel[0] * layout.kernel[1], layout.outs, layout.slot
+    lines, along, step = layout.parts * slot, layout.depth * taps, layout.threads // (layout.parts * slot)
+    copy = copy_now if layout.half else copy_async
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_weights(buffer, start, weight, group, made, first, sizes):
+        tid = uint32(cuda.threadIdx.x)
+        i = tid // uint32(lines)
+        line = uint32(tid - i * uint32(lines))
+        part = line // uint32(slot)
+        k = uint32(line - part * uint32(slot))
+        o = uint32(made + part * uint32(outs) + k)
+        there, each = k < uint32(outs) and o < sizes.outs, uint32(sizes.channels * uint32(taps))
+        source = uint64(uint64(group * sizes.outs + o) * each)
+        while i < uint32(along):
+            j = uint32(first * uint32(taps) + i)
+            copy(
+                buffer, uint64(start + uint64(i * uint32(lines) + line)), weight, uint64(source + j), there and j < each
+            )
+            i = uint32(i + uint32(step))
+
+    return copy_weights
+
+
+# -- from registers to global memory ---------------------------------------------------------------
+
+
+@functools.cache
+def writer(layout):
+    """Two device functions: one works out where a lane's values go in every plane of out, the other writes those of one
+    out channel: from each thread to its warp's piece of shared memory, and from there 32 neighbours at a time.
+    """
+    run, line, sets = layout.run, layout.across * layout.run, layout.sets
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_spots(spots, top, left, sizes):
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        for k in range(run):
+            if line % 32 == 0:  # a warp's 32 values are neighbours in a row, which the compiler knows
+                row, col = uint32(top + uint32(32 * k // line)), uint32(left + uint32(lane + uint32(32 * k % line)))
+            else:
+                r = uint32(lane + uint32(32 * k)) // uint32(line)
+                row, col = uint32(top + r), uint32(left + uint32(lane + uint32(32 * k) - r * uint32(line)))
+            spots[k] = uint32(OUTSIDE)
+            if row < sizes.out_h and col < sizes.out_w:
+                spots[k] = uint32(row * sizes.out_w + col)
+
+    @cuda.jit(device=True, forceinline=True)
+    def sum_of(total, o, i):
+        return total[0, o, i] + total[1, o, i] if sets == 2 else total[0, o, i]
+
+    @cuda.jit(device=True, forceinline=True)
+    def write(buffer, piece, o, total, plane, spots):
+        value = cuda.local.array(run, float32)
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        at = uint64(piece + uint64(lane * uint32(run)))
+        cuda.syncwarp()
+        for i in range(0, run, 4):
+            a, b = sum_of(total, o, i), sum_of(total, o, i + 1)
+            c, d = sum_of(total, o, i + 2), sum_of(total, o, i + 3)
+            store4(buffer, uint64(at + uint64(i)), a, b, c, d)
+        cuda.syncwarp()
+        for k in range(run):  # all loads before the first store, so that they are under way together
+            value[k] = buffer[uint64(piece + uint64(lane + uint32(32 * k)))]
+        for k in range(run):
+            if spots[k] != uint32(OUTSIDE):
+                plane[spots[k]] = value[k]
+
+    return find_spots, write
+
+
+# -- the kernel ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def specialised(layout):
+    """Kernel for one layout. x, weight and out are flat."""
+    outs, run, across, depth, stages = layout.outs, layout.run, layout.across, layout.depth, layout.stages
+    (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
+    each_part, sets, slot, pitch = across * tile_h, layout.sets, layout.slot, layout.pitch
+    stage_words, image_words = layout.stage_words, layout.image_words
+    end, ahead, lines, copies = stages * stage_words, stages - 1, 32 // across, layout.copies
+    (find_pixels, copy_image), copy_weights = image_copier(layout), weight_copier(layout)
+    accumulate, (find_spots, write), pending = accumulator(layout), writer(layout), stages - 2
+
+    @cuda.jit
+    def specialised(x, weight, bias, out, sizes):
+        buffer = cuda.shared.array(0, float32)
+        total = cuda.local.array((sets, outs, run), float32)
+        sample, group, first_made, top, left = place(sizes, uint32(tile_h), uint32(tile_w), uint32(made_by_all))
+        sample_group = uint64(sample * sizes.groups + group)
+        base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
+        from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
+        from_col = uint32(left * uint32(stride_w) - sizes.padding_w)
+        away = cuda.local.array(copies, uint32)
+        find_pixels(away, from_row, from_col, sizes)
+        for s in range(ahead):  # a group of copies for each stage but one
+            start = uint64(s * stage_words)
+            copy_weights(
+                buffer, uint64(start + uint64(image_words)), weight, group, first_made, uint32(s * depth), sizes
+            )
+            copy_image(buffer, start, x, base, uint32(s * depth), away, sizes)
+            commit_copies()
+
+        tid = uint32(cuda.threadIdx.x)
+        part = tid // uint32(each_part)
+        inside = uint32(tid - part * uint32(each_part))
+        line = inside // uint32(across)
+        made = uint32(first_made + part * uint32(outs))
+        for o in range(outs):
+            begin = float32(0)
+            if sizes.biased and uint32(made + uint32(o)) < sizes.outs:
+                begin = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
+            for i in range(run):
+                total[0, o, i] = begin
+                if sets == 2:
+                    total[1, o, i] = float32(0)
+
+        at = uint64(line * uint32(stride_h * pitch) + uint32(inside - line * uint32(across)) * uint32(run * stride_w))
+        wt = uint64(uint32(image_words) + part * uint32(slot))
+        now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
+        while first < sizes.channels:
+            wait_copies(pending)
+            cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
+            further = uint32(first + uint32(ahead * depth))
+            if further < sizes.channels:
+                copy_weights(buffer, uint64(then + uint32(image_words)), weight, group, first_made, further, sizes)
+                copy_image(buffer, uint64(then), x, base, further, away, sizes)
+            commit_copies()
+            count = min(uint32(depth), uint32(sizes.channels - first))
+            accumulate(buffer, uint64(at + now), uint64(wt + now), count, total)
+            first = uint32(first + uint32(depth))
+            now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
+            then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
+
+        warp = tid // uint32(32)
+        piece = uint64(uint32(end) + warp * uint32(32 * run))
+        spots = cuda.local.array(run, uint32)
+        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
+        positions = int64(sizes.out_h * sizes.out_w)
+        for o in range(outs):
+            if uint32(made + uint32(o)) < sizes.outs:
+                begin = int64(sample_group * sizes.outs + uint64(made + uint32(o))) * positions
+                write(buffer, piece, o, total, out[begin : begin + positions], spots)
+
+    return specialised
