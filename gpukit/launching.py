@@ -17,7 +17,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpukit import backend
 from gpukit.backend import cuda
-from gpukit.operands import as_device_array, new_like, span, stream_of
+from gpukit.operands import as_device_array, maker, span, stream_of
 
 __all__ = ["Plans", "Prepared", "prepare"]
 
@@ -111,12 +111,18 @@ class Prepared:
         with self._lock:
             self.args = self._without(positions)
 
-    def again(self, pointers):
-        """Launch with arrays elsewhere in memory: (position, address of its first element) of each."""
-        with self._lock:
-            for position, pointer in pointers:
-                self._point(position, pointer)
-            self._launch()
+    def again(self, where, pointers):
+        """Launch with arrays elsewhere in memory: (place, which of the pointers, bytes to add to it) of each.
+
+        ``place`` is that of `place_of`. For one thread at a time.
+        """
+        for place, source, offset in where:
+            self._point(place, pointers[source] + offset)
+        self._launch()
+
+    def place_of(self, position):
+        """What `again` calls the array at a position."""
+        return position
 
 
 def _is_array(value):
@@ -240,8 +246,14 @@ class _PreparedOnGpu(Prepared):
     def _without(self, positions):
         return [value for position, value in enumerate(_flat(self.args)) if position not in positions]
 
-    def _point(self, position, pointer):
-        self._memory[self._slots[position].at] = pointer
+    def place_of(self, position):
+        return self._slots[position].at
+
+    def again(self, where, pointers):
+        memory = self._memory
+        for at, source, offset in where:
+            memory[at] = pointers[source] + offset
+        self._launch()
 
     def _launch(self):
         (error,) = self._call(*self._parameters)
@@ -439,7 +451,7 @@ class Plans:
     Parameters
     ----------
     most : int
-        Plans kept; that used least recently goes first.
+        Plans kept; that used least recently goes first. While there are half as many, nobody looks who is used.
 
     Examples
     --------
@@ -478,6 +490,8 @@ class Call:
         From an earlier call like this one.
     """
 
+    __slots__ = ("inputs", "key", "out", "plan", "plans", "pointers")
+
     def __init__(self, plans, inputs, out, stream, parameters):
         self.plans, self.inputs, self.out = plans, inputs, out
         self.plan = self.key = None
@@ -493,7 +507,9 @@ class Call:
             keys.append(found[0])
             keys.append(found[1] % 16)
             self.pointers.append(found[1])
-        self.key = (*keys, out is None, stream or None, *map(_exactly, parameters))
+        kinds = tuple(map(type, parameters))
+        exactly = (parameters, kinds) if _PLAIN.issuperset(kinds) else tuple(map(_exactly, parameters))
+        self.key = (*keys, out is None, stream or None, exactly)
         try:
             self.plan = plans.kept.get(self.key)
         except TypeError:
@@ -503,7 +519,7 @@ class Call:
         if self.plan is not None:
             if out is not None and self.plan.overlaps(self.pointers):
                 self.plan = None
-            else:
+            elif len(plans.kept) > plans.most // 2:
                 plans.kept.move_to_end(self.key)
 
     def first(self, launches, result):
@@ -531,9 +547,8 @@ class Call:
         """Launch what the plan has with the arrays of this call; gives back the result."""
         out = self.out
         if out is None:
-            like = next(array for array in self.inputs if array is not None)
-            out = new_like(like, self.plan.shape, self.plan.dtype, 0)
-            self.pointers.append(look(out)[1])
+            out, pointer = self.plan.make()
+            self.pointers.append(pointer)
         self.plan.launch(self.pointers)
         return out
 
@@ -542,6 +557,10 @@ def _handle_of(stream):
     handle = getattr(stream, "handle", None)
     handle = getattr(handle, "value", handle)
     return -1 if handle is None else int(handle)
+
+
+#: Types of parameters that tell them apart together with their values.
+_PLAIN = frozenset({int, bool, str, type(None)})
 
 
 def _exactly(parameter):
@@ -562,13 +581,15 @@ class Plan:
 
     Attributes
     ----------
+    make : function
+        That gives a new output and its address.
     complete : bool
         Whether it can stand for other calls: the launches use every input and the output in place, which lie apart,
         and keep little memory.
     """
 
     def __init__(self, prepared, arrays, result):
-        self.shape, self.dtype = tuple(result.device.shape), result.device.dtype
+        self.make = maker(arrays[0], tuple(result.device.shape), result.device.dtype)
         given = [as_device_array(array) for array in arrays]
         self.starts = [array.device_ctypes_pointer.value or 0 for array in (*given, result.device)]
         spans = [span(array) for array in (*given, result.device)]
@@ -587,7 +608,7 @@ class Plan:
                     kept += high - low
             used.update(source for _, source, _ in where)
             launch.release({position for position, _, _ in where})
-            self.steps.append((launch, where))
+            self.steps.append((launch, [(launch.place_of(position), *rest) for position, *rest in where]))
         self.complete = apart and used == set(range(len(spans))) and kept <= MOST_KEPT
         self.lock = threading.Lock()
 
@@ -600,4 +621,4 @@ class Plan:
         # The launches share work memory: those of one call must follow one another on the stream.
         with self.lock:
             for launch, where in self.steps:
-                launch.again([(position, pointers[source] + offset) for position, source, offset in where])
+                launch.again(where, pointers)

@@ -19,6 +19,7 @@ __all__ = [
     "check_array",
     "configured",
     "dtype_of",
+    "maker",
     "new_like",
     "share_memory",
     "span",
@@ -209,6 +210,32 @@ def new_like(like, shape, dtype, stream):
     if library == "cupy":
         return type(like)(shape, dtype)
     return cuda.device_array(shape, dtype, stream=stream)
+
+
+def maker(like, shape, dtype):
+    """A function that makes one array after another as `new_like` does, and gives each with its address."""
+    if _library(like) == "torch":
+        # An empty tensor knows the dtype and the device; that is cheaper than to say them each time.
+        empty = like.new_empty(0, dtype=_torch_dtype(dtype)).new_empty
+
+        def make():
+            array = empty(shape)
+            return array, array.data_ptr()
+
+    elif _library(like) == "cupy":
+        kind = type(like)
+
+        def make():
+            array = kind(shape, dtype)
+            return array, array.data.ptr
+
+    else:
+
+        def make():
+            array = cuda.device_array(shape, dtype)
+            return array, array.device_ctypes_pointer.value or 0
+
+    return make
 
 
 @functools.cache
