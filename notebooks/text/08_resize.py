@@ -146,14 +146,10 @@ print("equal to OpenCV in every pixel:", np.array_equal(got, expected))
 
 # %%
 x, y = 0.7, 0.4  # the place, counted from the centre of the upper left pixel
-parts = {
-    "upper left": ((x, y), (1 - x, 1 - y)),
-    "upper right": ((1, y), (x, 1 - y)),
-    "lower left": ((x, 1), (1 - x, y)),
-    "lower right": ((1, 1), (x, y)),
-}
+upper = ((x, y), (1 - x, 1 - y)), ((1, y), (x, 1 - y))  # where the parts begin, how large they are
+lower = ((x, 1), (1 - x, y)), ((1, 1), (x, y))
 with plot.figure(size=(4.6, 4.0), mark="areas as computed") as ax:
-    for (name, (corner, extent)), color in zip(parts.items(), plot.PALETTE, strict=False):
+    for (corner, extent), color in zip(upper + lower, plot.PALETTE, strict=False):
         cell = (corner[0] // 1, corner[1] // 1)
         ax.add_patch(Rectangle(cell, 1, 1, facecolor=color, alpha=0.25, edgecolor="gray"))
         ax.add_patch(Rectangle(corner, *extent, facecolor=color, edgecolor="white"))
