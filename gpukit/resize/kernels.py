@@ -23,6 +23,7 @@ MOST_ROWS = 4  # that a thread goes through
 BAND = WARPS * MOST_ROWS
 SPAN = 4 * LANES  # pixels of a row that a warp makes
 VALUES = 3 * SPAN
+REGISTERS = {"planes": None, "pixels": None}  # of a thread, at most
 OUTSIDE = -1  # the place of a row of the target that is not in the picture
 
 #: What a kernel must know of a frame. ``start`` is where in the array it begins, ``pitch`` the way from row to row,
@@ -179,7 +180,7 @@ def planes(sampler, number, fields_of):
     fill_rows, columns_at, store = rows_of_band(sampler.row), four_columns(sampler.column), store_four(number)
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
-    @cuda.jit
+    @cuda.jit(max_registers=REGISTERS["planes"])
     def planes(image, geometry, out, work, fill, mean, factor, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
@@ -240,7 +241,7 @@ def pixels(sampler, number, fields_of):
     fill_rows, columns_at, put = rows_of_band(sampler.row), four_columns(sampler.column), staged(number)
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
-    @cuda.jit
+    @cuda.jit(max_registers=REGISTERS["pixels"])
     def pixels(image, geometry, out, work, together, fill, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
