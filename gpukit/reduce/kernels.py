@@ -293,12 +293,16 @@ def row_adder(operation, vector, height, loads):
         for v in range(vector):
             sums[v] = inside(identity)
         kind, size = whole(cuda.threadIdx.y) % whole(vector), rows * inner
-        t = whole(cuda.blockIdx.y) * whole(apart) + whole(cuda.threadIdx.y) // whole(vector)
+        group, step, stop = whole(cuda.threadIdx.y) // whole(vector), whole(cuda.gridDim.y) * whole(apart), n
+        t = whole(cuda.blockIdx.y) * whole(apart) + group
+        if cuda.gridDim.y == 1:  # no other block reads near by: long runs are faster here
+            run = (n + whole(apart * rows_of_tile - 1)) // whole(apart * rows_of_tile)
+            t, step, stop = group * run, whole(1), min(n, (group + whole(1)) * run * whole(rows_of_tile))
         row = t * whole(rows_of_tile) + kind
         skew = (before + kind * inner) % whole(vector)
         at, down = (first + row) * inner + column - skew, whole(vector) * inner
-        leap = (whole(cuda.gridDim.y) * whole(apart) - whole(1)) * whole(loads) * down
-        while row < n and column < inner + skew:
+        leap = (step - whole(1)) * whole(loads) * down
+        while row < stop and column < inner + skew:
             last = at + whole(loads - 1) * down
             if row + whole(rows_of_tile - vector) < n and at < size and last + whole(vector) <= size:
                 for k in range(loads):
@@ -314,7 +318,7 @@ def row_adder(operation, vector, height, loads):
                             sums[v] = inside(combine(sums[v], inside(transform(x[at + whole(v)]))))
                     at += down
             at += leap
-            row += whole(cuda.gridDim.y) * whole(apart * rows_of_tile)
+            row += step * whole(rows_of_tile)
         for v in range(vector):
             totals[v] = accumulator(sums[v])
 
