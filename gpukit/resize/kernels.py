@@ -69,7 +69,7 @@ def ordered(three, swap):
 
 @functools.cache
 def rows_of_band(row_of):
-    """Device function: the first warp fills the tables of the block's rows, from row ``band`` of the target on."""
+    """Device function: the first threads fill the tables of the block's rows, from row ``band`` of the target on."""
 
     @cuda.jit(device=True)
     def rows_of_band(places, lows, shares, band, fields):
