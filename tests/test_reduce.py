@@ -268,17 +268,17 @@ def test_device_in_device_out():
         (slice(None, None, 2), slice(None), 3),
         (slice(None), slice(None), slice(1, None, 7)),
     ):
-        got = reduce.reduce(on_device[part], 0, "min").copy_to_host()
-        assert np.array_equal(got, x[part].min(0))
+        got = reduce.reduce(on_device[part], 0, "max").copy_to_host()
+        assert np.array_equal(got, x[part].max(0))
     flat = cuda.to_device(x.reshape(-1))
     assert np.array_equal(reduce.reduce(flat[1:], op="max").copy_to_host(), x.reshape(-1)[1:].max())
 
 
 def test_calls_alike_give_the_results_of_their_own_arrays():
     """What a call has launched is used again, with the addresses of other arrays, and by several threads at a time."""
-    arrays = [filled((30, 41, 52), "i4", seed) for seed in range(4)]
+    arrays = [np.rint(8 * filled((30, 41, 52), "f4", seed)) for seed in range(4)]
     on_device = [cuda.to_device(x) for x in arrays]
-    for axis, op in ((1, "max"), ((0, 2), "sum"), (0, (after, 1))):
+    for axis, op in ((1, "max"), ((0, 2), "sum")):
         results = [None] * len(arrays)
 
         def work(i, axis=axis, op=op, results=results):
@@ -289,24 +289,23 @@ def test_calls_alike_give_the_results_of_their_own_arrays():
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(work, range(len(arrays))))
         for x, result in zip(arrays, results, strict=True):
-            like = getattr(np, op)(x, axis) if isinstance(op, str) else all_after(x)
-            assert np.array_equal(result, like.astype(result.dtype))
-    out = cuda.to_device(np.zeros((30, 52), np.int32))
+            assert np.array_equal(result, getattr(np, op)(x, axis))
+    out = cuda.to_device(np.zeros((30, 52), np.float32))
     for x, there in zip(arrays, on_device, strict=True):
-        assert reduce.reduce(there, 1, "min", out=out) is out and np.array_equal(out.copy_to_host(), x.min(1))
+        assert reduce.reduce(there, 1, "max", out=out) is out and np.array_equal(out.copy_to_host(), x.max(1))
     with pytest.raises(ValueError, match="out shares memory with x"):
-        reduce.reduce(on_device[0], 1, "min", out=on_device[0].reshape(-1)[: 30 * 52].reshape(30, 52))
-    assert reduce.reduce(on_device[0], True - 1, "min").shape == (41, 52)
+        reduce.reduce(on_device[0], 1, "max", out=on_device[0].reshape(-1)[: 30 * 52].reshape(30, 52))
+    assert reduce.reduce(on_device[0], True - 1, "max").shape == (41, 52)
     with pytest.raises(TypeError, match="axis is False"):
-        reduce.reduce(on_device[0], False, "min")
+        reduce.reduce(on_device[0], False, "max")
 
 
 def test_memory_in_another_order_is_read_where_it_is():
-    x = filled((6, 40, 50), "i4")
+    x = np.rint(8 * filled((6, 40, 50), "f4"))
     for axes in ((2, 0, 1), (2, 1, 0)):
         turned = x.transpose(axes)
         base = cuda.to_device(x)
-        interface = {"shape": turned.shape, "strides": turned.strides, "typestr": "<i4", "version": 3}
+        interface = {"shape": turned.shape, "strides": turned.strides, "typestr": "<f4", "version": 3}
         interface["data"] = (base.device_ctypes_pointer.value, False)
         on_device = cuda.from_cuda_array_interface(interface, owner=base)
         for axis in (None, 1, (0, 2)):
