@@ -10,6 +10,8 @@ from gpukit import conv
 from gpukit.backend import cuda
 from gpukit.conv import choice, columns, host, windows
 
+#: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
+FEW = (lambda count: count // 8) if gpukit.on_gpu() else (lambda count: count)
 EPS = {np.dtype(d): np.finfo(d).eps for d in conv.DTYPES}
 
 
@@ -101,7 +103,7 @@ out_and_in = st.tuples(st.integers(0, 3), st.integers(1, 3))  # channels of a gr
 PLAIN = {"stride": 1, "padding": 0, "dilation": 1}
 
 
-@settings(max_examples=70)
+@settings(max_examples=FEW(70))
 @given(case=cases(), dtype=dtypes, variant=st.sampled_from(("auto", *conv.VARIANTS)))
 @example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, variant="auto")
 @example(case=((2, 0, 5, 6), {"kernel_size": (2, 3)}), dtype=np.float64, variant="window")
@@ -119,7 +121,7 @@ def test_im2col(case, dtype, variant):
     assert result.dtype == dtype and result.shape == expected.shape and np.array_equal(result, expected)
 
 
-@settings(max_examples=70)
+@settings(max_examples=FEW(70))
 @given(case=cases(), dtype=dtypes, request=st.sampled_from(conv.REQUESTS))
 @example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, request="write")
 @example(case=((2, 1, 0, 3), {"kernel_size": 1, "padding": 1}), dtype=np.float32, request="add")
@@ -142,7 +144,7 @@ def test_col2im(case, dtype, request):
         assert result.dtype == dtype and result.shape == shape and np.array_equal(result, out)
 
 
-@settings(max_examples=30)
+@settings(max_examples=FEW(30))
 @given(case=cases(least=1), variant=st.sampled_from(conv.VARIANTS))
 def test_adjoint(case, variant):
     """<im2col(x), y> = <x, col2im(y)>: exact, for small whole numbers."""
@@ -161,7 +163,7 @@ def tolerance(exact, size, terms, dtype):
     return terms * sums * size + np.finfo(dtype).eps * abs(exact)
 
 
-@settings(max_examples=40)
+@settings(max_examples=FEW(40))
 @given(
     case=cases(),
     dtype=st.sampled_from(host.CONV_DTYPES),
@@ -216,7 +218,7 @@ def layouts(draw):
     return layout, (samples, groups * channels, *size), (groups * made, channels, *kernel), padding, groups
 
 
-@settings(max_examples=8)
+@settings(max_examples=FEW(8) + 1)
 @given(case=layouts(), with_bias=st.booleans())
 def test_every_layout(case, with_bias):
     """The kernel made to measure is right for any layout, not only for those that are chosen."""

@@ -18,6 +18,7 @@ COMMANDS = {
     "fast-matmul": ("gpukit.benchmarks.fast_matmul", (), "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("gpukit.benchmarks.reductions", (), "reductions on a GPU, beside a copy, CuPy and PyTorch"),
     "resize": ("gpukit.benchmarks.resize", (), "frames made to fit on a GPU, beside PyTorch, CuPy and OpenCV"),
+    "conv": ("gpukit.benchmarks.convolution", (), "convolutions on a GPU, beside cuDNN, unfold and fold"),
     "ceilings": ("gpukit.benchmarks.ceilings", (), "what a GPU can do at most: arithmetic, caches, memory, launches"),
     "predictions": ("gpukit.benchmarks.predictions", (), "kernels' least times by their traces, beside their times"),
     "clinic": ("gpukit.benchmarks.clinic", (), "five slow kernels and their cures, on a GPU"),

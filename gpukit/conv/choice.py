@@ -13,7 +13,16 @@ from gpukit.conv.direct import Layout, specialised
 from gpukit.conv.ladder import Sizes
 from gpukit.operands import as_device_array, configured, dtype_of
 
-__all__ = ["LADDER", "choose_algorithm", "direct_launch", "launch_specialised", "layout_of", "predict"]
+__all__ = [
+    "LADDER",
+    "choose_algorithm",
+    "direct_launch",
+    "is_wide",
+    "launch_specialised",
+    "layout_of",
+    "layouts_of",
+    "predict",
+]
 
 #: The direct kernels, from the naive one to the one made to measure.
 LADDER = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised")
@@ -39,8 +48,9 @@ def choose_algorithm(algorithm, x_shape, weight_shape, at, groups, dtype):
         return "direct"
     if dtype == np.float64 or 0 in (*x_shape, weight_shape[0]):
         return "im2col"
-    direct, _ = _fastest(x_shape, weight_shape, at, groups, False, dtype)
-    return "direct" if direct is not None and direct <= _by_columns(x_shape, weight_shape, at, groups) else "im2col"
+    direct = _fastest(x_shape, weight_shape, at, groups, False, dtype)
+    faster = direct and direct[0][0] <= _by_columns(x_shape, weight_shape, at, groups)
+    return "direct" if faster else "im2col"
 
 
 def _by_columns(x_shape, weight_shape, at, groups):
@@ -63,7 +73,7 @@ def _by_columns(x_shape, weight_shape, at, groups):
 
 def direct_launch(name, x, weight, bias, out, at, groups, stream):
     """(launch, arguments) of a direct kernel for contiguous arrays; "direct" is the fastest that can be."""
-    wide, most = _is_wide(x, at), cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    wide, most = is_wide(x, at), cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     if name in ("direct", "specialised"):
         layout = layout_of(x.shape, weight.shape, at, groups, wide, dtype_of(x))
         if layout is not None:
@@ -93,7 +103,7 @@ def _configure(kernel, blocks, block, stream, nbytes):
     return configured(kernel, blocks, block, stream, nbytes)
 
 
-def _is_wide(x, at):
+def is_wide(x, at):
     """Whether four neighbours of a row can be read at a time."""
     address = 0 if isinstance(x, np.ndarray) else as_device_array(x).device_ctypes_pointer.value
     return int(at.width.value) % 4 == 0 and address % 16 == 0
@@ -152,6 +162,8 @@ def _spans(tile, at):
 
 #: Registers of a multiprocessor, and the most that a thread may need so that nothing is spilled.
 REGISTERS, MOST_REGISTERS = 65536, 250
+#: How many of the fastest are remembered.
+MOST_LISTED = 8
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
@@ -168,11 +180,16 @@ LAUNCH, CYCLES, MEMORY = 4.6, 1980, 3.6e6
 
 def layout_of(x_shape, weight_shape, at, groups, wide, dtype):
     """The Layout for a convolution; None if the kernel is too wide, or the stride or dilation too large."""
-    return _fastest(x_shape, weight_shape, at, groups, wide, dtype)[1]
+    return next(iter(layouts_of(x_shape, weight_shape, at, groups, wide, dtype, 1)), None)
+
+
+def layouts_of(x_shape, weight_shape, at, groups, wide, dtype, count):
+    """The ``count`` Layouts that are expected to be the fastest, that first; fewer if there are fewer."""
+    return [layout for _, layout in _fastest(x_shape, weight_shape, at, groups, wide, dtype)[:count]]
 
 
 def _fastest(x_shape, weight_shape, at, groups, wide, dtype):
-    """(microseconds, layout) of the fastest specialised kernel, or (None, None)."""
+    """[(microseconds, layout), ...] of the specialised kernels that are expected to be the fastest."""
     half, made = np.dtype(dtype) == np.float16, weight_shape[0] // groups
     stride = int(at.stride_h.value), int(at.stride_w.value)
     dilation = int(at.dilation_h), int(at.dilation_w)
@@ -189,15 +206,14 @@ def _multiprocessors():
 
 @functools.lru_cache(4096)
 def _best(how, images, channels, made, out_size, multiprocessors):
-    """(microseconds, layout) of the fastest, as `predict` expects it; (None, None) if none can be."""
+    """[(microseconds, layout), ...] of the fastest few, as `predict` expects it; empty if none can be."""
     layouts, known = _layouts(*how)
     if not layouts:
-        return None, None
+        return []
     times = predict(known, images, channels, made, out_size, multiprocessors)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
     times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
-    at = int(times.argmin())
-    return float(times[at]), layouts[at]
+    return [(float(times[i]), layouts[i]) for i in times.argsort(kind="stable")[:MOST_LISTED]]
 
 
 class Known(NamedTuple):

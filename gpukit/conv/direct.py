@@ -47,6 +47,12 @@ class Layout(NamedTuple):
     half: bool = False  # float16 in global memory
 
     @property
+    def text(self):
+        """What tells it from others for the same kernel, in short."""
+        outs = f"{self.parts} x {self.outs} out channels"
+        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage"
+
+    @property
     def threads(self):
         """Of a block."""
         return self.across * self.down * self.parts
