@@ -39,22 +39,23 @@ class Speed(NamedTuple):
 #: The tiles that `choose` has. Large ones need fewer loads for a product; small ones make enough blocks of a small
 #: result, and do not compute much that lies outside of it.
 SPEEDS = (
-    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.322, 1.229, 2.8),
-    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 3, 0.372, 0.421, 1.4),
-    Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 3, 0.438, 0.399, 1.8),
-    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 5, 0.243, 0.304, 1.3),
-    Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 3, 0.324, 0.384, 1.4),
-    Speed(Tile(16, 64, 32, 4, 8, 4, 3, 4), 5, 0.267, 0.356, 1.7),
-    Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 4, 0.347, 0.412, 1.8),
+    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.365, 1.365, 3.5),
+    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.357, 0.430, 1.1),
+    Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.370, 0.436, 1.2),
+    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.238, 0.314, 1.2),
+    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.270, 0.329, 1.2),
+    Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.336, 0.292, 1.2),
+    Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
+    Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
 )
 #: Microseconds of a launch, and of the second one where parts are added up, which also costs this much per part.
-LAUNCH, SUM, SUM_PART = 3.5, 2.5, 0.04
+LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
 #: Bytes per microsecond of matrices that come from memory, and of parts, which stay in the L2 cache if they are small.
-MEMORY, PARTS = 3.6e6, 6e6
+MEMORY, PARTS = 2.6e6, 6e6
 #: How much longer the kernel takes if the rows of b begin anywhere, so that it copies them element by element.
-NARROW = 1.15
+NARROW = 1.12
 #: What it costs to copy b to longer rows first: microseconds, and bytes per microsecond.
-WIDEN, WIDEN_BYTES = 3.0, 2.5e6
+WIDEN, WIDEN_BYTES = 3.5, 2.5e6
 #: Most parts of K, most elements of all parts, and the fewest steps of one.
 MOST_PARTS, MOST_ELEMENTS, FEWEST_STEPS = 96, 16 << 20, 2
 #: A last tile with no more rows or columns than this may be computed on its own, by another tile.
@@ -81,7 +82,8 @@ def predict(speed, m, n, k, batch, parts, multiprocessors):
     time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
     if last:
         time += max(last * speed.work, speed.latency) * steps + speed.rest
-    time = LAUNCH + max(time, 4 * batch * (m * k + k * n + m * n) / MEMORY)
+    memory = 4 * batch * (m * k + k * n + m * n) / MEMORY
+    time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two, or more if they are alike
     if parts > 1:
         time += SUM + SUM_PART * parts + 4 * batch * m * n * (2 * parts + 1) / PARTS
     return time

@@ -17,13 +17,14 @@ __all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 
 #: More elements in a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4
 #: rows, then write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes.
+#: @PAD
 PAD = 4
 #: Lanes that copy neighbours of a row of a: 8 elements are a sector.
 SECTOR = 8
 
 
 class Tile(NamedTuple):
-    """How the product is shared out; all but the last four in elements.
+    """How the product is shared out; all but the last three in elements.
 
     Attributes
     ----------
@@ -72,7 +73,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
     ----------
     tile : Tile
     wide_b, wide_out : bool
-        Whether the rows of ``b``, and those of ``out``, begin at multiples of 16 bytes.
+        Whether ``b`` is copied, and ``out`` stored, by four elements: the rows must begin at multiples of 16 bytes.
     scales, adds : bool
         Whether alpha and whether beta count; they are not looked at otherwise, and ``out`` is not read without beta.
 
@@ -84,23 +85,162 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
         uint32. Matrix z of ``out`` is made of the matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``.
     """
     rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
-    lane_columns = 32 // lane_rows
+    lane_columns, slice_threads, slice_depth = 32 // lane_rows, tile.threads // slices, depth // slices
     warp_rows, warp_columns = lane_rows * thread_rows, lane_columns * thread_columns
-    warps_across = columns // warp_columns
-    threads, slice_threads = tile.threads, tile.threads // slices
-    pitch, slice_depth, pending = rows + PAD, depth // slices, stages - 2
-    stage_a, stage_b = depth * pitch, depth * columns
+    warps_across, width = columns // warp_columns, 4 if wide_b else 1
+    # Shared memory: the parts of a of all stages, a column in a row, then those of b.
+    pitch, stage_a, stage_b = rows + PAD, depth * (rows + PAD), depth * columns
     all_a, all_tiles = stages * stage_a, stages * (stage_a + stage_b)
-    row_step, column_step = 4 * lane_rows, 4 * lane_columns
+    pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
+    copy_tiles, join, store = copier(tile, wide_b), joiner(tile), storer(tile, wide_out, scales, adds)
+    clear, read, multiply, steps = worker(tile)
+
+    @cuda.jit
+    def fast(a, b, out, sizes, which, alpha, beta):
+        tiles = cuda.shared.array(all_tiles, float32, alignment=16)
+        sums = cuda.local.array((thread_rows, thread_columns), float32)
+        left = cuda.local.array((2, thread_rows), float32)
+        right = cuda.local.array((2, thread_columns), float32)
+        m, n, k, pitch_b, pitch_out = sizes
+        # The block: a tile of out, a part of K, a matrix. All in 32 bits without a sign: it is the cheapest arithmetic.
+        block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        row, col = uint32(block // across * rows), uint32(block % across * columns)
+        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
+        part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * depth)
+        first = uint32(uint32(cuda.blockIdx.y) * part)
+        limit = uint32(min(k, uint32(first + part)))
+        rows_left, columns_left = uint32(m - row), uint32(n - col)
+        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        z_a = uint32(uint32(z // which[1]) % which[2])
+        z_b = uint32(uint32(z // which[3]) % which[4])
+        # The thread: a slice of the depth, a place in its warp, which has a place in the tile.
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane = tid % slice_threads // 32, tid % 32
+        my_row = uint32(warp // warps_across * warp_rows + lane // lane_columns * 4)
+        my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
+        my_slice = tid // slice_threads * slice_depth
+        # Where its copies begin.
+        from_a = (uint64(z_a) * m + row + uint64(tid // SECTOR)) * k + uint64(tid % SECTOR)
+        from_b = (uint64(z_b) * k + uint64(tid * width // columns)) * pitch_b + col + uint64(tid * width % columns)
+        clear(sums, left, right, last)
+        for stage in range(stages - 1):
+            at = uint32(first + stage * depth)
+            copy_tiles(tiles, stage, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
+        stage, free = uint32(0), uint32(stages - 1)
+        while first < limit:
+            wait_copies(pending)
+            cuda.syncthreads()
+            at_a = uint32(stage * stage_a + my_slice * pitch + my_row)
+            at_b = uint32(all_a + stage * stage_b + my_slice * columns + my_col)
+            read(tiles, at_a, at_b, left, right, 0)
+            # The last products of the step before: something to do while the first values arrive. @TURN
+            multiply(sums, left, right, last)
+            at = uint32(first + ahead)
+            copy_tiles(tiles, free, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
+            steps(tiles, at_a, at_b, sums, left, right)
+            first = uint32(first + depth)
+            free = stage
+            stage = uint32(stage + 1 if stage < stages - 1 else 0)
+        multiply(sums, left, right, last)
+        if join(tiles, sums):
+            start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
+            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, pitch_out, alpha, beta)
+
+    return fast
+
+
+# -- from global to shared memory ------------------------------------------------------------------
+
+
+@functools.cache
+def copier(tile, wide_b):
+    """The device function that begins the copies of one step, and makes a group of them."""
+    rows, columns, depth, stages, threads = tile.rows, tile.columns, tile.depth, tile.stages, tile.threads
+    pitch, all_a = rows + PAD, stages * depth * (rows + PAD)
+    stage_a, stage_b = depth * pitch, depth * columns
     rows_at_once = threads // SECTOR
     width = 4 if wide_b else 1
-    at_once_b, per_row = threads * width, columns // width
-    whole_a, whole_b = rows % rows_at_once == 0, depth * columns % at_once_b == 0
-    ahead = (stages - 1) * depth
-    last = (slice_depth - 1) % 2
-    clear, multiply, read = _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns)
-    store = _store_function(thread_rows, thread_columns, row_step, column_step, wide_out, scales, adds)
-    join = _join_function(tile, slice_threads)
+    at_once, per_row = threads * width, columns // width
+    whole_a, whole_b = rows % rows_at_once == 0, stage_b % at_once == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
+        """Copy columns of a, and rows of b, from ``first`` on; what lies outside of the matrices becomes zero.
+
+        ``from_a`` and ``from_b`` are where the first copies of this thread would begin for the first step of all.
+        """
+        tid = uint32(cuda.threadIdx.x)
+        # Elements of a one by one, so that they arrive transposed: 8 lanes for neighbours of a row.
+        r, k = uint32(tid // uint32(SECTOR)), uint32(tid % uint32(SECTOR))
+        to = uint32(stage * uint32(stage_a) + k * uint32(pitch) + r)
+        for j in range(0, depth, SECTOR):
+            for i in range(0, rows, rows_at_once):
+                if whole_a or r + i < rows:
+                    inside = (uint32(first + k + j) < limit) & (uint32(r + i) < rows_left)
+                    at = from_a + first + uint64(pitch_a) * uint64(i) + uint64(j)
+                    copy_async(tiles, to + uint32(j * pitch + i), a, at, inside)
+        # Rows of b, four elements at a time where they begin at multiples of 16 bytes.
+        k, c = uint32(tid // uint32(per_row)), uint32(tid % uint32(per_row) * uint32(width))
+        to = uint32(uint32(all_a) + stage * uint32(stage_b) + k * uint32(columns) + c)
+        for i in range(0, stage_b, at_once):
+            down, across = i // columns, i % columns
+            if whole_b or k + down < depth:
+                inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
+                at = from_b + uint64(uint32(first + down)) * pitch_b + uint64(across)
+                if wide_b:
+                    copy_async4(tiles, to + uint32(i), b, at, inside)
+                else:
+                    copy_async(tiles, to + uint32(i), b, at, inside)
+        commit_copies()
+
+    return copy_tiles
+
+
+# -- what a thread does ----------------------------------------------------------------------------
+
+
+@functools.cache
+def worker(tile):
+    """The device functions for a thread's registers: clear, read, multiply, and steps, which does all of one step."""
+    thread_rows, thread_columns, slice_depth = tile.thread_rows, tile.thread_columns, tile.depth // tile.slices
+    pitch, columns = tile.rows + PAD, tile.columns
+    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
+
+    @cuda.jit(device=True, forceinline=True)
+    def clear(sums, left, right, which):
+        for i in range(thread_rows):
+            left[which, i] = float32(0)
+            for j in range(thread_columns):
+                sums[i, j] = float32(0)
+        for j in range(thread_columns):
+            right[which, j] = float32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def read(tiles, at_a, at_b, left, right, which):
+        """A thread's rows of a, and its columns of b, for one k: squares of 4 x 4, one for each lane of the warp, then
+        the next ones.
+        """
+        for i in range(0, thread_rows, 4):
+            w, x, y, z = load4(tiles, at_a + uint32(i // 4 * row_step))
+            left[which, i], left[which, i + 1], left[which, i + 2], left[which, i + 3] = w, x, y, z
+        for j in range(0, thread_columns, 4):
+            w, x, y, z = load4(tiles, at_b + uint32(j // 4 * column_step))
+            right[which, j], right[which, j + 1], right[which, j + 2], right[which, j + 3] = w, x, y, z
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(sums, left, right, which):
+        """All products for one k, down one column and up the next: neighbours share a value, which a multiply-add need
+        not read again from the registers. @SERPENTINE
+        """
+        for j in range(thread_columns):
+            for i in range(thread_rows):
+                turn = i if j % 2 == 1 else thread_rows - 1 - i
+                sums[turn, j] += left[which, turn] * right[which, j]
+
+    @cuda.jit(device=True, forceinline=True)
+    def nothing(tiles, at_a, at_b, sums, left, right):
+        pass
 
     def steps_from(k):
         """Read for k while what was read for k - 1 is multiplied, and so on. A function for each k, for the compiler
@@ -118,128 +258,13 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
 
         return steps
 
-    steps = steps_from(1)
-
-    @cuda.jit(device=True, forceinline=True)
-    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
-        tid = uint32(cuda.threadIdx.x)
-        r, k = uint32(tid // uint32(SECTOR)), uint32(tid % uint32(SECTOR))
-        to = uint32(stage * uint32(stage_a) + k * uint32(pitch) + r)
-        for j in range(0, depth, SECTOR):
-            for i in range(0, rows, rows_at_once):
-                if whole_a or r + i < rows:
-                    inside = (uint32(first + k + j) < limit) & (uint32(r + i) < rows_left)
-                    copy_async(
-                        tiles,
-                        to + uint32(j * pitch + i),
-                        a,
-                        from_a + first + uint64(pitch_a) * uint64(i) + uint64(j),
-                        inside,
-                    )
-        k, c = uint32(tid // uint32(per_row)), uint32(tid % uint32(per_row) * uint32(width))
-        to = uint32(uint32(all_a) + stage * uint32(stage_b) + k * uint32(columns) + c)
-        for i in range(0, depth * columns, at_once_b):
-            down, across = i // columns, i % columns
-            if whole_b or k + down < depth:
-                inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
-                at = from_b + uint64(uint32(first + down)) * pitch_b + uint64(across)
-                if wide_b:
-                    copy_async4(tiles, to + uint32(i), b, at, inside)
-                else:
-                    copy_async(tiles, to + uint32(i), b, at, inside)
-        commit_copies()
-
-    @cuda.jit
-    def fast(a, b, out, sizes, which, alpha, beta):
-        m, n, k, pitch_b, pitch_out = sizes
-        tiles = cuda.shared.array(all_tiles, float32, alignment=16)
-        sums = cuda.local.array((thread_rows, thread_columns), float32)
-        left = cuda.local.array((2, thread_rows), float32)
-        right = cuda.local.array((2, thread_columns), float32)
-        # The block: a tile of out, a part of K, a matrix.
-        block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // across * rows), uint32(block % across * columns)
-        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
-        part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * depth)
-        first = uint32(uint32(cuda.blockIdx.y) * part)
-        limit = uint32(min(k, uint32(first + part)))
-        rows_left, columns_left = uint32(m - row), uint32(n - col)
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        z_a = uint32(uint32(z // which[1]) % which[2])
-        z_b = uint32(uint32(z // which[3]) % which[4])
-        # The thread: a slice of the depth, a share of the tile.
-        tid = uint32(cuda.threadIdx.x)
-        warp, lane = tid % slice_threads // 32, tid % 32
-        my_row = uint32(warp // warps_across * warp_rows + lane // lane_columns * 4)
-        my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
-        my_slice = tid // slice_threads * slice_depth
-        from_a = (uint64(z_a) * m + row + uint64(tid // SECTOR)) * k + uint64(tid % SECTOR)
-        from_b = (uint64(z_b) * k + uint64(tid * width // columns)) * pitch_b + col + uint64(tid * width % columns)
-        clear(sums, left, right, last)
-        for stage in range(stages - 1):
-            at = uint32(first + stage * depth)
-            copy_tiles(tiles, stage, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
-        stage, free = uint32(0), uint32(stages - 1)
-        while first < limit:
-            wait_copies(pending)
-            cuda.syncthreads()
-            at_a = uint32(stage * stage_a + my_slice * pitch + my_row)
-            at_b = uint32(all_a + stage * stage_b + my_slice * columns + my_col)
-            read(tiles, at_a, at_b, left, right, 0)
-            multiply(sums, left, right, last)
-            at = uint32(first + ahead)
-            copy_tiles(tiles, free, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
-            steps(tiles, at_a, at_b, sums, left, right)
-            first = uint32(first + depth)
-            free = stage
-            stage = uint32(stage + 1 if stage < stages - 1 else 0)
-        multiply(sums, left, right, last)
-        if join(tiles, sums):
-            start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
-            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, pitch_out, alpha, beta)
-
-    return fast
-
-
-@cuda.jit(device=True, forceinline=True)
-def nothing(tiles, at_a, at_b, sums, left, right):
-    pass
+    return clear, read, multiply, steps_from(1)
 
 
 @functools.cache
-def _thread_functions(thread_rows, thread_columns, row_step, column_step, pitch, columns):
-    @cuda.jit(device=True, forceinline=True)
-    def clear(sums, left, right, which):
-        for i in range(thread_rows):
-            left[which, i] = float32(0)
-            for j in range(thread_columns):
-                sums[i, j] = float32(0)
-        for j in range(thread_columns):
-            right[which, j] = float32(0)
-
-    @cuda.jit(device=True, forceinline=True)
-    def read(tiles, at_a, at_b, left, right, which):
-        for i in range(0, thread_rows, 4):
-            w, x, y, z = load4(tiles, at_a + uint32(i // 4 * row_step))
-            left[which, i], left[which, i + 1], left[which, i + 2], left[which, i + 3] = w, x, y, z
-        for j in range(0, thread_columns, 4):
-            w, x, y, z = load4(tiles, at_b + uint32(j // 4 * column_step))
-            right[which, j], right[which, j + 1], right[which, j + 2], right[which, j + 3] = w, x, y, z
-
-    @cuda.jit(device=True, forceinline=True)
-    def multiply(sums, left, right, which):
-        for j in range(thread_columns):
-            for i in range(thread_rows):
-                turn = i if j % 2 == 0 else thread_rows - 1 - i
-                sums[turn, j] += left[which, turn] * right[which, j]
-
-    return clear, multiply, read
-
-
-@functools.cache
-def _join_function(tile, slice_threads):
-    slices, rows, columns = tile.slices, tile.rows, tile.columns
+def joiner(tile):
+    """The device function that adds up the sums of the slices."""
+    slices, rows, columns, slice_threads = tile.slices, tile.rows, tile.columns, tile.threads // tile.slices
     groups = tile.thread_columns // 4
     thread_rows, slice_size, group_size = tile.thread_rows, rows * columns, 4 * slice_threads
 
@@ -273,14 +298,18 @@ def _join_function(tile, slice_threads):
 
 
 @functools.cache
-def _store_function(thread_rows, thread_columns, row_step, column_step, aligned, scales, adds):
+def storer(tile, wide, scales, adds):
+    """The device function that stores a thread's sums."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
+    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
+
     @cuda.jit(device=True, forceinline=True)
     def store_one(out, at, value, beta):
         out[at] = value + beta * out[at] if adds else value
 
     @cuda.jit(device=True, forceinline=True)
     def store_four(out, at, columns_left, w, x, y, z, beta):
-        if aligned:
+        if wide:
             if adds:
                 old = load4(out, at)
                 w, x, y, z = w + beta * old[0], x + beta * old[1], y + beta * old[2], z + beta * old[3]
@@ -316,8 +345,8 @@ def _store_function(thread_rows, thread_columns, row_step, column_step, aligned,
 
 #: Threads of a block of `sum_parts`.
 SUM_THREADS = 256
-#: Groups of them that share out the parts, if there are many parts.
-GROUPS, MANY = 8, 12
+#: Groups of them that share out the parts, where there are this many parts, or more, of a result no larger than this.
+GROUPS, MANY, SMALL = 8, 12, 1 << 17
 
 
 @functools.cache
@@ -370,9 +399,10 @@ def sum_parts(width, groups, adds):
 @cuda.jit
 def widen(b, wide, columns, pitch):
     """Copy rows of ``columns`` elements to rows of ``pitch``, so that each begins at a multiple of 16 bytes."""
-    for i in range(cuda.grid(1), wide.size, cuda.gridsize(1)):
-        row, col = i // pitch, i % pitch
-        wide[i] = b[row * columns + col] if col < columns else float32(0)
+    col, row = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x), uint64(cuda.blockIdx.y)
+    while row * pitch < wide.size and col < pitch:
+        wide[row * pitch + col] = b[row * columns + col] if col < columns else float32(0)
+        row += uint64(cuda.gridDim.y)
 
 
 @functools.cache

@@ -66,6 +66,10 @@ ANY_DTYPE = ("registers_1d", "registers_2d")
 ROWS_ALONG_X = ("naive_uncoalesced", "tiled_conflict", "tiled_padded", "tiled_swizzled", "dynamic_conflict")
 ROWS_ALONG_X += ("dynamic_padded",)
 
+#: From this K on the largest tile stores its sums one by one. Four at a time want registers that follow one another,
+#: and the multiply-adds of the loop then have to take what is left: 8 % at 4096 x 4096 x 4096.
+DEEP = 512
+
 _plans = Plans()
 #: Work memory that is too large for a plan to keep, by what it is for and its stream: the next call uses it again. The
 #: lock lets the launches of one call follow one another on their stream.
@@ -319,7 +323,7 @@ def _fast_steps(a, b, out, alpha, beta, work):
     if widen:
         pitch, wide_b = -(-n // 4) * 4, True
         target = work.array(b.size // n * pitch)
-        grid = min(-(-b.size // 1024), MOST_BLOCKS)
+        grid = -(-pitch // 256), min(b.size // n, MOST_BLOCKS)
         yield configured(fast_kernel.widen, grid, 256, work.stream), (b, target, np.uint32(n), np.uint32(pitch))
         b = target
     for piece in pieces:
@@ -336,7 +340,7 @@ def _piece_steps(piece, a, b, out, k, pitch_b, pitch_out, which, wide_b, wide_ou
     if parts > 1:
         pitch, form = n, (False, False)
         target = work.array(batch * parts * m * n)
-    wide = wide_out if parts == 1 else n % 4 == 0
+    wide = (wide_out if parts == 1 else n % 4 == 0) and (k < DEEP or piece.tile.thread_columns < 16)
     kernel = fast_kernel.fast(piece.tile, wide_b, wide, *form)
     grid = -(-m // piece.tile.rows) * -(-n // piece.tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, k, pitch_b, pitch))
@@ -345,7 +349,7 @@ def _piece_steps(piece, a, b, out, k, pitch_b, pitch_out, which, wide_b, wide_ou
         yield launch, (a, b, target, sizes, tuple(np.uint32(x) for x in (z, *rules)), *numbers)
     if parts > 1:
         width = 4 if n % 4 == 0 else 1
-        groups = fast_kernel.GROUPS if parts >= fast_kernel.MANY else 1
+        groups = fast_kernel.GROUPS if parts >= fast_kernel.MANY and m * n * batch <= fast_kernel.SMALL else 1
         threads = fast_kernel.SUM_THREADS
         kernel = fast_kernel.sum_parts(width, groups, beta != 0)
         launch = configured(kernel, (-(-m * n // (threads // groups * width)), batch), threads, work.stream)
