@@ -172,7 +172,7 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # %% [markdown]
 # ## The map
 #
-# The course follows five documents, and its functions say in their descriptions which part they belong to: A for a set of course notes that lead from thread indices to image resizing, B for notes on the GPU kernels of MXNet, C for notes on its convolution, D for a note on the reduction in Paddle, and E for an article on a direct convolution. Chapters without a link are planned.
+# The course follows five documents, and its functions say in their descriptions which part they belong to: A for a set of course notes that lead from thread indices to image resizing, B for notes on the GPU kernels of MXNet, C for notes on its convolution, D for a note on the reduction in Paddle, and E for an article on a direct convolution.
 #
 # | chapter | what it is about | in the documents | in gpukit |
 # |---|---|---|---|
@@ -181,12 +181,12 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long, launches that fail | A6, A7, A15 | `gpukit.matmul`, `gpukit.errors`, `gpukit.timing` |
 # | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | A10, A11 | `gpukit.matmul`, `gpukit.trace` |
 # | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | A12 | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |
-# | 05 Matrix products as fast as a library | registers, wide loads, asynchronous copies | | |
+# | [05 Matmul all the way](05_fast_matmul.ipynb) | tiles in registers, wide loads, lanes and warps, asynchronous copies, the choice of tiles for a shape | | `gpukit.matmul`, `gpukit.intrinsics` |
 # | [06 Streams and events](06_streams.ipynb) | copies and kernels at the same time, pipelines and their limit, events, what a launch costs | A13, C3 | `gpukit.streams`, `gpukit.launching` |
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | D1 to D3 | `gpukit.reduce` |
-# | 08 Resizing images | nearest, bilinear, letterbox, several steps in one kernel | A14 | |
-# | 09 Convolution | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | |
-# | 10 Profilers | reading reports beside a trace | A9 | |
+# | [08 Resize](08_resize.ipynb) | nearest, bilinear, letterbox, several steps in one kernel, frames for a network | A14 | `gpukit.resize` |
+# | [09 Convolution](09_convolution.ipynb) | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | `gpukit.conv` |
+# | [10 Profiling](10_profiling.ipynb) | reports beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `gpukit.prediction`, `gpukit.clinic` |
 
 # %% [markdown]
 # ## Key points
