@@ -193,7 +193,9 @@ def _copy(source, target, stream):
 def to_device(array, stream):
     """An array as a C-contiguous device array: itself if it is one already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
-        return cuda.to_device(np.ascontiguousarray(array), stream=stream)
+        # An axis of length 1 may have any stride; through one dimension it gets the usual one.
+        contiguous = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
+        return cuda.to_device(contiguous, stream=stream)
     array = as_device_array(array)
     if array.is_c_contiguous():
         return array
