@@ -139,7 +139,7 @@ def steps(algorithm, x, weight, out, bias=None, stride=1, padding=0, dilation=1,
     own = None
     if algorithm == "im2col":
         size = _samples_at_once(x, at, None) * x.shape[1] * at.counts[0] * at.counts[1]
-        own = cuda.device_array(size, dtype_of(x))
+        own = np.empty(size, x.dtype) if isinstance(x, np.ndarray) else cuda.device_array(size, dtype_of(x))
     return _launches(algorithm, x, weight, bias, out, at, groups, own, stream_of(stream))
 
 
