@@ -38,7 +38,7 @@ def poisoned(*shape, dtype=np.float32):
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([1, 63, 64, 65, 97, 127, 128, 129, 136, 257, 293, 300]))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(m=sizes, n=sizes, k=sizes, which=st.sampled_from(RUNGS))
 @example(m=131, n=0, k=5, which=("wide", np.float32))
 @example(m=3, n=5, k=0, which=("asynchronous", np.float32))
@@ -53,7 +53,7 @@ def test_any_shape(m, n, k, which):
 
 
 @pytest.mark.parametrize(("variant", "dtype"), RUNGS[:-2])
-@pytest.mark.parametrize("shape", [(5, 132, 20), (129, 3, 13)])
+@pytest.mark.parametrize("shape", [(5, 132, 20), (129, 3, 9)])
 def test_every_rung_with_ragged_edges_and_no_error(variant, dtype, shape):
     m, n, k = shape
     a, b = operands((m, k), (k, n), dtype=dtype)
@@ -104,19 +104,34 @@ def chosen(monkeypatch):
     return set_choice
 
 
-@pytest.mark.parametrize("speed", SPEEDS, ids=lambda speed: f"{speed.tile.rows}x{speed.tile.columns}")
-def test_every_tile_in_every_form(speed, chosen):
-    tile = speed.tile
-    for n, widen in ((tile.columns + 12, False), (tile.columns + 13, False), (tile.columns + 13, True)):
-        for k, parts in ((tile.depth + 3, 1), (5 * tile.depth + 1, 3), (2 * tile.depth, 5)):
-            m = tile.rows + 3 if parts == 1 else 9
-            a, b, out = *operands((m, k), (k, n)), poisoned(m, n)
-            chosen([Piece(0, 0, m, n, tile, parts)], widen)
-            matmul.matmul(a, b, out=out)
-            check(out, a, b)
+def forms():
+    """(tile, columns beyond a whole tile, whether b is widened): all forms of two tiles, one or two of the others."""
+    every = (12, False), (13, False), (13, True)
+    for i, speed in enumerate(SPEEDS):
+        chosen_forms = every if i in (2, 6) else every[:1] if i % 2 else every[1:2]
+        yield from ((speed.tile, *form) for form in chosen_forms)
 
 
-@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[0], 20), (SPEEDS[2], 21), (SPEEDS[4], 20), (SPEEDS[5], 21)])
+@pytest.mark.parametrize(("tile", "more", "widen"), list(forms()))
+def test_every_tile(tile, more, widen, chosen):
+    n = tile.columns + more
+    for k, parts in ((tile.depth + 3, 1), (5 * tile.depth + 1, 3), (2 * tile.depth, 5)):
+        m = tile.rows + 3 if parts == 1 else 9
+        a, b, out = *operands((m, k), (k, n)), poisoned(m, n)
+        chosen([Piece(0, 0, m, n, tile, parts)], widen)
+        matmul.matmul(a, b, out=out)
+        check(out, a, b)
+
+
+def test_deep_products_of_the_largest_tile(chosen):
+    tile = SPEEDS[0].tile
+    a, b, out = *operands((5, host.DEEP + 5), (host.DEEP + 5, 20)), poisoned(5, 20)
+    chosen([Piece(0, 0, 5, 20, tile, 1)])
+    matmul.matmul(a, b, out=out)
+    check(out, a, b)
+
+
+@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[2], 21), (SPEEDS[5], 20)])
 def test_no_tile_has_a_finding(speed, n, chosen):
     tile, m = speed.tile, speed.tile.rows + 1
     k = tile.depth * tile.stages + 5
@@ -196,10 +211,10 @@ def test_memory_that_begins_anywhere():
 # -- alpha, beta, batches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["auto", "fast", "naive", "tiled", "registers_1d", "wide", "asynchronous"])
+@pytest.mark.parametrize("variant", ["auto", "tiled", "wide"])
 def test_alpha_and_beta(variant):
     a, b, c = operands((37, 70), (70, 33), (37, 33))
-    for alpha, beta in ((2, 0), (1, 1), (-0.5, 3), (0, 2), (1, 0)):
+    for alpha, beta in ((2, 0), (-0.5, 3), (0, 2), (1, 0)):
         out = c.copy() if beta else poisoned(37, 33)
         check(matmul.matmul(a, b, variant, alpha=alpha, beta=beta, out=out), a, b, alpha, beta, c)
         on_device = cuda.to_device(c if beta else poisoned(37, 33))
@@ -214,7 +229,7 @@ LEADS += [((2, 1, 3), (2, 2, 3)), ((2, 3, 2), (1, 3, 1)), ((1,), (1, 1)), ((2, 1
 
 
 @pytest.mark.parametrize(("lead_a", "lead_b"), LEADS)
-@pytest.mark.parametrize("variant", ["auto", "tiled", "transposed"])
+@pytest.mark.parametrize("variant", ["auto", "tiled"])
 def test_batches_broadcast_as_in_numpy(lead_a, lead_b, variant):
     for m, n, k in ((5, 8, 9), (33, 3, 40)):
         a, b = operands((*lead_a, m, k), (*lead_b, k, n))

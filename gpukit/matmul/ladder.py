@@ -363,10 +363,10 @@ def asynchronous(aligned):
     @cuda.jit(device=True, forceinline=True)
     def copy_tiles(a, b, tile_a, tile_b, stage, first, row, col):
         tid = uint32(cuda.threadIdx.x)
-        for at in range(tid, TILE * DEPTH, THREADS):
-            r, k = at // DEPTH, at % DEPTH
-            inside = row + r < a.shape[0] and first + k < a.shape[1]
-            copy_async(tile_a, (stage, k, r), a, (row + r, first + k), inside)
+        r, k = tid // DEPTH, tid % DEPTH
+        for i in range(0, TILE, THREADS // DEPTH):
+            inside = row + r + i < a.shape[0] and first + k < a.shape[1]
+            copy_async(tile_a, (stage, k, r + i), a, (row + r + i, first + k), inside)
         k, c = tid // 32, tid % 32 * 4
         if aligned:
             inside = first + k < b.shape[0] and col + c < b.shape[1]
@@ -389,16 +389,16 @@ def asynchronous(aligned):
         clear(sums)
         for stage in range(STAGES - 1):
             copy_tiles(a, b, tile_a, tile_b, stage, stage * DEPTH, row, col)
-        stage = 0
+        stage, free = uint32(0), uint32(STAGES - 1)
         for first in range(0, a.shape[1], DEPTH):
             wait_copies(PENDING)  # this thread's copies of this step's tiles have arrived
             cuda.syncthreads()  # and those of the others, who have also done with the tiles of the step before
-            copy_tiles(a, b, tile_a, tile_b, (stage + STAGES - 1) % STAGES, first + (STAGES - 1) * DEPTH, row, col)
+            copy_tiles(a, b, tile_a, tile_b, free, first + (STAGES - 1) * DEPTH, row, col)
             for k in range(DEPTH):
                 read(tile_a[stage], k, my_row, NEXT_ROW, left)
                 read(tile_b[stage], k, my_col, NEXT_COLUMN, right)
                 multiply(sums, left, right)
-            stage = (stage + 1) % STAGES
+            free, stage = stage, uint32(stage + 1 if stage < STAGES - 1 else 0)
         store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
 
     return asynchronous
