@@ -31,12 +31,16 @@ __all__ = [
     "COLUMNS",
     "IMAGES",
     "KERNELS",
+    "RECORDED",
     "Problem",
     "main",
     "measure",
     "measure_columns",
     "of_auto",
 ]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "conv-h200"
 
 
 class Problem(NamedTuple):

@@ -1,0 +1,579 @@
+# %% [markdown]
+# # 09 Convolution
+#
+# A convolution slides a small kernel over an image: every value of the result is a sum of products of the kernel with the pixels below it. Filters of photographs are convolutions, and so is most of the work of many neural networks. This chapter computes it in two ways, as a matrix product and directly, and takes the direct one, step by step, to several times the speed of cuDNN where the documents said that this could be done. It also shows where it cannot.
+#
+# **After this chapter you will be able to**
+#
+# - write windows as columns of a matrix, and sum columns back to an image without atomics;
+# - compute a convolution as a matrix product, and say what memory that costs, and what the alternatives cost;
+# - write a direct convolution: a tile with its halo, an even split of the copy, the next channel ahead, sums in registers;
+# - count what each step saves, in sectors and wavefronts, and find the step that does not help;
+# - read a map of ratios to a library, and say for a given shape which way is the faster one.
+#
+# **You need** [03 Shared memory](03_shared_memory.ipynb), [04 Bank conflicts](04_bank_conflicts.ipynb); [05](05_fast_matmul.ipynb) for registers. No GPU.
+#
+# **Time:** 90 minutes.
+
+# %%
+import warnings
+
+import matplotlib.cbook
+import matplotlib.pyplot as plt
+import numpy as np
+from numba.cuda import float32, uint32
+
+import gpukit
+from gpukit import conv, cuda, device, on_gpu, plot, results, show, timing
+from gpukit.benchmarks import convolution as bench
+from gpukit.conv import choice, columns, direct, ladder
+from gpukit.conv.windows import windows
+
+# Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
+print("kernels run on:", device.info().name)
+
+
+def random(*shape, dtype=np.float32):
+    """Random numbers that depend on the shape alone."""
+    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
+
+
+recorded = results.load(bench.RECORDED)
+where = f"recorded on {recorded[0]['gpu']}, {recorded[0]['date']}"
+
+# %% [markdown]
+# ## What a filter does
+#
+# Here is a photograph (of Grace Hopper; the United States Navy, public domain), and four kernels. Each is laid on every pixel of the image; where it hangs over the edge, the pixels are taken as zero: a **padding**.
+
+# %%
+with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
+    photo = plt.imread(file)[:384, 64:448].astype(np.float32) / 255
+if not on_gpu():
+    photo = photo[::2, ::2]
+gray = photo @ np.float32([0.299, 0.587, 0.114])
+
+across = np.arange(-7, 8, dtype=np.float32)
+x, y = np.meshgrid(across, across)
+bell = np.exp(-(x**2 + y**2) / 18)
+gabor = bell * np.cos(2 * np.pi * (x + y) / 6)
+identity = np.zeros((15, 15), np.float32)
+identity[7, 7] = 1
+edge = np.zeros((15, 15), np.float32)
+edge[6:9, 6:9] = [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]
+blur = bell / bell.sum()
+filters = {"edge (Sobel)": edge, "blur": blur, "sharpen": 2.5 * identity - 1.5 * blur, "Gabor": gabor - gabor.mean()}
+kernels = np.stack(list(filters.values())).astype(np.float32)[:, None]
+filtered = conv.conv2d(gray[None, None], kernels, padding=7)[0]
+
+with plot.figure(columns=4, rows=2, size=(9, 4.8)) as axes:
+    for i, (name, kernel) in enumerate(filters.items()):
+        plot.image(0.5 + 0.5 * kernel / abs(kernel).max(), name, ax=axes[0, i])
+        shown = filtered[i] if name in ("blur", "sharpen") else np.abs(filtered[i])
+        plot.image(np.clip(shown / (shown.max() if name in ("edge (Sobel)", "Gabor") else 1), 0, 1), ax=axes[1, i])
+
+# %% [markdown]
+# All four results came from one call: an image with one channel, and four **out channels**. In general images have the shape (N, C, H, W), the weights (O, C, KH, KW), and the result (N, O, OH, OW); every out channel sums over all in channels. A **stride** moves the kernel by more than one pixel, a **dilation** spreads its values apart, **groups** keep some channels to themselves.
+#
+# What neural networks call a convolution does not turn the kernel round first, as mathematics does.
+#
+# The order of the axes is a choice (E1): (N, C, H, W) keeps the pixels of a channel together, so neighbouring threads read neighbouring pixels; (N, H, W, C) keeps the channels of a pixel together, which suits matrix units; (C, H, W, N) the samples of a batch. This chapter, like the article and like PyTorch, has the first. And there are four ways to compute it (E2): directly; as a product of matrices, which repeats the image in memory; by Fourier transforms, which cost the same for any kernel; and by Winograd's method, which has fewer multiplications and more additions. The first two are done here, the other two counted.
+#
+# ## The specification
+#
+# The article writes the direct way as loops on the CPU. Ours has what the article leaves out: samples, padding, stride, dilation, groups, and the in channel in the index of the weight, which it forgets:
+
+# %%
+show.source(conv.serial)
+
+# %%
+x, weight, bias = random(2, 4, 9, 11), random(6, 2, 3, 4), random(6)
+how = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
+expected = conv.serial(x.astype(float), weight.astype(float), bias, (2, 1), (1, 2), (1, 2), 2)
+for algorithm in conv.ALGORITHMS:
+    result = conv.conv2d(x, weight, bias, **how, algorithm=algorithm)
+    print(f"{algorithm:12} largest difference {abs(result - expected).max():.1e}")
+
+# %% [markdown]
+# Why this order of loops? With the kernel innermost, one sum is open at a time, and it lives in a register. With the in channels outermost, every one of the O x OH x OW sums would be read and written again for each in channel.
+#
+# ## Windows as columns
+#
+# The other way begins by writing every window as a column of a matrix: `im2col`. Look at a small one, an image of 4 x 4 pixels and a kernel of 3 x 3:
+
+# %%
+small = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+matrix = conv.im2col(small, 3)[0]
+with plot.figure(columns=2, size=(6, 3.4)) as axes:
+    for ax, values, title in zip(axes, (small[0, 0], matrix), ("an image", "its four windows as columns"), strict=True):
+        ax.imshow(values, cmap="viridis", vmin=0, vmax=20)
+        for (row, col), value in np.ndenumerate(values):
+            ax.text(col, row, f"{value:.0f}", ha="center", va="center", color="white")
+        ax.set(title=title, xticks=[], yticks=[])
+
+# %% [markdown]
+# Neighbouring windows overlap, so the matrix has more values than the image: KH x KW times as many, but for the edges. Now one row of weights times this matrix gives all values of an out channel.
+#
+# MXNet's kernel has one thread for each window of each channel (row B3). Neighbouring threads write neighbouring columns, so all seems well:
+
+# %%
+show.source(columns.window)
+
+# %% [markdown]
+# The trace counts sectors, pieces of 32 bytes. For images of 15 x 15 a row of the columns has 169 values:
+
+
+# %%
+def im2col_sectors(variant, size):
+    """Sectors that im2col writes, and the fewest that hold its result."""
+    x = random(1, 16, size, size)
+    launch, further = conv.configure_im2col(variant, x.shape, 3)
+    out = np.full(16 * 9 * (size - 2) ** 2, np.nan, np.float32)
+    trace = gpukit.trace(launch, x.reshape(-1), out, *further)
+    assert np.array_equal(out.reshape(1, 144, -1), conv.im2col(x, 3))
+    return trace.total("global", "store").sectors, out.nbytes // 32
+
+
+print("sectors written " + "".join(f"{name:>10}" for name in (*conv.VARIANTS, "at least")))
+for size in (15, 18):
+    counts = [im2col_sectors(variant, size) for variant in conv.VARIANTS]
+    numbers = *(count for count, _ in counts), counts[0][1]
+    print(f"rows of {(size - 2) ** 2:3}:    " + "".join(f"{number:10,}" for number in numbers))
+
+# %% [markdown]
+# 256 is a multiple of 8, and 169 is not: there every row begins in the middle of a sector, and a warp that writes 32 values touches five sectors in place of four. Two kernels mend that in two ways. `element` has a thread for every value, counted through without regard to rows; but then the threads that read a pixel again, for another place of the kernel, are in other blocks, and the pixel comes from far away each time. `aligned` stays with the window and moves each thread back by the row's place in its sector, so that both sides are as they should be:
+
+# %%
+show.source(columns.aligned)
+
+# %% [markdown]
+# And the times, as a part of the bandwidth of a copy. The bytes counted are those that have to move, the image once and the columns once:
+
+
+# %%
+def shares(case, names):
+    """{shape: {variant: share of the bandwidth of a copy}} of what was recorded."""
+    found = {}
+    for record in recorded:
+        if record["case"] in (case, "im2col") and (record["variant"] in names or record["variant"] == "copy"):
+            key = f"{record['shape']}\n{record['kernel']} x {record['kernel']}, stride {record['stride']}"
+            if record["case"] == case or record["variant"] == "copy":
+                found.setdefault(key, {})[record["variant"]] = record["nbytes"] / record["value"]
+    return {key: {name: v[name] / v["copy"] for name in names if name in v} for key, v in found.items() if "copy" in v}
+
+
+def plot_shares(case, names):
+    shown = shares(case, names)
+    with plot.figure(size=(9, 3.2), mark=where) as ax:
+        for i, name in enumerate(names):
+            places = np.arange(len(shown)) + (i - len(names) / 2 + 0.5) * 0.8 / len(names)
+            ax.bar(places, [s.get(name, 0) for s in shown.values()], 0.8 / len(names), label=name)
+        ax.axhline(1, color="0.4", linewidth=1)
+        ax.set_xticks(range(len(shown)), shown, fontsize=7)
+        ax.set(ylabel="of the bandwidth of a copy", title=case)
+        ax.legend(ncols=4, fontsize=8)
+
+
+plot_shares("im2col", ("window", "element", "aligned", "torch (unfold)"))
+
+# %% [markdown]
+# ## Back from columns
+#
+# `col2im` is the way back: every pixel becomes the sum of its values in all the windows that cover it. The obvious kernel has a thread for each value of the columns and adds it to its pixel; many threads add to one pixel then, so it needs atomics, and the order of the additions, and with it the last bits, would differ from run to run. MXNet **gathers** instead (row B4): one thread for each pixel looks for the windows that cover it.
+#
+# Which are they? A window covers the pixel with its value kh if the way from the window's corner to the pixel is a whole number of strides. Once the first is known, the next ones follow at regular steps, without a further division:
+
+# %%
+show.source(columns.first_tap, columns.gather)
+
+# %% [markdown]
+# The two belong together: `col2im` is the **adjoint** of `im2col`, the sum of `im2col(x) * y` equals that of `x * col2im(y)` for all x and y. That is a strong test, for it needs no reference. And a caller says what is to become of the result: write it, add it to what is there, write it in place of its own columns, or nothing.
+
+# %%
+x = np.random.default_rng(0).integers(-9, 10, (2, 3, 12, 13)).astype(np.float64)
+how = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2)}
+cols = conv.im2col(x, 3, **how)
+y = np.random.default_rng(1).integers(-9, 10, cols.shape).astype(np.float64)
+print((cols * y).sum(), "=", (x * conv.col2im(y, (12, 13), 3, **how)).sum())
+total = np.ones((2, 3, 12, 13))
+conv.col2im(y, (12, 13), 3, **how, out=total, request="add")
+print("added to ones:", np.array_equal(total, 1 + conv.col2im(y, (12, 13), 3, **how)))
+
+# %%
+plot_shares("col2im", ("gather", "torch (fold)"))
+
+# %% [markdown]
+# ## A convolution as a matrix product
+#
+# With the columns, a convolution is a product (row C1): the weights as M x K, where M is O / groups and K is C / groups x KH x KW, times the columns, K x OH OW. Here are the launches of one call, for a batch of two:
+
+# %%
+x, weight, bias = random(2, 8, 20, 20), random(6, 4, 3, 3), random(6)
+out = np.full((2, 6, 18, 18), np.nan, np.float32)
+for launch, arguments in conv.steps("im2col", x, weight, out, bias, groups=2):
+    print(f"{launch.dispatcher.py_func.__name__:12} grid {launch.griddim}, block {launch.blockdim}")
+
+# %% [markdown]
+# The columns of one sample, or of several small ones, go to a **workspace** that the next samples use again, and so does the next call on the same stream. Kernels of one stream run one after the other, so nobody needs to wait on the host: a call returns as soon as its launches are queued (C3).
+#
+# ## What it costs in memory
+#
+# Every pixel is there KH KW times. The document asks whether there is a better matrix form, and looks at the other one: leave the image as a vector, and write the *kernel* as a sparse matrix with a row for every value of the result. Then every weight is repeated for every window (C2). Both, and the direct way, in bytes for one sample:
+
+# %%
+sizes = range(1, 24, 2)
+x_shape, made = (1, 64, 256, 256), 64
+needs = [conv.extra_memory(x_shape, (made, 64, k, k), padding=k // 2) for k in sizes]
+with plot.figure(size=(7, 3.4)) as ax:
+    for name in ("sparse", "im2col"):
+        ax.plot(sizes, [need[name] / 2**30 for need in needs], marker="o", label=name)
+    ax.axhline(16, color="0.4", linewidth=1)
+    ax.text(sizes[-1], 17, "16 GiB", ha="right", va="bottom", color="0.3")
+    ax.set(
+        yscale="log", xlabel="kernel size", ylabel="GiB beside x, weights and result",
+        title=f"{x_shape[1]} channels of {x_shape[2]} x {x_shape[3]}, {made} out channels; the direct way: 0",
+    )
+    ax.legend()
+at_15 = needs[7]
+print(f"15 x 15: im2col {at_15['im2col'] / 2**30:.1f} GiB, sparse {at_15['sparse'] / 2**30:.0f} GiB for one sample")
+
+# %% [markdown]
+# Both grow with the area of the kernel. The document's run with a kernel of 15 x 15 exhausted 16 GB; a batch makes it worse unless the samples share one workspace. The direct way needs nothing.
+#
+# ## Directly, from the beginning
+#
+# One thread per value of the result, everything from global memory, is the first rung:
+
+# %%
+show.source(ladder.naive)
+
+# %% [markdown]
+# Neighbouring windows overlap, so the block can fetch its pixels once and share them (E4): a block of one warp computes 8 x 4 values, and for each in channel first copies that tile, and a halo around it, to shared memory. Who copies the halo? The article's first plan: the threads at the edge of the block. Here is how many pixels each of the 32 threads copies for a kernel of 3 x 3, and by the second plan, in which all share evenly:
+
+# %%
+tile_h, tile_w = ladder.TILE
+rows, cols = tile_h + 2, tile_w + 2
+plan_1 = np.ones((tile_h, tile_w), int)
+plan_1[-1] *= 3
+plan_1[:, -1] *= 3
+plan_2 = np.bincount(np.arange(rows * cols) % (tile_h * tile_w)).reshape(tile_h, tile_w)
+with plot.figure(columns=2, size=(8, 2.6)) as axes:
+    titles = "plan 1: the edge copies the halo", "plan 2: all share"
+    for ax, plan, title in zip(axes, (plan_1, plan_2), titles, strict=True):
+        ax.imshow(plan, cmap="viridis", vmin=0, vmax=9)
+        for (row, col), value in np.ndenumerate(plan):
+            ax.text(col, row, value, ha="center", va="center", color="white")
+        ax.set(title=f"{title}: {plan.mean():.3f} each, at most {plan.max()}", xticks=[], yticks=[])
+
+# %% [markdown]
+# A warp is as slow as its slowest lane: 9 rounds by the first plan, 2 by the second. The two kernels differ in nothing but that:
+
+# %%
+show.source(ladder.copy_by_edges, ladder.copy_evenly, ladder.tiled)
+
+# %% [markdown]
+# Three more ideas, one kernel each. `wide` copies four floats per instruction; since rows must begin at multiples of 16 bytes for that, it copies a little more than it needs. `prefetch` has two tiles, and copies the next channel into one, asynchronously, while it computes on the other (E6). `blocked` has each thread sum several out channels of several rows in registers (E7), so that a pixel from shared memory serves for all of its out channels, and a weight for all of its rows:
+
+# %%
+show.source(ladder.prefetch)
+
+# %%
+show.source(ladder.blocked)
+
+# %% [markdown]
+# What does each of them move? The article's own convolution has 6 channels of 768 x 512 pixels, a kernel of 6 x 6 and 6 out channels (E8). For a part of such an image:
+
+# %%
+at = windows(bench.ARTICLE.size, 6, 1, 0, 1)
+layout = choice.layout_of(bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape, at, 1, False, "float32")
+rows, cols = layout.tile
+x, weight = random(1, 6, rows + 5, cols + 5), random(6, 6, 6, 6)
+right = conv.serial(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
+names, traces = (*bench.RUNGS, "specialised"), {}
+for name in names:
+    out = np.full(right.shape, np.nan, np.float32)
+    if name == "specialised":  # the layout for the whole image, not for this part
+        at = windows(x.shape[2:], 6, 1, 0, 1)
+        steps = [choice.launch_specialised(layout, x, weight, None, out, at, 1, False, 0)]
+    else:
+        steps = conv.steps(name, x, weight, out)
+    for launch, arguments in steps:
+        traces[name] = gpukit.trace(launch, *arguments)
+    assert np.allclose(out, right, atol=1e-3) and not traces[name].findings
+adds = out.size * 6 * 36 / 32  # instructions of a warp
+heads = "global loads", "sectors", "shared loads", "wavefronts", "multiply-adds per load"
+print(f"{'':12}" + "".join(f"{head:>{len(head) + 2}}" for head in heads))
+for name, trace in traces.items():
+    loads, shared = trace.total("global", "load"), trace.total("shared", "load")
+    per_load = adds / (loads.requests + shared.requests)
+    numbers = loads.requests, loads.sectors, shared.requests, shared.wavefronts, round(per_load, 1)
+    print(f"{name:12}" + "".join(f"{n:{len(head) + 2},}" for n, head in zip(numbers, heads, strict=True)))
+
+# %% [markdown]
+# Read the last column. Up to `prefetch` every multiply-add needs a pixel and a weight, two loads for each: the tile took the pixels out of global memory, but then nothing changed. Only sums in registers do: `blocked` needs less than one load for a multiply-add, and the last kernel, to which we come now, has many multiply-adds for each.
+#
+# ## To the end
+#
+# What limits `blocked`? It does not know the size of the kernel, so it computes addresses for every step, and it takes pixels and weights one at a time. The last rung is made to measure: a function writes a kernel for one size of kernel, stride, dilation and number of out channels, and the compiler knows all of it.
+
+# %%
+show.source(direct.multiplier)
+
+# %% [markdown]
+# For the article's convolution a thread computes this:
+
+# %%
+print(layout.text)
+print(f"sums of a thread: {layout.outs * layout.run}; of pixels of a row it needs {layout.run + 5}, and for the six weights")
+print(f"of a row and {layout.outs} out channels it has {6 * layout.outs * layout.run} multiply-adds for them")
+
+# %% [markdown]
+# The pixels of a row come in 128-bit loads. Meanwhile the next row is on its way into a second set of registers. In channels pass through a ring of stages in shared memory, filled by asynchronous copies; all threads share them evenly, and where its pixels are each thread finds out once for all channels.
+#
+# Two things in it nobody would guess from CUDA:
+#
+# - Registers have two **banks**, even and odd, and an instruction that reads two operands from the same bank takes a cycle longer. A 128-bit load binds neighbouring pixels to registers that alternate. Pixel i + kw is added to sum i; so for even and odd kw a sum meets pixels of different banks, and one of them is its own. The kernel keeps **two sums**, one for even kw and one for odd, and adds them at the end: then each meets one bank only.
+# - A thread's values are neighbours, so if threads stored them directly, a warp would write every twelfth address. They go through shared memory once more, and a warp writes 32 neighbours.
+#
+# How far does a quarter of a warp, which loads 16 bytes per lane at a time, spread over the banks? The pitch of a row is chosen so that it meets no conflict, whatever the shape of the tile:
+
+# %%
+trace = traces["specialised"]
+loads = [a for a in trace.accesses if (a.space, a.op) == ("shared", "load") and "load4" in a.code]
+print(sum(a.wavefronts for a in loads), "wavefronts for", sum(a.requests for a in loads), "loads of 128 bits,")
+print(sum(a.ideal_wavefronts for a in loads), "at the least")
+
+# %% [markdown]
+# Here is the whole ladder, for the article's convolution:
+
+# %%
+ladder_times = {r["variant"]: r["value"] for r in recorded if r["case"] == "ladder" and r["dtype"] == "float32"}
+article = [r for r in recorded if r["case"] == "article"]
+ladder_times["specialised"] = min(r["value"] for r in article if r["variant"] == "direct")
+shown = where
+if on_gpu():
+    x, weight = (cuda.to_device(random(*shape)) for shape in (bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape))
+    out = cuda.device_array((1, 6, 507, 763), np.float32)
+
+    def launched(name):
+        ((launch, arguments),) = conv.steps(name, x, weight, out)
+        return lambda: launch(*arguments)
+
+    mine = timing.bench_many({name: launched(name) for name in names}, min_time=0.1)
+    ladder_times |= {name: timed.median for name, timed in mine.items()}
+    shown = f"{device.info().name}; cuDNN {where}"
+bars = [name for name in ("cudnn (torch)", *names) if name in ladder_times]
+colors = [plot.PALETTE[1 if "cudnn" in name else 5] for name in bars]
+with plot.figure(size=(8, 3.2), mark=shown) as ax:
+    drawn = ax.barh(bars, [ladder_times[name] * 1e6 for name in bars], color=colors)
+    ax.bar_label(drawn, [f"{ladder_times[name] * 1e6:,.1f}" for name in bars], padding=3)
+    ax.invert_yaxis()
+    ax.set(xscale="log", xlim=(10, 3000), xlabel="microseconds, cold cache, launch not in the time")
+    ax.set_title("6 channels of 768 x 512, 6 x 6, 6 out channels")
+ratio = ladder_times["cudnn (torch)"] / ladder_times["specialised"]
+print(f"the last kernel takes {ladder_times['specialised'] * 1e6:.1f} us, cuDNN {ratio:.1f} times as long")
+
+# %% [markdown]
+# The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch do not help, they cost. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
+#
+# What keeps the last kernel from the peak? The multiply-adds alone:
+
+# %%
+peak = 66.9e12  # float32 operations per second of an H200 at 1980 MHz
+moved = 4 * (np.prod(bench.ARTICLE.x_shape) + 6 * 507 * 763)
+print(f"{bench.ARTICLE.flops / peak * 1e6:.1f} us of multiply-adds at the peak of an H200")
+print(f"{moved / 4.2e12 * 1e6:.1f} us to move {moved / 1e6:.0f} MB, before the first sum and after the last")
+
+# %% [markdown]
+# ## The map
+#
+# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Blue is where gpukit is ahead, orange where cuDNN is; a star marks the cells where gpukit's faster way is the matrix product:
+
+
+# %%
+def cells(samples, size):
+    """Ratio cuDNN to gpukit by kernel and channels, and where im2col is what was taken."""
+    ratio = np.full((len(bench.KERNELS), len(bench.CHANNELS)), np.nan)
+    by_columns = np.zeros(ratio.shape, bool)
+    for row, col in np.ndindex(ratio.shape):
+        kernel, channels = bench.KERNELS[row], bench.CHANNELS[col]
+        group = [
+            r for r in recorded
+            if r["case"] == "map" and r["shape"] == (samples, channels, size, size)
+            and (r["kernel"], r["made"], r["stride"]) == (kernel, channels, 1)
+        ]
+        ours = [r for r in group if not r["variant"].startswith("cudnn")]
+        theirs = [r for r in group if r["variant"].startswith("cudnn")]
+        if ours and theirs:
+            problem = bench.Problem(samples, channels, (size, size), channels, kernel, 1, kernel // 2)
+            best = bench.of_auto(ours, problem) or min(ours, key=lambda r: r["value"])
+            ratio[row, col], by_columns[row, col] = theirs[0]["value"] / best["value"], best["variant"] == "im2col"
+    return ratio, by_columns
+
+
+with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
+    for ax, (samples, size) in zip(axes, bench.IMAGES, strict=True):
+        ratio, by_columns = cells(samples, size)
+        ax.imshow(np.log2(ratio), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
+        for (row, col), value in np.ndenumerate(ratio):
+            if not np.isnan(value):
+                color = "white" if abs(np.log2(value)) > 1.8 else "black"
+                text = f"{value:.2f}{'*' if by_columns[row, col] else ''}"
+                ax.text(col, row, text, ha="center", va="center", fontsize=7, color=color)
+        ax.set_xticks(range(len(bench.CHANNELS)), bench.CHANNELS)
+        ax.set_yticks(range(len(bench.KERNELS)), bench.KERNELS)
+        ax.set(xlabel="channels in and out", ylabel="kernel", title=f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
+        ax.grid(False)
+        ahead, known = np.nansum(ratio > 1), np.isfinite(ratio).sum()
+        small = ratio[1:, :5]
+        print(f"{samples} of {size} x {size}: ahead in {ahead} of {known} cells, the least ratio {np.nanmin(ratio):.2f};")
+        print(f"    at most 16 channels, kernels from 3: in {np.nansum(small > 1)} of {np.isfinite(small).sum()}")
+
+# %% [markdown]
+# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. With many channels and a kernel of 3 x 3 cuDNN has an algorithm that does with fewer multiplications, which comes next. And a kernel of 1 x 1 is a matrix product and nothing else: windows of one pixel are the image itself.
+#
+# `conv2d` has no map built in. It has a small model, with a dozen constants fitted to measurements, of what a launch takes: the instructions of all warps of a multiprocessor add up, and no block is done before its own have followed one another. It tries all tiles in the model, and compares the best with what `im2col` and the product would take:
+
+# %%
+show.source(choice.predict)
+
+# %% [markdown]
+# ## Fewer multiplications
+#
+# Two ways to compute a convolution need fewer multiplications than it has. They are not implemented here; what they save can be counted.
+#
+# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel, the weights of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the kernel does not matter then: a transform of n values takes about 2.5 n log2 n operations, and with real numbers half of the frequencies are enough.
+#
+# **Winograd.** The results of a small tile, 2 x 2 or 4 x 4 values, for a kernel of 3 x 3 can be had with fewer multiplications, if pixels and weights are first added up in certain ways: 16 in place of 36 for a tile of 2 x 2, 36 in place of 144 for 4 x 4. The sums over in channels are left as matrix products. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
+
+# %%
+def operations(channels, made, size, kernel, samples=1):
+    """Operations of three ways, for an image that keeps its size."""
+    direct_way = 2 * samples * made * channels * size**2 * kernel**2
+    n = (size + kernel - 1) ** 2
+    one = 2.5 * n * np.log2(n)
+    fourier = one * (samples * (channels + made) + channels * made) + 4 * n * samples * channels * made
+    tiles = samples * (size / 4) ** 2
+    # 4 x 4 values: transforms of 6 x 6 pixels and back, 36 multiply-adds per pair of channels; the weights once.
+    winograd = 2 * 36 * tiles * channels * made + 180 * tiles * channels + 140 * tiles * made + 72 * channels * made
+    return direct_way, fourier, winograd if kernel == 3 else np.nan
+
+
+with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axes:
+    for ax, (channels, size, samples) in zip(axes, ((64, 56, 16), (4, 512, 1)), strict=True):
+        sizes = np.arange(1, 32, 2)
+        counts = np.array([operations(channels, channels, size, k, samples) for k in sizes])
+        for column, (name, marker) in enumerate((("direct", "o"), ("FFT", "s"), ("Winograd, 4 x 4", "D"))):
+            ax.plot(sizes, counts[:, column] / 1e9, marker=marker, label=name)
+        crossing = sizes[np.argmax(counts[:, 1] < counts[:, 0])]
+        ax.set(yscale="log", xlabel="kernel size", ylabel="10^9 operations")
+        ax.set_title(f"{samples} x {channels} channels of {size} x {size}")
+        ax.legend()
+        print(f"{channels} channels of {size} x {size}: the FFT has fewer operations from {crossing} x {crossing} on")
+saved = operations(64, 64, 56, 3, 16)
+print(f"Winograd with 4 x 4 for 3 x 3, 64 channels: {saved[0] / saved[2]:.1f} times fewer operations")
+
+# %% [markdown]
+# So the direct way has its place where kernels are small and channels few, Winograd at 3 x 3 with many channels, and the FFT where kernels are large. But fewer operations are not less time: an FFT works on complex numbers in memory, and Winograd's transforms move the data once more.
+#
+# ## Half the bytes
+#
+# The kernels take float16 too, with sums in float32: half of the bytes for pixels, weights and results, and only the result is rounded.
+
+# %%
+x, weight = random(1, 6, 40, 60), random(6, 6, 6, 6)
+exact = conv.serial(x.astype(float), weight.astype(float), None, (1, 1), (0, 0), (1, 1), 1)
+half = conv.conv2d(x.astype(np.float16), weight.astype(np.float16))
+print(f"float16 in, float32 sums, {half.dtype} out: largest difference {abs(half - exact).max():.3f} of {abs(exact).max():.0f}")
+of_half = [r for r in recorded if (r["case"], r["dtype"]) == ("ladder", "float16")]
+for record in sorted(of_half, key=lambda r: r["value"])[:4]:
+    print(f"  {record['variant']:14} {record['value'] * 1e6:7.1f} us ({where})")
+
+# %% [markdown]
+# ## What goes wrong
+#
+# **An index that was forgotten.** The article's serial code reads the weight of out channel, kernel row and kernel column, and leaves the in channel out. With one in channel, or with weights that are the same for all, nobody notices. Coverage does: a kernel with this mistake leaves most of the weights unread.
+
+
+# %%
+@cuda.jit
+def forgets_the_channel(x, weight, out):
+    ow, oh = cuda.grid(2)
+    if oh < out.shape[1] and ow < out.shape[2]:
+        for o in range(out.shape[0]):
+            total = float32(0)
+            for c in range(x.shape[0]):
+                for kh in range(weight.shape[2]):
+                    for kw in range(weight.shape[3]):
+                        total += x[c, oh + kh, ow + kw] * weight[o, 0, kh, kw]  # planted: this should be c
+            out[o, oh, ow] = total
+
+
+x, alike, weight = random(3, 12, 20), np.ones((2, 3, 3, 3), np.float32), random(2, 3, 3, 3)
+for name, used in (("weights all alike", alike), ("random weights", weight)):
+    out = np.full((2, 10, 18), np.nan, np.float32)
+    trace = gpukit.trace(forgets_the_channel[(1, 2), (32, 8)], x, used, out)
+    right = np.allclose(out, conv.conv2d(x[None], used)[0], atol=1e-4)
+    seen = next(c for c in trace.coverage if c.array in ("weight", "used"))
+    print(f"{name}: right {right}; {seen.read} of {seen.elements} weights read")
+
+# %% [markdown]
+# **A barrier too few.** The tile is used again for the next channel. Without the second barrier a fast warp overwrites what a slow one still reads. A block of one warp, as in the article, hides it: its lanes are mostly in step. With two warps the trace names the race:
+
+
+# %%
+@cuda.jit
+def one_barrier(x, weight, out):
+    tile = cuda.shared.array((10, 34), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    total = float32(0)
+    for c in range(x.shape[0]):
+        for e in range(ty * 32 + tx, 340, 256):
+            tile[e // 34, e % 34] = x[c, e // 34, e % 34]
+        cuda.syncthreads()
+        for kh in range(3):
+            for kw in range(3):
+                total += tile[ty + kh, tx + kw] * weight[c, kh, kw]
+        # planted: the second barrier is missing
+    out[ty, tx] = total
+
+
+out = np.full((8, 32), np.nan, np.float32)
+trace = gpukit.trace(one_barrier[1, (32, 8)], random(3, 10, 34), random(3, 3, 3), out)
+for finding in trace.findings[:2]:
+    print(finding.kind, "at:", finding.code)
+    print("   ", finding.message)
+
+# %% [markdown]
+# **A halo without its padding.** A row of the image that does not exist has no zeros in memory: before the first row lies another image, or nobody's memory. The kernels ask of every pixel whether it is inside; a coordinate left of the image is a huge number without a sign, so that one comparison finds both ends. See `ladder.pixel`.
+#
+# ## Exercises
+#
+# **1. Separable filters.** The blur above is a product of a column and a row. Compute it by two calls with kernels of 15 x 1 and 1 x 15, and compare the multiply-adds.
+
+# %%
+line = np.exp(-(across**2) / 18)
+line = (line / line.sum()).astype(np.float32)
+one_call = conv.conv2d(gray[None, None], np.outer(line, line)[None, None], padding=7)
+two_calls = one_call.copy()  # your two calls here
+print("the same:", np.allclose(one_call, two_calls, atol=1e-5), "| multiply-adds per pixel: 225 and", 30)
+
+# %% [markdown]
+# **2. The halo's price.** For a tile of 8 x 4 and a kernel of k x k, how many pixels does a block copy for each value that it computes? Plot it for k from 1 to 11, and for a tile of 32 x 32. Why does `blocked` have the larger tile?
+#
+# **3. A transposed convolution** is `col2im` of a matrix product: the gradient of `conv2d` with respect to x. Write it with `conv.col2im` and `gpukit.matmul`, and test it by the adjoint: the sum of `conv2d(x) * y` must be that of `x * transposed(y)`.
+#
+# **4. Which tile?** `conv.Layout` describes the last kernel. Take `choice.layouts_of` for a convolution of your own, and have the trace count the wavefronts and the global sectors of the first three. Does the order agree?
+#
+# ## Key points
+#
+# - A convolution is a matrix product once its windows are columns: simple, general, and KH x KW times the memory.
+# - Gathering needs no atomics, and gives the same bits in every run.
+# - A tile with a halo saves global loads. It does not save shared ones: only sums in registers do.
+# - Share a copy evenly; a warp waits for its slowest lane.
+# - A step that helped on one GPU may cost on another. Measure each one alone.
+# - A kernel that knows its sizes needs no addresses, and its sums stay in registers; in the end register banks decide.
+# - No algorithm wins everywhere. Fewer operations are not less time, and a ratio is worth nothing without its shape.
+#
+# **Back:** [08 Resize](08_resize.ipynb). **Next:** [10 Profiling](10_profiling.ipynb).
