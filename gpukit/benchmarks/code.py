@@ -158,7 +158,8 @@ def _kernels():
         yield variant, None, kernel, three, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
     for speed in SPEEDS:
         tile = speed.tile
-        yield "fast", f"{tile.rows} x {tile.columns}", matmul.fast(tile, True, True), of_fast, tile.threads
+        wide = tile.thread_columns < 16  # as for large K
+        yield "fast", f"{tile.rows} x {tile.columns}", matmul.fast(tile, True, wide), of_fast, tile.threads
 
 
 def _child(variants):
