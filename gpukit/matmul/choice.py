@@ -38,8 +38,8 @@ class Speed(NamedTuple):
 
 #: The tiles that `choose` has. Large ones need fewer loads for a product: with 128 x 128 and 8 x 8 per thread, which
 #: load a third more for each multiply-add, 4096 x 4096 x 4096 takes 6 % longer than with the first. Small ones make
-#: enough blocks of a small result, and do not compute much that lies outside of it. A depth of 8 keeps the loop in the
-#: instruction cache; small tiles have little work in a step, so their steps are deeper.
+#: enough blocks of a small result, and do not compute much that lies outside of it; they have little work in a step, so
+#: their steps are deeper.
 SPEEDS = (
     Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.365, 1.365, 3.5),
     Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.357, 0.430, 1.1),
