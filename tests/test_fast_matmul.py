@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpukit
-from gpukit import matmul, on_gpu
+from gpukit import matmul, on_gpu, timing
 from gpukit.backend import cuda
-from gpukit.benchmarks import code
+from gpukit.benchmarks import code, fast_matmul
 from gpukit.matmul import choice, host
 from gpukit.matmul.choice import SPEEDS, Piece, choose
 
@@ -307,6 +307,34 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# -- measurements ----------------------------------------------------------------------------------
+
+
+def test_measurements_check_what_they_time(monkeypatch, capsys):
+    def timed_at_once(runs, **_):
+        for run in runs.values():
+            run()
+        return {name: timing.Timing((1e-3,) * 5, name) for name in runs}
+
+    monkeypatch.setattr(timing, "bench_many", timed_at_once)
+    monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 20, 24, 16), (-3, 8, 12, 9)))
+    records, right = fast_matmul.measure_shapes("map", [(65, 33, 100), (1, 5, 7)])
+    assert right and {record["shape"] == [65, 33, 100] for record in records} == {True, False}
+    assert fast_matmul.measure_batches()[1] and fast_matmul.measure_ladder(33)[1]
+    monkeypatch.setattr(matmul, "matmul", lambda a, b, out: host.matmul(a, b, alpha=1.0001, out=out))
+    assert fast_matmul.measure_shapes("map", [(65, 33, 100)]) == ([], False)
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_one_wrong_element_is_seen():
+    a, b = fast_matmul.filled((70, 40), 1), fast_matmul.filled((40, 30), 2)
+    assert -1 <= a.copy_to_host().min() < -0.9 and len(np.unique(a.copy_to_host())) == 2800
+    product = matmul.matmul(a, b).copy_to_host()
+    assert fast_matmul.is_right(a, b, cuda.to_device(product))
+    product[69, 29] += 1e-4
+    assert not fast_matmul.is_right(a, b, cuda.to_device(product))
 
 
 # -- the compiled code -----------------------------------------------------------------------------
