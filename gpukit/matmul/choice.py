@@ -58,8 +58,8 @@ MEMORY, PARTS = 2.6e6, 6e6
 NARROW = 1.12
 #: What it costs to copy b to longer rows first: microseconds, and bytes per microsecond.
 WIDEN, WIDEN_BYTES = 3.5, 2.5e6
-#: Most parts of K, most elements of all parts, and the fewest steps of one.
-MOST_PARTS, MOST_ELEMENTS, FEWEST_STEPS = 96, 16 << 20, 2
+#: Most parts of K, most elements of all parts, and the fewest steps of one; most matrices of which K is cut.
+MOST_PARTS, MOST_ELEMENTS, FEWEST_STEPS, MOST_MATRICES = 96, 16 << 20, 2, 65535
 #: A last tile with no more rows or columns than this may be computed on its own, by another tile.
 NARROW_EDGE = 64
 
@@ -98,7 +98,7 @@ def _best(m, n, k, batch, multiprocessors):
     def choices():
         for speed in SPEEDS:
             most = min(MOST_PARTS, MOST_ELEMENTS // (batch * m * n), ceil(k / speed.tile.depth) // FEWEST_STEPS)
-            for parts in range(1, max(1, most) + 1):
+            for parts in range(1, max(1, most if batch <= MOST_MATRICES else 1) + 1):
                 yield predict(speed, m, n, k, batch, parts, multiprocessors), speed.tile, parts
 
     return min(choices(), key=lambda choice: choice[0])

@@ -71,8 +71,8 @@ ROWS_ALONG_X += ("dynamic_padded",)
 DEEP = 512
 
 _plans = Plans()
-#: Work memory that is too large for a plan to keep, by what it is for and its stream: the next call uses it again. The
-#: lock lets the launches of one call follow one another on their stream.
+#: Work memory that is too large for a plan to keep, by what it is for, its stream and its device: the next call uses it
+#: again. The lock lets the launches of one call follow one another on their stream.
 _large = {}
 _lock = threading.Lock()
 
@@ -216,7 +216,7 @@ class _Work:
         """A flat device array with so many elements, and with anything in them."""
         if size * np.dtype(dtype).itemsize <= MOST_KEPT:
             return cuda.device_array(size, dtype, stream=self.stream)
-        key = self.count, np.dtype(dtype), self.stream
+        key = self.count, np.dtype(dtype), self.stream, cuda.get_current_device().id
         self.count += 1
         if key not in self.large or self.large[key].size < size:
             self.large[key] = cuda.device_array(size, dtype)
