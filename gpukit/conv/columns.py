@@ -36,8 +36,11 @@ BLOCK = 256
 #: A thread that handles several planes takes every 8th: as 8 values are one or two whole sectors of 32 bytes, all of
 #: them begin at the same place in a sector, whatever KH KW OH OW is.
 GROUP = 8
-#: Planes that a thread of "gather" handles at a time, if there are so many, and loads that it has under way.
-COUNTS, MOST_LOADS = (4, 2, 1), 16
+#: Planes that a thread handles at a time, if there are so many: as many as give it few loads under way, but several.
+#: A row of a kernel of 3 or more columns is enough by itself.
+COUNTS, FEW_LOADS = (4, 2, 1), 4
+#: Most steps along a row of the kernel that a thread of "gather" has under way.
+MOST_LOADS = 16
 #: The widest kernel that "aligned" is made for: it has a value of each column in a register.
 MOST_ACROSS = 16
 #: Rows of blocks in a launch: the limit of ``gridDim.y``. A thread goes on to further planes.
@@ -470,10 +473,16 @@ def _index(planes, at):
     return uint32 if planes * max(int(at.pixels.value), at.counts[0] * at.counts[1]) < 2**32 else uint64
 
 
+def _count(planes, across):
+    """Planes that a thread handles at a time, with ``across`` loads of each under way."""
+    return next(n for n in COUNTS if n <= planes and (n * across <= FEW_LOADS or n == 1))
+
+
 def _configure(variant, planes, at, stream):
     """Launch of im2col and its further arguments."""
     (taps, positions), group = at.counts, min(GROUP, planes)
-    count = 1 if variant == "window" or planes < 2 * group else 2
+    across = int(at.kernel_w.value) if variant == "aligned" else 1
+    count = 1 if variant == "window" else _count(-(-planes // group), across)
     rows = -(-planes // (group * count))
     further = at, np.uint32(planes), np.uint32(group), np.uint32(rows)
     down = min(rows, MOST_ROWS)
@@ -489,7 +498,7 @@ def _configure(variant, planes, at, stream):
 def _configure_gather(planes, at, request, stream):
     """Launch of col2im and its further arguments."""
     across = min(-(-int(at.kernel_w.value) // int(at.next_w)), MOST_LOADS)
-    count = next(n for n in COUNTS if n <= planes and (n * across <= MOST_LOADS or n == 1))
+    count = _count(planes, across)
     rows = -(-planes // count)
     block, blocks = _threads(int(at.pixels.value))
     launch = configured(gather(count, across, _index(planes, at)), (blocks, min(rows, MOST_ROWS)), block, stream)
