@@ -162,20 +162,20 @@ def _spans(tile, at):
 
 #: Registers of a multiprocessor, and the most that a thread may need so that nothing is spilled.
 REGISTERS, MOST_REGISTERS = 65536, 250
-#: How many of the fastest are remembered.
-MOST_LISTED = 8
+#: How many of the fastest are remembered, and what counts as about as fast as the fastest.
+MOST_LISTED, ABOUT = 8, 1.04
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
-#: Cycles of a warp that `predict` counts with, fitted to 379 measurements on an H200: for the weights of one value of
+#: Cycles of a warp that `predict` counts with, fitted to 577 measurements on an H200: for the weights of one value of
 #: the kernel, for a copy of pixels and one of weights, for a value stored, and for the rest.
-WEIGHTS, COPY, WEIGHT_COPY, STORE, REST = 4.8, 18.8, 63.6, 68.1, 174
-#: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and once.
-ALONE, ALONE_LINE, ALONE_REST = 1.1, 86, 3800
+WEIGHTS, COPY, WEIGHT_COPY, STORE, REST = 5.5, 15.2, 47.3, 46.4, 219
+#: Where a multiprocessor has one block only, cycles for a multiply-add and for a row of the kernel.
+ALONE, ALONE_LINE = 1.0, 178
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
-LAUNCH, CYCLES, MEMORY = 4.6, 1980, 3.6e6
+LAUNCH, CYCLES, MEMORY = 5.3, 1980, 2.2e6
 
 
 def layout_of(x_shape, weight_shape, at, groups, wide, dtype):
@@ -213,7 +213,9 @@ def _best(how, images, channels, made, out_size, multiprocessors):
     times = predict(known, images, channels, made, out_size, multiprocessors)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
     times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
-    return [(float(times[i]), layouts[i]) for i in times.argsort(kind="stable")[:MOST_LISTED]]
+    # Of those that are about as fast, the one with the fewest values per thread: more threads hide more latency.
+    order = np.lexsort((times, np.where(times <= ABOUT * times.min(), known.run * known.outs, MOST_REGISTERS)))
+    return [(float(times[i]), layouts[i]) for i in order[:MOST_LISTED]]
 
 
 class Known(NamedTuple):
@@ -254,6 +256,8 @@ def _layouts(kernel, stride, dilation, depth, quads, half):
 
 def _fits(layout):
     if layout.span > MOST_SPAN or layout.copies > MOST_COPIES:
+        return False
+    if layout.has_conflicts and layout.stride == (1, 1):  # with other strides all have them
         return False
     registers = _registers(layout)
     few = registers <= MOST_REGISTERS and registers * layout.threads <= REGISTERS
@@ -297,7 +301,7 @@ def predict(known, images, channels, made, out_size, multiprocessors):
     weights, store = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4), STORE * known.outs * known.run
     lines = channels * known.kernel[0]
     issued = lines * (adds + weights) + stages * (COPY * known.copies + WEIGHT_COPY * known.weights) + store + REST
-    alone = lines * (ALONE * adds + weights + ALONE_LINE) + store + ALONE_REST
+    alone = lines * (ALONE * adds + weights + ALONE_LINE) + store
 
     def together(count):
         return np.where(count > 0, np.hypot(count * issued * known.threads / 128, alone), 0)
@@ -306,4 +310,4 @@ def predict(known, images, channels, made, out_size, multiprocessors):
     cycles = rounds * together(known.resident) + together(last)
     pixels = out_size[0] * out_size[1]
     moved = 4 * images * pixels * (made + channels * known.stride[0] * known.stride[1])
-    return LAUNCH + np.maximum(cycles / CYCLES, moved / MEMORY)
+    return LAUNCH + np.hypot(cycles / CYCLES, moved / MEMORY)

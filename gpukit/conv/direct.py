@@ -87,21 +87,24 @@ class Layout(NamedTuple):
         """Pixels of a row that a tile needs."""
         return (self.across - 1) * self.run * self.stride[1] + self.span
 
+    def _starts(self, pitch):
+        """Banks that eight lanes, some of them in other rows, begin to load at."""
+        lines = 8 // min(self.across, 8)
+        places = ((line, lane) for line in range(lines) for lane in range(8 // lines))
+        return {(line * pitch * self.stride[0] + lane * self.run * self.stride[1]) % 32 for line, lane in places}
+
     @property
     def pitch(self):
-        """Words from row to row. Eight lanes that load 16 bytes each at a time, some of them in other rows, must find
-        32 different banks.
+        """Words from row to row: so many that eight lanes, which load 16 bytes each at a time, find 32 different banks,
+        if there is such a number.
         """
-        lines = 8 // min(self.across, 8)
-        for pitch in range(self.width, self.width + 32, 4):
-            starts = {
-                (line * pitch * self.stride[0] + lane * self.run * self.stride[1]) % 32
-                for line in range(lines)
-                for lane in range(8 // lines)
-            }
-            if len(starts) == 8:
-                return pitch
-        return self.width
+        pitches = range(self.width, self.width + 32, 4)
+        return next((pitch for pitch in pitches if len(self._starts(pitch)) == 8), self.width)
+
+    @property
+    def has_conflicts(self):
+        """Whether lanes that load together meet in a bank, whatever the pitch."""
+        return len(self._starts(self.pitch)) < 8
 
     @property
     def slot(self):
