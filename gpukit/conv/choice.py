@@ -31,6 +31,9 @@ SHARED, OF_A_BLOCK = 227 * 1024, 1024
 #: Bytes of a workspace up to which the columns of several samples are written at a time, and that im2col writes in a
 #: microsecond.
 WORKSPACE, COLUMNS = 32 << 20, 2.7e6
+#: How much longer the products of convolutions take than `matmul` expects, whose matrices are small and begin anywhere,
+#: and microseconds beside.
+LONGER, FURTHER = 1.4, 4.0
 #: Block of "naive", and of "blocked" with the rows of the result that each of its threads computes.
 NAIVE, BLOCKED, PIXELS = (32, 8), (32, 8), 4
 #: Out channels of a thread of "blocked", at most.
@@ -61,11 +64,9 @@ def _by_columns(x_shape, weight_shape, at, groups):
         matmul.choice.predict(speed, m, positions, k, samples * groups, 1, multiprocessors)
         for speed in matmul.choice.SPEEDS
     )
-    if at.is_image:
-        return product
-    columns = 4 * samples * groups * k * positions
-    launches = max(1, columns // WORKSPACE)
-    return product + launches * LAUNCH + columns / COLUMNS
+    columns = 0 if at.is_image else 4 * samples * groups * k * positions
+    launches = -(-columns // WORKSPACE)
+    return FURTHER + LONGER * (product + launches * LAUNCH + columns / COLUMNS)
 
 
 # -- launches --------------------------------------------------------------------------------------
