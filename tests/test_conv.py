@@ -11,7 +11,7 @@ from gpukit.backend import cuda
 from gpukit.conv import choice, columns, host, windows
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
-FEW = (lambda count: count // 8) if gpukit.on_gpu() else (lambda count: count)
+FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
 EPS = {np.dtype(d): np.finfo(d).eps for d in conv.DTYPES}
 
 

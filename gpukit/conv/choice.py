@@ -65,7 +65,7 @@ def _by_columns(x_shape, weight_shape, at, groups):
         for speed in matmul.choice.SPEEDS
     )
     columns = 0 if at.is_image else 4 * samples * groups * k * positions
-    launches = -(-columns // WORKSPACE)
+    launches = min(samples, -(-columns // WORKSPACE))
     return FURTHER + LONGER * (product + launches * LAUNCH + columns / COLUMNS)
 
 
