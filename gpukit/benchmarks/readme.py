@@ -70,7 +70,6 @@ def mapped():
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
-
 #: The form of a launch that a script should use.
 LAUNCH = "gpukit.launching, same arguments"
 
@@ -161,7 +160,7 @@ HEADLINES = (
 def measured():
     """The table of results, Markdown, and the machine below it."""
     lines = ["| float32 | gpukit | the fastest library | ratio |", "|---|--:|--:|--:|"]
-    heads = {}
+    heads = []
     for headline in HEADLINES:
         pair = headline.pair()
         if pair is not None:
@@ -169,14 +168,18 @@ def measured():
             library = ratios.LIBRARIES[ratios.library_of(pair.theirs)]
             ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
             lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
-            head = results.read(headline.record)[0]
-            heads[json.dumps([head["gpu"], head["driver"], head["power_limit"], head["versions"]])] = head
-    return "\n".join([*lines, "", *map(_machine, heads.values())])
+            heads.append(results.read(headline.record)[0])
+    return "\n".join([*lines, "", *_machines(heads)])
 
 
-def _machine(head):
-    versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
-    return f"Measured on {common.described(head)} ({versions})."
+def _machines(heads):
+    """A sentence for each machine: with what, and when, the results were measured there."""
+    alike = {}
+    for head in heads:
+        alike.setdefault((head["gpu"], head["driver"], head["power_limit"]), []).append(head)
+    for group in alike.values():
+        found = sorted({f"{name} {number}" for head in group for name, number in head["versions"].items()})
+        yield f"Measured on {common.described(max(group, key=len))} ({', '.join(found)})."
 
 
 EMULATOR = "emulator-host"
