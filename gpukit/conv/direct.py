@@ -413,10 +413,9 @@ def specialised(layout):
         find_pixels(away, from_row, from_col, sizes)
         for s in range(ahead):  # a group of copies for each stage but one
             start = uint64(s * stage_words)
-            copy_weights(
-                buffer, uint64(start + uint64(image_words)), weight, group, first_made, uint32(s * depth), sizes
-            )
-            copy_image(buffer, start, x, base, uint32(s * depth), away, sizes)
+            channel = uint32(s * depth)
+            copy_image(buffer, start, x, base, channel, away, sizes)
+            copy_weights(buffer, uint64(start + uint64(image_words)), weight, group, first_made, channel, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
@@ -425,11 +424,11 @@ def specialised(layout):
         line = inside // uint32(across)
         made = uint32(first_made + part * uint32(outs))
         for o in range(outs):
-            begin = float32(0)
+            initial = float32(0)
             if sizes.biased and uint32(made + uint32(o)) < sizes.outs:
-                begin = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
+                initial = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
             for i in range(run):
-                total[0, o, i] = begin
+                total[0, o, i] = initial
                 if sets == 2:
                     total[1, o, i] = float32(0)
 
@@ -441,8 +440,8 @@ def specialised(layout):
             cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
-                copy_weights(buffer, uint64(then + uint32(image_words)), weight, group, first_made, further, sizes)
                 copy_image(buffer, uint64(then), x, base, further, away, sizes)
+                copy_weights(buffer, uint64(then + uint32(image_words)), weight, group, first_made, further, sizes)
             commit_copies()
             count = min(uint32(depth), uint32(sizes.channels - first))
             accumulate(buffer, uint64(at + now), uint64(wt + now), count, total)
@@ -457,7 +456,7 @@ def specialised(layout):
         positions = int64(sizes.out_h * sizes.out_w)
         for o in range(outs):
             if uint32(made + uint32(o)) < sizes.outs:
-                begin = int64(sample_group * sizes.outs + uint64(made + uint32(o))) * positions
-                write(buffer, piece, o, total, out[begin : begin + positions], spots)
+                corner = int64(sample_group * sizes.outs + uint64(made + uint32(o))) * positions
+                write(buffer, piece, o, total, out[corner : corner + positions], spots)
 
     return specialised
