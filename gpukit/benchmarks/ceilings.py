@@ -240,7 +240,7 @@ def read(x, out):
     out[cuda.grid(1)] = (total[0] + total[1]) + (total[2] + total[3])
 
 
-# -- the shortest launches, and waiting ------------------------------------------------------------
+# -- the shortest launches -------------------------------------------------------------------------
 
 
 @cuda.jit
@@ -252,24 +252,6 @@ def nothing():
 def touch(x, out):
     """A kernel that reads one value for each thread of a block, and writes it."""
     out[cuda.threadIdx.x] = x[cuda.threadIdx.x]
-
-
-@cuda.jit
-def chase(following, turns, out):
-    """One thread that goes from place to place, each of which says where the next one is; nothing is in a cache."""
-    at = uint32(0)
-    for _ in range(turns):
-        at = following[at]
-    out[0] = float32(at)
-
-
-@cuda.jit
-def barriers(turns, out):
-    """Nothing but barriers."""
-    for _ in range(turns):
-        for _ in range(UNROLL):
-            cuda.syncthreads()
-    out[cuda.grid(1)] = float32(1)
 
 
 @cuda.jit
@@ -352,7 +334,7 @@ def _of_mixed(turns):
 
 #: Lanes of a load or store so many elements of 4 bytes apart.
 CACHED_STRIDES = (1, 2, 4, 8, 16, 32, 33)
-L2_STRIDES = (1, 8, 32, 2048)
+L2_STRIDES = (1, 8, 2048)
 L2_BYTES = 16 * MIB
 
 
@@ -393,7 +375,6 @@ def _memory():
     sums, blocks = cuda.device_array(1024 * THREADS, np.float32), COPIED // (64 * THREADS)
     write[blocks, THREADS](x)
     yield Case("dram", "read", "B/s", COPIED, read[1024, THREADS], (x, sums), _equal(COPIED // 4 // sums.size))
-    yield Case("dram", "write", "B/s", COPIED, write[blocks, THREADS], (out,), _equal(1))
     yield Case("dram", "copy", "B/s", 2 * COPIED, copy[blocks, THREADS], (x, out), _equal(1))
 
 
@@ -413,8 +394,7 @@ def measure(cases, report=print):
             report(f"  WRONG: {case.case}, {case.variant}")
             all_right = False
             continue
-        cold = case.case in ("dram", "latency")
-        timed = timing.bench(case.run, min_time=0.04, warmup=0.02, l2_flush=cold)
+        timed = timing.bench(case.run, min_time=0.04, warmup=0.02, l2_flush=case.case == "dram")
         record = results.of_timing("ceilings", case.case, case.variant, (), case.dtype, timed)
         rate = case.amount / timed.median
         records.append(record | {"value": rate, "unit": case.unit})
@@ -439,23 +419,6 @@ def measure_launches(report=print):
             records.append(record | {"value": seconds} | ({"spread": None} if case == "host" else {}))
             report(f"  {case:12} {name:24} {timing.format_seconds(seconds):>10}")
     return records, True
-
-
-#: Bytes that a chase leaps over, and places that it visits.
-LEAP, PLACES = 65 * 1024, 2048
-
-
-def _waiting(turns):
-    """Cases whose amount is a number of steps, one after another: a trip to memory, a barrier of one block."""
-    step = LEAP // 4
-    following = np.zeros(PLACES * step + 1, np.uint32)
-    following[: PLACES * step : step] = np.arange(1, PLACES + 1) * step
-    out = cuda.device_array(1, np.float32)
-    arguments = (cuda.to_device(following), PLACES, out)
-    yield Case("latency", "memory", "steps/s", PLACES, chase[1, 1], arguments, _equal(np.float32(PLACES * step)))
-    out = cuda.device_array(THREADS, np.float32)
-    launch, steps = barriers[1, THREADS], turns // 8 * UNROLL
-    yield Case("latency", "barrier", "steps/s", steps, launch, (turns // 8, out), _equal(1))
 
 
 def measure_clock(turns, report=print):
@@ -502,7 +465,6 @@ def _runs(turns):
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
     yield "memory", partial(_measure, _memory)
-    yield "waiting", partial(_measure, _waiting, turns)
     yield "caches", partial(_measure, _caches, turns)
 
 

@@ -24,6 +24,8 @@ from gpukit.backend import cuda, on_gpu
 from gpukit.benchmarks import common
 from gpukit.benchmarks.shared_memory import PRODUCTS
 from gpukit.calibration import counters
+from gpukit.conv import choice, columns
+from gpukit.conv import host as conv
 from gpukit.reduce import ladder
 from gpukit.resize import ladder as resize_ladder
 from gpukit.tracing import trace
@@ -74,6 +76,9 @@ class Case:
         Gives a list of (trace, grid or None): what `gpukit.prediction.predict` takes.
     options : dict
         What else tells the variant from others.
+    recorded : dict
+        Where the time is that the chapter's own measurement recorded: "source" is the name of the record, the rest what
+        its record has, besides the variant, shape and options of the case.
     """
 
     chapter: str
@@ -83,6 +88,7 @@ class Case:
     make: object = field(repr=False)
     traced: object = field(repr=False)
     options: dict = field(default_factory=dict)
+    recorded: dict = field(default_factory=dict)
 
     @property
     def title(self):
@@ -124,20 +130,24 @@ def _sampled(make, blocks=1):
 
 
 #: Square products: of float32 and of float64 at the first size, the rungs of the fast product at the second.
-PRODUCT_SIZE, LADDER_SIZE = 1024, 2048
+PRODUCT_SIZE, LADDER_SIZE = 1024, 4096
 
 
 def products():
     simple = [*PRODUCTS, {"variant": "naive_uint32", "tile": 16}]
     for dtype in ("float32", "float64"):
-        for choice in simple:
-            options = {key: value for key, value in choice.items() if key != "variant"}
-            make = partial(_product, choice["variant"], PRODUCT_SIZE, dtype, options)
-            shape = (PRODUCT_SIZE,) * 3
-            yield Case("matmul", choice["variant"], shape, dtype, make, partial(_sampled, make), options)
+        for chosen in simple:
+            options = {key: value for key, value in chosen.items() if key != "variant"}
+            make = partial(_product, chosen["variant"], PRODUCT_SIZE, dtype, options)
+            shape, recorded = (PRODUCT_SIZE,) * 3, {"source": "matmul-h200", "case": "time"}
+            if chosen["variant"] == "naive_uint32":
+                options, recorded = {}, {"source": "naive-h200", "case": "types"}
+            yield Case("matmul", chosen["variant"], shape, dtype, make, partial(_sampled, make), options, recorded)
     for variant in matmul.LADDER:
-        make = partial(_product, variant, LADDER_SIZE, "float32", {})
-        yield Case("matmul", variant, (LADDER_SIZE,) * 3, "float32", make, partial(_sampled, make))
+        make, recorded = partial(_product, variant, LADDER_SIZE, "float32", {}), {"source": "fast_matmul-h200"}
+        recorded["case"] = "ladder"
+        shape = (LADDER_SIZE,) * 3
+        yield Case("matmul", variant, shape, "float32", make, partial(_sampled, make), {}, recorded)
 
 
 TRANSPOSED, TRACED = 8192, 512
@@ -164,7 +174,8 @@ def _of_a_part(variant):
 def transposes():
     for variant in (*transpose.CONTROLS, *transpose.VARIANTS):
         make = partial(_transposed, variant)
-        yield Case("transpose", variant, (TRANSPOSED,) * 2, "uint32", make, partial(_of_a_part, variant))
+        shape, recorded = (TRANSPOSED,) * 2, {"source": "transpose-h200", "case": "time"}
+        yield Case("transpose", variant, shape, "float32", make, partial(_of_a_part, variant), {}, recorded)
 
 
 SUMMED = (2**20, 2**24)
@@ -187,44 +198,51 @@ def sums():
             make = partial(_sum, variant, size)
             # Blocks of "one_launch" wait for nobody, but the last one does more: all of them must run.
             blocks = None if variant == "one_launch" else 8
-            yield Case("reduce", variant, (size,), "float32", make, partial(_sampled, make, blocks))
+            recorded = {"source": "reduce-h200", "case": "ladder"}
+            yield Case("reduce", variant, (size,), "float32", make, partial(_sampled, make, blocks), {}, recorded)
 
 
 #: Frames as a camera gives them, and what they are fitted into.
-FRAMES, FITTED = (8, 1080, 1920, 3), (640, 640)
+FRAMES, FITTED = (32, 1080, 1920, 3), (640, 640)
 
 
 @functools.cache
-def _frames():
-    host = np.random.default_rng(5).integers(0, 256, FRAMES, np.uint8)
+def _frames(count):
+    host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
     return host, cuda.to_device(host)
 
 
-def _fit(rung):
-    host, frames = _frames()
-    planes = rung.endswith("planes")
+def _fit(rung, count=FRAMES[0]):
+    host, frames = _frames(count)
+    planes = rung == "letterbox_planes"
     shape, dtype = ((3, *FITTED), np.float32) if planes else ((*FITTED, 3), np.uint8)
-    out = cuda.device_array((len(host), *shape), dtype)
+    out = cuda.device_array((count, *shape), dtype)
 
     def right(got):
-        # The last frame as the host function fits it: the two are compared with OpenCV by their own tests.
+        # The last frame as the host functions fit it, which their own tests compare with OpenCV.
         if rung in ("nearest", "bilinear"):
-            expected = resize.resize(host[-1], FITTED, rung)
+            expected = resize.resize(host[-1], FITTED, rung, swap_rb=True)
         else:
-            expected = resize.letterbox(host[-1], FITTED, center=rung != "letterbox_corner", swap_rb=False).image
+            expected = resize.letterbox(host[-1], FITTED, center=rung != "letterbox_corner").image
         return np.abs((got[-1].transpose(1, 2, 0) if planes else got[-1]) - expected.astype(np.float32)).max() <= 1
 
-    return [resize_ladder.rung(rung, frames, out)], out, right
+    return [resize_ladder.rung(rung, frames, out, swap_rb=True)], out, right
+
+
+def _of_one_frame(rung):
+    """The trace of some blocks for one frame, and the grid for all."""
+    ((launch, arguments),), _, _ = _fit(rung, 1)
+    return [(trace(launch, *arguments, blocks=64), (*launch.griddim[:2], FRAMES[0]))]
 
 
 def fittings():
-    for rung in (*resize_ladder.RUNGS, *resize_ladder.FAST):
-        make = partial(_fit, rung)
-        yield Case("resize", rung, FRAMES, "uint8", make, partial(_sampled, make, 24))
+    for rung in resize_ladder.RUNGS:
+        recorded = {"source": "resize-h200", "case": rung.partition("_")[0]}
+        yield Case("resize", rung, FRAMES, "uint8", partial(_fit, rung), partial(_of_one_frame, rung), {}, recorded)
 
 
 #: The article's convolution (E8): samples, channels, height, width; its weights; and what is cut into windows of 3 x 3.
-CONVOLVED, WEIGHTS, WINDOWED = (1, 6, 512, 768), (6, 6, 6, 6), (4, 16, 256, 256)
+CONVOLVED, WEIGHTS, WINDOWED = (1, 6, 512, 768), (6, 6, 6, 6), (16, 64, 56, 56)
 
 
 @functools.cache
@@ -234,8 +252,6 @@ def _images(shape):
 
 
 def _convolution(algorithm):
-    from gpukit.conv import host as conv
-
     (x, on_device), (weight, weights) = _images(CONVOLVED), _images(WEIGHTS)
     bias = np.arange(WEIGHTS[0], dtype=np.float32)
     height, width = (n - k + 1 for n, k in zip(CONVOLVED[2:], WEIGHTS[2:], strict=True))
@@ -262,8 +278,6 @@ def _windows(x):
 
 
 def _to_columns(variant):
-    from gpukit.conv import columns
-
     x, on_device = _images(WINDOWED)
     launch, further = columns.configure_im2col(variant, WINDOWED, 3, padding=1)
     out = cuda.device_array(9 * x.size, np.float32)
@@ -274,26 +288,13 @@ def _to_columns(variant):
     )
 
 
-def _from_columns():
-    from gpukit.conv import columns
-
-    x, _ = _images(WINDOWED)
-    launch, further = columns.configure_col2im(WINDOWED, 3, padding=1)
-    out, source = cuda.device_array(x.size, np.float32), cuda.to_device(_windows(x).ravel())
-    times = _windows(np.ones((1, 1, *WINDOWED[2:]), np.float32)).sum(axis=(0, 1)).reshape(WINDOWED[2:])
-    return [(launch, (source, out, *further))], out, lambda got: np.allclose(got.reshape(x.shape), x * times, atol=1e-5)
-
-
 def convolutions():
-    from gpukit.conv import choice, columns
-
     for algorithm in choice.LADDER:
-        make = partial(_convolution, algorithm)
-        yield Case("conv", algorithm, CONVOLVED, "float32", make, partial(_sampled, make, 8))
+        make, recorded = partial(_convolution, algorithm), {"source": "conv-h200", "case": "ladder"}
+        yield Case("conv", algorithm, CONVOLVED, "float32", make, partial(_sampled, make, 8), {}, recorded)
     for variant in columns.VARIANTS:
-        make = partial(_to_columns, variant)
-        yield Case("conv", f"im2col {variant}", WINDOWED, "float32", make, partial(_sampled, make, 16))
-    yield Case("conv", "col2im", WINDOWED, "float32", _from_columns, partial(_sampled, _from_columns, 16))
+        make, recorded = partial(_to_columns, variant), {"source": "conv-h200", "case": "im2col", "kernel": 3}
+        yield Case("conv", variant, WINDOWED, "float32", make, partial(_sampled, make, 16), {}, recorded)
 
 
 #: By chapter.
@@ -353,13 +354,13 @@ def with_predictions(records, ceilings, chosen, report=print):
     list of dict
     """
     kept = {(record["case"], key_of(record)): record for record in records if record["case"] in MEASURED}
-    made = []
+    times, made = chapters_times(), []
     for case in chosen:
         traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := key_of(case.key)) in kept]
         executed = [record["each"] for record in mine if record["case"] == "instructions"]
         mine.insert(0, _record(case, predicted(traced, None, ceilings), LEAST))
         mine += [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
-        report(f"  {_line(mine)}")
+        report(f"  {_line(mine, times.get(key_of(case.key)))}")
         made += mine
     return made
 
@@ -451,14 +452,14 @@ def _count_child(chapter):
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def _line(records):
+def _line(records, recorded):
     """A case as a line: what limits, the least time, the time, and how many times the predictions it is."""
-    values = {record["case"]: record["value"] for record in records}
-    shape = " x ".join(map(str, records[0]["shape"][-2:]))
+    values = {"time": recorded and recorded["value"]} | {record["case"]: record["value"] for record in records}
+    shape = " x ".join(map(str, records[0]["shape"]))
     options = [f"{name} {records[0][name]}" for name in OPTIONS if name in records[0]]
     title = " ".join([records[0]["chapter"], records[0]["variant"], *options, shape, records[0]["dtype"]])
-    text = f"{title:60} {records[0]['limit']:18} {timing.format_seconds(values[LEAST]):>10}"
-    if "time" in values:
+    text = f"{title:64} {records[0]['limit']:18} {timing.format_seconds(values[LEAST]):>10}"
+    if values["time"]:
         text += f" {timing.format_seconds(values['time']):>10}"
         text += "".join(f" {values['time'] / values[name]:6.2f}" for name in (LEAST, EXECUTED) if name in values)
     return text
@@ -469,16 +470,34 @@ def near(pairs):
     return sum(1 / WITHIN <= measured / least <= WITHIN for least, measured in pairs)
 
 
+def chapters_times():
+    """{key: record} of the times that the chapters' own measurements recorded, as far as they come with gpukit."""
+    times = {}
+    for case in cases():
+        wanted = dict(case.recorded)
+        try:
+            records = results.load(wanted.pop("source"))
+            wanted |= {"variant": case.variant, "shape": case.shape, "dtype": case.dtype, **case.options}
+            times[key_of(case.key)] = results.first(records, **wanted)
+        except (FileNotFoundError, LookupError):
+            continue  # a chapter that has not been recorded, or not this kernel
+    return times
+
+
 def paired(records, name=LEAST):
-    """[(record of what was predicted, record of what was measured), ...] of the cases that have both."""
-    times = {key_of(record): record for record in records if record["case"] == "time"}
+    """[(record of what was predicted, record of what was measured), ...] of the cases that have both.
+
+    Times are those among the records, or where there are none, the chapters'.
+    """
+    times = {key_of(record): record for record in records if record["case"] == "time"} or chapters_times()
     found = [(record, times.get(key_of(record))) for record in records if record["case"] == name]
     return [(least, measured) for least, measured in found if measured]
 
 
 def key_of(record):
     """What tells a record's case from others, as text: chapter, variant, shape, dtype, options."""
-    return json.dumps([record.get(name) for name in ("chapter", "variant", "shape", "dtype", *OPTIONS)])
+    named = {name: record.get(name) for name in ("chapter", "variant", "dtype", *OPTIONS)}
+    return json.dumps(named | {"shape": list(record["shape"])})
 
 
 def summary(records):

@@ -19,28 +19,27 @@ from pathlib import Path
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import clinic, matmul, results
+from gpukit import matmul, results
 from gpukit.backend import cuda
-from gpukit.benchmarks import common
-from gpukit.benchmarks.shared_memory import METRICS
+from gpukit.benchmarks import code, common
 from gpukit.calibration import counters
 
-__all__ = ["FOLDER", "KERNELS", "innermost_loop", "instructions", "load", "main", "of_ncu", "opcode"]
+__all__ = ["FOLDER", "KERNELS", "REPORT", "SASS", "TIMELINE", "load", "main", "of_events", "of_ncu", "opcode"]
 
 #: Where the tables are that come with gpukit.
 FOLDER = results.RECORDED.parent / "profiles"
 #: Kernels of a report: products of square matrices of this size, with tiles of 16.
 KERNELS, SIZE, TILE = ("tiled", "tiled_conflict"), 1024, 16
-REPORT, TIMELINE, SASS = "matmul-h200.csv", "timeline-h200.csv", "tiled-h200.sass"
+REPORT, TIMELINE, SASS = "matmul-h200.csv", "timeline-h200.csv", "tiled-sm90.sass"
 
 
 # -- Nsight Compute ----------------------------------------------------------------------------------------------------
 
 
 def ncu_command(ncu):
-    """The command that makes the report: all sections, and the counters that a trace is compared with."""
+    """The command that makes the report."""
     options = "--set full --clock-control none --csv --page details --print-units base".split()
-    return [ncu, *options, "--metrics", ",".join(METRICS.values()), sys.executable, "-m", "gpukit.benchmarks.profile"]
+    return [ncu, *options, sys.executable, "-m", "gpukit.benchmarks.profile"]
 
 
 def measure_kernels():
@@ -85,21 +84,22 @@ def _products():
 
 # -- the timeline ------------------------------------------------------------------------------------------------------
 
-ROWS = 24  # launches of the application
+#: Times that the application goes round, and rows of its matrices.
+ROUNDS, ROWS = 3, 512
 
 
 def application():
-    """A program to look at: copy a matrix in, add to its rows by a launch each, copy it out."""
-    treatment = clinic.treatment("launch-bound", (ROWS, 4096))
-    launches = [launch for launch, _ in treatment.patient]
-    _, (x, offsets, _, out) = treatment.patient[0]
-    host = x.copy_to_host()
+    """A program to look at: again and again it makes a matrix, copies it in, multiplies it, copies the product out."""
+    random = np.random.default_rng(1)
+    b, out = (cuda.to_device(random.random((ROWS, ROWS), np.float32)) for _ in range(2))
+    launch, further = matmul.configure("tiled", (ROWS, ROWS))
 
     def run():
-        x = cuda.to_device(host)
-        for row, launch in enumerate(launches):
-            launch(x, offsets, row, out)
-        return out.copy_to_host()
+        for _ in range(ROUNDS):
+            a = cuda.to_device(random.random((ROWS, ROWS)).astype(np.float32))
+            launch(a, b, out, *further)
+            product = out.copy_to_host()
+        return product
 
     return run
 
@@ -141,46 +141,17 @@ def of_events(events):
 
 
 def sass():
-    """The machine code of the tiled product as nvdisasm writes it, without addresses and encodings."""
+    """The machine code of the tiled product as nvdisasm writes it: labels and instructions."""
     launch, _ = matmul.configure("tiled", (SIZE, SIZE), tile=TILE)
     kernel, array = launch.dispatcher, cuda.device_array((SIZE, SIZE), np.float32)
     text = kernel.compile(tuple(kernel.typeof_pyval(array) for _ in range(3))).inspect_sass()
-    lines = []
-    for line in text.splitlines():
-        if found := re.match(r"\s*(\.L_x_\d+:)", line):
-            lines.append(found[1])
-        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?;)", line):
-            lines.append(f"    {found[1]}")
-    return "\n".join(lines) + "\n"
-
-
-def instructions(text):
-    """The instructions of a text of `sass`, and where each label points: (list of str, {label: index})."""
-    found, labels = [], {}
-    for line in text.splitlines():
-        if line.startswith("    "):
-            found.append(line.strip())
-        elif line.endswith(":"):
-            labels[line[:-1]] = len(found)
-    return found, labels
+    found = (code.LABEL.match(line) or code.INSTRUCTION.match(line) for line in text.splitlines())
+    return "".join(match.group().rstrip() + "\n" for match in found if match)
 
 
 def opcode(instruction):
-    """The first word of an instruction, without what it depends on: "LDS.128" of ``@!P0 LDS.128 R4, [R8] ;``."""
-    return re.sub(r"^@!?U?P\w\s+", "", instruction).split()[0].rstrip(";")
-
-
-def innermost_loop(text):
-    """The instructions of the loop with most multiply-adds (FFMA, DFMA) that holds no other."""
-    found, labels = instructions(text)
-    loops = []
-    for last, instruction in enumerate(found):
-        target = re.search(r"\bBRA\b.*?(\.L_x_\d+)", instruction)
-        if target and labels[target[1]] < last:
-            loops.append((labels[target[1]], last + 1))
-    inner = [loop for loop in loops if not any(o != loop and loop[0] <= o[0] and o[1] <= loop[1] for o in loops)]
-    bodies = [found[first:last] for first, last in inner]
-    return max(bodies, key=lambda body: sum("FFMA" in each or "DFMA" in each for each in body))
+    """The first word of an instruction, without what it depends on: "LDS.128" of ``@!P0 LDS.128 R4, [R8]``."""
+    return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -219,11 +190,11 @@ def main(argv=None):
     rows = measure_kernels()
     for row in rows:
         print(f"{row['kernel']:16}{row['section']:36}{row['metric']:56}{row['value']:>16} {row['unit']}")
-    code = sass()
-    print(f"tiled: {len(instructions(code)[0])} instructions, of which {len(innermost_loop(code))} in the inner loop")
+    machine_code = sass()
+    print(f"tiled: {len(code.loop_of(machine_code))} instructions in the loop over tiles")
     if folder is not None:
         _write(folder / REPORT, rows, about)
-        (folder / SASS).write_text(f"# {about}\n{code}", encoding="utf-8")
+        (folder / SASS).write_text(f"// {about}\n{machine_code}", encoding="utf-8")
     if "torch" in common.libraries():
         timeline = measure_timeline()
         print(f"timeline: {len(timeline)} events")

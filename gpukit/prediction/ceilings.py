@@ -22,8 +22,8 @@ class Ceilings:
     device, date : str
         The GPU, and when it was measured.
     multiprocessors : int
-    dram_read, dram_write : float
-        Bytes per second from memory, and to it.
+    dram_read, dram_copy : float
+        Bytes per second that a kernel reads from memory, and that one reads and writes which does both alike.
     l2_loads, l2_stores : float
         Sectors of 32 bytes per second that the L2 cache gives to all multiprocessors, and that it takes from them.
     l2_lines : float
@@ -37,8 +37,6 @@ class Ceilings:
         Conversions from or to float64 per second.
     instructions : float
         Instructions per second, each for a warp.
-    trips, barriers : float
-        Trips to memory per second, and barriers, of one block that does nothing else.
     launch, touch : float
         Seconds of a kernel that does nothing, and of one whose only block reads and writes a value in each thread.
     """
@@ -47,7 +45,7 @@ class Ceilings:
     date: str
     multiprocessors: int
     dram_read: float
-    dram_write: float
+    dram_copy: float
     l2_loads: float
     l2_stores: float
     l2_lines: float
@@ -56,27 +54,33 @@ class Ceilings:
     fp64: float
     conversions: float
     instructions: float
-    trips: float
-    barriers: float
     launch: float
     touch: float
+
+    @property
+    def dram_write(self):
+        """float: bytes per second that go to memory, by what a copy takes longer than to read its half."""
+        return 1 / (2 / self.dram_copy - 1 / self.dram_read)
+
+    @property
+    def trip(self):
+        """float: seconds of a trip to memory, by what a kernel takes longer that makes one."""
+        return self.touch - self.launch
 
 
 #: Case and variant of the record that each ceiling is; the best of all variants where none is named.
 CASES = {
     "multiprocessors": ("multiprocessors", None),
     "dram_read": ("dram", "read"),
-    "dram_write": ("dram", "write"),
+    "dram_copy": ("dram", "copy"),
     "l2_loads": ("l2 loads", None),
     "l2_stores": ("l2 stores", "stride 1"),
-    "l2_lines": ("l2 stores", "stride 32"),
+    "l2_lines": ("l2 stores", "stride 2048"),
     "wavefronts": ("shared", None),
     "fp32": ("fp32", None),
     "fp64": ("fp64", None),
     "conversions": ("conversions", None),
     "instructions": ("issue", None),
-    "trips": ("latency", "memory"),
-    "barriers": ("latency", "barrier"),
     "launch": ("launch", "nothing"),
     "touch": ("launch", "touch"),
 }

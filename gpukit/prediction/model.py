@@ -66,11 +66,6 @@ class _Counts:
         arithmetic = self.arithmetic("fp16", "fp32", "fp64") / 2 + self.arithmetic("fp64_conversions")
         return self.total("global", None, "requests") + self.total("shared", None, "requests") + arithmetic / WARP
 
-    def barriers(self):
-        """Barriers that each block passes."""
-        passed = sum(barrier.passed for barrier in self.trace.barriers if barrier.kind == "block")
-        return passed / math.prod(self.trace.grid)
-
 
 def _spread(blocks, warps, multiprocessors):
     """How much longer the busiest multiprocessor, and its busiest scheduler, work than all would if they shared evenly.
@@ -126,13 +121,10 @@ def _memory_uses(counts, ceilings):
 
 
 def _waiting(counts, blocks, ceilings):
-    """Blocks that come after each other on a multiprocessor, each with a trip to memory and its barriers."""
-    resident = ceilings.multiprocessors * counts.trace.occupancy.blocks
-    rounds, barriers = math.ceil(blocks / resident), counts.barriers()
-    trip = 1 / ceilings.trips if counts.total("global", "load", "requests") else 0
-    amount = f"{rounds} x " if rounds > 1 else ""
-    amount += f"({'a trip to memory' if trip else 'no trip to memory'}, {barriers:.4g} barriers)"
-    return Use(amount, rounds * (trip + barriers / ceilings.barriers))
+    """Blocks that come after each other on a multiprocessor, each with a trip to memory."""
+    rounds = math.ceil(blocks / (ceilings.multiprocessors * counts.trace.occupancy.blocks))
+    trips = rounds if counts.total("global", "load", "requests") else 0
+    return Use(f"{rounds} blocks one after the other, {trips} trips to memory", trips * ceilings.trip)
 
 
 def _amount(number, what):
@@ -239,7 +231,7 @@ def predict(trace, *, grid=None, instructions=None, ceilings=None):
     -----
     The caches are cold, and as good as caches can be: each sector of memory is fetched once, and what L2 has to send
     again because L1 does not hold it is not counted. Of waiting only the least is: one trip to memory for each block,
-    and its barriers.
+    and nothing for its barriers.
     """
     if not isinstance(trace, Trace):
         raise TypeError(f"trace is a {type(trace).__name__}; it must be a trace, as gpukit.trace gives")
