@@ -176,6 +176,13 @@ def test_a_failure_is_exit_status_1_and_the_rest_runs(chapters, failure, capsys)
     assert ("out of memory" in printed.err) == isinstance(failure, Exception)
 
 
+def test_a_chapter_that_does_not_begin_is_a_failure(chapters, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["bench_one"], "main", lambda *_: 1 / 0)
+    assert benchmarks.main([]) == 1
+    printed = capsys.readouterr()
+    assert "one failed" in printed.err and "in 1 of 1" in printed.out
+
+
 def test_a_record_of_before_is_not_taken_for_a_new_one(chapters, tmp_path, capsys):
     path = tmp_path / "x.json"
     results.save(path, run_of(1.0), HEAD)
@@ -287,20 +294,24 @@ def test_every_command_has_its_module():
 # -- what the measurements share ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_has(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "r.json"
+def test_a_run_keeps_what_it_has_and_goes_on(tmp_path, capsys, monkeypatch):
+    path, seen = tmp_path / "r.json", []
 
     def fails():
-        raise RuntimeError("lost the device")
+        seen.append(len(results.read(path)[1]))
+        raise RuntimeError("out of memory")
 
     monkeypatch.setattr(common, "sm_mhz", lambda: 1980)
     first = [record("tree", 1.0), record("host's", 1.0, clock="host"), record("single", 1.0, spread=None)]
-    with pytest.raises(RuntimeError, match="lost"):
-        common.run(iter([("first", lambda: (first, True)), ("second", fails)]), path, HEAD)
-    assert [r.get("sm_mhz") for r in results.read(path)[1]] == [1980, None, None]
-    lines = capsys.readouterr().out.splitlines()
+    measurements = [("first", lambda: (first, True)), ("second", fails), ("third", lambda: ([record("x", 1.0)], True))]
+    assert not common.run(iter(measurements), path, HEAD)
+    assert seen == [3], "saved after each, for a run that is cut short"
+    assert [r.get("sm_mhz") for r in results.read(path)[1]] == [1980, None, None, 1980]
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     assert lines[0] == "NVIDIA H200, driver 580, 700 W; 2026-11-21"
-    assert lines[1] == f"[{'.' * 24}] 0/2 0:00  first" and lines[2].startswith(f"[{'#' * 12}{'.' * 12}] 1/2")
+    assert lines[1] == f"[{'.' * 24}] 0/3 0:00  first" and lines[2].startswith(f"[{'#' * 8}{'.' * 16}] 1/3")
+    assert "  FAILED: second" in lines and "RuntimeError: out of memory" in printed.err
 
 
 def test_libraries_work_in_float32_proper(monkeypatch, capsys):

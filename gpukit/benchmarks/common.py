@@ -3,6 +3,7 @@
 import functools
 import sys
 import time
+import traceback
 import warnings
 
 import numpy as np
@@ -81,7 +82,8 @@ def sm_mhz():
 def run(measurements, path=None, head=None):
     """Measure one thing after another and save the records after each, so that a run that is cut short keeps them.
 
-    The records of times on the device get the clock of the multiprocessors, "sm_mhz", as it was after them.
+    A measurement that raises is said to have failed, and those after it are made. The records of times on the device
+    get the clock of the multiprocessors, "sm_mhz", as it was after them.
 
     Parameters
     ----------
@@ -94,7 +96,7 @@ def run(measurements, path=None, head=None):
     Returns
     -------
     bool
-        Whether all results were right.
+        Whether all results were right, and nothing failed.
     """
     measurements = list(measurements)
     head, records, all_right = results.machine() if head is None else head, [], True
@@ -102,8 +104,14 @@ def run(measurements, path=None, head=None):
     began = time.perf_counter()
     for done, (title, measure) in enumerate(measurements):
         print(progress(done, len(measurements), time.perf_counter() - began, title), flush=True)
-        more, right = measure()
-        mhz = sm_mhz()
+        try:
+            more, right = measure()
+            mhz = sm_mhz()
+        except Exception:
+            traceback.print_exc()
+            print(f"  FAILED: {title}")
+            all_right = False
+            continue
         records += [record | {"sm_mhz": mhz} if mhz and _timed_on_device(record) else record for record in more]
         all_right &= right
         if path:

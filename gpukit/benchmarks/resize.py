@@ -182,14 +182,14 @@ def _pad(frames):
     return place.left, width - place.left - place.width, place.top, height - place.top - place.height
 
 
-def torchvision_form(torch, vision, frames):
+def torchvision_form(torch, functional, frames):
     """torchvision's resize of the bytes and PyTorch for the rest."""
     x = torch.as_tensor(frames.device, device="cuda").permute(0, 3, 1, 2)
     mean, factor = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR))
-    transform, place = vision.transforms.v2.functional, frames.place
+    place = frames.place
 
     def run():
-        inner = transform.resize(x, [place.height, place.width], antialias=False)
+        inner = functional.resize(x, [place.height, place.width], antialias=False)
         boxed = torch.nn.functional.pad(inner.flip(1), _pad(frames), value=float(FILL[0]))
         return (boxed.float() - mean) * factor
 
@@ -309,9 +309,9 @@ def _further_libraries(frames, libraries):
     others = {}
     if "torch" in libraries:
         try:
-            import torchvision
+            from torchvision.transforms.v2 import functional
 
-            others["torchvision"] = torchvision_form(libraries["torch"], torchvision, frames)
+            others["torchvision"] = torchvision_form(libraries["torch"], functional, frames)
         except ImportError:
             pass
     if "cupy" in libraries and frames.count <= COMPILED:
