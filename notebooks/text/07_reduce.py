@@ -536,7 +536,7 @@ print(source)
 results.table(list(table.values()), {"float32": "float32", **{name: name for name in names}})
 
 # %% [markdown]
-# Up to some million elements, the kernel is the smaller part. What the checks and the choice of a kernel find out depends only on shapes, dtypes and strides, so `reduce` keeps it, together with launches whose arguments are packed: the next call with arrays like these exchanges the addresses and launches (`gpukit.launching`).
+# Up to some million elements, the kernel is the smaller part. Of a PyTorch tensor Python has to ask dtype, shape, strides and memory, one after the other; PyTorch's own functions read them in C++, and where the kernel is short they are ahead. What the checks and the choice of a kernel find out depends only on shapes, dtypes and strides, so `reduce` keeps it, together with launches whose arguments are packed: the next call with arrays like these exchanges the addresses and launches (`gpukit.launching`).
 
 # %% [markdown]
 # ## Exercises
