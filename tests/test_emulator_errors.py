@@ -58,6 +58,34 @@ def test_shared_memory_limits():
         static[1, 1](np.zeros(1))
     with pytest.raises(LaunchError, match=r"50,000 dynamic"):
         touch[1, 1, 0, 50_000](np.zeros(1))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("alignment", "message"), [(4, "is 4; .* of 8"), (24, "is 24; .* of 2"), (16, None), (None, None)]
+)
+def test_alignment_of_an_array_is_what_numba_takes(shared, alignment, message):
+    @cuda.jit
+    def in_shared(out):
+        buffer = cuda.shared.array(32, np.uint8, alignment=alignment)
+        buffer[0] = 7
+        out[0] = buffer[0]
+
+    @cuda.jit
+    def in_local(out):
+        buffer = cuda.local.array(32, np.uint8, alignment=alignment)
+        buffer[0] = 7
+        out[0] = buffer[0]
+
+    aligned = in_shared if shared else in_local
+    out = np.zeros(1)
+    if message is None:
+        aligned[1, 1](out)
+        assert out[0] == 7
+        return
+    with pytest.raises(TypingError, match=f"alignment {message}.*line "):
+        aligned[1, 1](out)
+    assert out[0] == 0
     touch[1, 1, 0, 49_152](np.zeros(1))
 
 

@@ -10,12 +10,14 @@ import functools
 import inspect
 import math
 import operator
+import struct
 from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
 from numba.cuda import fp16, libdevice, types
 from numba.cuda.core import ir
+from numba.cuda.core.errors import NumbaValueError
 from numba.cuda.np.numpy_support import ufunc_find_matching_loop
 from numba.cuda.types.ext_types import GridGroup
 from numba.cuda.ufuncs import ufunc_db
@@ -746,9 +748,21 @@ def _literal_shape(type_):
     return (int(type_.literal_value),)
 
 
+def _check_alignment(t, alignment):
+    """NumbaValueError for what Numba does not take on a GPU, though 4 would do for words."""
+    pointer = struct.calcsize("P")
+    if alignment < pointer or alignment & (alignment - 1):
+        raise NumbaValueError(
+            f"alignment is {alignment}; it must be a power of 2 and a multiple of {pointer} "
+            f"({t.frame.typed.filename}, line {t.line})"
+        )
+
+
 @entry(cuda.shared.array, cuda.local.array)
 def _array(t, call):
     shape = _literal_shape(call.types[0])
+    if len(call.types) > 2 and isinstance(call.types[2], types.IntegerLiteral):
+        _check_alignment(t, call.types[2].literal_value)
     dtype = dtype_of(call.result.dtype)
     kind = "shared" if call.key is cuda.shared.array else "local"
     # One array for each place in the source, however often its function is inlined.
