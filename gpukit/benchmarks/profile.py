@@ -90,13 +90,12 @@ ROUNDS, ROWS = 3, 512
 
 def application():
     """A program to look at: again and again it makes a matrix, copies it in, multiplies it, copies the product out."""
-    random = np.random.default_rng(1)
-    b, out = (cuda.to_device(random.random((ROWS, ROWS), np.float32)) for _ in range(2))
+    b, out = (cuda.to_device(np.random.rand(ROWS, ROWS).astype(np.float32)) for _ in range(2))
     launch, further = matmul.configure("tiled", (ROWS, ROWS))
 
     def run():
         for _ in range(ROUNDS):
-            a = cuda.to_device(random.random((ROWS, ROWS)).astype(np.float32))
+            a = cuda.to_device(np.random.rand(ROWS, ROWS).astype(np.float32))
             launch(a, b, out, *further)
             product = out.copy_to_host()
         return product

@@ -136,7 +136,7 @@ for what in ("kernel", "copy"):
     print(f"{what:8}{busy:6.0f} us of {span:,.0f}: {busy / span:.1%}")
 
 # %% [markdown]
-# Nothing has to be known about the kernel to see what is wrong: for most of the time the GPU does nothing. The host is busy with something that is on no lane of the timeline, and that is making random numbers. Within a round there are gaps too, in which Numba allocates memory and gets a launch ready. A kernel that took no time at all would make this program faster by as much as the first line says, and by no more. What would help: numbers made on the GPU, or made for the next round while the GPU works on this one, as in chapter 06.
+# Nothing has to be known about the kernel to see what is wrong: for most of the time the GPU does nothing. The largest gaps lie between the rounds, where the program makes its random numbers on the host. Within a round there are gaps too, in which the host gets the next call ready. A kernel that took no time at all would make this program faster by as much as the first line says, and by no more. What would help: numbers made on the GPU, or made for the next round while the GPU works on this one, as in chapter 06.
 #
 # (The timeline was read with PyTorch's profiler, which gets its records from the same place in the driver as Nsight Systems.)
 
@@ -309,7 +309,8 @@ trace.predict(grid=large.griddim, ceilings=ceilings)
 
 # %%
 recorded = results.load(predictions.RECORDED)
-NAMED = ("matmul naive 1024", "matmul fast 4096", "reduce one_launch 16777216", "conv blocked 768", "transpose naive 8192")
+NAMED = ("matmul naive 1024", "matmul fast 4096", "reduce one_launch 16777216")
+NAMED += ("conv blocked 768", "transpose naive 8192")
 
 
 def named(record):
@@ -354,7 +355,7 @@ with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
 print(predictions.summary(recorded))
 
 # %% [markdown]
-# At the left is what anybody can know without a GPU. Two out of three points lie in the band, not more. Those above it take longer than their scarcest resource needs, those below it take less than what is written needs. Here they are, with what limits them according to the trace, and how much longer they took:
+# At the left is what anybody can know without a GPU. About two points out of three lie in the band. Those above it take longer than their scarcest resource needs, those below it take less than what is written needs. Here they are, with what limits them according to the trace, and how much longer they took:
 
 # %%
 rows = []
@@ -363,7 +364,8 @@ for least, time in sorted(predictions.paired(recorded), key=lambda pair: pair[1]
     ratio = time["value"] / least["value"]
     if not 1 / predictions.WITHIN <= ratio <= predictions.WITHIN:
         counted = with_counted.get(predictions.key_of(least))
-        rows.append(least | {"ratio": ratio, "counted": counted and time["value"] / counted["value"], "then": counted})
+        then = counted and time["value"] / counted["value"]
+        rows.append(least | {"ratio": ratio, "counted": counted, "then": then})
 results.table(
     rows,
     {
@@ -372,19 +374,17 @@ results.table(
         "size": lambda r: f"{' x '.join(map(str, r['shape'][-2:]))} {r['dtype']}",
         "limit, as written": "limit",
         "measured / predicted": lambda r: f"{r['ratio']:.2f}",
-        "limit, as executed": lambda r: r["then"] and r["then"]["limit"],
-        "measured / that": lambda r: r["counted"] and f"{r['counted']:.2f}",
+        "limit, as executed": lambda r: r["counted"] and r["counted"]["limit"],
+        "measured / that": lambda r: r["then"] and f"{r['then']:.2f}",
     },
 )
 
 # %% [markdown]
 # Three reasons explain them:
 #
-# - **Instructions that nobody wrote.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative. The naive product has one multiply-add and two loads in its loop, and runs 36 instructions for them. A trace does not count what the compiler makes of an index, nor of other integers. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and these kernels move into the band: their limit is **issue**. For the direct convolutions nobody has counted them yet; that they compute with whole numbers for most of their time can be seen in their traces.
+# - **Instructions that nobody wrote.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative. The naive product has one multiply-add and two loads in its loop, and runs 36 instructions for them. A trace does not count what the compiler makes of an index, nor of other whole numbers. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and most of these kernels move into the band: their limit is **issue**. For the direct convolutions they have not been counted yet; their traces show about three operations on whole numbers for each access to memory.
 # - **Loads that the compiler merged.** The kernels with a ratio below one: as written they ask more of shared memory than they do as compiled.
-# - **Waiting.** The prediction knows one trip to memory for each block, the least that there can be. A tree of sums waits at barriers; a block that collects what the others found makes several trips, one after the other; a convolution that loads, waits, and computes, with one warp for each block, has nothing to do meanwhile. No count of work shows this. The "No Eligible" of a report does.
-#
-# One thing concerns the measurements. `timing.bench` empties the L2 cache by writing to it, and what was written must go to memory while the kernel runs: at most 50 MB on an H200, some ten microseconds. A sum of 2^24 numbers, 64 MB, feels that; a transpose of 8192 by 8192 hardly does.
+# - **Waiting.** The prediction knows one trip to memory for each block, the least that there can be. A tree of sums also waits at its barriers, and a block that collects what the others found makes several trips, one after the other. Neither is counted.
 #
 # So a least time is a floor. It says what is not possible, and what would have to change before more would be. It does not say what a kernel takes.
 
@@ -402,7 +402,7 @@ def examined(patient, which="patient"):
 
 
 def times(patient):
-    """Records of a patient and its cure: measured here where there is a GPU, otherwise those that come with gpukit."""
+    """Records of a patient and its cure: measured here on a GPU, otherwise those that come with gpukit."""
     case = clinic.CASES[patient - 1]
     if on_gpu():
         records, _ = of_clinic.measure(case.name, case.size, report=lambda text: None)
@@ -557,7 +557,7 @@ launch, arguments = treatment.patient[0]
 gpukit.trace(launch, *arguments).predict(ceilings=ceilings)
 
 # %% [markdown]
-# There is nothing to see in the kernel: it takes next to no longer than one that does nothing. It is **launch-bound**, as in the timeline above. What costs is the launch, some microseconds on the device and more on the host, once for every row. So the time to look at is that of the whole call:
+# There is nothing to see in the kernel: it takes next to no longer than one that does nothing. It is **launch-bound**: a timeline would show many short bars and wide gaps, and no report of a single kernel would. What costs is the launch, some microseconds on the device and more on the host, once for every row. So the time to look at is that of the whole call:
 
 # %%
 gain(5, "call")
