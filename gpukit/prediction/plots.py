@@ -61,7 +61,8 @@ def _roof(ax, ceilings):
     for name, most, style in (("FP32", ceilings.fp32, "-"), ("FP64", ceilings.fp64, "--")):
         ax.plot(x, np.minimum(x * ceilings.dram_read, most) * 1e-12, color=plot.INK, linewidth=1, linestyle=style)
         ax.text(MOST, most * 1.06e-12, f"{name} {most * 1e-12:.0f} TFLOP/s", ha="right", va="bottom", fontsize=8)
-    ax.text(LEAST * 1.3, LEAST * 1.8 * ceilings.dram_read * 1e-12, f"{ceilings.dram_read * 1e-12:.1f} TB/s", fontsize=8)
+    slope = ceilings.dram_read * 1e-12
+    ax.text(2, 1.2 * slope, f"{slope:.1f} TB/s", va="top", fontsize=8)
     top = ceilings.fp32 * 1e-12
     ax.set(xscale="log", yscale="log", xlim=(LEAST, MOST), ylim=(top / 2000, 2 * top))
     ax.set(xlabel="FLOP for each byte that must come from memory or go there", ylabel="TFLOP/s")
