@@ -121,6 +121,7 @@ def test_a_lost_marker_is_an_error(monkeypatch, tmp_path, capsys):
 
 def recorded(monkeypatch, tmp_path, *records):
     monkeypatch.setattr(results, "RECORDED", tmp_path)
+    monkeypatch.setattr(readme, "KINDS", {})
     readme._pairs.cache_clear()
     head = {"gpu": "G", "driver": "1", "power_limit": 500.0, "versions": {"numba": "2"}, "date": "2026-11-21"}
     results.save(tmp_path / "some-g.json", records, head)
@@ -154,6 +155,16 @@ def test_an_unsteady_ratio_is_not_shown(monkeypatch, tmp_path):
     recorded(monkeypatch, tmp_path, line("fast", 2e-3, invalid=True), line("torch", 3e-3))
     monkeypatch.setattr(readme, "HEADLINES", (readme.Headline("work", "some-g", "fast"),))
     assert "| unsteady |" in readme.measured() and "1.50" not in readme.measured()
+
+
+def test_all_problems_are_summed_by_kind(monkeypatch, tmp_path):
+    times = {100: (1.0, 2.0), 200: (1.0, 0.5), 300: (1.0, 4.0)}
+    records = [line(v, t, shape=[n]) for n, pair in times.items() for v, t in zip(("a", "torch"), pair, strict=True)]
+    rungs = [line("a", 9.0, case="ladder"), line("torch", 1.0, case="ladder")]
+    unsteady = [line("a", 9.0, shape=[7], invalid=True), line("torch", 1.0, shape=[7])]
+    recorded(monkeypatch, tmp_path, *records, *rungs, *unsteady)
+    monkeypatch.setattr(readme, "KINDS", {"some-g": "sums", "other-g": "others"})
+    assert readme.summed().splitlines()[2:] == ["| sums | 3 | 2 | 2.00 | 0.50 (200 float32) |"]
 
 
 def test_a_headline_without_its_problem_is_an_error(monkeypatch, tmp_path):

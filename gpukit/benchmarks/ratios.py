@@ -15,6 +15,7 @@ __all__ = [
     "library_of",
     "pairs",
     "problem_of",
+    "size_of",
     "table_of_changes",
     "table_of_pairs",
 ]
@@ -136,7 +137,8 @@ def _place(record):
     return (*(_plain(record[name]) for name in _SAME), _clock(record))
 
 
-def _size(problem):
+def size_of(problem):
+    """Shape and dtype of a problem or a record, as text."""
     return f"{' x '.join(f'{n:,}' for n in problem['shape'])} {problem['dtype']}"
 
 
@@ -153,7 +155,7 @@ def table_of_pairs(found):
         ours, theirs = pair.ours, pair.theirs
         rows.append(
             (
-                *(pair.problem["chapter"], _case(pair.problem), _size(pair.problem)),
+                *(pair.problem["chapter"], _case(pair.problem), size_of(pair.problem)),
                 *(ours["variant"], timing.format_seconds(ours["value"])),
                 *(theirs["variant"], timing.format_seconds(theirs["value"])),
                 *(f"{pair.ratio:.2f}", pair.remark),
@@ -218,7 +220,7 @@ def changes(now, before, times=True):
     for pair in pairs(now):
         old = known.get(pair.key)
         if old:
-            what = f"{pair.problem['chapter']}, {_case(pair.problem)}, {_size(pair.problem)}"
+            what = f"{pair.problem['chapter']}, {_case(pair.problem)}, {size_of(pair.problem)}"
             found.append(Change(what, old.ratio, pair.ratio, "ratio", old.valid and pair.valid))
     return found
 
@@ -227,7 +229,7 @@ def _name(record):
     """What a record is of, as a line."""
     further = {k: v for k, v in problem_of(record).items() if k not in _SAME}
     tail = "".join(f", {key} {value}" for key, value in sorted(further.items()))
-    return f"{record['chapter']}, {record['case']}, {_size(record)}, {record['variant']}{tail}"
+    return f"{record['chapter']}, {record['case']}, {size_of(record)}, {record['variant']}{tail}"
 
 
 def falls(found, percent):

@@ -11,11 +11,23 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from pathlib import Path
+from statistics import median
 
 from gpukit import results
 from gpukit.benchmarks import common, ratios
 
-__all__ = ["AFTERWARDS", "HEADLINES", "Headline", "ReadmeError", "chapters", "main", "mapped", "measured", "written"]
+__all__ = [
+    "AFTERWARDS",
+    "HEADLINES",
+    "Headline",
+    "ReadmeError",
+    "chapters",
+    "main",
+    "mapped",
+    "measured",
+    "summed",
+    "written",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 README, TEXTS, PICTURE = ROOT / "README.md", ROOT / "notebooks" / "text", ROOT / "docs" / "picture.png"
@@ -140,6 +152,11 @@ def _sum(what, case, *shape):
     return Headline(what, "reduce-h200", "reduce", problem, 4.0 * prod(shape), "GB/s")
 
 
+def _convolution(what, case, shape, kernel):
+    problem = {"case": case, "shape": shape, "dtype": "float32", "kernel": kernel}
+    return Headline(what, "conv-h200", "direct", problem)
+
+
 def _transpose(what, *shape):
     problem = {"case": "time", "shape": shape, "dtype": "float32"}
     return Headline(what, "transpose-h200", "wide", problem, 8.0 * prod(shape), "GB/s")
@@ -153,6 +170,8 @@ HEADLINES = (
     _sum("sum of 2^28 numbers", "sum over all", 2**28),
     _sum("sum over the first axis, 30522 x 10240", "sum over axis 0", 30522, 10240),
     _sum("sum over the last axis, 65536 x 1000", "sum over axis 1", 65536, 1000),
+    _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6),
+    _convolution("convolution 3 x 3, 128 to 128 channels, 16 of 56 x 56", "map", (16, 128, 56, 56), 3),
     Headline("launch of a prepared kernel, on the host", "streams-h200", LAUNCH, {"case": "launch"}),
 )
 
@@ -169,7 +188,31 @@ def measured():
             ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
             lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
             heads.append(results.read(headline.record)[0])
-    return "\n".join([*lines, "", *_machines(heads)])
+    return "\n".join([*lines, "", summed(), "", *_machines(heads)])
+
+
+#: The records that hold gpukit's best beside the libraries, and of what they are. A ladder is there for its steps.
+KINDS = {
+    "fast-matmul-h200": "matrix products",
+    "transpose-h200": "transposes",
+    "reduce-h200": "reductions",
+    "resize-h200": "resizing",
+    "conv-h200": "convolutions, im2col, col2im",
+}
+
+
+def summed():
+    """The table of all problems by kind, Markdown, with the fastest of gpukit's forms for each."""
+    lines = ["| all that was measured | problems | gpukit as fast or faster | median ratio | lowest |"]
+    lines.append("|---|--:|--:|--:|---|")
+    for record, kind in KINDS.items():
+        if (results.RECORDED / f"{record}.json").is_file():
+            found = [p for p in ratios.pairs(results.read(record)[1]) if p.valid and p.problem["case"] != "ladder"]
+            ahead, middle = sum(pair.ratio >= 1 for pair in found), median(pair.ratio for pair in found)
+            lowest = min(found, key=lambda pair: pair.ratio)
+            worst = f"{lowest.ratio:.2f} ({ratios.size_of(lowest.problem)})"
+            lines.append(f"| {kind} | {len(found)} | {ahead} | {middle:.2f} | {worst} |")
+    return "\n".join(lines)
 
 
 def _machines(heads):
