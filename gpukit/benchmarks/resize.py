@@ -291,11 +291,7 @@ def measure_blob(count, dtype, libraries, report=print):
         own["letterbox_planes"] = lambda: launch(*arguments) or out
     tolerance = 1e-5 if dtype == "float32" else 2e-3
     own, right = _checked(own, lambda got: frames.is_right(got, tolerance), report)
-    others = {}
-    if "torch" in libraries:
-        others |= torch_forms(libraries["torch"], frames, dtype)
-    if dtype == "float32":
-        others |= _further_libraries(frames, libraries)
+    others = _of_libraries(frames, libraries, dtype, report)
     others, _ = _checked(others, lambda got: frames.is_right(got, tolerance), report)
     runs = own | others | {"copy": copy_of(moved)}
     records = _timed("blob", runs, frames, dtype, moved, report)
@@ -305,18 +301,22 @@ def measure_blob(count, dtype, libraries, report=print):
     return records, right
 
 
-def _further_libraries(frames, libraries):
-    others = {}
+def _of_libraries(frames, libraries, dtype, report):
+    """{name: function} of the libraries' ways that can be had here; what one of them lacks ends no measurement."""
+    makers = []
     if "torch" in libraries:
+        makers.append(lambda: torch_forms(libraries["torch"], frames, dtype))
+        if dtype == "float32":
+            makers.append(lambda: {"torchvision": torchvision_form(libraries["torch"], frames)})
+    if "cupy" in libraries and dtype == "float32" and frames.count <= COMPILED:
+        makers.append(lambda: {"cupyx zoom": cupy_form(libraries["cupy"], frames)})
+    found = {}
+    for make in makers:
         try:
-            from torchvision.transforms.v2 import functional
-
-            others["torchvision"] = torchvision_form(libraries["torch"], functional, frames)
-        except ImportError:
-            pass
-    if "cupy" in libraries and frames.count <= COMPILED:
-        others["cupyx zoom"] = cupy_form(libraries["cupy"], frames)
-    return others
+            found |= make()
+        except Exception as error:
+            report(f"  left out: {type(error).__name__}: {error}")
+    return found
 
 
 def measure_ladder(count, report=print):
@@ -388,7 +388,8 @@ def measure_calls(libraries, report=print):
         x, y = torch.as_tensor(frames.device, device="cuda"), torch.as_tensor(out, device="cuda")
         runs["blob (torch)"] = partial(resize.blob, x, TARGET, MEAN, FACTOR, FILL, out=y)
         runs["blob (torch), new result"] = partial(resize.blob, x, TARGET, MEAN, FACTOR, FILL)
-        runs |= torch_forms(torch, frames)
+        others = _of_libraries(frames, {"torch": torch}, "float32", report)
+        runs |= _checked(others, lambda got: frames.is_right(got, 1e-5), report)[0]
     moved = least_bytes(1, SOURCE, TARGET, frames.place)
     waited = {name: partial(_wait_for, run) for name, run in runs.items()}
     records = _timed("blob, call and wait", waited, frames, "float32", moved, report, device="cpu")

@@ -27,9 +27,9 @@ from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, fill_of, pla
 __all__ = ["METHODS", "blob", "letterbox", "resize"]
 
 METHODS = ("bilinear", "nearest")
-#: Frames of one launch, at most: the limit of ``gridDim.z``.
+#: Layers of a grid, at most; frames that are alike share them, images of many sizes have a launch for each so many.
 MOST_LAYERS = 65535
-#: Blocks that a launch should have: a large GPU runs about half as many at a time.
+#: Blocks that a launch should have, before each has more to do: a large GPU runs about half as many at a time.
 MANY_BLOCKS = 800
 
 SAMPLERS = {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS}
@@ -313,27 +313,31 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     elif sampler is sampling.BYTES and (words := frames.in_words()):
         sampler, frames = sampling.WORDS, words
     geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
+    rows, grid = _grid(size, count, frames.alike and not dtype)
+    together = int(size[1] % 4 == 0 and _address(target) % (4 * target.dtype.itemsize) == 0)
     kernel = (kernels.planes if dtype else kernels.pixels)(sampler, number, fields_of)
-    if not dtype:
-        together = size[1] % 4 == 0 and _address(target) % (4 * target.dtype.itemsize) == 0
-        further = (int(together), *further)
     found = []
-    for first in range(0, count, MOST_LAYERS):
-        rows, grid = _grid(size, min(MOST_LAYERS, count - first))
-        launch = configured(kernel, grid, kernels.BLOCK, stream)
-        found.append((launch, (frames.flat, geometry, target.reshape(-1), (first, *size, rows), *further)))
+    for first in range(0, count, count if frames.alike else MOST_LAYERS):
+        last = count if frames.alike else min(count, first + MOST_LAYERS)
+        launch = configured(kernel, (*grid[:2], min(grid[2], last - first)), kernels.BLOCK, stream)
+        work = first, last, *size, rows, together
+        found.append((launch, (frames.flat, geometry, target.reshape(-1), work, *further)))
     return found
 
 
-def _grid(size, frames):
-    """(rows that a thread goes through, grid): as many as still give every multiprocessor some blocks, as what a thread
-    computes about its columns then serves for more pixels.
+def _grid(size, count, share):
+    """(rows that a thread goes through, grid).
+
+    With few blocks each thread has one row, so that every multiprocessor has some to do; with many it has several, and
+    with ``share`` those of several frames, so that what it computes about its columns serves for more pixels: what was
+    fastest on an H200, for planes without.
     """
     height, width = size
-    rows, across = kernels.MOST_ROWS, -(-width // kernels.SPAN)
-    while rows > 1 and across * -(-height // (kernels.WARPS * rows)) * frames < MANY_BLOCKS:
-        rows //= 2
-    return rows, (across, -(-height // (kernels.WARPS * rows)), frames)
+    across = -(-width // kernels.SPAN)
+    rows = kernels.MOST_ROWS if across * -(-height // kernels.BAND) * count >= MANY_BLOCKS else 1
+    down = -(-height // (kernels.WARPS * rows))
+    layers = min(count, MOST_LAYERS, -(-MANY_BLOCKS // (across * down)) if share else count)
+    return rows, (across, down, layers)
 
 
 def _address(array):

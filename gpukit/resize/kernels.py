@@ -1,9 +1,9 @@
 """The kernels that ``resize``, ``letterbox`` and ``blob`` launch, for batches of frames of one size or of many.
 
-A warp makes 128 neighbours of a row of the target, three channels each: every thread four pixels, 32 apart, so that
-what a warp loads and stores at a time is of neighbours. What depends on a row alone is computed once for a block and
-kept in shared memory, what depends on a column alone once for a thread, which goes through several rows. A row of the
-source whose share is 0 is not read: a reduction by 3 reads a third of the rows.
+A thread makes four neighbours of a row of the target, three channels each, and a warp 128. What depends on a row alone
+is computed once for a block and kept in shared memory, what depends on a column alone once for a thread, which goes
+through several rows, and through frames that are alike. A row of the source whose share is 0 is not read: a reduction
+by 3 reads a third of the rows.
 
 Images are flat arrays, and all places in them unsigned, so that no index is checked for its sign.
 """
@@ -23,7 +23,8 @@ MOST_ROWS = 4  # that a thread goes through
 BAND = WARPS * MOST_ROWS
 SPAN = 4 * LANES  # pixels of a row that a warp makes
 VALUES = 3 * SPAN
-REGISTERS = {"planes": None, "pixels": None}  # of a thread, at most
+#: Of a thread of ``pixels``, at most: a multiprocessor then has room for four blocks, and not for three.
+REGISTERS = 64
 OUTSIDE = -1  # the place of a row of the target that is not in the picture
 
 #: What a kernel must know of a frame. ``start`` is where in the array it begins, ``pitch`` the way from row to row,
@@ -73,14 +74,14 @@ def rows_of_band(row_of):
 
     @cuda.jit(device=True)
     def rows_of_band(places, lows, shares, band, fields):
-        start, pitch, n, _, height, _, top, _ = fields
+        _, pitch, n, _, height, _, top, _ = fields
         tid = uint32(uint32(cuda.threadIdx.y * uint32(LANES)) + uint32(cuda.threadIdx.x))
         if tid < uint32(BAND):
             # A row above the picture wraps round to a large number: one comparison finds both sides.
             row = uint32(uint32(band + tid) - top)
             first, second, shares[tid] = row_of(row, n, height)
-            places[tid] = int64(start + uint64(first) * pitch) if row < height else int64(OUTSIDE)
-            lows[tid] = int64(start + uint64(second) * pitch)
+            places[tid] = int64(uint64(first) * pitch) if row < height else int64(OUTSIDE)
+            lows[tid] = int64(uint64(second) * pitch)
 
     return rows_of_band
 
@@ -102,16 +103,16 @@ def column_at(column_of):
 
 @functools.cache
 def four_columns(column_of):
-    """Device function: ``column_at`` of x and of the three that are a warp further each."""
+    """Device function: ``column_at`` of x and of the three after it."""
     column = column_at(column_of)
 
     @cuda.jit(device=True)
     def four_columns(x, fields):
         return (
             column(x, fields),
-            column(uint32(x + uint32(LANES)), fields),
-            column(uint32(x + uint32(2 * LANES)), fields),
-            column(uint32(x + uint32(3 * LANES)), fields),
+            column(uint32(x + uint32(1)), fields),
+            column(uint32(x + uint32(2)), fields),
+            column(uint32(x + uint32(3)), fields),
         )
 
     return four_columns
@@ -145,28 +146,22 @@ def normalised(values, mean, factor):
     )
 
 
-@cuda.jit(device=True)
-def chosen(inside, values, others):
-    """Three values or the others, without a branch."""
-    a, b, c = values
-    d, e, f = others
-    return a if inside else d, b if inside else e, c if inside else f
-
-
 @functools.cache
 def store_four(number):
-    """Device function: four values of a row, 32 apart, as far as the row goes; ``left`` is how far from the first."""
+    """Device function: four neighbours of a row, ``together`` or one by one as far as the row goes."""
 
     @cuda.jit(device=True)
-    def store_four(out, at, p, q, r, s, left):
-        if left > uint32(0):
+    def store_four(out, at, p, q, r, s, left, together):
+        if together:
+            store4(out, at, number(p), number(q), number(r), number(s))
+        else:
             out[at] = number(p)
-        if left > uint32(LANES):
-            out[at + uint64(LANES)] = number(q)
-        if left > uint32(2 * LANES):
-            out[at + uint64(2 * LANES)] = number(r)
-        if left > uint32(3 * LANES):
-            out[at + uint64(3 * LANES)] = number(s)
+            if left > uint32(1):
+                out[at + uint64(1)] = number(q)
+            if left > uint32(2):
+                out[at + uint64(2)] = number(r)
+            if left > uint32(3):
+                out[at + uint64(3)] = number(s)
 
     return store_four
 
@@ -175,59 +170,67 @@ def store_four(number):
 def planes(sampler, number, fields_of):
     """Kernel for the input of a network: (value - mean) * factor in planes, out is (N, 3, H, W) in C order and flat.
 
-    ``work`` is (first frame, H, W, rows that a thread goes through).
+    ``work`` is (first frame, frame after the last, H, W, rows that a thread goes through, whether four neighbours can
+    be stored together: in rows of a multiple of 4 values, in memory that is aligned to four).
     """
     fill_rows, columns_at, store = rows_of_band(sampler.row), four_columns(sampler.column), store_four(number)
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
-    @cuda.jit(max_registers=REGISTERS["planes"])
+    @cuda.jit
     def planes(image, geometry, out, work, fill, mean, factor, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
         shares = cuda.shared.array(BAND, share)
-        frame, high, wide = uint32(work[0] + cuda.blockIdx.z), uint32(work[1]), uint32(work[2])
-        fields, rows = fields_of(geometry, frame), uint32(WARPS * work[3])
-        band = uint32(cuda.blockIdx.y * rows)
+        frame, frames = uint32(work[0] + cuda.blockIdx.z), uint32(work[1])
+        high, wide, rows = uint32(work[2]), uint32(work[3]), uint32(work[4])
+        fields = fields_of(geometry, frame)
+        band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
         fill_rows(places, lows, shares, band, fields)
-        x = uint32(cuda.blockIdx.x * SPAN + cuda.threadIdx.x)
+        x = uint32(uint32(cuda.blockIdx.x * SPAN) + uint32(4 * cuda.threadIdx.x))
         columns = columns_at(x, fields)
         cuda.syncthreads()
-        plane, left = uint64(high) * uint64(wide), uint32(wide - x) if x < wide else uint32(0)
-        corner = uint64(frame) * uint64(uint64(3) * plane) + uint64(x)
+        plane, left = uint64(high) * uint64(wide), uint32(wide - x)
         # By the channels of the source: where in the result they go, and what becomes of them.
         mean, factor = ordered(mean, swap), ordered(factor, swap)
         border = normalised(ordered(fill, swap), mean, factor)
         red, blue = (plane + plane, uint64(0)) if swap else (uint64(0), plane + plane)
-        line = uint32(cuda.threadIdx.y)
-        while line < rows and uint32(band + line) < high:
-            a, b, c, d = border, border, border, border
-            if places[line] >= int64(0):  # the same for a whole warp
-                p, q, r, s = pixels_at(image, uint64(places[line]), uint64(lows[line]), shares[line], columns)
-                a = chosen(columns[0][0], normalised(p, mean, factor), border)
-                b = chosen(columns[1][0], normalised(q, mean, factor), border)
-                c = chosen(columns[2][0], normalised(r, mean, factor), border)
-                d = chosen(columns[3][0], normalised(s, mean, factor), border)
-            at = corner + uint64(uint32(band + line)) * uint64(wide)
-            store(out, at + red, a[0], b[0], c[0], d[0], left)
-            store(out, at + plane, a[1], b[1], c[1], d[1], left)
-            store(out, at + blue, a[2], b[2], c[2], d[2], left)
-            line = uint32(line + uint32(WARPS))
+        while frame < frames and x < wide:
+            start = fields_of(geometry, frame)[0]
+            corner = uint64(frame) * uint64(uint64(3) * plane) + uint64(x)
+            line = uint32(cuda.threadIdx.y)
+            while line < uint32(WARPS * rows) and uint32(band + line) < high:
+                a, b, c, d = border, border, border, border
+                if places[line] >= int64(0):  # the same for a whole warp
+                    top, low = start + uint64(places[line]), start + uint64(lows[line])
+                    p, q, r, s = pixels_at(image, top, low, shares[line], columns)
+                    if columns[0][0]:
+                        a = normalised(p, mean, factor)
+                    if columns[1][0]:
+                        b = normalised(q, mean, factor)
+                    if columns[2][0]:
+                        c = normalised(r, mean, factor)
+                    if columns[3][0]:
+                        d = normalised(s, mean, factor)
+                at = corner + uint64(uint32(band + line)) * uint64(wide)
+                store(out, at + red, a[0], b[0], c[0], d[0], left, work[5])
+                store(out, at + plane, a[1], b[1], c[1], d[1], left, work[5])
+                store(out, at + blue, a[2], b[2], c[2], d[2], left, work[5])
+                line = uint32(line + uint32(WARPS))
+            frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return planes
 
 
 @functools.cache
-def staged(number):
-    """Device function: put the values of a pixel where the warp's lanes give each other theirs."""
+def as_numbers(number):
+    """Device function: the three values of a pixel in the type of the result, in its order."""
 
     @cuda.jit(device=True)
-    def staged(stage, warp, i, inside, values, border, swap):
+    def as_numbers(values, swap):
         a, b, c = ordered(values, swap)
-        stage[warp, i] = number(a) if inside else border[0]
-        stage[warp, i + uint32(1)] = number(b) if inside else border[1]
-        stage[warp, i + uint32(2)] = number(c) if inside else border[2]
+        return number(a), number(b), number(c)
 
-    return staged
+    return as_numbers
 
 
 @functools.cache
@@ -235,43 +238,54 @@ def pixels(sampler, number, fields_of):
     """Kernel for images: out is (N, H, W, 3) in C order and flat; ``work`` as for ``planes``.
 
     The lanes of a warp give each other their values through shared memory, so that what they store at a time is of 32
-    neighbours: values, or with ``together``, for rows of a multiple of 4 values in memory that is aligned to four, four
-    values each.
+    neighbours: values, or four values each.
     """
-    fill_rows, columns_at, put = rows_of_band(sampler.row), four_columns(sampler.column), staged(number)
+    fill_rows, columns_at, converted = rows_of_band(sampler.row), four_columns(sampler.column), as_numbers(number)
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
-    @cuda.jit(max_registers=REGISTERS["pixels"])
-    def pixels(image, geometry, out, work, together, fill, swap):
+    @cuda.jit(max_registers=REGISTERS)
+    def pixels(image, geometry, out, work, fill, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
         shares = cuda.shared.array(BAND, share)
         stage = cuda.shared.array((WARPS, VALUES), number, alignment=16)
-        frame, high, wide = uint32(work[0] + cuda.blockIdx.z), uint32(work[1]), uint32(work[2])
-        fields, rows = fields_of(geometry, frame), uint32(WARPS * work[3])
-        band = uint32(cuda.blockIdx.y * rows)
+        frame, frames = uint32(work[0] + cuda.blockIdx.z), uint32(work[1])
+        high, wide, rows = uint32(work[2]), uint32(work[3]), uint32(work[4])
+        fields = fields_of(geometry, frame)
+        band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
         fill_rows(places, lows, shares, band, fields)
-        lane, warp, x = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x * SPAN)
-        columns = columns_at(uint32(x + lane), fields)
+        lane, warp = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        x = uint32(cuda.blockIdx.x * SPAN)
+        columns = columns_at(uint32(x + uint32(uint32(4) * lane)), fields)
         cuda.syncthreads()
-        i, step = uint32(uint32(3) * lane), uint32(3 * LANES)
+        pitch = uint64(uint32(uint32(3) * wide))
         valid = uint32(min(uint32(VALUES), uint32(uint32(3) * uint32(wide - x))))
-        line = warp
-        while line < rows and uint32(band + line) < high:  # the same for a whole warp
-            if places[line] >= int64(0):
-                p, q, r, s = pixels_at(image, uint64(places[line]), uint64(lows[line]), shares[line], columns)
-                put(stage, warp, i, columns[0][0], p, fill, swap)
-                put(stage, warp, uint32(i + step), columns[1][0], q, fill, swap)
-                put(stage, warp, uint32(i + uint32(2 * step)), columns[2][0], r, fill, swap)
-                put(stage, warp, uint32(i + uint32(3 * step)), columns[3][0], s, fill, swap)
-            else:
-                for k in range(4):
-                    put(stage, warp, uint32(i + uint32(k * step)), False, fill, fill, swap)
-            cuda.syncwarp()
-            at = (uint64(frame) * uint64(high) + uint64(uint32(band + line))) * uint64(uint32(uint32(3) * wide))
-            give(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, together)
-            cuda.syncwarp()
-            line = uint32(line + uint32(WARPS))
+        while frame < frames:
+            start = fields_of(geometry, frame)[0]
+            line = warp
+            while line < uint32(WARPS * rows) and uint32(band + line) < high:  # the same for a whole warp
+                a, b, c, d = fill, fill, fill, fill
+                if places[line] >= int64(0):
+                    top, low = start + uint64(places[line]), start + uint64(lows[line])
+                    p, q, r, s = pixels_at(image, top, low, shares[line], columns)
+                    if columns[0][0]:
+                        a = converted(p, swap)
+                    if columns[1][0]:
+                        b = converted(q, swap)
+                    if columns[2][0]:
+                        c = converted(r, swap)
+                    if columns[3][0]:
+                        d = converted(s, swap)
+                i = uint32(uint32(12) * lane)
+                store4(stage, (warp, i), a[0], a[1], a[2], b[0])
+                store4(stage, (warp, uint32(i + uint32(4))), b[1], b[2], c[0], c[1])
+                store4(stage, (warp, uint32(i + uint32(8))), c[2], d[0], d[1], d[2])
+                cuda.syncwarp()
+                at = (uint64(frame) * uint64(high) + uint64(uint32(band + line))) * pitch
+                give(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, work[5])
+                cuda.syncwarp()
+                line = uint32(line + uint32(WARPS))
+            frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return pixels
 
