@@ -129,17 +129,32 @@ def _allocate(problem, dtype):
 
 
 def _fill(x, weight, problem):
-    """Random numbers for both; gives back the right result, in float64 where that takes no minutes."""
+    """Random numbers for both; gives back what tells whether a result is right.
+
+    cuDNN's result in float32, by whichever algorithm, tells for all values whether they are about right. A few out
+    channels of the first and last sample are compared with float64, whose rounding errors grow with the terms of a sum:
+    their standard deviation is about 1.3e-8 of a float32 sum of so many normal products.
+    """
     torch = common.libraries()["torch"]
     torch.manual_seed(1)
     x.normal_()
     weight.normal_()
     torch.backends.cudnn.benchmark = False
-    dtype = torch.float64 if problem.flops < 5e9 else torch.float32
     how = {"stride": problem.stride, "padding": problem.padding}
-    exact = torch.nn.functional.conv2d(x.to(dtype), weight.to(dtype), **how)
+    about = torch.nn.functional.conv2d(x.float(), weight.float(), **how)
+    chosen = sorted({round(k * (problem.made - 1) / 3) for k in range(4)})
+    samples = sorted({0, problem.samples - 1})
+    exact = torch.nn.functional.conv2d(x[samples].double(), weight[chosen].double(), **how)
     torch.backends.cudnn.benchmark = True
-    return exact
+    terms, rounding = problem.channels * problem.kernel**2, 2e-3 if x.dtype == torch.float16 else 0
+
+    def is_right(out):
+        picked = out[samples][:, chosen].double()
+        near = ((picked - exact).abs() <= 1e-5 + 1.3e-7 * terms + rounding * exact.abs()).all()
+        alike = ((out.float() - about).abs() <= 1e-2 + 1e-3 * terms**0.5 + rounding * about.abs()).all()
+        return bool(near) and bool(alike)
+
+    return is_right
 
 
 def _ways(problem, x, weight, out, algorithms, layouts):
@@ -187,14 +202,13 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
     """
     x, weight, out = _allocate(problem, dtype)
     ways, torch = _ways(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
-    most = (3e-5 if dtype == "float32" else 1e-2) * (problem.channels * problem.kernel**2) ** 0.5
     runs, hot, wrong = {}, {}, []
     with _turn or multiprocessing.Lock():
-        exact = _fill(x, weight, problem)
+        is_right = _fill(x, weight, problem)
         for key, launches in ways.items():
             out.fill_(float("nan"))
             _repeat(launches)
-            if float((out.double() - exact).abs().max()) <= most:
+            if is_right(out):
                 runs[key] = partial(_repeat, launches)
             else:
                 wrong.append(key)

@@ -186,50 +186,50 @@ def first_tap(place, stride, dilation, size):
 
 
 @functools.cache
-def gather(count, across, index):
+def gather(count, down, across, pieces, index):
     """Kernel: one thread per pixel, of ``count`` planes: it sums that pixel's values in all the windows that cover it,
     without atomics (B4).
 
     Once it knows the first, it steps: the next value of the kernel that can fall on the pixel is ``next`` further, and
-    does so ``back`` windows before. The loads of ``across`` steps along a row of the kernel are under way together.
+    does so ``back`` windows before. There are ``down`` steps from row to row of the kernel, and along a row ``pieces``
+    times ``across``, whose loads are under way together.
     """
 
     @cuda.jit
-    def gather(columns, image, at, planes, rows, add):
+    def gather(columns, image, at, planes, add):
         total, away = cuda.local.array(count, columns.dtype), cuda.local.array(count, index)
         value = cuda.local.array((across, count), columns.dtype)
-        place = uint32(cuda.grid(1))
+        place, first = uint32(cuda.grid(1)), uint32(cuda.blockIdx.y * uint32(count))
         row, col = divided(place, at.width)
-        first_kh, first_oh = first_tap(uint32(row + at.padding_h), at.stride_h, at.dilation_h, at.kernel_h)
+        kh, oh = first_tap(uint32(row + at.padding_h), at.stride_h, at.dilation_h, at.kernel_h)
         first_kw, first_ow = first_tap(uint32(col + at.padding_w), at.stride_w, at.dilation_w, at.kernel_w.value)
-        each, y = index(uint64(at.taps.value) * uint64(at.positions.value)), uint32(cuda.blockIdx.y)
+        each = index(uint64(at.taps.value) * uint64(at.positions.value))
         along = index(uint64(at.next_w) * at.positions.value - at.back_w)
-        while place < at.pixels.value and y < rows:
-            first = uint32(y * uint32(count))
+        below = index(uint64(at.next_h) * at.kernel_w.value * at.positions.value - uint64(at.back_h) * at.out_w.value)
+        if place < at.pixels.value:
             pixel = index(index(first) * at.pixels.value + place)
             for j in range(count):
                 there = first + uint32(j) < planes
                 away[j] = index(each * index(j)) if there else index(0)
                 total[j] = image[index(pixel + index(j) * at.pixels.value)] if add and there else image.dtype.type(0)
-            kh, oh = first_kh, first_oh
-            while kh < at.kernel_h:
-                kw, ow = first_kw, first_ow
-                source = index(first * each + (index(kh) * at.kernel_w.value + kw) * at.positions.value)
-                source = index(source + uint32(oh * at.out_w.value + ow))
-                while kw < at.kernel_w.value and oh < at.out_h:
+            source = index(first * each + (index(kh) * at.kernel_w.value + first_kw) * at.positions.value)
+            source = index(source + index(oh) * at.out_w.value + first_ow)
+            for _ in range(down):
+                kw, ow, here = first_kw, first_ow, source
+                in_rows = kh < at.kernel_h and oh < at.out_h
+                for _ in range(pieces):
                     for c in range(across):
-                        inside = ow < at.out_w.value and kw < at.kernel_w.value
+                        inside = in_rows and kw < at.kernel_w.value and ow < at.out_w.value
                         for j in range(count):
-                            value[c, j] = columns[index(source + away[j])] if inside else columns.dtype.type(0)
-                        kw, ow, source = uint32(kw + at.next_w), uint32(ow - at.back_w), index(source + along)
+                            value[c, j] = columns[index(here + away[j])] if inside else columns.dtype.type(0)
+                        kw, ow, here = uint32(kw + at.next_w), uint32(ow - at.back_w), index(here + along)
                     for c in range(across):
                         for j in range(count):
                             total[j] += value[c, j]
-                kh, oh = uint32(kh + at.next_h), uint32(oh - at.back_h)
+                kh, oh, source = uint32(kh + at.next_h), uint32(oh - at.back_h), index(source + below)
             for j in range(count):
                 if first + uint32(j) < planes:
                     image[index(pixel + index(j) * at.pixels.value)] = total[j]
-            y = uint32(y + cuda.gridDim.y)
 
     return gather
 
@@ -405,11 +405,13 @@ def col2im(
     if share_memory(source, result.device):
         shared, source = source, cuda.device_array(source.shape, source.dtype, stream=stream)
         source.copy_to_device(shared, stream=stream)
-    launch, further = _configure_gather(samples * channels, at, request, stream)
-    arguments = _flat(source), _flat(result.device), *further
+    planes = samples * channels
+    source, target = source.reshape(planes, source.size // planes), result.device.reshape(planes, -1)
+    launches = _gathers(source, target, at, request, stream)
     if call is not None:
-        return call.first([(launch, arguments)], result)
-    launch(*arguments)
+        return call.first(launches, result)
+    for launch, arguments in launches:
+        launch(*arguments)
     return result.finish()
 
 
@@ -441,6 +443,8 @@ def configure_col2im(shape, kernel_size, stride=1, padding=0, dilation=1, *, req
     if request not in ("write", "add"):
         raise ValueError(f"request is {request!r}; it must be write or add")
     check_size("shape", samples * channels, {"C H W": channels * height * width})
+    if samples * channels > MOST_ROWS:
+        raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MOST_ROWS} channels in all samples")
     return _configure_gather(samples * channels, at, request, stream_of(stream))
 
 
@@ -481,8 +485,9 @@ def _count(planes, across):
 def _configure(variant, planes, at, stream):
     """Launch of im2col and its further arguments."""
     (taps, positions), group = at.counts, min(GROUP, planes)
-    across = int(at.kernel_w.value) if variant == "aligned" else 1
-    count = 1 if variant == "window" else _count(-(-planes // group), across)
+    most = -(-planes // group)
+    counts = {"window": 1, "element": min(2, most), "aligned": _count(most, int(at.kernel_w.value))}
+    count = counts[variant]
     rows = -(-planes // (group * count))
     further = at, np.uint32(planes), np.uint32(group), np.uint32(rows)
     down = min(rows, MOST_ROWS)
@@ -496,13 +501,23 @@ def _configure(variant, planes, at, stream):
 
 
 def _configure_gather(planes, at, request, stream):
-    """Launch of col2im and its further arguments."""
-    across = min(-(-int(at.kernel_w.value) // int(at.next_w)), MOST_LOADS)
+    """Launch of col2im and its further arguments, for at most MOST_ROWS rows of blocks."""
+    down, steps = -(-int(at.kernel_h) // int(at.next_h)), -(-int(at.kernel_w.value) // int(at.next_w))
+    across = min(steps, MOST_LOADS)
     count = _count(planes, across)
-    rows = -(-planes // count)
     block, blocks = _threads(int(at.pixels.value))
-    launch = configured(gather(count, across, _index(planes, at)), (blocks, min(rows, MOST_ROWS)), block, stream)
-    return launch, (at, np.uint32(planes), np.uint32(rows), request == "add")
+    kernel = gather(count, down, across, -(-steps // across), _index(planes, at))
+    return configured(kernel, (blocks, -(-planes // count)), block, stream), (at, np.uint32(planes), request == "add")
+
+
+def _gathers(source, target, at, request, stream):
+    """[(launch, arguments), ...] of col2im for contiguous device arrays of planes: columns and images."""
+    launches, planes = [], target.shape[0]
+    for first in range(0, planes, MOST_ROWS):
+        parts = [array[first : first + MOST_ROWS] for array in (source, target)]
+        launch, further = _configure_gather(parts[0].shape[0], at, request, stream)
+        launches.append((launch, (*map(_flat, parts), *further)))
+    return launches
 
 
 def _threads(count):
