@@ -18,11 +18,8 @@
 
 # %%
 import shutil
-import sys
-import tempfile
 import warnings
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 from numba.cuda import float32
@@ -69,29 +66,30 @@ print("kernels run on:", device.info().name)
 #
 # Outside of a container root has it, or everybody if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does without for what is on its timeline.
 #
-# **From a notebook.** A profiler starts the process that it watches, and the kernel of this notebook runs already. So write what is to be profiled into a file, and run it as a program of its own:
+# **From a notebook.** A profiler starts the process that it watches, and the kernel of a notebook runs already. So write what is to be profiled into a file, with one cell:
+#
+# ```
+# %%writefile program.py
+# import numpy as np
+# from gpukit import cuda, matmul
+#
+# a, b = (cuda.to_device(np.random.default_rng(seed).random((1024, 1024), np.float32)) for seed in (1, 2))
+# for _ in range(2):
+#     out = matmul.matmul(a, b, "tiled")
+# cuda.synchronize()
+# ```
+#
+# and run it under the profiler with another; a line that begins with `!` is a command for the shell:
+#
+# ```
+# !ncu --clock-control none --launch-skip 1 --launch-count 1 --section SpeedOfLight python program.py
+# ```
+#
+# `--clock-control none` leaves the clock as it is. Without it Nsight Compute lowers the clock to the base, so that two runs can be compared with each other, and no longer with a time that was measured elsewhere. Which of the tools are there?
 
 # %%
-program = """
-import numpy as np
-from gpukit import cuda, matmul
-
-a, b = (cuda.to_device(np.random.default_rng(seed).random((1024, 1024), np.float32)) for seed in (1, 2))
-for _ in range(2):
-    out = matmul.matmul(a, b, "tiled")
-cuda.synchronize()
-"""
-ncu = profile.counters.find_ncu()
-for tool, found in (("nsys", shutil.which("nsys")), ("ncu", ncu)):
-    print(tool, "is", found or "not installed here")
-if on_gpu() and ncu:
-    path = Path(tempfile.mkdtemp()) / "program.py"
-    path.write_text(program)
-    options = "--clock-control none --launch-skip 1 --launch-count 1 --section SpeedOfLight"
-    # !{ncu} {options} {sys.executable} {path}
-
-# %% [markdown]
-# In a notebook a line that begins with `!` is a command for the shell; what stands in braces is put in first. `--clock-control none` leaves the clock as it is. Without it Nsight Compute lowers the clock to the base, so that two runs can be compared with each other, and no longer with a time that was measured elsewhere.
+for tool, found in (("nsys", shutil.which("nsys")), ("ncu", profile.counters.find_ncu())):
+    print(tool, "is installed" if found else "is not installed here")
 
 # %% [markdown]
 # ## A timeline
@@ -186,7 +184,7 @@ for what, (space, op, field) in COMPARED.items():
     print(f"{what:26}" + "".join(f"{cell:14,}" for cell in cells))
 
 # %% [markdown]
-# Above, what goes to global memory: the trace and the hardware agree to the last request. The shared stores agree too, up to a few wavefronts that the hardware counts when accesses get in each other's way.
+# Above, what goes to global memory: the trace and the hardware agree to the last request. So do the requests to store in shared memory; of the wavefronts for them the hardware counts some percent more, when accesses get in each other's way.
 #
 # The shared *loads* do not agree, and they should not. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row, whose address is a multiple of 16 bytes. The compiler makes one load of 128 bits out of four of them. It can be seen in the machine code:
 
@@ -391,7 +389,7 @@ results.table(
 # %% [markdown]
 # ## The clinic
 #
-# Five patients. Each is slow for one reason. For each of them: read the kernel, look at the trace, **write down what is wrong and how many times faster it could be**, and only then go on to the cure. The gain was measured on a GPU.
+# Five patients. Each is slow for one reason. For each of them: read the kernel, look at the trace, **write down what is wrong and how many times faster it could be**, and only then go on to the cure. The gain was measured on an H200, for all but the third, whose turn has not come yet.
 
 
 # %%
@@ -496,7 +494,7 @@ show.source(clinic.swing)
 examined(3)
 
 # %% [markdown]
-# Every array is float32, and so is the state, which a compiler keeps in registers. But `0.02` is a **float64**, and with it every product. So each step converts to float64, computes there, and converts back when the result is stored. The trace counts it, the advice names it, and the prediction says what it costs, for the grid that was timed:
+# Every array is float32, and so is the state, which a compiler keeps in registers. But `0.02` is a **float64**, and with it every product. So each step converts to float64, computes there, and converts back when the result is stored. The trace counts it, the advice names it, and the prediction says what it costs at least, for 2^24 elements:
 
 # %%
 grid = clinic.CASES[2].size[0] // 256
