@@ -38,7 +38,7 @@ def poisoned(*shape, dtype=np.float32):
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([1, 63, 64, 65, 97, 127, 128, 129, 136, 257, 293, 300]))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(m=sizes, n=sizes, k=sizes, which=st.sampled_from(RUNGS))
 @example(m=131, n=0, k=5, which=("wide", np.float32))
 @example(m=3, n=5, k=0, which=("asynchronous", np.float32))
@@ -105,10 +105,10 @@ def chosen(monkeypatch):
 
 
 def forms():
-    """(tile, columns beyond a whole tile, whether b is widened): all forms of two tiles, one or two of the others."""
+    """(tile, columns beyond a whole tile, whether b is widened): all forms of one tile, one of the others."""
     every = (12, False), (13, False), (13, True)
     for i, speed in enumerate(SPEEDS):
-        chosen_forms = every if i in (2, 6) else every[:1] if i % 2 else every[1:2]
+        chosen_forms = every if i == 2 else every[:1] if i % 2 else every[1:2]
         yield from ((speed.tile, *form) for form in chosen_forms)
 
 
@@ -320,6 +320,7 @@ def test_measurements_check_what_they_time(monkeypatch, capsys):
 
     monkeypatch.setattr(timing, "bench_many", timed_at_once)
     monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 20, 24, 16), (-3, 8, 12, 9)))
+    monkeypatch.setattr(fast_matmul, "LADDER", ("tiled", "wide"))
     records, right = fast_matmul.measure_shapes("map", [(65, 33, 100), (1, 5, 7)])
     assert right and {record["shape"] == [65, 33, 100] for record in records} == {True, False}
     assert fast_matmul.measure_batches()[1] and fast_matmul.measure_ladder(33)[1]

@@ -119,7 +119,7 @@ def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, 
         return call.again()
     shape = _check_operands(a, b, out)
     _check_scalars(alpha, beta, out)
-    make = _maker(variant, dtype_of(a), tile, pad, depth)
+    make = _maker(variant, dtype_of(a), shape[-2:], tile, pad, depth)
     stream = stream_of(stream)
     result = Output(a, shape, out, stream, keep=beta != 0)
     if result.device.size == 0:
@@ -154,7 +154,7 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
     _check_scalars(alpha, beta, out)
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
-    make = _maker(variant, dtype_of(a), tile, pad, depth)
+    make = _maker(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
     return list(_all_steps(make, a, b, out, alpha, beta, _Work(stream_of(stream), {})))
 
 
@@ -206,6 +206,12 @@ class _Launcher:
         return configured(self.kernel, grid, self.threads, stream, self.shared_bytes)
 
 
+def _auto_float64(shape):
+    """A column in registers, if there are enough tiles for all multiprocessors; a square takes too many of them here."""
+    tiles_in_all = -(-shape[0] // ladder.TILE_1D) * -(-shape[1] // ladder.TILE_1D)
+    return "registers_1d" if tiles_in_all >= cuda.get_current_device().MULTIPROCESSOR_COUNT else "tiled"
+
+
 class _Work:
     """Work memory for the launches of one call, on a stream."""
 
@@ -223,10 +229,10 @@ class _Work:
         return self.large[key][:size]
 
 
-def _maker(variant, dtype, tile, pad, depth):
-    """A function that gives the steps of one product of matrices, or for "fast" of many; everything is checked."""
+def _maker(variant, dtype, shape, tile, pad, depth):
+    """What `_all_steps` makes the launches with, after a check: a launcher, or the name of a rung of the ladder."""
     if variant == "auto":
-        variant = "fast" if dtype == np.float32 else "registers_2d"
+        variant = "fast" if dtype == np.float32 else _auto_float64(shape)
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
     if variant in SIMPLE:

@@ -371,7 +371,7 @@ print(mark)
 as_table(rows)
 
 # %% [markdown]
-# Not every idea pays at once. A transposed tile without the rest, or asynchronous copies into a loop that is not ready for them, may even cost; they are there for the steps that come after. That is why each was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
+# Not every idea pays at once. In this record `warp_tiles` and `asynchronous` are hardly faster, or slower, than the kernels before them: what these wait for is the queue of instructions, as the table above shows, and neither shortens it. They prepare the last kernel, whose loop has little else in it than multiply-adds. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
 #
 # On a GPU, the next cell measures the ladder at a smaller size, beside cuBLAS if PyTorch or CuPy is installed. Elsewhere there is nothing to time, and it says so.
 
