@@ -61,7 +61,7 @@ print("kernels run on:", device.info().name)
 # **In a container.** Nsight Compute reads counters that a process must not read without a right to do so. If it says `ERR_NVGPUCTRPERM`, give the container that right:
 #
 # ```sh
-# docker run --gpus all --cap-add=SYS_ADMIN -v "$PWD":/work -w /work IMAGE ncu --set full -o report python program.py
+# docker run --gpus all --cap-add=SYS_ADMIN -v "$PWD":/src -w /src IMAGE ncu --set full -o report python program.py
 # ```
 #
 # Outside of a container root has it, or everybody if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does without for what is on its timeline.
