@@ -207,7 +207,7 @@ class _Launcher:
 
 
 def _auto_float64(shape):
-    """A column in registers, if there are enough tiles for all multiprocessors; a square takes too many of them here."""
+    """A column per thread, if that makes tiles enough for all multiprocessors; a square takes too many registers."""
     tiles_in_all = -(-shape[0] // ladder.TILE_1D) * -(-shape[1] // ladder.TILE_1D)
     return "registers_1d" if tiles_in_all >= cuda.get_current_device().MULTIPROCESSOR_COUNT else "tiled"
 
