@@ -279,10 +279,10 @@ def test_without_a_gpu_nothing_is_timed(capsys):
 # -- predicted and measured --------------------------------------------------------------------------------------------
 
 
-def test_the_record_keeps_its_promise():
+def test_most_predictions_are_near_what_was_measured():
     records = results.load(bench.RECORDED)
     assert {bench.key_of(record) for record in records} == {bench.key_of(case.key) for case in bench.cases()}
-    for name, fewest, share in ((bench.LEAST, 70, 0.6), (bench.EXECUTED, 70, 0.8)):
+    for name, fewest, share in ((bench.LEAST, 70, 0.55), (bench.EXECUTED, 70, 0.8)):
         pairs = [(least["value"], time["value"]) for least, time in bench.paired(records, name)]
         assert len(pairs) >= fewest
         assert bench.near(pairs) >= share * len(pairs)

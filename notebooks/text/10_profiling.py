@@ -353,7 +353,7 @@ with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
 print(predictions.summary(recorded))
 
 # %% [markdown]
-# At the left is what anybody can know without a GPU. About two points out of three lie in the band. Those above it take longer than their scarcest resource needs, those below it take less than what is written needs. Here they are, with what limits them according to the trace, and how much longer they took:
+# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. The target was two thirds. Those above it take longer than their scarcest resource needs, those below it take less than what is written needs. Here they are, with what limits them according to the trace, and how much longer they took:
 
 # %%
 rows = []
@@ -380,7 +380,7 @@ results.table(
 # %% [markdown]
 # Three reasons explain them:
 #
-# - **Instructions that nobody wrote.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative. The naive product has one multiply-add and two loads in its loop, and runs 36 instructions for them. A trace does not count what the compiler makes of an index, nor of other whole numbers. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and most of these kernels move into the band: their limit is **issue**. For the direct convolutions they have not been counted yet; their traces show about three operations on whole numbers for each access to memory.
+# - **Instructions that nobody wrote.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative. The naive product has one multiply-add and two loads in its loop, and runs 36 instructions for them. A trace does not count what the compiler makes of an index, nor of other whole numbers. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and most of these kernels move into the band: their limit is **issue**. For the kernels without an entry in the last columns they have not been counted yet; the traces of the direct convolutions, for example, show about three operations on whole numbers for each access to memory.
 # - **Loads that the compiler merged.** The kernels with a ratio below one: as written they ask more of shared memory than they do as compiled.
 # - **Waiting.** The prediction knows one trip to memory for each block, the least that there can be. A tree of sums also waits at its barriers, and a block that collects what the others found makes several trips, one after the other. Neither is counted.
 #
