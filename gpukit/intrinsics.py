@@ -1,6 +1,10 @@
-"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, clocks, much dynamic shared memory.
+"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, asynchronous copies, clocks, much dynamic
+shared memory.
 
-Everything in gpukit that is not plain ``numba.cuda`` is in this module.
+Everything in gpukit that is not plain ``numba.cuda`` is in this module. A function for kernels has four parts here, and
+a new one needs them too: the function itself with its docstring, which outside of a kernel only says that it is for
+kernels; its type, by which Numba knows what a call gives and refuses what cannot be; the code for a GPU, LLVM's or an
+instruction of PTX; and what it does on the emulator. `commit_copies` is the shortest to begin with.
 """
 
 import functools
