@@ -1,5 +1,5 @@
-"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, asynchronous copies, clocks, much dynamic
-shared memory.
+"""What plain ``numba.cuda`` lacks: several neighbouring elements in one access, asynchronous copies, clocks, and much
+dynamic shared memory.
 
 Everything in gpukit that is not plain ``numba.cuda`` is in this module. A function for kernels has four parts here, and
 a new one needs them too: the function itself with its docstring, which outside of a kernel only says that it is for
