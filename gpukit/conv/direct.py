@@ -414,8 +414,8 @@ def specialised(layout):
         for s in range(ahead):  # a group of copies for each stage but one
             start = uint64(s * stage_words)
             channel = uint32(s * depth)
-            copy_image(buffer, start, x, base, channel, away, sizes)
             copy_weights(buffer, uint64(start + uint64(image_words)), weight, group, first_made, channel, sizes)
+            copy_image(buffer, start, x, base, channel, away, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
@@ -440,8 +440,8 @@ def specialised(layout):
             cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
-                copy_image(buffer, uint64(then), x, base, further, away, sizes)
                 copy_weights(buffer, uint64(then + uint32(image_words)), weight, group, first_made, further, sizes)
+                copy_image(buffer, uint64(then), x, base, further, away, sizes)
             commit_copies()
             count = min(uint32(depth), uint32(sizes.channels - first))
             accumulate(buffer, uint64(at + now), uint64(wt + now), count, total)
