@@ -420,7 +420,7 @@ def measure_sizes(count, report=print):
     random, frame = np.random.default_rng(3), frames.device[0]
     cuts = []
     for _ in range(count):
-        height, width = (int(n) for n in random.integers(40, 400, 2))
+        height, width = (int(random.integers(1 + most // 20, most // 3)) for most in SOURCE)
         top, left = (int(random.integers(0, most - n)) for most, n in zip(SOURCE, (height, width), strict=True))
         cuts.append(frame[top : top + height, left : left + width])
     out, target = cuda.device_array((count, 3, 224, 224), np.float32), (224, 224)
