@@ -191,12 +191,12 @@ show.source(columns.first_tap, columns.gather)
 # The two belong together: `col2im` is the **adjoint** of `im2col`, the sum of `im2col(x) * y` equals that of `x * col2im(y)` for all x and y. That is a strong test, for it needs no reference. And a caller says what is to become of the result: write it, add it to what is there, write it in place of its own columns, or nothing.
 
 # %%
-x = np.random.default_rng(0).integers(-9, 10, (2, 3, 12, 13)).astype(np.float64)
+x = np.random.default_rng(0).integers(-9, 10, (2, 3, 12, 13)).astype(np.float32)
 how = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2)}
 cols = conv.im2col(x, 3, **how)
-y = np.random.default_rng(1).integers(-9, 10, cols.shape).astype(np.float64)
+y = np.random.default_rng(1).integers(-9, 10, cols.shape).astype(np.float32)
 print((cols * y).sum(), "=", (x * conv.col2im(y, (12, 13), 3, **how)).sum())
-total = np.ones((2, 3, 12, 13))
+total = np.ones((2, 3, 12, 13), np.float32)
 conv.col2im(y, (12, 13), 3, **how, out=total, request="add")
 print("added to ones:", np.array_equal(total, 1 + conv.col2im(y, (12, 13), 3, **how)))
 
@@ -388,7 +388,7 @@ print(f"{moved / 4.2e12 * 1e6:.1f} us to move {moved / 1e6:.0f} MB, before the f
 # %% [markdown]
 # ## The map
 #
-# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Blue is where gpukit is ahead, orange where cuDNN is; a star marks the cells where gpukit's faster way is the matrix product:
+# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Gpukit's time is that of the layout that `conv2d` takes, where that one was timed, and elsewhere of the fastest that was. Blue is where gpukit is ahead, red where cuDNN is; a star marks the cells where gpukit's way is the matrix product, and white ones were not timed:
 
 
 # %%
@@ -431,7 +431,19 @@ with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
         print(f"    at most 16 channels, kernels from 3: in {np.nansum(small > 1)} of {np.isfinite(small).sum()}")
 
 # %% [markdown]
-# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. With many channels and a kernel of 3 x 3 cuDNN has an algorithm that does with fewer multiplications, which comes next. And a kernel of 1 x 1 is a matrix product and nothing else: windows of one pixel are the image itself.
+# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. In small images with many channels cuDNN wins clearly, with kernels of 7 and 9 several times. Look at what it would have to compute:
+
+# %%
+for record in recorded:
+    if record["case"] == "map" and record["variant"].startswith("cudnn") and record["shape"][2:] == (56, 56):
+        samples, channels, *size = record["shape"]
+        if record["kernel"] in (7, 9) and channels == 64 and record["stride"] == 1:
+            problem = bench.Problem(samples, channels, tuple(size), channels, record["kernel"], 1, record["padding"])
+            speed = problem.flops / record["value"] * 1e-12
+            print(f"cuDNN, {channels} channels, {record['kernel']} x {record['kernel']}: {speed:.0f} TFLOP/s of the direct way")
+
+# %% [markdown]
+# The chip's peak is 67. So cuDNN does not compute it directly: it needs fewer operations, and how comes next. A kernel of 1 x 1, last, is a matrix product and nothing else: windows of one pixel are the image itself.
 #
 # `conv2d` has no map built in. It has a small model, with a dozen constants fitted to measurements, of what a launch takes: the instructions of all warps of a multiprocessor add up, and no block is done before its own have followed one another. It tries all tiles in the model, and compares the best with what `im2col` and the product would take:
 
@@ -555,7 +567,7 @@ for finding in trace.findings[:2]:
 # %%
 line = np.exp(-(across**2) / 18)
 line = (line / line.sum()).astype(np.float32)
-one_call = conv.conv2d(gray[None, None], np.outer(line, line)[None, None], padding=7)
+one_call = filtered[1:2][None]  # by one kernel of 15 x 15
 two_calls = one_call.copy()  # your two calls here
 print("the same:", np.allclose(one_call, two_calls, atol=1e-5), "| multiply-adds per pixel: 225 and", 30)
 
