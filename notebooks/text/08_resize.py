@@ -342,7 +342,7 @@ thirds = {
     "bilinear": by_rung("bilinear", zone, size),
     "mean of 3 x 3 (OpenCV, INTER_AREA)": cv2.resize(zone, size, interpolation=cv2.INTER_AREA),
 }
-with plot.figure(rows=2, columns=2, size=(7.6, 7.8)) as axes:
+with plot.figure(rows=2, columns=2, size=(5.6, 5.9)) as axes:
     for ax, (title, image) in zip(axes.flat, thirds.items(), strict=True):
         plot.image(image, title, ax=ax)
 
@@ -610,7 +610,7 @@ for rows, columns in ((3, 3), (99, 132), (330, 330)):
     print(f"{rows} x {columns}:", "right" if right else "not yet")
 
 # %% [markdown]
-# **3. Without the halves.** Change the first kernel of this chapter that is yours, `first_attempt`: give it a guard, clamp its rows and columns, and let it round. Draw the error map again until it is dark.
+# **3. Mend it yourself.** Give `first_attempt` a guard, clamp its rows and columns, and let it round, all in float32. Draw the error map again until it is dark.
 
 # %% [markdown]
 # ## Key points
@@ -623,4 +623,4 @@ for rows, columns in ((3, 3), (99, 132), (330, 330)):
 # - Count the bytes that must move before you call a kernel fast or slow. What has no share need not be read.
 # - A single frame is as fast as its launches are few.
 #
-# **Back:** [07 Reduce](07_reduce.ipynb).
+# **Back:** [07 Reduce](07_reduce.ipynb). **Next:** [09 Convolution](09_convolution.ipynb).
