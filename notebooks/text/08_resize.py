@@ -469,12 +469,13 @@ print("equal in every bit:", np.array_equal(*blobs))
 # %% [markdown]
 # ## How fast
 #
-# 32 frames of 1080 by 1920 become planes of 640 by 640, on an H200, with a cold cache. "torch interpolate, plain" does it with PyTorch's functions as one would write it, "torch interpolate" with the same as lean as they can be put together; "torch compiled" is what `torch.compile` makes of the plain one; the copy reads and writes as many bytes as must move here. (The figures are of three short runs on one day; the record says which. `gpukit bench resize` measures them in one, with OpenCV, CuPy and torchvision beside them.)
+# 32 frames of 1080 by 1920 become planes of 640 by 640, on an H200, with a cold cache. "torch interpolate, plain" does it with PyTorch's functions as one would write it, "torch interpolate" with the same as lean as they can be put together; "torch compiled" is what `torch.compile` makes of the plain one; the copy reads and writes as many bytes as must move here. (The figures that come with gpukit are of three short runs on one day; the record says which is of which. `gpukit bench resize` measures all in one, with OpenCV, CuPy and torchvision beside them.)
 
 # %%
 shape, target = (32, 1080, 1920, 3), (640, 640)
 moved = least_bytes(shape[0], shape[1:3], target, resize.placement(shape[1:3], target))
-recorded = results.load("resize-h200", case="blob", dtype="float32", shape=shape)
+record = "resize-h200" if (results.RECORDED / "resize-h200.json").is_file() else "resize-trials-h200"
+recorded = results.load(record, case="blob", dtype="float32", shape=shape)
 seconds = {record["variant"]: record["value"] for record in recorded}
 where = f"recorded on {recorded[0]['gpu']} ({recorded[0]['cores']} cores), {recorded[0]['date']}"
 if on_gpu():
@@ -509,7 +510,7 @@ print(f"blob has {seconds['copy'] / seconds['blob']:.0%} of the speed of the cop
 # %%
 table = []
 for frames, case in ((1, "blob"), (32, "blob"), (256, "blob"), (1, "blob, call and wait"), (1, "blob, host")):
-    found = results.load("resize-h200", case=case, dtype="float32", shape=(frames, *shape[1:]))
+    found = results.load(record, case=case, dtype="float32", shape=(frames, *shape[1:]))
     ours = results.first(found, variant="blob")
     rivals = (r for r in found if r["variant"].startswith("torch") and r["variant"] != "torch copy")
     theirs = min(rivals, key=lambda r: r["value"], default=None)
