@@ -305,6 +305,7 @@ def read_only(array):
         (NotImplementedError, "non-2D", lambda d: d[0].T),
         (IndexError, "2 extra indices", lambda d: d[0, 0, 0, 0]),
         (IndexError, "out of bounds", lambda d: d[3]),
+        (RuntimeError, "non-empty slice into empty", lambda d: cuda.to_device(np.empty((3, 0)))[:2]),
         (TypeError, "not list", lambda d: d[[0, 1]]),
         (TypeError, "not ellipsis", lambda d: d[...]),
         (TypeError, "not ndarray", lambda d: d[A > 1]),

@@ -656,9 +656,14 @@ class DeviceArray(_OnDevice):
             Out of range, or more indices than dimensions.
         TypeError
             For what device arrays do not take: lists, masks, ``...``, ``None``.
+        RuntimeError
+            For a view of an empty array where numba.cuda cannot make one.
         """
         stream = self._default_stream(stream)
         found = self.host[_basic_index(item, self.ndim) + (...,)]
+        if self.size == 0 and self._dummy[item].extent.end > self._dummy[item].extent.begin:
+            # The strides of an empty array from NumPy are 0, which numba.cuda takes for one element of no memory.
+            raise RuntimeError("non-empty slice into empty slice")
         if found.ndim:
             return self._window_of(found, stream)
         if self.dtype.names is not None:
