@@ -103,7 +103,7 @@ out_and_in = st.tuples(st.integers(0, 3), st.integers(1, 3))  # channels of a gr
 PLAIN = {"stride": 1, "padding": 0, "dilation": 1}
 
 
-@settings(max_examples=FEW(70))
+@settings(max_examples=FEW(55))
 @given(case=cases(), dtype=dtypes, variant=st.sampled_from(("auto", *conv.VARIANTS)))
 @example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, variant="auto")
 @example(case=((2, 0, 5, 6), {"kernel_size": (2, 3)}), dtype=np.float64, variant="window")
@@ -121,7 +121,7 @@ def test_im2col(case, dtype, variant):
     assert result.dtype == dtype and result.shape == expected.shape and np.array_equal(result, expected)
 
 
-@settings(max_examples=FEW(70))
+@settings(max_examples=FEW(55))
 @given(case=cases(), dtype=dtypes, request=st.sampled_from(conv.REQUESTS))
 @example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, request="write")
 @example(case=((2, 1, 0, 3), {"kernel_size": 1, "padding": 1}), dtype=np.float32, request="add")
@@ -144,7 +144,7 @@ def test_col2im(case, dtype, request):
         assert result.dtype == dtype and result.shape == shape and np.array_equal(result, out)
 
 
-@settings(max_examples=FEW(30))
+@settings(max_examples=FEW(20))
 @given(case=cases(least=1), variant=st.sampled_from(conv.VARIANTS))
 def test_adjoint(case, variant):
     """<im2col(x), y> = <x, col2im(y)>: exact, for small whole numbers."""
@@ -163,7 +163,7 @@ def tolerance(exact, size, terms, dtype):
     return terms * sums * size + np.finfo(dtype).eps * abs(exact)
 
 
-@settings(max_examples=FEW(40))
+@settings(max_examples=FEW(26))
 @given(
     case=cases(),
     dtype=st.sampled_from(host.CONV_DTYPES),
@@ -218,7 +218,7 @@ def layouts(draw):
     return layout, (samples, groups * channels, *size), (groups * made, channels, *kernel), padding, groups
 
 
-@settings(max_examples=FEW(8) + 1)
+@settings(max_examples=FEW(5) + 1)
 @given(case=layouts(), with_bias=st.booleans())
 def test_every_layout(case, with_bias):
     """The kernel made to measure is right for any layout, not only for those that are chosen."""
@@ -284,6 +284,68 @@ def test_conv2d_in_a_workspace():
             conv.conv2d(x, weight, groups=2, workspace=wrong, **how)
     with pytest.raises(ValueError, match="workspace shares memory with x"):
         conv.conv2d(x, weight, groups=2, workspace=x.reshape(x.size), stride=3)
+
+
+def test_a_workspace_for_each_stream():
+    conv.free_workspaces()
+    streams = [cuda.stream(), cuda.stream()]
+    x, weight = cuda.to_device(random(1, 3, 9, 9)), cuda.to_device(random(2, 3, 3, 3))
+    for stream in (*streams, *streams):
+        conv.conv2d(x, weight, algorithm="im2col", stream=stream)
+    assert len(host._workspaces) == 2 and len({id(kept) for kept in host._workspaces.values()}) == 2
+    assert all(kept.size == 3 * 9 * 49 for kept in host._workspaces.values())
+    conv.conv2d(x, weight, padding=1, algorithm="im2col", stream=streams[0])
+    assert sorted(kept.size for kept in host._workspaces.values()) == [3 * 9 * 49, 3 * 9 * 81]
+    conv.conv2d(x, cuda.to_device(random(2, 3, 1, 1)), algorithm="im2col")  # its columns are the image
+    assert len(host._workspaces) == 2
+    conv.free_workspaces()
+    assert not host._workspaces
+
+
+def test_extra_memory():
+    needs = conv.extra_memory((5, 6, 20, 30), (8, 3, 3, 5), padding=1, groups=2)
+    assert needs == {"im2col": 6 * 15 * 20 * 28 * 4, "sparse": 8 * 3 * 15 * 20 * 28 * 8, "direct": 0}
+    assert needs["im2col"] == 4 * conv.workspace_size((5, 6, 20, 30), (3, 5), padding=1)
+    with pytest.raises(ValueError, match=r"weight_shape is \(8, 3, 3, 5\); x_shape is \(5, 6, 20, 30\), in 1 groups"):
+        conv.extra_memory((5, 6, 20, 30), (8, 3, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "weight_shape", "how", "dtype", "expected"),
+    [
+        ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float32, "direct"),
+        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float32, "im2col"),
+        ((1, 128, 512, 512), (128, 128, 1, 1), {}, np.float32, "im2col"),
+        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float16, "direct"),
+        ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float64, "im2col"),
+        ((1, 3, 300, 300), (3, 3, 3, 99), {}, np.float32, "im2col"),
+    ],
+)
+def test_what_auto_stands_for(x_shape, weight_shape, how, dtype, expected):
+    at = windows.windows(x_shape[2:], weight_shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
+    assert choice.choose_algorithm("auto", x_shape, weight_shape, at, 1, np.dtype(dtype)) == expected
+
+
+def test_layouts_that_are_chosen():
+    at = windows.windows((512, 768), 6, 1, 0, 1)
+    layout = choice.layout_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32")
+    assert layout.outs == 6 and layout.quads and not layout.has_conflicts
+    assert layout.nbytes < 227 * 1024 and layout.threads <= 256
+    for count in (1, 5):
+        assert len(choice.layouts_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32", count)) == count
+    wide = windows.windows((300, 300), (3, 99), 1, 0, 1)
+    assert choice.layout_of((1, 3, 300, 300), (3, 3, 3, 99), wide, 1, False, "float32") is None
+
+
+def test_tiles_that_do_not_fit():
+    """With much dilation the tile of "blocked" is more than shared memory holds: "direct" takes the naive kernel."""
+    x, weight = random(1, 1, 250, 250), random(2, 1, 2, 2)
+    exact, size = reference_conv(x, weight, None, 1, dilation=240)
+    result = conv.conv2d(x, weight, dilation=240, algorithm="direct")
+    assert (abs(result.reshape(exact.shape) - exact) <= tolerance(exact, size, 5, result.dtype)).all()
+    for algorithm in ("blocked", "specialised"):
+        with pytest.raises(ValueError, match=f"algorithm is '{algorithm}'; "):
+            conv.conv2d(x, weight, dilation=240, algorithm=algorithm)
 
 
 def test_arrays_of_any_layout():
@@ -446,6 +508,17 @@ WRONG = [
         ValueError,
         "algorithm is 'fft'; it must be 'auto' or one of im",
     ),
+    (
+        lambda: conv.conv2d(X.astype("f2"), WEIGHT.astype("f2"), algorithm="im2col"),
+        TypeError,
+        "x has dtype float16; it must be float32 or float64 for the algorithm 'im2col'",
+    ),
+    (
+        lambda: conv.conv2d(X.astype("f8"), WEIGHT.astype("f8"), algorithm="direct"),
+        TypeError,
+        "x has dtype float64; it must be float16 or float32 for the algorithm 'direct'",
+    ),
+    (lambda: conv.im2col(X, 3, variant="aligned", out=OUT), ValueError, "variant is 'aligned'; it needs at least 8 w"),
     (
         lambda: conv.conv2d(X, WEIGHT, stride=2, out=MADE),
         ValueError,
