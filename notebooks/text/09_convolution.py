@@ -148,7 +148,7 @@ for size in (15, 18):
 show.source(columns.aligned)
 
 # %% [markdown]
-# And the times, as a part of the bandwidth of a copy. The bytes counted are those that have to move, the image once and the columns once:
+# And the times, as a part of the bandwidth of a copy. The bytes counted are those that have to move, the image once and the columns once. (The times of `aligned`, and of `gather` further down, are from another run of the same day than the rest; the record says so.)
 
 
 # %%
@@ -388,7 +388,7 @@ print(f"{moved / 4.2e12 * 1e6:.1f} us to move {moved / 1e6:.0f} MB, before the f
 # %% [markdown]
 # ## The map
 #
-# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Gpukit's time is that of the layout that `conv2d` takes, where that one was timed, and elsewhere of the fastest that was. Blue is where gpukit is ahead, red where cuDNN is; a star marks the cells where gpukit's way is the matrix product, and white ones were not timed:
+# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Gpukit's time is that of the layout that `conv2d` takes, where that one was timed, and elsewhere of the fastest that was. Blue is where gpukit is ahead, red where cuDNN is; a star marks the cells where gpukit's way is the matrix product, and white ones were not timed. Each ratio is of two times from one run:
 
 
 # %%
@@ -423,7 +423,8 @@ with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
                 ax.text(col, row, text, ha="center", va="center", fontsize=7, color=color)
         ax.set_xticks(range(len(bench.CHANNELS)), bench.CHANNELS)
         ax.set_yticks(range(len(bench.KERNELS)), bench.KERNELS)
-        ax.set(xlabel="channels in and out", ylabel="kernel", title=f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
+        ax.set(xlabel="channels in and out", ylabel="kernel")
+        ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
         ax.grid(False)
         ahead, known = np.nansum(ratio > 1), np.isfinite(ratio).sum()
         small = ratio[1:, :5]
