@@ -54,8 +54,15 @@ def test_what_a_library_says_of_the_problem_must_hold_for_ours():
 
 
 def test_what_is_no_distribution_or_no_rival_is_left_out():
-    assert not ratios.pairs([record("tree", 5.0, spread=None), record("torch", 3.0)])
+    known, unknown = record("torch", 3.0), record("tree", 5.0, spread=None)
+    assert not ratios.pairs([unknown, known]) and len(ratios.pairs([unknown, known], medians=True)) == 1
     assert not ratios.pairs([record("loops", 5.0, case="cpu"), record("opencv", 3.0, case="cpu")])
+
+
+def test_runs_in_one_file_are_not_mixed():
+    records = [record("tree", 5.0), record("torch", 4.0), record("tree", 1.0, run="b"), record("torch", 3.0, run="b")]
+    assert [pair.ratio for pair in ratios.pairs(records)] == [0.8, 3.0]
+    assert ratios.pairs(records[1:3]) == []
 
 
 def test_a_wide_spread_makes_a_ratio_invalid():

@@ -94,21 +94,26 @@ class Pair:
         return not (self.ours.get("invalid") or self.theirs.get("invalid"))
 
 
-def pairs(records):
+def pairs(records, medians=False):
     """gpukit beside the fastest library, for every problem that both were timed on.
 
     Parameters
     ----------
     records : list of dict
-        Of one run, without what their file says once (``results.read``).
+        Of one run, without what their file says once (``results.read``). A file may hold those of several runs, told
+        apart by a field "run"; only what was measured in the same one is compared.
+    medians : bool
+        Compare medians too of whose spread nothing is known.
 
     Returns
     -------
     list of Pair
-        In the order in which the libraries' records come. What has no spread was no distribution, and is left out.
+        In the order in which the libraries' records come.
     """
     ours, rivals = {}, {}
-    for record in filter(_is_compared, records):
+    for record in records:
+        if not _is_compared(record, medians):
+            continue
         if library_of(record):
             problem = problem_of(record)
             key = json.dumps([problem, _clock(record)], sort_keys=True)
@@ -124,8 +129,8 @@ def pairs(records):
     return found
 
 
-def _is_compared(record):
-    timed = record["unit"] == "s" and record.get("spread") is not None
+def _is_compared(record, medians):
+    timed = record["unit"] == "s" and (medians or record.get("spread") is not None)
     return timed and not NO_RIVALS & {record["chapter"], record["case"]}
 
 
@@ -134,7 +139,7 @@ def _clock(record):
 
 
 def _place(record):
-    return (*(_plain(record[name]) for name in _SAME), _clock(record))
+    return (*(_plain(record[name]) for name in _SAME), _clock(record), record.get("run"))
 
 
 def size_of(problem):
