@@ -359,7 +359,7 @@ per_chunk = most["value"] / most["chunks"]  # the smallest array in the most chu
 with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
     for ax, elements in zip(axes, (SIZES[1], SIZES[-1]), strict=True):
         *stages, both = stages_of(elements)
-        found = [r for r in recorded("pipeline", shape=(elements,), order="depth", memory="pinned")]
+        found = list(recorded("pipeline", shape=(elements,), order="depth", memory="pinned"))
         chunks = [r["chunks"] for r in found]
         formula = [streams.predicted(*stages, n, per_chunk) for n in chunks]
         played = [streams.modelled(tasks(elements, n, stages[1])).duration for n in chunks]

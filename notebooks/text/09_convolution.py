@@ -21,7 +21,7 @@ import warnings
 import matplotlib.cbook
 import matplotlib.pyplot as plt
 import numpy as np
-from numba.cuda import float32, uint32
+from numba.cuda import float32
 
 import gpukit
 from gpukit import conv, cuda, device, on_gpu, plot, results, show, timing
@@ -211,7 +211,7 @@ plot_shares("col2im", ("gather", "torch (fold)"))
 # %%
 x, weight, bias = random(2, 8, 20, 20), random(6, 4, 3, 3), random(6)
 out = np.full((2, 6, 18, 18), np.nan, np.float32)
-for launch, arguments in conv.steps("im2col", x, weight, out, bias, groups=2):
+for launch, _ in conv.steps("im2col", x, weight, out, bias, groups=2):
     print(f"{launch.dispatcher.py_func.__name__:12} grid {launch.griddim}, block {launch.blockdim}")
 
 # %% [markdown]

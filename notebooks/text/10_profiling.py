@@ -22,7 +22,6 @@ import warnings
 from collections import Counter
 
 import numpy as np
-from numba.cuda import float32
 
 import gpukit
 from gpukit import clinic, cuda, device, matmul, on_gpu, plot, prediction, results, show, timing, transpose
