@@ -532,12 +532,14 @@ class Call:
         result : Output
         """
         if self.key is None or result.on_host or result.device is not result.target:
-            for launch, arguments in launches:
-                launch(*arguments)
+            with _one_call:
+                for launch, arguments in launches:
+                    launch(*arguments)
             return result.finish()
         prepared = [prepare(launch, *arguments) for launch, arguments in launches]
-        for launch in prepared:
-            launch()
+        with _one_call:
+            for launch in prepared:
+                launch()
         plan = Plan(prepared, [array for array in self.inputs if array is not None], result)
         if plan.complete:
             self.plans.keep(self.key, plan)
@@ -572,6 +574,9 @@ def _exactly(parameter):
     return type(parameter), parameter
 
 
+#: Work memory belongs to a stream, not to a call: on the stream the launches of one call must follow one another,
+#: without those of another thread's call between them.
+_one_call = threading.Lock()
 #: Bytes of work memory that one plan may keep to itself.
 MOST_KEPT = 64 << 20
 
@@ -610,7 +615,6 @@ class Plan:
             launch.release({position for position, _, _ in where})
             self.steps.append((launch, [(launch.place_of(position), *rest) for position, *rest in where]))
         self.complete = apart and used == set(range(len(spans))) and kept <= MOST_KEPT
-        self.lock = threading.Lock()
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
@@ -618,7 +622,6 @@ class Plan:
         return any(low < stop and start < high for low, high in spans)
 
     def launch(self, pointers):
-        # The launches share work memory: those of one call must follow one another on the stream.
-        with self.lock:
+        with _one_call:
             for launch, where in self.steps:
                 launch.again(where, pointers)

@@ -292,6 +292,38 @@ def test_plans_hold_no_inputs_and_are_few():
     assert len(checked) == before
 
 
+def test_calls_of_many_threads_do_not_mix():
+    """Two launches of a call leave something to each other in work memory that all calls on the stream share."""
+    plans, work = launching.Plans(), cuda.device_array(101)
+
+    def add(a, b, out=None):
+        call = plans.call((a, b), out, None)
+        if call.plan is not None:
+            return call.again()
+        result = Output(a, a.shape, out, 0)
+        launches = [
+            (add_into[1, 32], (a, a, work, 101, 0.0)),
+            (add_into[1, 32], (work, b, result.device, 101, 1.0)),
+        ]
+        return call.first(launches, result)
+
+    right = []
+
+    def run(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(15):
+            a, b = random.random(101), random.random(101)
+            got = add(cuda.to_device(a), cuda.to_device(b))
+            right.append(np.allclose(got.copy_to_host(), a + b))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(right) == 60 and all(right)
+
+
 def test_host_functions_replay():
     for shape in ((40, 64), (37, 91)):
         for _ in range(3):
