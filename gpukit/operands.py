@@ -79,9 +79,9 @@ def _side(array):
     return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
 
 
-def check_array(name, array, dimensions, dtypes=None):
+def check_array(name, array, dimensions, dtypes=None, more=False):
     """TypeError or ValueError unless ``array`` is a NumPy or device array with as many dimensions, or one of several
-    numbers of them, and one of the dtypes.
+    numbers of them, or ``more``, and one of the dtypes.
     """
     if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
         raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
@@ -89,8 +89,9 @@ def check_array(name, array, dimensions, dtypes=None):
     if dtypes is not None and dtype not in dtypes:
         raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
     allowed = dimensions if isinstance(dimensions, tuple) else (dimensions,)
-    if len(array.shape) not in allowed:
+    if len(array.shape) not in allowed and not (more and len(array.shape) > max(allowed)):
         what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
+        what += " or more" if more else ""
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
 
 

@@ -197,7 +197,7 @@ WRONG = [
     (lambda: matmul.matmul([[1.0]], B), TypeError, "a is a list"),
     (lambda: matmul.matmul(A, B.astype(int)), TypeError, "b has dtype int64; it must be float32 or float64"),
     (lambda: matmul.matmul(A, B.astype(np.float64)), TypeError, "b has dtype float64; it must be float32, as a is"),
-    (lambda: matmul.matmul(A[0], B), ValueError, r"a has shape \(3,\); it must have 2 dimensions"),
+    (lambda: matmul.matmul(A[0], B), ValueError, r"a has shape \(3,\); it must have 2 dimensions or more"),
     (lambda: matmul.matmul(A, A), ValueError, r"a has shape \(4, 3\) and b \(4, 3\); b must have as many rows"),
     (lambda: matmul.matmul(A, on_device(B)), TypeError, "b is a device array and a is a NumPy array"),
     (lambda: matmul.matmul(A, B, out=on_device(A)), TypeError, "out is a device array and a is a NumPy array"),

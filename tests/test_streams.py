@@ -160,6 +160,7 @@ def test_one_buffer_for_all_is_a_race_and_a_wrong_result():
         ({"streams": 0}, ValueError, "streams is 0"),
         ({"order": "deep"}, ValueError, "order is 'deep'"),
         ({"buffers": "one"}, ValueError, "buffers is 'one'"),
+        ({"pinned": "no"}, TypeError, "pinned is .no."),
         ({"out": [1]}, TypeError, "out is a list"),
         ({"out": np.zeros(9)}, ValueError, r"out has shape \(9,\); it must have 10 rows"),
         ({"out": np.broadcast_to(np.float32(0), 10)}, ValueError, "out is read-only"),

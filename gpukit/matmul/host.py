@@ -164,7 +164,7 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
 def _check_operands(a, b, out):
     """The shape of the result, after a check of the arrays."""
     for name, array in (("a", a), ("b", b)):
-        check_array(name, array, max(2, len(getattr(array, "shape", ()))), DTYPES)
+        check_array(name, array, 2, DTYPES, more=True)
     check_alike("b", b, "a", a)
     shapes = f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}"
     if a.shape[-1] != b.shape[-2]:

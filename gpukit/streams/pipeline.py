@@ -113,7 +113,7 @@ class Pipeline:
 
     def __init__(self, kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, buffers="task", out=None):
         kernel = _kernel_of(kernel)
-        _check(x, out, order, buffers)
+        _check(x, out, order, buffers, pinned)
         whole("streams", streams, 1)
         self.sizes = sizes_of(chunks, len(x))
         self.x = x
@@ -206,7 +206,7 @@ def prepared_copy(target, source, stream):
 # -- arguments -----------------------------------------------------------------------------------------------------
 
 
-def _check(x, out, order, buffers):
+def _check(x, out, order, buffers, pinned):
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is a {type(x).__name__}; it must be a NumPy array: a pipeline copies it to the device")
     if x.ndim == 0:
@@ -226,6 +226,8 @@ def _check(x, out, order, buffers):
         raise ValueError(f"order is {order!r}; it must be 'depth' or 'breadth'")
     if buffers not in BUFFERS:
         raise ValueError(f"buffers is {buffers!r}; it must be 'task', 'stream' or 'shared'")
+    if not isinstance(pinned, bool | np.bool_):
+        raise TypeError(f"pinned is {pinned!r}; it must be True or False")
 
 
 def sizes_of(chunks, rows):
