@@ -17,7 +17,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpukit import backend
 from gpukit.backend import cuda
-from gpukit.operands import as_device_array, maker, span, stream_of
+from gpukit.operands import address_of, as_device_array, maker, span, stream_of
 
 __all__ = ["Plans", "Prepared", "prepare"]
 
@@ -367,7 +367,7 @@ class _ArraySlot:
             raise TypeError(f"{self.name} is {given}; it was prepared for {self.type}")
         parameters = (0, 0, array.size, array.dtype.itemsize, 0, *array.shape, *(s % 2**64 for s in array.strides))
         self.memory[self.first : self.first + self.count] = parameters
-        return array.device_ctypes_pointer.value or 0
+        return address_of(array)
 
 
 # -- arrays at a glance ------------------------------------------------------------------------------------------------
@@ -596,7 +596,7 @@ class Plan:
     def __init__(self, prepared, arrays, result):
         self.make = maker(arrays[0], tuple(result.device.shape), result.device.dtype)
         given = [as_device_array(array) for array in arrays]
-        self.starts = [array.device_ctypes_pointer.value or 0 for array in (*given, result.device)]
+        self.starts = [address_of(array) for array in (*given, result.device)]
         spans = [span(array) for array in (*given, result.device)]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, self.starts, strict=True)]
         apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
@@ -607,8 +607,7 @@ class Plan:
                 low, high = span(array)
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
                 if inside:
-                    start = as_device_array(array).device_ctypes_pointer.value
-                    where.append((position, inside[0], start - self.starts[inside[0]]))
+                    where.append((position, inside[0], address_of(array) - self.starts[inside[0]]))
                 else:
                     kept += high - low
             used.update(source for _, source, _ in where)

@@ -13,6 +13,8 @@ from gpukit.backend import cuda, on_gpu
 
 __all__ = [
     "Output",
+    "WorkMemory",
+    "address_of",
     "as_device_array",
     "check_alike",
     "check_apart",
@@ -36,6 +38,13 @@ def as_device_array(array):
     it is, as a launch takes it: a stream that it is bound to is not waited for.
     """
     return array if getattr(array, "__cuda_ndarray__", False) else cuda.as_cuda_array(array)
+
+
+def address_of(array):
+    """Address of the first element of a device array, 0 if it is empty; 0 for a NumPy array too, whose copy on the
+    device begins where a new allocation does.
+    """
+    return 0 if isinstance(array, np.ndarray) else as_device_array(array).device_ctypes_pointer.value or 0
 
 
 def dtype_of(array):
@@ -130,7 +139,7 @@ def span(array):
     if array.size == 0:
         return 0, 0
     reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
-    start = array.device_ctypes_pointer.value
+    start = address_of(array)
     return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.dtype.itemsize
 
 
@@ -236,9 +245,26 @@ def maker(like, shape, dtype):
 
         def make():
             array = cuda.device_array(shape, dtype)
-            return array, array.device_ctypes_pointer.value or 0
+            return array, address_of(array)
 
     return make
+
+
+class WorkMemory(dict):
+    """Device memory that the calls of a host function leave to the next: one array for each purpose, dtype, stream and
+    device, as large as any call needed it.
+
+    The launches of a call follow those of the one before on their stream, and `gpukit.launching.Plans` keeps the
+    launches of one call together.
+    """
+
+    def take(self, size, dtype, stream, which=0):
+        """A flat array of so many elements, with anything in them; ``which`` tells purposes apart."""
+        key = which, np.dtype(dtype), stream, cuda.get_current_device().id
+        kept = self.get(key)
+        if kept is None or kept.size < size:
+            kept = self[key] = cuda.device_array(size, dtype)
+        return kept[:size]
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from gpukit.intrinsics import load2, load4, store2, store4
 from gpukit.launching import Plans
 from gpukit.operands import (
     Output,
+    address_of,
     as_device_array,
     check_alike,
     check_apart,
@@ -472,7 +473,7 @@ def _is_aligned(array):
     if not cuda.is_cuda_array(array):
         return True
     array = as_device_array(array)
-    return not array.is_c_contiguous() or array.device_ctypes_pointer.value % 16 == 0
+    return not array.is_c_contiguous() or address_of(array) % 16 == 0
 
 
 def _choose(variant, source, target):

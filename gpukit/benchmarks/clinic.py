@@ -12,7 +12,6 @@ import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import clinic, launching, results, timing
-from gpukit.backend import cuda
 from gpukit.benchmarks import common
 
 __all__ = ["RECORDED", "main", "measure"]
@@ -37,11 +36,14 @@ def measure(name, size, report=print):
         steps = getattr(treatment, variant)
         if _is_right(steps, treatment):
             prepared = [(launching.prepare(launch, *arguments), ()) for launch, arguments in steps]
-            runs |= {variant: partial(_launch_all, steps), f"{variant}, prepared": partial(_launch_all, prepared)}
+            runs |= {
+                variant: partial(common.launch_all, steps),
+                f"{variant}, prepared": partial(common.launch_all, prepared),
+            }
         else:
             all_right = False
             report(f"  WRONG: {variant}")
-    calls = {variant: partial(_wait_for, run) for variant, run in runs.items()}
+    calls = {variant: partial(common.wait_for, run) for variant, run in runs.items()}
     timings = {"kernel": timing.bench_many(runs, min_time=0.05, warmup=0.02)}
     timings["call"] = timing.bench_many(calls, device="cpu", min_time=0.05, warmup=0.02)
     records = []
@@ -54,18 +56,8 @@ def measure(name, size, report=print):
 
 def _is_right(steps, treatment):
     treatment.out.copy_to_device(np.full(treatment.out.shape, np.nan, np.float32))
-    _launch_all(steps)
+    common.launch_all(steps)
     return np.allclose(treatment.out.copy_to_host(), treatment.expected, rtol=1e-5, atol=1e-5)
-
-
-def _launch_all(steps):
-    for launch, arguments in steps:
-        launch(*arguments)
-
-
-def _wait_for(run):
-    run()
-    cuda.synchronize()
 
 
 def main(argv=None):

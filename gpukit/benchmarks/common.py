@@ -12,12 +12,24 @@ from gpukit import backend, results
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import clock64, globaltimer
 
-__all__ = ["LIBRARIES", "columns", "has_gpu", "libraries", "missing", "run", "sm_mhz"]
+__all__ = ["LIBRARIES", "columns", "has_gpu", "launch_all", "libraries", "missing", "run", "sm_mhz", "wait_for"]
 
 #: What is timed beside gpukit where it is installed.
 LIBRARIES = ("cupy", "torch")
 CLOCKED = 100_000  # nanoseconds
 BAR = 24  # characters
+
+
+def launch_all(launches):
+    """Make the launches of a list of (launch, arguments), in order."""
+    for launch, arguments in launches:
+        launch(*arguments)
+
+
+def wait_for(run):
+    """Call ``run`` and wait until the device has done all that it was asked for."""
+    run()
+    cuda.synchronize()
 
 
 @functools.cache

@@ -167,19 +167,14 @@ def measure_ladder(size, report=print):
     for variant in LADDER:
         launches = matmul.steps(variant, a, b, out)
         poison(out)
-        launch_all(launches)
+        common.launch_all(launches)
         if is_right(a, b, out):
-            runs[variant] = partial(launch_all, launches)
+            runs[variant] = partial(common.launch_all, launches)
         else:
             all_right = False
             report(f"  WRONG: {variant}")
     runs |= library_products(a, b, out)
     return timed("ladder", (size,) * 3, runs, 2 * size**3, report=report), all_right
-
-
-def launch_all(launches):
-    for launch, arguments in launches:
-        launch(*arguments)
 
 
 def measure_float64(report=print):

@@ -397,9 +397,9 @@ def measure(chapter, report=print):
         steps, out, right = case.make()
         wrong = np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).max
         out.copy_to_device(np.full(out.shape, wrong, out.dtype))
-        _launch_all(steps)
+        common.launch_all(steps)
         if right(out.copy_to_host()):
-            runs[number] = partial(_launch_all, steps)
+            runs[number] = partial(common.launch_all, steps)
         else:
             report(f"  WRONG: {case.title}")
     records = []
@@ -411,11 +411,6 @@ def measure(chapter, report=print):
     for case, each in zip(chosen, count_instructions(chapter, report) or [], strict=False):
         records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
     return records, len(runs) == len(chosen)
-
-
-def _launch_all(steps):
-    for launch, arguments in steps:
-        launch(*arguments)
 
 
 def count_instructions(chapter, report=print):
@@ -444,7 +439,7 @@ def _count_child(chapter):
     """What runs under ncu: every case once; a line for each says how many launches it has."""
     for case in cases([chapter]):
         steps, _, _ = case.make()
-        _launch_all(steps)
+        common.launch_all(steps)
         cuda.synchronize()
         print("launches:", len(steps), flush=True)
 

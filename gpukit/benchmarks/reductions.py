@@ -129,9 +129,9 @@ def measure_ladder(size, libraries, report=print):
     rungs["atomic"] = [(out.copy_to_device, (zero,)), (ladder.atomic[sums.size, ladder.THREADS], (x, out))]
     for variant, steps in rungs.items():
         out.copy_to_device(np.full(1, np.nan, np.float32))
-        _launch_all(steps)
+        common.launch_all(steps)
         if _is_right(x, None, "sum", out):
-            runs[variant] = partial(_launch_all, steps)
+            runs[variant] = partial(common.launch_all, steps)
         else:
             all_right = False
             report(f"  WRONG: {variant}")
@@ -143,11 +143,6 @@ def measure_ladder(size, libraries, report=print):
         moved = (2 if name == "copy" else 1) * 4 * size
         report(f"  {name:24} {result.median * 1e6:9.2f} us  {result.gbps(moved):7.0f} GB/s")
     return records, all_right
-
-
-def _launch_all(steps):
-    for launch, arguments in steps:
-        launch(*arguments)
 
 
 def _library_runs(libraries, x, axis, op, result):

@@ -391,7 +391,7 @@ def measure_calls(libraries, report=print):
         others = _of_libraries(frames, {"torch": torch}, "float32", report)
         runs |= _checked(others, lambda got: frames.is_right(got, 1e-5), report)[0]
     moved = least_bytes(1, SOURCE, TARGET, frames.place)
-    waited = {name: partial(_wait_for, run) for name, run in runs.items()}
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
     records = _timed("blob, call and wait", waited, frames, "float32", moved, report, device="cpu")
     several = {name: partial(_repeat, run) for name, run in runs.items()}
     for name, timed in timing.bench_many(several, device="cpu", min_time=SECONDS, warmup=0.005).items():
@@ -402,11 +402,6 @@ def measure_calls(libraries, report=print):
 
 
 CALLS = 50
-
-
-def _wait_for(run):
-    run()
-    cuda.synchronize()
 
 
 def _repeat(run):
@@ -435,7 +430,7 @@ def measure_sizes(count, report=print):
         run()
         both.append(out.copy_to_host())
     right = np.array_equal(*both)
-    waited = {name: partial(_wait_for, run) for name, run in runs.items()}
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
     records = []
     for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005).items():
         records.append(results.of_timing("resize", "many sizes", name, (count, 224, 224, 3), "float32", timed))

@@ -11,7 +11,7 @@ from gpukit.backend import cuda
 from gpukit.conv import ladder
 from gpukit.conv.direct import Layout, specialised
 from gpukit.conv.ladder import Sizes
-from gpukit.operands import as_device_array, configured, dtype_of
+from gpukit.operands import address_of, configured, dtype_of
 
 __all__ = [
     "LADDER",
@@ -106,8 +106,7 @@ def _configure(kernel, blocks, block, stream, nbytes):
 
 def is_wide(x, at):
     """Whether four neighbours of a row can be read at a time."""
-    address = 0 if isinstance(x, np.ndarray) else as_device_array(x).device_ctypes_pointer.value
-    return int(at.width.value) % 4 == 0 and address % 16 == 0
+    return int(at.width.value) % 4 == 0 and address_of(x) % 16 == 0
 
 
 def _sizes(x, weight, at, groups, tile, made, biased, wide):

@@ -1,7 +1,5 @@
 """``conv2d``: its arguments, the ways to compute it, and the launches of each (C1, C2, E)."""
 
-import threading
-
 import numpy as np
 
 from gpukit import matmul
@@ -11,15 +9,7 @@ from gpukit.conv import columns
 from gpukit.conv.choice import LADDER, WORKSPACE, choose_algorithm, direct_launch
 from gpukit.conv.windows import check_out, check_shape, check_size, windows
 from gpukit.launching import Plans
-from gpukit.operands import (
-    Output,
-    check_alike,
-    check_apart,
-    check_array,
-    dtype_of,
-    stream_of,
-    to_device,
-)
+from gpukit.operands import Output, WorkMemory, check_alike, check_apart, check_array, dtype_of, stream_of, to_device
 
 __all__ = ["ALGORITHMS", "CONV_DTYPES", "conv2d", "extra_memory", "free_workspaces", "steps", "workspace_size"]
 
@@ -31,10 +21,7 @@ CONV_DTYPES = (np.float16, np.float32, np.float64)
 OF_COLUMNS, OF_DIRECT = (np.float32, np.float64), (np.float16, np.float32)
 
 _plans = Plans()
-#: One workspace for each stream and dtype, as large as any call needed it: a call's launches follow those of the one
-#: before on their stream. The lock keeps the launches of one call together.
-_workspaces = {}
-_lock = threading.Lock()
+_workspaces = WorkMemory()
 
 
 def conv2d(
@@ -107,9 +94,7 @@ def conv2d(
     if result.device.size == 0:
         return result.finish()
     operands = (None if array is None else to_device(array, stream) for array in (x, weight, bias))
-    with _lock:
-        launches = _launches(algorithm, *operands, result.device, at, groups, workspace, stream)
-        return call.first(launches, result)
+    return call.first(_launches(algorithm, *operands, result.device, at, groups, workspace, stream), result)
 
 
 def steps(algorithm, x, weight, out, bias=None, stride=1, padding=0, dilation=1, groups=1, *, stream=None):
@@ -206,8 +191,7 @@ def extra_memory(x_shape, weight_shape, stride=1, padding=0, dilation=1, groups=
 
 def free_workspaces():
     """Let go of the workspaces that "im2col" keeps for the streams it was called on."""
-    with _lock:
-        _workspaces.clear()
+    _workspaces.clear()
 
 
 # -- launches --------------------------------------------------------------------------------------
@@ -229,7 +213,10 @@ def _launches(algorithm, x, weight, bias, out, at, groups, workspace, stream):
             windows_of_part = part
         else:
             size = count * channels * taps * positions
-            windows_of_part = (_workspace(size, dtype_of(x), stream) if workspace is None else workspace)[:size]
+            if workspace is None:
+                windows_of_part = _workspaces.take(size, dtype_of(x), stream)
+            else:
+                windows_of_part = workspace[:size]
             launches.append(columns.launch_im2col(variant, part, windows_of_part, at, stream))
         product = out[first : first + count].reshape(count, groups, m, positions)
         matrices = windows_of_part.reshape(count, groups, k, positions)
@@ -246,14 +233,6 @@ def _samples_at_once(x, at, workspace):
     each = x.shape[1] * at.counts[0] * at.counts[1]
     size = WORKSPACE // dtype_of(x).itemsize if workspace is None else workspace.shape[0]
     return max(1, min(x.shape[0], size // each))
-
-
-def _workspace(size, dtype, stream):
-    """The workspace of a stream, made or replaced if it is too small."""
-    key = dtype, stream
-    if key not in _workspaces or _workspaces[key].size < size:
-        _workspaces[key] = cuda.device_array(size, dtype)
-    return _workspaces[key]
 
 
 # -- arguments -------------------------------------------------------------------------------------

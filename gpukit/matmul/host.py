@@ -1,6 +1,5 @@
 """Host functions: from arrays of any kind to the launches of one product, or of many."""
 
-import threading
 from math import prod
 
 import numpy as np
@@ -14,7 +13,8 @@ from gpukit.matmul import fast_kernel, ladder, tiles
 from gpukit.matmul.choice import choose
 from gpukit.operands import (
     Output,
-    as_device_array,
+    WorkMemory,
+    address_of,
     check_alike,
     check_apart,
     check_array,
@@ -71,10 +71,8 @@ ROWS_ALONG_X += ("dynamic_padded",)
 DEEP = 512
 
 _plans = Plans()
-#: Work memory that is too large for a plan to keep, by what it is for, its stream and its device: the next call uses it
-#: again. The lock lets the launches of one call follow one another on their stream.
-_large = {}
-_lock = threading.Lock()
+#: Work memory that is too large for a plan to keep.
+_large = WorkMemory()
 
 
 def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, tile=16, pad=None, depth=None):
@@ -125,9 +123,7 @@ def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, 
     if result.device.size == 0:
         return result.finish()
     a, b = to_device(a, stream), to_device(b, stream)
-    with _lock:
-        launches = list(_all_steps(make, a, b, result.device, alpha, beta, _Work(stream, _large)))
-        return call.first(launches, result)
+    return call.first(list(_all_steps(make, a, b, result.device, alpha, beta, _Work(stream, _large))), result)
 
 
 def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=None, depth=None):
@@ -155,7 +151,7 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
     make = _maker(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
-    return list(_all_steps(make, a, b, out, alpha, beta, _Work(stream_of(stream), {})))
+    return list(_all_steps(make, a, b, out, alpha, beta, _Work(stream_of(stream), WorkMemory())))
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -222,11 +218,8 @@ class _Work:
         """A flat device array with so many elements, and with anything in them."""
         if size * np.dtype(dtype).itemsize <= MOST_KEPT:
             return cuda.device_array(size, dtype, stream=self.stream)
-        key = self.count, np.dtype(dtype), self.stream, cuda.get_current_device().id
         self.count += 1
-        if key not in self.large or self.large[key].size < size:
-            self.large[key] = cuda.device_array(size, dtype)
-        return self.large[key][:size]
+        return self.large.take(size, dtype, self.stream, self.count)
 
 
 def _maker(variant, dtype, shape, tile, pad, depth):
@@ -289,13 +282,7 @@ def _scaling(product, out, alpha, beta, stream):
 
 def _is_aligned(*arrays):
     """Whether all rows begin at multiples of 16 bytes."""
-    return all(array.shape[-1] * dtype_of(array).itemsize % 16 == 0 and _address(array) % 16 == 0 for array in arrays)
-
-
-def _address(array):
-    if isinstance(array, np.ndarray):  # a trace copies it to where a new device array would be
-        return 0
-    return as_device_array(array).device_ctypes_pointer.value or 0
+    return all(array.shape[-1] * dtype_of(array).itemsize % 16 == 0 and address_of(array) % 16 == 0 for array in arrays)
 
 
 def _ladder_launcher(variant, dtype, aligned):

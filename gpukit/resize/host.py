@@ -10,6 +10,7 @@ from gpukit.backend import cuda, on_gpu
 from gpukit.launching import Plans
 from gpukit.operands import (
     Output,
+    address_of,
     as_device_array,
     check_alike,
     check_apart,
@@ -279,7 +280,7 @@ class Frames(NamedTuple):
     def in_words(self):
         """The same with four bytes in an element; None if rows do not begin with one, or have no two pixels."""
         starts = all(start % 4 == 0 and pitch % 4 == 0 for start, pitch, *_ in self.fields)
-        if not starts or _address(self.flat) % 4 or self.flat.size % 4 or any(f[3] < 2 for f in self.fields):
+        if not starts or address_of(self.flat) % 4 or self.flat.size % 4 or any(f[3] < 2 for f in self.fields):
             return None
         fields = [(start // 4, pitch // 4, *rest) for start, pitch, *rest in self.fields]
         return Frames(window(self.flat, np.uint32, self.flat.size // 4), fields, self.alike)
@@ -314,7 +315,7 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
         sampler, frames = sampling.WORDS, words
     geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
     rows, grid = _grid(size, count, frames.alike and not dtype)
-    together = int(size[1] % 4 == 0 and _address(target) % (4 * target.dtype.itemsize) == 0)
+    together = int(size[1] % 4 == 0 and address_of(target) % (4 * target.dtype.itemsize) == 0)
     kernel = (kernels.planes if dtype else kernels.pixels)(sampler, number, fields_of)
     found = []
     for first in range(0, count, count if frames.alike else MOST_LAYERS):
@@ -338,10 +339,6 @@ def _grid(size, count, share):
     down = -(-height // (kernels.WARPS * rows))
     layers = min(count, MOST_LAYERS, -(-MANY_BLOCKS // (across * down)) if share else count)
     return rows, (across, down, layers)
-
-
-def _address(array):
-    return array.device_ctypes_pointer.value or 0
 
 
 def _in_rows(image, stream):
