@@ -210,7 +210,7 @@ class _PreparedOnGpu(Prepared):
             first += slot.count
         start = ctypes.addressof(memory)
         self._addresses = (ctypes.c_void_p * count)(*range(start, start + 8 * count, 8))
-        self._handle = _stream_handle(launch.stream)
+        self._handle = _handle_of(launch.stream)
         for slot, value in zip(self._slots, flat, strict=True):
             slot.write(value, self._handle)
         function = compiled._codelibrary.get_cufunc()
@@ -281,9 +281,9 @@ def _compiled(launch, args):
     return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
 
 
-def _stream_handle(stream):
+def _handle_of(stream):
     """The driver's handle of a stream as an int, 0 for the default stream."""
-    return int(stream.handle) if hasattr(stream, "handle") else int(stream)
+    return int(getattr(stream, "handle", stream))
 
 
 def _flat_types(argument_types):
@@ -553,12 +553,6 @@ class Call:
             self.pointers.append(pointer)
         self.plan.launch(self.pointers)
         return out
-
-
-def _handle_of(stream):
-    handle = getattr(stream, "handle", None)
-    handle = getattr(handle, "value", handle)
-    return -1 if handle is None else int(handle)
 
 
 #: Types of parameters that tell them apart together with their values.

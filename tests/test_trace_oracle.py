@@ -12,6 +12,7 @@ from numba import float32, float64, int16, int32, uint8
 
 import gpukit
 from gpukit import cuda
+from gpukit.backend import on_gpu
 from gpukit.emulator import launch
 from gpukit.intrinsics import load2, load4, store2, store4
 
@@ -646,8 +647,9 @@ def fill(array, where):
 
 
 def prepare(rng, dtype):
-    """(device array of which something is written, which)."""
-    array, known = cuda.device_array(CELLS, dtype), np.zeros(CELLS, bool)
+    """(device array of which something is written, which of it may be read)."""
+    array = cuda.device_array(CELLS, dtype)
+    known = np.full(CELLS, on_gpu())  # a GPU's own memory does not say what was written
     for _ in range(rng.integers(0, 3)):
         first, last = sorted(rng.integers(0, CELLS + 1, 2).tolist())
         one = int(rng.integers(0, CELLS))
