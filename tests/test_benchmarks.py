@@ -136,6 +136,7 @@ def chapters(monkeypatch):
     monkeypatch.setattr(benchmarks, "OTHERS", {"tool": ["--brief"]})
     monkeypatch.setattr(benchmarks, "WITHOUT_GPU", ("tool", "two"))
     monkeypatch.setattr(suite, "on_gpu", lambda: True)
+    monkeypatch.setattr(suite.turns, "processes", lambda share: 1)
     monkeypatch.setattr(results, "machine", lambda: HEAD)
     monkeypatch.setattr(common, "libraries", lambda: {"torch": SimpleNamespace()})
     return SimpleNamespace(runs=runs, ran=ran)

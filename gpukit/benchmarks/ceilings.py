@@ -96,6 +96,19 @@ def mixed(scale, first, second, turns, out):
     out[cuda.grid(1)] = total + float32(uint32(n[0] ^ n[1]) & uint32(255))
 
 
+@cuda.jit
+def pass_on(turns, out):
+    """Each thread gives its value to its neighbour on and on: a store to shared memory, a barrier, and a load."""
+    words = cuda.shared.array((2, THREADS), float32)
+    tid = uint32(cuda.threadIdx.x)
+    value = float32(tid)
+    for turn in range(turns):
+        words[turn & 1, tid] = value
+        cuda.syncthreads()
+        value = words[turn & 1, uint32(tid + uint32(1)) & uint32(THREADS - 1)]
+    out[cuda.grid(1)] = value
+
+
 #: Words that the loads walk through, and what they need beyond, for one step of the loop.
 WORDS, MASK = 4096, 4095
 WITH_STEP, WITH_WIDE_STEP = WORDS + 1024, WORDS + 4096
@@ -294,6 +307,7 @@ def _everywhere():
 
 
 def _equal(value):
+    """What tells whether an array has this value everywhere; or these values."""
     return lambda out: bool((out == value).all())
 
 
@@ -321,6 +335,10 @@ def _inside(turns):
         launch, arguments = kernel[blocks, THREADS], (turns // width, out[np.float32])
         right = _equal(32 * turns // width * width)
         yield Case("shared", f"{4 * width} bytes per lane", "1/s", wavefronts, launch, arguments, right)
+    blocks, turns = max(1, blocks // FULL), 8 * turns
+    out, launch = cuda.device_array(blocks * THREADS, np.float32), pass_on[blocks, THREADS]
+    right = _equal(np.tile(np.roll(np.arange(THREADS, dtype=np.float32), -turns), blocks))
+    yield Case("steps", "store, barrier, load", "1/s", turns, launch, (turns, out), right)
 
 
 def _of_mixed(turns):
@@ -403,6 +421,47 @@ def measure(cases, report=print):
     return records, all_right
 
 
+#: Threads of blocks that do nothing, and how many of these there are.
+IDLE_THREADS, IDLE_BLOCKS = (32, 256, 1024), 2**16
+
+
+def measure_blocks(report=print):
+    """Time many blocks that do nothing; returns as ``measure`` does."""
+    runs = {f"{threads} threads": nothing[IDLE_BLOCKS, threads] for threads in IDLE_THREADS}
+    records = []
+    for name, timed in timing.bench_many(runs, min_time=0.02, warmup=0.02).items():
+        record = results.of_timing("ceilings", "blocks", name, (), "float32", timed)
+        rate = IDLE_BLOCKS / timed.median
+        records.append(record | {"value": rate, "unit": "1/s"})
+        report(f"  {'blocks':12} {name:24} {rate:10.4g} 1/s        {timing.format_seconds(timed.median):>10}")
+    return records, True
+
+
+#: Bytes that are read out of memory into a cache that is full of another array.
+REPLACING = (8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB)
+
+
+def measure_writing_back(report=print):
+    """Time reading into a cache full of what was only read, and into one full of what was stored and must go to memory
+    first; returns as ``measure`` does.
+    """
+    other, sums = (cuda.device_array(n, np.float32) for n in (2 * REPLACING[-1] // 4, 1024 * THREADS))
+    blocks = other.size // (16 * THREADS)
+    write[blocks, THREADS](other)
+    records = []
+    for nbytes in REPLACING:
+        x = cuda.to_device(np.ones(nbytes // 4, np.float32))
+        run, size = partial(read[nbytes // (32 * 4 * THREADS), THREADS], x, sums), (nbytes,)
+        for name, before in (
+            ("after loads", partial(read[1024, THREADS], other, sums)),
+            ("after stores", partial(write[blocks, THREADS], other)),
+        ):
+            timed = timing.bench(run, setup=before, l2_flush=False, min_time=0.03, warmup=0.01)
+            records.append(results.of_timing("ceilings", "replacing", name, size, "float32", timed))
+            report(f"  {'replacing':12} {f'{nbytes // MIB} MiB {name}':24} {timing.format_seconds(timed.median):>10}")
+    return records, True
+
+
 def measure_launches(report=print):
     """Time the shortest kernels, and what a launch takes of the host; returns as ``measure`` does."""
     x, out = (cuda.to_device(np.ones(THREADS, np.float32)) for _ in range(2))
@@ -464,6 +523,8 @@ def _runs(turns):
     yield "arithmetic, issue, shared memory", partial(_measure, _inside, turns)
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
+    yield "blocks", measure_blocks
+    yield "writing back", measure_writing_back
     yield "memory", partial(_measure, _memory)
     yield "caches", partial(_measure, _caches, turns)
 

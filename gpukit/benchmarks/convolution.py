@@ -7,11 +7,8 @@ on the GPU.
 """
 
 import argparse
-import multiprocessing
-import os
 import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +17,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
-from gpukit.benchmarks import common
+from gpukit.benchmarks import common, turns
 from gpukit.conv import choice
 from gpukit.conv.windows import windows
 
@@ -114,8 +111,6 @@ LAYOUTS = 2
 #: Kernels of the ladder, timed for the article's convolution.
 RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked")
 
-_turn = None  # the lock of those who take turns on the GPU
-
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +200,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
     x, weight, out = _allocate(problem, dtype)
     ways, torch = _ways(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
     runs, hot, wrong = {}, {}, []
-    with _turn or multiprocessing.Lock():
+    with turns.mine():
         is_right = _fill(x, weight, problem)
         for key, launches in ways.items():
             out.fill_(float("nan"))
@@ -250,7 +245,7 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
     runs["col2im", "gather"] = launching.prepare(launch, flat_columns, flat_back, *further)
     wrong = []
-    with _turn or multiprocessing.Lock():
+    with turns.mine():
         x.normal_()
         columns.copy_(functional.unfold(x, kernel, **how))
         image = functional.fold(columns, shape[2:], kernel, **how)
@@ -306,25 +301,17 @@ def of_auto(records, problem, case="map"):
 # -- many at a time ----------------------------------------------------------------------------------------------------
 
 
-def _begin(turn):
-    global _turn
-    _turn = turn
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-
-
 def _attempt(work, until):
     """Records of one piece of work, if there is time left for it."""
     return work() if time.time() < until else ([], True)
 
 
 def measure_all(works, jobs, seconds):
-    """Do pieces of work in several processes; none begins after so many seconds."""
-    context, until = multiprocessing.get_context("spawn"), time.time() + seconds
-    records, all_right = [], True
-    with ProcessPoolExecutor(jobs, context, _begin, (context.Lock(),)) as pool:
-        for more, right in pool.map(_attempt, works, [until] * len(works)):
-            records += more
-            all_right &= right
+    """Do pieces of work in several processes, which take turns on the GPU; none begins after so many seconds."""
+    until, records, all_right = time.time() + seconds, [], True
+    for more, right in turns.side_by_side([partial(_attempt, work, until) for work in works], jobs):
+        records += more
+        all_right &= right
     return records, all_right
 
 
@@ -348,7 +335,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="gpukit bench conv", description=__doc__)
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
     parser.add_argument("--quick", action="store_true", help="the article's convolution only")
-    parser.add_argument("--jobs", type=int, default=max(1, min(15, (os.cpu_count() or 2) - 1)), help="processes")
+    parser.add_argument("--jobs", type=int, help="processes that compile side by side (default: by the machine)")
     parser.add_argument("--seconds", type=float, default=600, help="begin nothing after so many seconds")
     options = parser.parse_args(argv)
     if not common.has_gpu():
@@ -356,6 +343,7 @@ def main(argv=None):
     if "torch" not in common.libraries():
         print("PyTorch is not installed: there is no cuDNN to measure beside")
         return 1
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
     works = _works(options.quick)
-    together = partial(measure_all, works, min(options.jobs, len(works)), options.seconds)
+    together = partial(measure_all, works, options.jobs, options.seconds)
     return 0 if common.run([(f"convolutions, {len(works)} pieces of work", together)], options.save) else 1

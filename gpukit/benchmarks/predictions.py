@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,7 +22,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, prediction, resize, results, timing, transpose
 from gpukit.backend import cuda, on_gpu
-from gpukit.benchmarks import common
+from gpukit.benchmarks import common, turns
 from gpukit.benchmarks.shared_memory import PRODUCTS
 from gpukit.calibration import counters
 from gpukit.conv import choice, columns
@@ -95,6 +96,11 @@ class Case:
         return " ".join([self.variant, *(f"{key} {value}" for key, value in self.options.items())])
 
     @property
+    def text(self):
+        """What tells this case from others, as `key_of` gives it for its records."""
+        return key_of(self.key)
+
+    @property
     def key(self):
         """What a record of this case begins with."""
         return {"chapter": self.chapter, "variant": self.variant, "shape": list(self.shape), "dtype": self.dtype} | (
@@ -108,10 +114,11 @@ class Case:
 @functools.cache
 def _matrices(n, dtype):
     """Two random matrices and an output on the device, and some rows of the exact product."""
-    random = np.random.default_rng(n)
-    a, b = (random.standard_normal((n, n)).astype(dtype) for _ in range(2))
-    rows = random.choice(n, 16, replace=False)
-    exact = a[rows].astype(np.float64) @ b
+    with turns.elsewhere():
+        random = np.random.default_rng(n)
+        a, b = (random.standard_normal((n, n)).astype(dtype) for _ in range(2))
+        rows = random.choice(n, 16, replace=False)
+        exact = a[rows].astype(np.float64) @ b
     return cuda.to_device(a), cuda.to_device(b), cuda.device_array((n, n), dtype), rows, exact
 
 
@@ -155,7 +162,8 @@ TRANSPOSED, TRACED = 8192, 512
 
 @functools.cache
 def _matrix(n):
-    host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
+    with turns.elsewhere():
+        host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
     return host, cuda.to_device(host), cuda.device_array((n, n), np.uint32)
 
 
@@ -208,7 +216,8 @@ FRAMES, FITTED = (32, 1080, 1920, 3), (640, 640)
 
 @functools.cache
 def _frames(count):
-    host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
+    with turns.elsewhere():
+        host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
     return host, cuda.to_device(host)
 
 
@@ -356,11 +365,11 @@ def with_predictions(records, ceilings, chosen, report=print):
     kept = {(record["case"], key_of(record)): record for record in records if record["case"] in MEASURED}
     times, made = chapters_times(), []
     for case in chosen:
-        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := key_of(case.key)) in kept]
+        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := case.text) in kept]
         executed = [record["each"] for record in mine if record["case"] == "instructions"]
         mine.insert(0, _record(case, predicted(traced, None, ceilings), LEAST))
         mine += [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
-        report(f"  {_line(mine, times.get(key_of(case.key)))}")
+        report(f"  {_line(mine, times.get(case.text))}")
         made += mine
     return made
 
@@ -382,8 +391,14 @@ def _record(case, predictions, name):
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
 
 
-def measure(chapter, report=print):
-    """Check and time the cases of a chapter on a GPU, and count their instructions.
+def measure(chosen, jobs=None, report=print):
+    """Check and time cases on a GPU, in several processes that take turns.
+
+    Parameters
+    ----------
+    chosen : list of Case
+    jobs : int, optional
+        How many processes; as many as make sense unless given.
 
     Returns
     -------
@@ -392,53 +407,89 @@ def measure(chapter, report=print):
     bool
         Whether all results were right.
     """
-    chosen, runs = cases([chapter]), {}
-    for number, case in enumerate(chosen):
+    numbers = _numbers(chosen)
+    records = []
+    for case, record in zip(chosen, turns.side_by_side([partial(_timed, n) for n in numbers], jobs), strict=True):
+        records.append(record)
+        time = "WRONG" if record is None else timing.format_seconds(record["value"])
+        report(f"  {case.chapter:10}{case.title:32} {time:>10}")
+    return [record for record in records if record], all(records)
+
+
+def _numbers(chosen):
+    """The places of cases among all: what another process is told."""
+    places = {case.text: number for number, case in enumerate(cases())}
+    return [places[case.text] for case in chosen]
+
+
+def _timed(number):
+    """The record of one case's time; None if its result is wrong."""
+    case = cases()[number]
+    with turns.mine():
         steps, out, right = case.make()
         wrong = np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).max
         out.copy_to_device(np.full(out.shape, wrong, out.dtype))
         common.launch_all(steps)
-        if right(out.copy_to_host()):
-            runs[number] = partial(common.launch_all, steps)
-        else:
-            report(f"  WRONG: {case.title}")
-    records = []
-    for number, timed in timing.bench_many(runs, min_time=0.02, warmup=0.01).items():
-        case = chosen[number]
-        of_case = case.chapter, "time", case.variant, case.shape, case.dtype
-        records.append(results.of_timing(*of_case, timed, **case.options))
-        report(f"  {case.title:32} {timing.format_seconds(timed.median):>10}")
-    for case, each in zip(chosen, count_instructions(chapter, report) or [], strict=False):
-        records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
-    return records, len(runs) == len(chosen)
+        found = out.copy_to_host()
+        with turns.elsewhere():
+            if not right(found):
+                return None
+        timed = timing.bench(partial(common.launch_all, steps), min_time=0.02, warmup=0.01)
+    return results.of_timing(case.chapter, "time", case.variant, case.shape, case.dtype, timed, **case.options)
 
 
-def count_instructions(chapter, report=print):
-    """Instructions that Nsight Compute counts in each launch of each case of a chapter; None without ncu.
+def count_instructions(chosen, jobs=None, report=print):
+    """Count with Nsight Compute the instructions that the launches of cases execute, in several processes.
 
-    ProfilerError if it fails.
+    Returns
+    -------
+    list of dict
+        Records, "each" with the numbers of a case's launches; none without ncu.
+    bool
+        True.
+
+    Raises
+    ------
+    gpukit.calibration.counters.ProfilerError
+        If ncu fails; the message has what it said.
     """
     ncu = counters.find_ncu()
     if ncu is None:
-        report("ncu is not installed: instructions are not counted")
-        return None
+        report("  ncu is not installed: instructions are not counted")
+        return [], True
+    jobs = min(turns.processes() if jobs is None else jobs, len(chosen))
+    shares = [chosen[first::jobs] for first in range(jobs)]
+    with ThreadPoolExecutor(jobs) as pool:
+        made = pool.map(partial(_counted, ncu), shares)
+        each = {
+            case.text: number
+            for share, numbers in zip(shares, made, strict=True)
+            for case, number in zip(share, numbers, strict=True)
+        }
+    known = {"case": "instructions", "unit": "1"}
+    return [case.key | known | {"value": sum(each[case.text]), "each": each[case.text]} for case in chosen], True
+
+
+def _counted(ncu, chosen):
+    """For each of some cases the instructions of its launches."""
     options = "--clock-control none --csv --page raw --print-units base".split()
-    child = [sys.executable, "-m", "gpukit.benchmarks.predictions", chapter]
+    child = [sys.executable, "-m", "gpukit.benchmarks.predictions", *map(str, _numbers(chosen))]
     environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
     command = [ncu, *options, "--metrics", INSTRUCTIONS, *child]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
     rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
-    if done.returncode or sum(launches) != len(rows) or not rows:
+    if done.returncode or sum(launches) != len(rows) or len(launches) != len(chosen):
         raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}")
     ends = np.cumsum(launches)
     return [rows[end - number : end] for number, end in zip(launches, ends, strict=True)]
 
 
-def _count_child(chapter):
-    """What runs under ncu: every case once; a line for each says how many launches it has."""
-    for case in cases([chapter]):
-        steps, _, _ = case.make()
+def _count_child(numbers):
+    """What runs under ncu: some cases once; a line for each says how many launches it has."""
+    known = cases()
+    for number in numbers:
+        steps, _, _ = known[number].make()
         common.launch_all(steps)
         cuda.synchronize()
         print("launches:", len(steps), flush=True)
@@ -473,7 +524,7 @@ def chapters_times():
         try:
             records = results.load(wanted.pop("source"))
             wanted |= {"variant": case.variant, "shape": case.shape, "dtype": case.dtype, **case.options}
-            times[key_of(case.key)] = results.first(records, **wanted)
+            times[case.text] = results.first(records, **wanted)
         except (FileNotFoundError, LookupError):
             continue  # a chapter that has not been recorded, or not this kernel
     return times
@@ -513,41 +564,44 @@ def main(argv=None):
     """Run ``gpukit bench predictions``; give back the exit status."""
     parser = argparse.ArgumentParser(prog="gpukit bench predictions", description=__doc__)
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the transposes only")
+    parser.add_argument("--quick", action="store_true", help="the transposes only, and no instructions")
+    parser.add_argument("--jobs", type=int, help="processes that compile side by side (default: by the machine)")
     parser.add_argument(
         "--measure-only", action="store_true", help="on a GPU: trace nothing; predictions are then made without one"
     )
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    chapters = ["transpose"] if options.quick else list(FAMILIES)
+    chosen = cases(["transpose"] if options.quick else None)
     if on_gpu():
-        head, records, right = _measured(chapters, options.save)
+        head, records, right = _measured(chosen, options)
         if options.measure_only:
             return 0 if right else 1
         ceilings = prediction.measured()
     else:
         (head, records), right = results.read(RECORDED), True
         ceilings = prediction.recorded()
-    records = with_predictions(records, ceilings, cases(chapters))
+    records = with_predictions(records, ceilings, chosen)
     if options.save:
         results.save(options.save, records, head)
     print(summary(records))
     return 0 if right else 1
 
 
-def _measured(chapters, path):
+def _measured(chosen, options):
     """(head, records, whether all results were right) of what is measured now; kept in a file, if one is given."""
-    records = []
+    head, records = results.machine(), []
 
-    def keep(chapter):
-        more, right = measure(chapter)
+    def keep(measurement):
+        more, right = measurement(chosen, options.jobs)
         records.extend(more)
         return more, right
 
-    head = results.machine()
-    right = common.run([(chapter, partial(keep, chapter)) for chapter in chapters], path, head)
+    measurements = [("times", partial(keep, measure))]
+    if not options.quick:
+        measurements.append(("instructions", partial(keep, count_instructions)))
+    right = common.run(measurements, options.save, head)
     return head, records, right
 
 
 if __name__ == "__main__":
-    _count_child(sys.argv[1])
+    _count_child(map(int, sys.argv[1:]))

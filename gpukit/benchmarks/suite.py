@@ -1,24 +1,30 @@
 """``gpukit bench``: several measurements in one run, gpukit beside the libraries, and against an earlier record."""
 
 import argparse
+import contextlib
 import gc
 import importlib
+import os
 import re
 import sys
 import tempfile
+import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpukit import benchmarks, results
 from gpukit.backend import on_gpu
-from gpukit.benchmarks import common, ratios, readme
+from gpukit.benchmarks import common, ratios, readme, turns
 
 __all__ = ["FELL", "Options", "file_name", "parser", "run"]
 
 #: Exit status when a ratio to a library fell by more than is allowed.
 FELL = 3
 INTERRUPTED = 130
+#: What mostly asks for times by the host's clock: it runs when nothing else does.
+ALONE = ("cpu", "emulator", "streams", "clinic")
 
 
 def parser():
@@ -26,7 +32,7 @@ def parser():
     lines = "".join(f"  {name:12}{entry[2]}\n" for name, entry in benchmarks.COMMANDS.items())
     made = argparse.ArgumentParser(
         prog="gpukit bench",
-        usage="gpukit bench [NAME ...] [--quick] [--save [PATH]] [--compare [FILE] [--max-fall PERCENT]]",
+        usage="gpukit bench [NAME ...] [--quick] [--jobs N] [--save [PATH]] [--compare [FILE] [--max-fall PERCENT]]",
         description="Measure gpukit beside the libraries: results are checked, then all are timed in turns, with a "
         f"cold L2 cache.\nNAME is one or more of\n\n{lines}\nWithout a name: all timings of all chapters; without "
         f"a GPU {', '.join(benchmarks.WITHOUT_GPU)}.",
@@ -36,6 +42,13 @@ def parser():
         allow_abbrev=False,
     )
     made.add_argument("--quick", action="store_true", help="few sizes: a minute or two for all")
+    made.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        help="several measurements: processes that compile side by side, of which one at a time uses the GPU (default: "
+        "half of the cores, at most 15, and 8 GiB of the GPU's memory for each); 1: one after the other",
+    )
     made.add_argument(
         "--save",
         metavar="PATH",
@@ -65,6 +78,7 @@ class Options:
     save: Path | None = None
     compare: Path | None = None
     max_fall: float | None = None
+    jobs: int | None = None
     further: tuple = ()
 
 
@@ -86,13 +100,12 @@ def run(names, options):
     # Before anything is measured, as the new records may go where the old ones are.
     before = {name: _recorded(name, options) for name in names} if options.compare else {}
     with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            path = _target(name, options, Path(scratch))
+            targets[name] = path, _written(path)
         try:
-            for place, name in enumerate(names, 1):
-                print(f"== {name} ({place} of {len(names)}): {benchmarks.COMMANDS[name][2]}", flush=True)
-                path = _target(name, options, Path(scratch))
-                targets[name] = path, _written(path)
-                status |= not _measure(name, path, options)
-                _free()
+            for right in _measurements(names, {name: path for name, (path, _) in targets.items()}, options):
+                status |= not right
         except KeyboardInterrupt:
             print("\nInterrupted: what follows is of what was measured by then.")
             status = INTERRUPTED
@@ -136,6 +149,56 @@ def file_name(name, machine, quick=False):
     """File of a measurement on a machine: ``file_name("reduce", "NVIDIA H200")`` is "reduce-h200.json"."""
     words = [word for word in re.findall(r"[a-z0-9]+", machine.lower()) if word not in ("nvidia", "geforce", "tesla")]
     return "-".join([name.replace("_", "-"), *words, *(["quick"] if quick else [])]) + ".json"
+
+
+def _measurements(names, paths, options):
+    """Run each measurement; yields whether all went well in it. Those that can be run side by side come first."""
+    jobs = turns.processes(share=2) if options.jobs is None else options.jobs
+    together = [name for name in names if name not in ALONE and name not in benchmarks.OTHERS] if jobs > 1 else []
+    together = together if len(together) > 1 else []
+    order, began = [*together, *(name for name in names if name not in together)], time.perf_counter()
+
+    def title(place, name):
+        passed = common.progress(place, len(order), time.perf_counter() - began, name)
+        print(f"== {passed}: {benchmarks.COMMANDS[name][2]}", flush=True)
+
+    works = [partial(_measure_apart, name, paths[name], options) for name in together]
+    for place, (right, text) in enumerate(turns.side_by_side(works, jobs)):
+        title(place, order[place])
+        print(text, end="", flush=True)
+        yield right
+    for place, name in enumerate(order[len(together) :], len(together)):
+        title(place, name)
+        yield _measure(name, paths[name], options)
+        _free()
+
+
+def _measure_apart(name, path, options):
+    """In a process of several: whether all went well, and what was printed."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+        with _printing_to(printed):
+            common.libraries()
+            with turns.mine():
+                right = _measure(name, path, options)
+                _free()
+        printed.seek(0)
+        return right, printed.read()
+
+
+@contextlib.contextmanager
+def _printing_to(file):
+    """What this process and those that it starts print goes to a file."""
+    sys.stdout.flush(), sys.stderr.flush()
+    before = [os.dup(number) for number in (1, 2)]
+    try:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        yield
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        for number, old in zip((1, 2), before, strict=True):
+            os.dup2(old, number)
+            os.close(old)
 
 
 def _measure(name, path, options):

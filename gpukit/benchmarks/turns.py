@@ -1,0 +1,112 @@
+"""Measurements in several processes on one GPU: kernels compile side by side, and one process at a time uses the GPU.
+
+A process uses it in its turn (`mine`), which it gives to others while it compiles a kernel or does what else needs no
+GPU (`elsewhere`). So what is timed is not disturbed by another process's kernels.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from gpukit.backend import cuda, on_gpu
+
+__all__ = ["elsewhere", "mine", "processes", "side_by_side"]
+
+MOST = 15
+#: Memory of the device for each process: what its libraries and its arrays take.
+MEMORY = 8 * 2**30
+
+_turn = None  # the lock of those who take turns, in a process that is one of them
+_mine = False  # whether it is this process's turn
+
+
+def processes(share=1):
+    """How many processes can measure side by side here, by one in ``share`` of the CPU's cores and the device's memory.
+
+    1 without a GPU.
+    """
+    if not on_gpu():
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST, cores // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
+
+
+def _begin(turn):
+    """This process takes turns with others that share the lock ``turn``; what it compiles is compiled `elsewhere`."""
+    global _turn
+    _turn = turn
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    if on_gpu():
+        from numba.cuda import dispatcher
+
+        dispatcher._Kernel.__init__ = _compiled_elsewhere(dispatcher._Kernel.__init__)
+
+
+def _compiled_elsewhere(make):
+    @functools.wraps(make)
+    def made(*arguments, **options):
+        with elsewhere():
+            return make(*arguments, **options)
+
+    return made
+
+
+@contextlib.contextmanager
+def mine():
+    """It is this process's turn inside the block; nothing happens in a process that takes no turns."""
+    global _mine
+    if _turn is None or _mine:
+        yield
+        return
+    with _turn:
+        _mine = True
+        try:
+            yield
+            if on_gpu():
+                cuda.synchronize()
+        finally:
+            _mine = False
+
+
+@contextlib.contextmanager
+def elsewhere():
+    """The GPU is others' inside the block, if it is this process's turn."""
+    global _mine
+    if not _mine:
+        yield
+        return
+    if on_gpu():
+        cuda.synchronize()
+    _mine = False
+    _turn.release()
+    try:
+        yield
+    finally:
+        _turn.acquire()
+        _mine = True
+
+
+def side_by_side(functions, jobs=None):
+    """Yield what each of some functions gives, in their order; they run in ``jobs`` processes, which may take turns.
+
+    The functions are pickled. With one job they run here.
+    """
+    functions = list(functions)
+    jobs = min(processes() if jobs is None else jobs, len(functions))
+    if jobs <= 1:
+        for function in functions:
+            yield function()
+        return
+    context = multiprocessing.get_context("spawn")
+    turn = context.Lock() if _turn is None else _turn
+    with elsewhere(), ProcessPoolExecutor(jobs, context, _begin, (turn,)) as pool:
+        yield from pool.map(_call, functions)
+
+
+def _call(function):
+    return function()

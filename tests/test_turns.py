@@ -1,0 +1,53 @@
+"""Measurements in several processes: one at a time has its turn, and what compiles does not keep the others waiting."""
+
+import os
+import time
+from functools import partial
+
+import pytest
+
+from gpukit.benchmarks import turns
+
+
+def uses(seconds, name):
+    """(name, process, when its turns began and ended), with a pause between them that is others'."""
+    spans = []
+    with turns.mine():
+        for _ in range(2):
+            began = time.monotonic()
+            time.sleep(seconds)
+            spans.append((began, time.monotonic()))
+            with turns.elsewhere():
+                time.sleep(seconds)
+    return name, os.getpid(), spans
+
+
+def starts_others(name):
+    with turns.mine():
+        return [uses(0.01, name), *turns.side_by_side([partial(uses, 0.02, name + n) for n in "ab"], 2)]
+
+
+def fails():
+    with turns.mine():
+        raise ValueError("no memory")
+
+
+def test_turns_do_not_overlap_and_results_keep_their_order():
+    found = [entry for entries in turns.side_by_side([partial(starts_others, n) for n in "xy"], 2) for entry in entries]
+    assert [name for name, _, _ in found] == ["x", "xa", "xb", "y", "ya", "yb"]
+    assert len({process for _, process, _ in found} - {os.getpid()}) == 6
+    spans = sorted(span for _, _, spans in found for span in spans)
+    assert len(spans) == 12
+    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_what_fails_is_raised_and_gives_its_turn_back():
+    made = turns.side_by_side([partial(uses, 0.01, "a"), fails, partial(uses, 0.01, "b")], 2)
+    assert next(made)[0] == "a"
+    with pytest.raises(ValueError, match="no memory"):
+        next(made)
+
+
+def test_with_one_job_nothing_is_started_and_nobody_waited_for():
+    ((_, process, spans),) = turns.side_by_side([partial(uses, 0.001, "a")], 5)
+    assert process == os.getpid() and len(spans) == 2
