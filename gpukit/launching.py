@@ -19,7 +19,7 @@ from gpukit import backend
 from gpukit.backend import cuda
 from gpukit.operands import address_of, as_device_array, maker, span, stream_of
 
-__all__ = ["Plans", "Prepared", "prepare"]
+__all__ = ["Plans", "Prepared", "handle_of", "layout_of", "look", "prepare", "upload"]
 
 
 def prepare(launch, *args):
@@ -210,7 +210,7 @@ class _PreparedOnGpu(Prepared):
             first += slot.count
         start = ctypes.addressof(memory)
         self._addresses = (ctypes.c_void_p * count)(*range(start, start + 8 * count, 8))
-        self._handle = _handle_of(launch.stream)
+        self._handle = handle_of(launch.stream)
         for slot, value in zip(self._slots, flat, strict=True):
             slot.write(value, self._handle)
         function = compiled._codelibrary.get_cufunc()
@@ -281,9 +281,24 @@ def _compiled(launch, args):
     return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
 
 
-def _handle_of(stream):
+def handle_of(stream):
     """The driver's handle of a stream as an int, 0 for the default stream."""
     return int(getattr(stream, "handle", stream))
+
+
+def upload(array, values, stream):
+    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes, at a fraction of what
+    ``copy_to_device`` costs the host.
+
+    Of memory that is not pinned the driver has taken what it needs when it returns; pinned memory must stay as it is
+    until the copy is done.
+    """
+    if not backend.on_gpu():
+        array.copy_to_device(values, stream=stream)
+        return
+    from numba.cuda.cudadrv.driver import driver
+
+    driver.cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
 
 
 def _flat_types(argument_types):
@@ -396,6 +411,18 @@ def look(array, handle=0):
     return found(array, handle)
 
 
+def layout_of(key):
+    """(NumPy dtype, shape, strides in bytes) of arrays with a key of `look`; None if NumPy has no such dtype."""
+    library, dtype, shape, strides, _ = key
+    if library != "torch":
+        return dtype, shape, strides
+    try:
+        dtype = np.dtype(str(dtype).removeprefix("torch."))
+    except TypeError:
+        return None
+    return dtype, tuple(shape), tuple(n * dtype.itemsize for n in strides)
+
+
 def _look_for(kind):
     name = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
     if name == "torch.Tensor":
@@ -495,7 +522,7 @@ class Call:
     def __init__(self, plans, inputs, out, stream, parameters):
         self.plans, self.inputs, self.out = plans, inputs, out
         self.plan = self.key = None
-        handle = _handle_of(stream_of(stream)) if stream else 0
+        handle = handle_of(stream_of(stream)) if stream else 0
         keys, self.pointers = [], []
         for array in inputs if out is None else (*inputs, out):
             if array is None:
@@ -555,8 +582,8 @@ class Call:
         return out
 
 
-#: Types of parameters that tell them apart together with their values.
-_PLAIN = frozenset({int, bool, str, type(None)})
+#: Types of parameters that tell them apart together with their values; a bare object stands for others.
+_PLAIN = frozenset({int, bool, str, type(None), object})
 
 
 def _exactly(parameter):
@@ -611,8 +638,13 @@ class Plan:
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
-        *spans, (start, stop) = [(p + low, p + high) for p, (low, high) in zip(pointers, self.reach, strict=True)]
-        return any(low < stop and start < high for low, high in spans)
+        *others, out = pointers
+        low, high = self.reach[-1]
+        start, stop = out + low, out + high
+        for pointer, (low, high) in zip(others, self.reach, strict=False):
+            if pointer + low < stop and start < pointer + high:
+                return True
+        return False
 
     def launch(self, pointers):
         with _one_call:

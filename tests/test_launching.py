@@ -367,6 +367,40 @@ def test_arrays_of_other_libraries(library):
             np.testing.assert_allclose(host(add(slow, slow * 0, 3.0)), 21)
 
 
+@pytest.mark.parametrize(
+    "library", ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "cupy"))]
+)
+def test_what_a_key_says_of_an_array(library):
+    module = None if library == "numba" else pytest.importorskip(library)
+    for dtype in (np.uint8, np.float32):
+        a = np.zeros((6, 7, 5), dtype)
+        there = {
+            "numba": lambda a=a: cuda.to_device(a),
+            "torch": lambda a=a: module.from_numpy(a).cuda(),
+            "cupy": lambda a=a: module.asarray(a),
+        }[library]()
+        key, start = launching.look(there[1:4, 2:, 1:4])
+        assert launching.layout_of(key) == (dtype, (3, 5, 3), a.strides)
+        assert start - launching.look(there)[1] == sum(i * n for i, n in zip((1, 2, 1), a.strides, strict=True))
+    if library == "torch":
+        assert launching.layout_of(launching.look(module.zeros(3, dtype=module.bfloat16, device="cuda"))[0]) is None
+
+
+def test_a_copy_at_little_cost():
+    """What is copied is what the host had when it was asked for, also where work is queued before and after."""
+    stream, array = cuda.stream(), cuda.device_array((50, 8), np.int64)
+    copies = []
+    for _ in range(20):
+        values = RANDOM.integers(0, 2**60, (50, 8))
+        copies.append((values.copy(), cuda.device_array((50, 8), np.int64)))
+        launching.upload(array, values, stream)
+        copies[-1][1].copy_to_device(array, stream=stream)
+        values[...] = -1
+    stream.synchronize()
+    for values, copy in copies:
+        np.testing.assert_array_equal(copy.copy_to_host(), values)
+
+
 @pytest.mark.gpu
 def test_a_prepared_launch_is_cheap():
     import time
