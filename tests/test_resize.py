@@ -253,6 +253,42 @@ def test_images_of_many_sizes_at_once(sizes, height, width, dtype, on_device):
         assert np.array_equal(results[3][i], resize.blob(image, target, 7, fill=(1, 2, 3)).image)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "library", ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "cupy"))]
+)
+def test_cuts_of_a_frame_again_and_again(library, dtype):
+    """Other cuts in each call, as many as before and where they lie: each is what it is alone, whatever the one before
+    has left.
+    """
+    module = None if library == "numba" else pytest.importorskip(library)
+    frame, target = picture(90, 128, 3, dtype=dtype), (24, 28)
+    there = {
+        "numba": lambda: cuda.to_device(frame),
+        "torch": lambda: module.from_numpy(frame).cuda(),
+        "cupy": lambda: module.asarray(frame),
+    }[library]()
+    random, out = np.random.default_rng(5), None
+    for turn in range(6):
+        step = 4 if turn % 2 else 1  # from words on, or from anywhere
+        cuts = []
+        for y, x in random.integers(0, (60, 20), (3, 2)).tolist():
+            n = len(cuts)
+            cuts.append((slice(y, y + 9 + 7 * n), slice(step * x, step * x + 20 + 5 * n)))
+        boxed = resize.blob([there[cut] for cut in cuts], target, turn, fill=(1, 2, 3), out=out if turn > 2 else None)
+        out = boxed.image
+        assert type(out) is type(there)
+        for cut, image, scale in zip(cuts, cuda.as_cuda_array(out).copy_to_host(), boxed.scale, strict=True):
+            alone = resize.blob(frame[cut], target, turn, fill=(1, 2, 3))
+            assert np.array_equal(image, alone.image) and scale == alone.scale
+    with pytest.raises(ValueError, match=r"out shares memory with image\[1\]"):
+        resize.resize([there[:2, :2], there[88:, 100:]], (4, 5), out=there.reshape(-1)[-120:].reshape(2, 4, 5, 3))
+    with pytest.raises(TypeError, match=r"image\[1\] has dtype"):
+        resize.resize(
+            [there, cuda.to_device(np.zeros((4, 4, 3), np.float32 if dtype == np.uint8 else np.uint8))], (4, 5)
+        )
+
+
 @pytest.mark.parametrize("depth, count", [(1, 3), (3, 2), (3, 7), (4, 0)])
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_video_gives_each_frame_in_order(monkeypatch, depth, count, pinned):

@@ -17,6 +17,7 @@ import numpy as np
 from gpukit import resize, results, timing
 from gpukit.backend import cuda
 from gpukit.benchmarks import common
+from gpukit.launching import upload
 from gpukit.resize import ladder
 
 __all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "least_bytes", "main"]
@@ -26,6 +27,7 @@ FRAMES = (1, 32, 256)
 FILL, MEAN, FACTOR = (114, 114, 114), (123.675, 116.28, 103.53), (0.01712475, 0.017507, 0.01742919)
 SECONDS = 0.03  # of timed repetitions for each function
 SECTOR = 32  # bytes: the least that memory gives
+CUT = (224, 224)
 VIDEO = 300  # frames
 DEPTHS = (1, 4, 8)  # frames under way at a time
 CHECKED = 4  # frames of a batch that are compared with OpenCV's
@@ -89,6 +91,17 @@ def _counts(n, size, nearest=False):
 # -- frames, and what the libraries make of them ---------------------------------------------------
 
 
+def by_opencv(frame, place, out):
+    """Letterbox and planes of one frame on the host."""
+    height, width, top, left = place[1:5]
+    below, right = out.shape[1] - top - height, out.shape[2] - left - width
+    inner = cv2.resize(frame, (width, height))
+    boxed = cv2.copyMakeBorder(inner, top, below, left, right, cv2.BORDER_CONSTANT, value=FILL)
+    for channel in range(3):
+        np.multiply(boxed[..., 2 - channel], np.float32(FACTOR[channel]), out=out[channel], dtype=np.float32)
+        out[channel] -= np.float32(MEAN[channel] * FACTOR[channel])
+
+
 class Frames:
     """Frames on the device and on the host, and the ways to make them fit.
 
@@ -118,14 +131,7 @@ class Frames:
         return array[..., place.top : place.top + place.height, place.left : place.left + place.width]
 
     def by_opencv(self, frame, out):
-        """Letterbox and planes of one frame on the host."""
-        height, width, top, left = self.place[1:5]
-        inner = cv2.resize(frame, (width, height))
-        below, right = self.target[0] - top - height, self.target[1] - left - width
-        boxed = cv2.copyMakeBorder(inner, top, below, left, right, cv2.BORDER_CONSTANT, value=FILL)
-        for channel in range(3):
-            np.multiply(boxed[..., 2 - channel], np.float32(FACTOR[channel]), out=out[channel], dtype=np.float32)
-            out[channel] -= np.float32(MEAN[channel] * FACTOR[channel])
+        by_opencv(frame, self.place, out)
 
     def is_right(self, blobs, tolerance):
         """Whether the first frames' planes are OpenCV's, up to a level of the bytes and a rounding of the planes."""
@@ -182,8 +188,10 @@ def _pad(frames):
     return place.left, width - place.left - place.width, place.top, height - place.top - place.height
 
 
-def torchvision_form(torch, functional, frames):
+def torchvision_form(torch, frames):
     """torchvision's resize of the bytes and PyTorch for the rest."""
+    from torchvision.transforms.v2 import functional
+
     x = torch.as_tensor(frames.device, device="cuda").permute(0, 3, 1, 2)
     mean, factor = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR))
     place = frames.place
@@ -271,7 +279,8 @@ def _checked(runs, is_right, report):
 def _timed(case, runs, frames, dtype, moved, report, **options):
     records = []
     further = {"target": list(frames.target), "bytes": moved}
-    for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.005, **options).items():
+    options = {"min_time": SECONDS, "warmup": 0.005} | options
+    for name, timed in timing.bench_many(runs, **options).items():
         shape = (frames.count, *frames.source, 3)
         records.append(results.of_timing("resize", case, name, shape, dtype, timed, **further))
         report(f"  {name:24} {timed.median * 1e6:10.2f} us  {timed.gbps(moved):7.0f} GB/s")
@@ -359,7 +368,9 @@ def _is_opencvs(name, frames, got):
 
 
 def measure_floats(count, libraries, report=print):
-    """float32 pixels to float32 pixels, beside PyTorch's interpolate of the same memory."""
+    """float32 pixels to float32 pixels, beside PyTorch's interpolate of the same memory, to which it is a batch in
+    channels-last order, and of the same values in planes.
+    """
     frames = Frames(count)
     x = cuda.to_device(np.random.default_rng(1).random((count, *SOURCE, 3), np.float32))
     out = frames.like((*TARGET, 3), np.float32)
@@ -367,19 +378,24 @@ def measure_floats(count, libraries, report=print):
     right = True
     if "torch" in libraries:
         torch = libraries["torch"]
-        planes = torch.as_tensor(x, device="cuda").permute(0, 3, 1, 2)
-        interpolate = partial(torch.nn.functional.interpolate, planes, TARGET, mode="bilinear", align_corners=False)
-        right = bool(
-            (torch.as_tensor(runs["resize"](), device="cuda").permute(0, 3, 1, 2) - interpolate()).abs().max() < 1e-5
-        )
-        report("" if right else "  WRONG: resize")
-        runs["torch interpolate"] = interpolate
+        last = torch.as_tensor(x, device="cuda").permute(0, 3, 1, 2)
+        options = {"size": TARGET, "mode": "bilinear", "align_corners": False}
+        runs["torch interpolate"] = partial(torch.nn.functional.interpolate, last, **options)
+        planar = last.contiguous()
+        runs["torch interpolate, planes"] = partial(torch.nn.functional.interpolate, planar, **options)
+        own = torch.as_tensor(runs["resize"](), device="cuda").permute(0, 3, 1, 2)
+        right = bool((own - runs["torch interpolate"]()).abs().max() < 1e-5)
+        if not right:
+            report("  WRONG: resize")
     moved = least_bytes(count, SOURCE, TARGET, items=(4, 4))
     return _timed("resize floats", runs | {"copy": copy_of(moved)}, frames, "float32", moved, report), right
 
 
+CALLS = 50  # in a row, of those that the host's clock times
+
+
 def measure_calls(libraries, report=print):
-    """One frame, from the call to its end, by the host's clock: launch, kernel and all, with a warm cache."""
+    """One frame by the host's clock, with a warm cache: from the call to its end, and what of it is the host's part."""
     frames, runs = Frames(1), {}
     out = frames.like((3, *TARGET), np.float32)
     runs["blob"] = partial(resize.blob, frames.device, TARGET, MEAN, FACTOR, FILL, out=out)
@@ -390,51 +406,100 @@ def measure_calls(libraries, report=print):
         runs["blob (torch), new result"] = partial(resize.blob, x, TARGET, MEAN, FACTOR, FILL)
         others = _of_libraries(frames, {"torch": torch}, "float32", report)
         runs |= _checked(others, lambda got: frames.is_right(got, 1e-5), report)[0]
-    moved = least_bytes(1, SOURCE, TARGET, frames.place)
     waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
-    records = _timed("blob, call and wait", waited, frames, "float32", moved, report, device="cpu")
-    several = {name: partial(_repeat, run) for name, run in runs.items()}
-    for name, timed in timing.bench_many(several, device="cpu", min_time=SECONDS, warmup=0.005).items():
-        record = results.of_timing("resize", "blob, host", name, (1, *SOURCE, 3), "float32", timed)
-        records.append(record | {"value": timed.median / CALLS, "quartiles": [q / CALLS for q in timed.quartiles]})
-        report(f"  {name:24} {timed.median / CALLS * 1e6:10.2f} us of the host for a call")
+    moved = least_bytes(1, SOURCE, TARGET, frames.place)
+    records = _timed("blob, call and wait", waited, frames, "float32", moved, report, **BY_THE_HOST)
+    for name, timed in timing.bench_many(runs, warmup=0.005, setup=cuda.synchronize, **BY_THE_HOST).items():
+        records.append(results.of_timing("resize", "blob, host", name, (1, *SOURCE, 3), "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us of the host for a call")
     return records, True
 
 
-CALLS = 50
+#: Many calls in a row, so that none finds the processor's caches full of what another library has left there.
+BY_THE_HOST = {"device": "cpu", "calls": CALLS, "min_time": 0.1}
 
 
-def _repeat(run):
-    for _ in range(CALLS):
-        run()
-
-
-def measure_sizes(count, report=print):
-    """Cuts of many sizes from one frame, in one launch and one by one."""
-    frames = Frames(1)
-    random, frame = np.random.default_rng(3), frames.device[0]
-    cuts = []
+def cuts_of(shape, count):
+    """(top, left, height, width) of cuts of many sizes from a frame, as a detector would find them."""
+    random = np.random.default_rng(3)
+    found = []
     for _ in range(count):
-        height, width = (int(random.integers(1 + most // 20, most // 3)) for most in SOURCE)
-        top, left = (int(random.integers(0, most - n)) for most, n in zip(SOURCE, (height, width), strict=True))
-        cuts.append(frame[top : top + height, left : left + width])
-    out, target = cuda.device_array((count, 3, 224, 224), np.float32), (224, 224)
+        size = tuple(int(random.integers(1 + most // 20, most // 3)) for most in shape)
+        found.append((*(int(random.integers(0, most - n)) for most, n in zip(shape, size, strict=True)), *size))
+    return found
+
+
+def torch_cuts(torch, cuts, target):
+    """PyTorch's way to the same: one cut after another, and what can be done at once for all."""
+    mean, factor, fill = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR, FILL))
+    out = torch.empty((len(cuts), 3, *target), device="cuda")
+    border, offset = (fill - mean) * factor, -mean * factor
+    places = [resize.placement(tuple(cut.shape[:2]), target) for cut in cuts]
+
+    def run():
+        out.copy_(border.expand(out.shape))
+        for cut, one, (_, height, width, top, left, _) in zip(cuts, out, places, strict=True):
+            planes = cut.permute(2, 0, 1)[None].float()
+            inner = torch.nn.functional.interpolate(planes, (height, width), mode="bilinear", align_corners=False)
+            torch.addcmul(offset, inner.flip(1), factor, out=one[None, :, top : top + height, left : left + width])
+        return out
+
+    return run
+
+
+def measure_sizes(count, libraries, report=print):
+    """Cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
+    frames, target = Frames(1), CUT
+    host, places = frames.hosts[0], cuts_of(SOURCE, count)
+    cuts, on_host = (
+        [frame[top : top + height, left : left + width] for top, left, height, width in places]
+        for frame in (frames.device[0], host)
+    )
+    out = cuda.device_array((count, 3, *target), np.float32)
+    outs = [out[i] for i in range(count)]
+
+    def one_by_one():
+        for cut, one in zip(cuts, outs, strict=True):
+            resize.blob(cut, target, MEAN, FACTOR, FILL, out=one)
+        return out
+
+    planes = np.empty(out.shape, np.float32)
+
+    def by_all_cores():
+        cv2.setNumThreads(1)
+        boxes = [resize.placement(cut.shape[:2], target) for cut in on_host]
+        list(_pool().map(by_opencv, on_host, boxes, planes))
+        return planes
+
+    expected = by_all_cores().copy()
+
+    def is_right(got):
+        return np.abs(got - expected[: len(got)]).max() <= max(FACTOR) + 1e-5
+
     runs = {
-        "blob": partial(resize.blob, cuts, target, MEAN, FACTOR, FILL, out=out),
-        "blob, one by one": lambda: [
-            resize.blob(cut, target, MEAN, FACTOR, FILL, out=out[i]) for i, cut in enumerate(cuts)
-        ],
+        "blob": lambda: resize.blob(cuts, target, MEAN, FACTOR, FILL, out=out).image,
+        "blob, one by one": one_by_one,
     }
-    both = []
-    for run in runs.values():
-        run()
-        both.append(out.copy_to_host())
-    right = np.array_equal(*both)
-    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+    runs, right = _checked(runs, is_right, report)
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        tensors = [torch.as_tensor(cut, device="cuda") for cut in cuts]
+        others = {
+            "blob (torch), new result": lambda: resize.blob(tensors, target, MEAN, FACTOR, FILL).image,
+            "torch interpolate": torch_cuts(torch, tensors, target),
+        }
+        others, more = _checked(others, is_right, report)
+        runs, right = runs | others, right and more
+    shape = (count, *target, 3)
     records = []
-    for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005).items():
-        records.append(results.of_timing("resize", "many sizes", name, (count, 224, 224, 3), "float32", timed))
-        report(f"  {name:24} {timed.median * 1e6:10.2f} us")
+    for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.005).items():
+        records.append(results.of_timing("resize", "many sizes", name, shape, "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us of the device")
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+    waited[f"opencv, {_cores()} cores"] = by_all_cores
+    for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005, calls=5).items():
+        records.append(results.of_timing("resize", "many sizes, call and wait", name, shape, "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us, call and wait")
     return records, right
 
 
@@ -445,7 +510,9 @@ def measure_video(report=print):
     for frame in pinned:
         frame[...] = frames.hosts[0]
     plain = [frame.copy() for frame in pinned]
-    records = []
+    seconds = timing.bench(partial(upload, frames.device, pinned[0], 0), min_time=SECONDS).median
+    records = [_video_record("copy to the device", seconds)]
+    report(f"  copies of pinned frames alone: {1 / seconds:8.0f} frames per second")
     for name, source in (("pinned frames", pinned), ("plain frames", plain)):
         for depth in DEPTHS:
             seconds = _video_seconds(source, depth)
@@ -509,5 +576,5 @@ def _runs(options, libraries):
     yield "blob of 32 frames, float16", partial(measure_blob, 32, "float16", libraries)
     for count in FRAMES[:2]:
         yield f"float32 pixels, {count} frames", partial(measure_floats, count, libraries)
-    yield "64 cuts of many sizes", partial(measure_sizes, 64)
+    yield "64 cuts of many sizes", partial(measure_sizes, 64, libraries)
     yield "video", measure_video

@@ -1,13 +1,14 @@
 """``resize``, ``letterbox`` and ``blob``: check, choose a kernel, launch."""
 
 import functools
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba.cuda import float32, types, uint8
 
 from gpukit.backend import cuda, on_gpu
-from gpukit.launching import Plans
+from gpukit.launching import Plans, handle_of, layout_of, look, upload
 from gpukit.operands import (
     Output,
     address_of,
@@ -17,13 +18,14 @@ from gpukit.operands import (
     check_array,
     configured,
     dtype_of,
+    new_like,
     span,
     stream_of,
     to_device,
     window,
 )
 from gpukit.resize import kernels, sampling
-from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, fill_of, placement, size_of, three
+from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, fill_of, placed, placement, size_of, three
 
 __all__ = ["METHODS", "blob", "letterbox", "resize"]
 
@@ -34,6 +36,7 @@ MOST_LAYERS = 65535
 MANY_BLOCKS = 800
 
 SAMPLERS = {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS}
+WORD = np.dtype(np.uint32)
 NUMBERS = {np.dtype(np.uint8): uint8, np.dtype(np.float32): float32, np.dtype(np.float16): types.float16}
 PLANES = (np.dtype(np.float32), np.dtype(np.float16))
 
@@ -77,7 +80,7 @@ def resize(image, size, method="bilinear", *, swap_rb=False, out=None, stream=No
     size = size_of("size", size)
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    sources = _Sources(image)
+    sources = _Sources(image, stream)
     shape = (*sources.batch, *size, CHANNELS)
     sources.check_out(out, shape)
     places = [(*size, 0, 0)] * len(sources.sizes)
@@ -120,12 +123,12 @@ def letterbox(image, size, fill=0, center=True, swap_rb=True, *, out=None, strea
     if call.plan is not None:
         return _boxed(call.again(), image, size, center)
     size = size_of("size", size)
-    sources = _Sources(image)
+    sources = _Sources(image, stream)
     shape = (*sources.batch, *size, CHANNELS)
     sources.check_out(out, shape)
     fill = fill_of(fill, sources.dtype)
-    places = [placement(source, size, center)[1:5] for source in sources.sizes]
-    return _boxed(_launch(call, sources, places, shape, stream, (fill, int(bool(swap_rb)))), image, size, center)
+    places = sources.places(size, center)
+    return sources.boxed(_launch(call, sources, places, shape, stream, (fill, int(bool(swap_rb)))), size, center)
 
 
 def blob(
@@ -168,24 +171,25 @@ def blob(
     dtype = np.dtype(dtype)
     if dtype not in PLANES:
         raise TypeError(f"dtype is {dtype}; it must be {' or '.join(map(str, PLANES))}")
-    sources = _Sources(image)
+    sources = _Sources(image, stream)
     shape = (*sources.batch, CHANNELS, *size)
     sources.check_out(out, shape, dtype)
     fill = fill_of(fill, sources.dtype)
     mean, factor = three("mean", mean, np.float32), three("factor", factor, np.float32)
-    places = [placement(source, size, center)[1:5] for source in sources.sizes]
     further = fill, mean, factor, int(bool(swap_rb))
-    return _boxed(_launch(call, sources, places, shape, stream, further, dtype), image, size, center)
+    places = sources.places(size, center)
+    return sources.boxed(_launch(call, sources, places, shape, stream, further, dtype), size, center)
 
 
 def _call(image, out, stream, *parameters):
-    """A call of `Plans`, by arguments that can be looked up."""
-    inputs = tuple(image) if isinstance(image, list | tuple) else (image,)
+    """A call of `Plans`, by arguments that can be looked up. That of a sequence has no plan: `_launch_where_they_lie`
+    has one that serves for other sizes too.
+    """
     try:
-        return _plans.call(inputs, out, stream, _token(*parameters))
+        return _plans.call((image,), out, stream, _token(*parameters))
     except TypeError:  # something that cannot be hashed: a list or an array for three numbers, or what is refused later
         plain = (tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
-        return _plans.call(inputs, out, stream, *plain)
+        return _plans.call((image,), out, stream, *plain)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
@@ -195,9 +199,6 @@ def _token(*parameters):
 
 
 def _boxed(result, image, size, center):
-    if isinstance(image, list | tuple):
-        boxes = zip(*(_box(tuple(one.shape), tuple(size), center) for one in image), strict=True)
-        return Letterbox(result, *boxes)
     return Letterbox(result, *_box(tuple(image.shape), tuple(size), center))
 
 
@@ -217,6 +218,8 @@ class _Sources:
     ----------
     images : list of arrays
         One, with three or four dimensions, or all of a sequence.
+    seen : list of `_Seen` or None
+        Of a sequence of device arrays that the kernels can read where they lie.
     batch : tuple
         What the shape of the result begins with: () or (N,).
     sizes : list of (int, int)
@@ -224,27 +227,96 @@ class _Sources:
     dtype : NumPy dtype
     """
 
-    def __init__(self, image):
+    def __init__(self, image, stream):
         self.sequence = isinstance(image, list | tuple)
         self.images = list(image) if self.sequence else [image]
         if not self.images:
             raise ValueError("image is an empty sequence; it must hold at least one image")
+        self.seen = _seen(self.images, stream) if self.sequence else None
+        if self.seen:
+            self.dtype, self.sizes = self.seen[0].facts.dtype, [seen.facts.size for seen in self.seen]
+        else:
+            self._check()
+            self.dtype = dtype_of(self.images[0])
+            self.sizes = [tuple(one.shape[-3:-1]) for one in self.images]
+        self.batch = (len(self.images),) if self.sequence else tuple(image.shape[:-3])
+
+    def _check(self):
         for i, one in enumerate(self.images):
-            name = f"image[{i}]" if self.sequence else "image"
+            name = self._name(i)
             check_image(name, one, 3 if self.sequence else (3, 4))
             if i:
                 check_alike(name, one, "image[0]", self.images[0])
-        self.dtype = dtype_of(self.images[0])
-        self.batch = (len(self.images),) if self.sequence else tuple(image.shape[:-3])
-        self.sizes = [tuple(one.shape[-3:-1]) for one in self.images]
+
+    def _name(self, i):
+        return f"image[{i}]" if self.sequence else "image"
 
     def check_out(self, out, shape, dtype=None):
         if out is None:
             return
         check_array("out", out, len(shape))
         check_alike("out", out, "image", self.images[0], shape, dtype)
+        start, stop = span(out) if self.seen else (0, 0)
         for i, one in enumerate(self.images):
-            check_apart("out", out, **{f"image[{i}]" if self.sequence else "image": one})
+            if not self.seen or self.seen[i].start < stop and start < self.seen[i].stop:
+                check_apart("out", out, **{self._name(i): one})
+
+    def places(self, size, center):
+        return [placed(source, size, bool(center))[1:5] for source in self.sizes]
+
+    def boxed(self, result, size, center):
+        """Letterbox of a result: of a sequence with a tuple of each of its numbers."""
+        boxes = [_box((*source, CHANNELS), size, center) for source in self.sizes]
+        return Letterbox(result, *(zip(*boxes, strict=True) if self.sequence else boxes[0]))
+
+
+class _Facts(NamedTuple):
+    """An image, without where it is: ``pitch`` is the way from row to row, in elements, ``nbytes`` reach from its first
+    byte to its last.
+    """
+
+    dtype: Any
+    size: tuple
+    pitch: int
+    nbytes: int
+
+
+class _Seen(NamedTuple):
+    """An image on the device: the address of its first byte and of the byte after its last."""
+
+    facts: _Facts
+    start: int
+    stop: int
+
+
+def _seen(images, stream):
+    """[`_Seen`, ...] of a sequence, without the cost of the array interface; None if it must be looked at closely: for
+    what is to be refused, and for what has to be copied.
+    """
+    handle, found, device = handle_of(stream_of(stream)), [], None
+    for image in images:
+        key, start = look(image, handle) or (None, 0)
+        facts = key and _facts(key)
+        if not facts or found and (facts.dtype != found[0].facts.dtype or key[-1] != device):
+            return None
+        device = key[-1]
+        found.append(_Seen(facts, start, start + facts.nbytes))
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts(key):
+    """`_Facts` of an image with this key of `look`; None if the kernels do not take it as it is."""
+    layout = layout_of(key)
+    if layout is None or len(layout[1]) != 3 or layout[0] not in SAMPLERS:
+        return None
+    dtype, (rows, columns, channels), (pitch, pixel, value) = layout
+    if channels != CHANNELS or not (1 <= rows <= MOST_PIXELS and 1 <= columns <= MOST_PIXELS):
+        return None
+    item = dtype.itemsize
+    if value != item or (pixel != CHANNELS * item and columns > 1) or pitch < 0 or pitch % item:
+        return None
+    return _Facts(dtype, (rows, columns), pitch // item, (rows - 1) * pitch + columns * CHANNELS * item)
 
 
 def check_image(name, image, dimensions):
@@ -271,14 +343,19 @@ class Frames(NamedTuple):
     fields : list of tuple
         For each frame ``kernels.FIELDS``; or of frames that are alike one, with the way from frame to frame as start.
     alike : bool
+    table : device array, optional
+        The fields of frames that are not alike, if they are on the device already.
     """
 
     flat: Any
     fields: list
     alike: bool
+    table: Any = None
 
     def in_words(self):
-        """The same with four bytes in an element; None if rows do not begin with one, or have no two pixels."""
+        """The same of bytes with four in an element; None if rows do not begin with one, or have no two pixels."""
+        if self.flat.dtype != np.uint8:
+            return None
         starts = all(start % 4 == 0 and pitch % 4 == 0 for start, pitch, *_ in self.fields)
         if not starts or address_of(self.flat) % 4 or self.flat.size % 4 or any(f[3] < 2 for f in self.fields):
             return None
@@ -287,36 +364,92 @@ class Frames(NamedTuple):
 
     def geometry(self, stream):
         """What ``of_all`` or ``of_each`` takes."""
-        return self.fields[0] if self.alike else cuda.to_device(np.array(self.fields, np.int64), stream=stream)
+        if self.alike:
+            return self.fields[0]
+        return _table(self.fields, stream) if self.table is None else self.table
 
 
 def _launch(call, sources, places, shape, stream, further, dtype=None, method="bilinear"):
     """The result of ``planes``, if there is a dtype, or of ``pixels``."""
     stream = stream_of(stream)
+    if sources.seen and on_gpu():
+        return _launch_where_they_lie(sources, places, shape, call.out, stream, further, dtype, method)
     result = Output(sources.images[0], shape, call.out, stream, dtype)
     if 0 in shape:
         return result.finish()
     if sources.sequence:
         arrays = [_in_rows(image, stream) if cuda.is_cuda_array(image) else image for image in sources.images]
-        frames = _together(arrays, places, stream)
-    else:
-        frames = alike(_in_rows(sources.images[0], stream), places[0])
+        with _tables_lock:
+            return call.first(
+                launches(_together(arrays, places, stream), result.device, further, dtype, method, stream), result
+            )
+    frames = alike(_in_rows(sources.images[0], stream), places[0])
     return call.first(launches(frames, result.device, further, dtype, method, stream), result)
+
+
+def _launch_where_they_lie(sources, places, shape, out, stream, further, dtype, method):
+    """The result of a sequence of device arrays, read where they are.
+
+    The flat array that the kernels take begins with the first of them in memory, and nothing is touched of what lies
+    between them. Its size, and theirs, are no part of the plan: only the table that says where they lie is new.
+    """
+    seen, item = sources.seen, sources.dtype.itemsize
+    words = item == 1 and method != "nearest"
+    words = words and all(not (s.start % 4 or s.facts.pitch % 4 or s.facts.size[1] < 2) for s in seen)
+    unit, element = (4, WORD) if words else (item, sources.dtype)
+    first = min(range(len(seen)), key=lambda i: seen[i].start)
+    low = seen[first].start
+    fields = [
+        ((s.start - low) // unit, s.facts.pitch * item // unit, *s.facts.size, *place)
+        for s, place in zip(seen, places, strict=True)
+    ]
+    flat = window(sources.images[first], element, 1)
+    if out is None:
+        out = new_like(sources.images[0], shape, sources.dtype if dtype is None else dtype, stream)
+    with _tables_lock:
+        table = _table(fields, stream)
+        call = _plans.call((flat, table), out, stream, _token("of each", sources.dtype, method, further))
+        if call.plan is not None:
+            return call.again()
+        result = Output(sources.images[0], shape, out, stream, dtype)
+        frames = Frames(flat, fields, False, table)
+        return call.first(launches(frames, result.device, further, dtype, method, stream), result)
+
+
+#: From when a table is written to when the launch that reads it is queued no other call may have it.
+_tables_lock = threading.Lock()
+
+
+def _table(fields, stream):
+    """The fields of frames as an array on the device, the same memory for as many frames and the same stream."""
+    values = np.array(fields, np.int64)
+    table = _memory(values.shape, stream, cuda.get_current_device().id)
+    upload(table, values, stream)
+    return table
+
+
+@functools.lru_cache(maxsize=64)
+def _memory(shape, stream, device):
+    return cuda.device_array(shape, np.int64)
 
 
 def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     """[(configured kernel, arguments), ...] for `Frames` and a contiguous target; the kernels have ``further``."""
     count = target.shape[0] if target.ndim == 4 else 1
     size = target.shape[-2:] if dtype else target.shape[-3:-1]
-    sampler, number = SAMPLERS[frames.flat.dtype], NUMBERS[target.dtype]
     if method == "nearest":
         sampler = sampling.NEAREST
-    elif sampler is sampling.BYTES and (words := frames.in_words()):
-        sampler, frames = sampling.WORDS, words
+    else:
+        frames = frames.in_words() or frames
+        sampler = sampling.WORDS if frames.flat.dtype == WORD else SAMPLERS[frames.flat.dtype]
     geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
-    rows, grid = _grid(size, count, frames.alike and not dtype)
+    if dtype is None and frames.flat.dtype.kind == "f":
+        kernel, across = kernels.values(sampler, fields_of), -(-CHANNELS * size[1] // kernels.LANES)
+    else:
+        make, across = kernels.planes if dtype else kernels.pixels, -(-size[1] // kernels.SPAN)
+        kernel = make(sampler, NUMBERS[target.dtype], fields_of)
+    rows, grid = _grid(across, size[0], count, frames.alike and not dtype)
     together = int(size[1] % 4 == 0 and address_of(target) % (4 * target.dtype.itemsize) == 0)
-    kernel = (kernels.planes if dtype else kernels.pixels)(sampler, number, fields_of)
     found = []
     for first in range(0, count, count if frames.alike else MOST_LAYERS):
         last = count if frames.alike else min(count, first + MOST_LAYERS)
@@ -326,15 +459,13 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     return found
 
 
-def _grid(size, count, share):
+def _grid(across, height, count, share):
     """(rows that a thread goes through, grid).
 
     With few blocks each thread has one row, so that every multiprocessor has some to do; with many it has several, and
     with ``share`` those of several frames, so that what it computes about its columns serves for more pixels: what was
     fastest on an H200, for planes without.
     """
-    height, width = size
-    across = -(-width // kernels.SPAN)
     rows = kernels.MOST_ROWS if across * -(-height // kernels.BAND) * count >= MANY_BLOCKS else 1
     down = -(-height // (kernels.WARPS * rows))
     layers = min(count, MOST_LAYERS, -(-MANY_BLOCKS // (across * down)) if share else count)

@@ -89,30 +89,31 @@ def rows_of_band(row_of):
 @functools.cache
 def column_at(column_of):
     """Device function: (whether x is in the picture, what the sampler needs of its columns). Outside of the picture it
-    is a column of the picture, so that what is loaded is always there.
+    is the nearest column of the picture, so that what is loaded is always there.
     """
 
     @cuda.jit(device=True)
     def column_at(x, fields):
         _, _, _, m, _, width, _, left = fields
         across = uint32(x - left)
-        return across < width, column_of(uint32(min(across, uint32(width - uint32(1)))), m, width)
+        nearest = uint32(min(uint32(max(x, left) - left), uint32(width - uint32(1))))
+        return across < width, column_of(nearest, m, width)
 
     return column_at
 
 
 @functools.cache
-def four_columns(column_of):
-    """Device function: ``column_at`` of x and of the three after it."""
+def four_columns(column_of, apart=1):
+    """Device function: ``column_at`` of x and of the three that follow it, so far apart."""
     column = column_at(column_of)
 
     @cuda.jit(device=True)
     def four_columns(x, fields):
         return (
             column(x, fields),
-            column(uint32(x + uint32(1)), fields),
-            column(uint32(x + uint32(2)), fields),
-            column(uint32(x + uint32(3)), fields),
+            column(uint32(x + uint32(apart)), fields),
+            column(uint32(x + uint32(2 * apart)), fields),
+            column(uint32(x + uint32(3 * apart)), fields),
         )
 
     return four_columns
@@ -147,21 +148,23 @@ def normalised(values, mean, factor):
 
 
 @functools.cache
-def store_four(number):
-    """Device function: four neighbours of a row, ``together`` or one by one as far as the row goes."""
+def store_four(number, apart):
+    """Device function: four values of a row, ``together`` if they are neighbours and may be, or one by one as far as
+    the row goes.
+    """
 
     @cuda.jit(device=True)
     def store_four(out, at, p, q, r, s, left, together):
-        if together:
+        if apart == 1 and together:
             store4(out, at, number(p), number(q), number(r), number(s))
         else:
             out[at] = number(p)
-            if left > uint32(1):
-                out[at + uint64(1)] = number(q)
-            if left > uint32(2):
-                out[at + uint64(2)] = number(r)
-            if left > uint32(3):
-                out[at + uint64(3)] = number(s)
+            if left > uint32(apart):
+                out[at + uint64(apart)] = number(q)
+            if left > uint32(2 * apart):
+                out[at + uint64(2 * apart)] = number(r)
+            if left > uint32(3 * apart):
+                out[at + uint64(3 * apart)] = number(s)
 
     return store_four
 
@@ -173,7 +176,12 @@ def planes(sampler, number, fields_of):
     ``work`` is (first frame, frame after the last, H, W, rows that a thread goes through, whether four neighbours can
     be stored together: in rows of a multiple of 4 values, in memory that is aligned to four).
     """
-    fill_rows, columns_at, store = rows_of_band(sampler.row), four_columns(sampler.column), store_four(number)
+    apart, between = sampler.apart, 4 if sampler.apart == 1 else 1
+    fill_rows, columns_at, store = (
+        rows_of_band(sampler.row),
+        four_columns(sampler.column, apart),
+        store_four(number, apart),
+    )
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
     @cuda.jit
@@ -186,7 +194,7 @@ def planes(sampler, number, fields_of):
         fields = fields_of(geometry, frame)
         band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
         fill_rows(places, lows, shares, band, fields)
-        x = uint32(uint32(cuda.blockIdx.x * SPAN) + uint32(4 * cuda.threadIdx.x))
+        x = uint32(uint32(cuda.blockIdx.x * SPAN) + uint32(between * cuda.threadIdx.x))
         columns = columns_at(x, fields)
         cuda.syncthreads()
         plane, left = uint64(high) * uint64(wide), uint32(wide - x)
@@ -304,3 +312,58 @@ def give(out, at, stage, warp, lane, valid, together):
             i = uint32(lane + uint32(k * LANES))
             if i < valid:
                 out[at + uint64(i)] = stage[warp, i]
+
+
+@cuda.jit(device=True)
+def of_channel(three, channel):
+    """One of three, without an index that only memory can take."""
+    return three[0] if channel == uint32(0) else three[1] if channel == uint32(1) else three[2]
+
+
+@functools.cache
+def values(sampler, fields_of):
+    """Kernel for images of float32: the same as ``pixels`` with a thread for each value of a row.
+
+    What a warp loads and stores at a time is of 32 neighbours then; values of four bytes need no more for whole
+    sectors. A pixel or row without a share is not read.
+    """
+    fill_rows, column = rows_of_band(sampler.row), column_at(sampler.column)
+    share, mix = sampler.share, sampler.mix
+
+    @cuda.jit
+    def values(image, geometry, out, work, fill, swap):
+        places = cuda.shared.array(BAND, int64)
+        lows = cuda.shared.array(BAND, int64)
+        shares = cuda.shared.array(BAND, share)
+        frame, frames = uint32(work[0] + cuda.blockIdx.z), uint32(work[1])
+        high, pitch, rows = uint32(work[2]), uint32(uint32(3) * uint32(work[3])), uint32(work[4])
+        fields = fields_of(geometry, frame)
+        band = uint32(cuda.blockIdx.y * uint32(WARPS * rows))
+        fill_rows(places, lows, shares, band, fields)
+        at = uint32(uint32(cuda.blockIdx.x * uint32(LANES)) + uint32(cuda.threadIdx.x))
+        pixel = uint32(at // uint32(3))
+        channel = uint32(at - uint32(uint32(3) * pixel))
+        border = of_channel(fill, channel)
+        inside, (left, right, x) = column(pixel, fields)
+        channel = uint32(uint32(2) - channel) if swap else channel
+        left, right = uint32(left + channel), uint32(right + channel)
+        cuda.syncthreads()
+        while frame < frames and at < pitch:
+            start = fields_of(geometry, frame)[0]
+            line = uint32(cuda.threadIdx.y)
+            while line < uint32(WARPS * rows) and uint32(band + line) < high:
+                value = border
+                if inside and places[line] >= int64(0):
+                    top, low, y = start + uint64(places[line]), start + uint64(lows[line]), shares[line]
+                    a = image[top + uint64(left)]
+                    b = image[top + uint64(right)] if x != share(0) else a
+                    c, d = a, b
+                    if y != share(0):
+                        c = image[low + uint64(left)]
+                        d = image[low + uint64(right)] if x != share(0) else c
+                    value = mix(a, b, c, d, x, y)
+                out[(uint64(frame) * uint64(high) + uint64(uint32(band + line))) * uint64(pitch) + uint64(at)] = value
+                line = uint32(line + uint32(WARPS))
+            frame = uint32(frame + uint32(cuda.gridDim.z))
+
+    return values

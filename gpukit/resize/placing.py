@@ -8,7 +8,7 @@ import numpy as np
 
 from gpukit.checks import whole
 
-__all__ = ["CHANNELS", "MOST_PIXELS", "Letterbox", "Placement", "fill_of", "placement", "size_of", "three"]
+__all__ = ["CHANNELS", "MOST_PIXELS", "Letterbox", "Placement", "fill_of", "placed", "placement", "size_of", "three"]
 
 CHANNELS = 3
 #: Rows or columns of an image, at most: up to here 32 bits hold what ``sampling.neighbours`` computes.
@@ -98,11 +98,12 @@ def placement(source, target, center=True):
     TypeError, ValueError
         For a size that is not as above.
     """
-    return _placed(size_of("source", source), size_of("target", target), bool(center))
+    return placed(size_of("source", source), size_of("target", target), bool(center))
 
 
-@functools.lru_cache
-def _placed(source, target, center):
+@functools.lru_cache(maxsize=1024)
+def placed(source, target, center):
+    """``placement`` of sizes that are as they must be."""
     (rows, columns), (most_rows, most_columns) = source, target
     scale = min(most_rows / rows, most_columns / columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))

@@ -99,7 +99,9 @@ class Sampler(NamedTuple):
     both : device function of (image, line, low, column, y)
         The three channels where two rows count, with the share y of the second, which begins at ``low``.
     share : Numba type
-        Of a row's share.
+        Of a row's share, and of a column's.
+    mix : device function of (top_left, top_right, low_left, low_right, x, y)
+        One value of four, if it can be had of one channel alone.
     """
 
     row: Any
@@ -107,6 +109,8 @@ class Sampler(NamedTuple):
     one: Any
     both: Any
     share: Any
+    mix: Any = None
+    apart: int = 1
 
 
 @cuda.jit(device=True)
@@ -171,28 +175,34 @@ def both_rows(mix):
 
 @cuda.jit(device=True)
 def column_of_words(x, n, size):
-    """For images of two columns or more: (the word in which the six bytes of the two pixels begin, the one in which
-    they end, by how many bits they begin late, both shares as the two halves of a word).
+    """For images of two columns or more: (the word in which the bytes of the two pixels begin, how many more they reach
+    into, by how many bits they begin late, both shares as the two halves of a word). A second pixel without a share
+    does not count.
     """
     first, second, share = neighbours_fixed(x, n, size)
     if first == second:  # beyond the centres at the borders one of the two has no share
         share = int32(0) if first == uint32(0) else int32(ONE)
         first = uint32(max(first, uint32(1)) - uint32(1))
     place = uint32(uint32(3) * first)
+    last = uint32(place + (uint32(2) if share == int32(0) else uint32(5)))
+    begin = uint32(place >> uint32(2))
     shares = uint32(uint32(share) << uint32(16)) | uint32(int32(ONE) - share)
     late = uint32(uint32(place & uint32(3)) << uint32(3))
-    return uint32(place >> uint32(2)), uint32(uint32(place + uint32(5)) >> uint32(2)), late, shares
+    return begin, uint32(uint32(last >> uint32(2)) - begin), late, shares
 
 
 @cuda.jit(device=True)
 def words_across(words, line, column, more):
     """The channels of a pixel mixed with those of its right neighbour, in 2048ths, and ``more`` added to each.
 
-    In little-endian words: ``head`` gets the first four of the six bytes, ``tail`` the other two.
+    In little-endian words: ``head`` gets the first four of the six bytes, ``tail`` the other two. A word that is not
+    loaded holds nothing that has a share.
     """
-    begin, end, late, shares = column
+    begin, more_words, late, shares = column
     i = line + uint64(begin)
-    first, second, third = words[i], words[i + uint64(1)], words[line + uint64(end)]
+    first = words[i]
+    second = words[i + uint64(1)] if more_words > uint32(0) else first
+    third = words[i + uint64(2)] if more_words > uint32(1) else second
     head = uint32((uint64(second) << uint64(32) | uint64(first)) >> uint64(late))
     tail = uint32((uint64(third) << uint64(32) | uint64(second)) >> uint64(late))
     two, last = byte_perm(head, tail, 0x4130), byte_perm(head, tail, 0x5252)
@@ -229,6 +239,11 @@ def one_pixel(image, line, column):
 
 
 @cuda.jit(device=True)
+def first_of_four(a, b, c, d, x, y):
+    return a
+
+
+@cuda.jit(device=True)
 def one_pixel_of_both(image, line, low, column, y):
     return three_values(image, line, column[0])
 
@@ -239,5 +254,13 @@ BYTES = Sampler(
     neighbours_fixed, column_of_values(neighbours_fixed), one_row(mix_bytes, int32), both_rows(mix_bytes), int32
 )
 WORDS = Sampler(neighbours_fixed, column_of_words, one_row_of_words, both_rows_of_words, int32)
-FLOATS = Sampler(neighbours, column_of_values(neighbours), one_row(mix_floats, float32), both_rows(mix_floats), float32)
-NEAREST = Sampler(nearest_place, column_of_values(nearest_place), one_pixel, one_pixel_of_both, int32)
+FLOATS = Sampler(
+    neighbours,
+    column_of_values(neighbours),
+    one_row(mix_floats, float32),
+    both_rows(mix_floats),
+    float32,
+    mix_floats,
+    32,
+)
+NEAREST = Sampler(nearest_place, column_of_values(nearest_place), one_pixel, one_pixel_of_both, int32, first_of_four)
