@@ -143,11 +143,11 @@ class Frames:
         return True
 
 
-def torch_forms(torch, frames, dtype="float32"):
+def torch_forms(torch, frames, dtype="float32", compiled=True):
     """{name: function} of PyTorch's ways to the same planes.
 
     "torch interpolate" has no compiler, and every array made and every pass over memory saved that can be; "torch
-    compiled" leaves that to ``torch.compile``.
+    compiled" leaves that to ``torch.compile``, which takes seconds.
     """
     x = torch.as_tensor(frames.device, device="cuda")
     place = frames.place
@@ -165,7 +165,7 @@ def torch_forms(torch, frames, dtype="float32"):
             inside.copy_(torch.addcmul(offset, inner, factor))
         return out
 
-    if dtype != "float32" or frames.count > COMPILED:
+    if not compiled or dtype != "float32" or frames.count > COMPILED:
         return {"torch interpolate": interpolate}
     return {
         "torch interpolate": interpolate,
@@ -287,8 +287,10 @@ def _timed(case, runs, frames, dtype, moved, report, **options):
     return records
 
 
-def measure_blob(count, dtype, libraries, report=print):
-    """Letterbox, normalised, in planes: (records, whether all of gpukit's were right)."""
+def measure_blob(count, dtype, libraries, report=print, compiled=True):
+    """Letterbox, normalised, in planes: (records, whether all of gpukit's were right). ``compiled``: by torch.compile
+    too.
+    """
     frames = Frames(count)
     moved = least_bytes(count, frames.source, frames.target, frames.place, (1, np.dtype(dtype).itemsize))
     out = frames.like((3, *frames.target), dtype)
@@ -300,7 +302,7 @@ def measure_blob(count, dtype, libraries, report=print):
         own["letterbox_planes"] = lambda: launch(*arguments) or out
     tolerance = 1e-5 if dtype == "float32" else 2e-3
     own, right = _checked(own, lambda got: frames.is_right(got, tolerance), report)
-    others = _of_libraries(frames, libraries, dtype, report)
+    others = _of_libraries(frames, libraries, dtype, report, compiled)
     others, _ = _checked(others, lambda got: frames.is_right(got, tolerance), report)
     runs = own | others | {"copy": copy_of(moved)}
     records = _timed("blob", runs, frames, dtype, moved, report)
@@ -310,11 +312,11 @@ def measure_blob(count, dtype, libraries, report=print):
     return records, right
 
 
-def _of_libraries(frames, libraries, dtype, report):
+def _of_libraries(frames, libraries, dtype, report, compiled=True):
     """{name: function} of the libraries' ways that can be had here; what one of them lacks ends no measurement."""
     makers = []
     if "torch" in libraries:
-        makers.append(lambda: torch_forms(libraries["torch"], frames, dtype))
+        makers.append(lambda: torch_forms(libraries["torch"], frames, dtype, compiled))
         if dtype == "float32":
             makers.append(lambda: {"torchvision": torchvision_form(libraries["torch"], frames)})
     if "cupy" in libraries and dtype == "float32" and frames.count <= COMPILED:

@@ -35,8 +35,11 @@ MOST_LAYERS = 65535
 #: Blocks that a launch should have, before each has more to do: a large GPU runs about half as many at a time.
 MANY_BLOCKS = 800
 
-SAMPLERS = {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS}
+#: Of four bytes of an image in one element.
 WORD = np.dtype(np.uint32)
+SAMPLERS = {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS, WORD: sampling.WORDS}
+NEAREST = {np.dtype(np.uint8): sampling.NEAREST, np.dtype(np.float32): sampling.NEAREST, WORD: sampling.NEAREST_WORDS}
+DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 NUMBERS = {np.dtype(np.uint8): uint8, np.dtype(np.float32): float32, np.dtype(np.float16): types.float16}
 PLANES = (np.dtype(np.float32), np.dtype(np.float16))
 
@@ -308,7 +311,7 @@ def _seen(images, stream):
 def _facts(key):
     """`_Facts` of an image with this key of `look`; None if the kernels do not take it as it is."""
     layout = layout_of(key)
-    if layout is None or len(layout[1]) != 3 or layout[0] not in SAMPLERS:
+    if layout is None or len(layout[1]) != 3 or layout[0] not in DTYPES:
         return None
     dtype, (rows, columns, channels), (pitch, pixel, value) = layout
     if channels != CHANNELS or not (1 <= rows <= MOST_PIXELS and 1 <= columns <= MOST_PIXELS):
@@ -321,7 +324,7 @@ def _facts(key):
 
 def check_image(name, image, dimensions):
     """TypeError or ValueError unless an array is an image, or a batch, that the kernels take."""
-    check_array(name, image, dimensions, SAMPLERS)
+    check_array(name, image, dimensions, DTYPES)
     rows, columns, channels = image.shape[-3:]
     if channels != CHANNELS:
         raise ValueError(f"{name} has shape {tuple(image.shape)}; its last dimension must be {CHANNELS}, the channels")
@@ -394,8 +397,7 @@ def _launch_where_they_lie(sources, places, shape, out, stream, further, dtype, 
     between them. Its size, and theirs, are no part of the plan: only the table that says where they lie is new.
     """
     seen, item = sources.seen, sources.dtype.itemsize
-    words = item == 1 and method != "nearest"
-    words = words and all(not (s.start % 4 or s.facts.pitch % 4 or s.facts.size[1] < 2) for s in seen)
+    words = item == 1 and all(not (s.start % 4 or s.facts.pitch % 4 or s.facts.size[1] < 2) for s in seen)
     unit, element = (4, WORD) if words else (item, sources.dtype)
     first = min(range(len(seen)), key=lambda i: seen[i].start)
     low = seen[first].start
@@ -437,11 +439,8 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     """[(configured kernel, arguments), ...] for `Frames` and a contiguous target; the kernels have ``further``."""
     count = target.shape[0] if target.ndim == 4 else 1
     size = target.shape[-2:] if dtype else target.shape[-3:-1]
-    if method == "nearest":
-        sampler = sampling.NEAREST
-    else:
-        frames = frames.in_words() or frames
-        sampler = sampling.WORDS if frames.flat.dtype == WORD else SAMPLERS[frames.flat.dtype]
+    frames = frames.in_words() or frames
+    sampler = (NEAREST if method == "nearest" else SAMPLERS)[frames.flat.dtype]
     geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
     if dtype is None and frames.flat.dtype.kind == "f":
         kernel, across = kernels.values(sampler, fields_of), -(-CHANNELS * size[1] // kernels.LANES)

@@ -18,6 +18,7 @@ __all__ = [
     "BYTES",
     "FLOATS",
     "NEAREST",
+    "NEAREST_WORDS",
     "ONE",
     "WORDS",
     "Sampler",
@@ -248,8 +249,39 @@ def one_pixel_of_both(image, line, low, column, y):
     return three_values(image, line, column[0])
 
 
+@cuda.jit(device=True)
+def nearest_column_of_words(x, n, size):
+    """(The word in which the three bytes of a pixel begin, how many more they reach into, by how many bits they begin
+    late).
+    """
+    first, _, _ = nearest_place(x, n, size)
+    place = uint32(uint32(3) * first)
+    begin = uint32(place >> uint32(2))
+    return (
+        begin,
+        uint32(uint32(uint32(place + uint32(2)) >> uint32(2)) - begin),
+        uint32((place & uint32(3)) << uint32(3)),
+    )
+
+
+@cuda.jit(device=True)
+def one_pixel_of_words(words, line, column):
+    begin, more_words, late = column
+    i = line + uint64(begin)
+    first = words[i]
+    second = words[i + uint64(1)] if more_words > uint32(0) else first
+    three = uint32((uint64(second) << uint64(32) | uint64(first)) >> uint64(late))
+    low = uint32(255)
+    return uint32(three & low), uint32(uint32(three >> uint32(8)) & low), uint32(uint32(three >> uint32(16)) & low)
+
+
+@cuda.jit(device=True)
+def one_pixel_of_words_of_both(words, line, low, column, y):
+    return one_pixel_of_words(words, line, column)
+
+
 #: Bilinear, of uint8 element by element, of uint8 as uint32 words of little-endian memory in which every row begins
-#: with a word, of float32; and the nearest pixel of either.
+#: with a word, of float32; and the nearest pixel of elements and of such words.
 BYTES = Sampler(
     neighbours_fixed, column_of_values(neighbours_fixed), one_row(mix_bytes, int32), both_rows(mix_bytes), int32
 )
@@ -264,3 +296,4 @@ FLOATS = Sampler(
     32,
 )
 NEAREST = Sampler(nearest_place, column_of_values(nearest_place), one_pixel, one_pixel_of_both, int32, first_of_four)
+NEAREST_WORDS = Sampler(nearest_place, nearest_column_of_words, one_pixel_of_words, one_pixel_of_words_of_both, int32)
