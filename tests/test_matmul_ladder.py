@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from products import check, operands, poisoned
 
 import gpukit
-from gpukit import matmul, timing
+from gpukit import matmul, on_gpu, timing
 from gpukit.backend import cuda
-from gpukit.benchmarks import code, fast_matmul
-from gpukit.matmul import host
+from gpukit.benchmarks import code, compiling, fast_matmul
+from gpukit.matmul import host, ladder
 
 RUNGS = [(variant, np.float32) for variant in matmul.LADDER] + [(v, np.float64) for v in host.ANY_DTYPE]
 
@@ -80,13 +80,18 @@ def test_measurements_check_what_they_time(monkeypatch, capsys):
         return {name: timing.Timing((1e-3,) * 5, name) for name in runs}
 
     monkeypatch.setattr(timing, "bench_many", timed_at_once)
-    monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 20, 24, 16), (-3, 8, 12, 9)))
+    monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 33, 21, 10), (-3, 33, 21, 10)))
     monkeypatch.setattr(fast_matmul, "LADDER", ("tiled", "wide"))
-    records, right = fast_matmul.measure_shapes("map", [(65, 33, 100), (1, 5, 7)])
-    assert right and {record["shape"] == [65, 33, 100] for record in records} == {True, False}
+    records, right = fast_matmul.measure_shapes("map", [(33, 21, 10), (1, 5, 7)])
+    assert right and {record["shape"] == [33, 21, 10] for record in records} == {True, False}
     assert fast_matmul.measure_batches()[1] and fast_matmul.measure_ladder(33)[1]
-    monkeypatch.setattr(matmul, "matmul", lambda a, b, out: host.matmul(a, b, alpha=1.0001, out=out))
-    assert fast_matmul.measure_shapes("map", [(65, 33, 100)]) == ([], False)
+
+    def wrong(a, b, out):
+        host.matmul(a, b, out=out)
+        fast_matmul.poison(out.reshape(-1)[-1:])
+
+    monkeypatch.setattr(matmul, "matmul", wrong)
+    assert fast_matmul.measure_shapes("map", [(33, 21, 10)]) == ([], False)
     assert "WRONG" in capsys.readouterr().out
 
 
@@ -133,6 +138,34 @@ def test_occupancy():
     assert code.occupancy(33, 0, 256) == (6, 0.75), "registers come in units of 8"
     assert code.occupancy(32, 60 * 1024, 256) == (3, 0.375)
     assert code.occupancy(237, 37248, 256) == (1, 0.125)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU")
+def test_kernels_compiled_side_by_side_are_those_that_run():
+    kernels = [ladder.transposed(True, pad) for pad in (8, 12)]  # which nothing else has
+    arrays = *operands((128, 40), (40, 128)), poisoned(128, 128)
+    launches = [(kernel[1, ladder.THREADS], [cuda.to_device(x) for x in arrays]) for kernel in kernels]
+    compiling.compile_first(launches, report=lambda text: None)
+    compiled = [dict(kernel.overloads) for kernel in kernels]
+    for (launch, arguments), kernel, held in zip(launches, kernels, compiled, strict=True):
+        launch(*arguments)
+        check(arguments[-1].copy_to_host(), *arrays[:2])
+        assert len(held) == 1 and kernel.overloads == held
+
+
+def compile_job(job):
+    from gpukit.backend import cuda
+
+    if job == 3:
+        raise ValueError("three is no kernel")
+    return job, cuda.__name__
+
+
+def test_jobs_side_by_side():
+    assert compiling.side_by_side(__name__, [1, 2, 4], (9, 0)) == [(job, "numba.cuda") for job in (1, 2, 4)]
+    with pytest.raises(RuntimeError, match=f"{compiling.FAILED}(.|\n)*three is no kernel"):
+        compiling.side_by_side(__name__, [3], (9, 0))
 
 
 @pytest.mark.skipif(not code.find_tool("nvdisasm"), reason="needs nvdisasm")

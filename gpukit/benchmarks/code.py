@@ -1,13 +1,11 @@
 """``gpukit bench code``: what the compiler makes of the matrix products, in a table. It needs no GPU.
 
 It needs what Numba compiles with, which the extras ``cu12`` and ``cu13`` bring, and ``nvdisasm``, from a CUDA toolkit
-or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in a process of its own, where gpukit takes
+or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in processes of their own, where gpukit takes
 ``numba.cuda`` even if there is no GPU.
 """
 
 import argparse
-import json
-import os
 import re
 import shutil
 import struct
@@ -16,16 +14,17 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 from gpukit import results
-from gpukit.benchmarks import common
+from gpukit.benchmarks import common, compiling
 
 __all__ = ["RECORDED", "find_tool", "loop_of", "main", "measure", "mix", "occupancy", "resources"]
 
 #: The record that comes with gpukit, for ``results.load``.
 RECORDED = "fast-matmul-code"
-#: What a multiprocessor of compute capability 9.0 has: registers, bytes of shared memory (of which each block takes
+#: The compute capability that is compiled for.
+TARGET = (9, 0)
+#: What a multiprocessor of it has: registers, bytes of shared memory (of which each block takes
 #: 1024 for the system), threads, blocks.
 REGISTERS, SHARED, SYSTEM, THREADS, BLOCKS = 65536, 227 * 1024, 1024, 2048, 32
 #: Registers are given out in units of 8 per thread, or 256 per warp.
@@ -113,71 +112,56 @@ def resources(binary):
     return found[REGISTER_COUNT], found.get(FRAME_SIZE, 0), max(0, shared - SYSTEM)
 
 
-# -- in the process of its own ---------------------------------------------------------------------
+# -- in processes of their own ----------------------------------------------------------------------
 
 
-def _take_numba():
-    """Kernels that are made from now on are Numba's; gives back what compiles one, for compute capability 9.0."""
-    import numba.cuda.codegen
-    import numba.cuda.dispatcher
-    from numba import cuda
+def _products():
+    """(variant, tile or None) of all products; those with tiles are in the form for aligned rows."""
+    from gpukit import matmul
+    from gpukit.matmul.choice import SPEEDS
 
-    from gpukit import backend
-
-    backend.cuda, backend.NAME = cuda, "gpu"
-    # Numba asks the device, of which there may be none, what to compile for.
-    device = SimpleNamespace(compute_capability=(9, 0))
-    numba.cuda.dispatcher.get_current_device = lambda: device
-    numba.cuda.codegen.devices = SimpleNamespace(get_context=lambda: SimpleNamespace(device=device))
-
-    def compiled(kernel, signature):
-        made = numba.cuda.dispatcher._Kernel(kernel.py_func, signature.args, **kernel.targetoptions)
-        return made._codelibrary.get_cubin(cc=(9, 0)).code
-
-    return compiled
+    return [(variant, None) for variant in ("naive", "tiled", *matmul.LADDER[:-1])] + [
+        ("fast", speed.tile) for speed in SPEEDS
+    ]
 
 
-def _kernels():
-    """(variant, tile or None, kernel, signature, threads) of the products; ``aligned`` forms."""
+def _kernel(variant, tile):
+    """(kernel, types of its arguments, threads) of a product."""
     from numba.cuda import types
 
     from gpukit import matmul
     from gpukit.matmul import ladder
-    from gpukit.matmul.choice import SPEEDS
 
     number = types.float32
-    matrix, flat = types.Array(number, 2, "C"), types.Array(number, 1, "C")
-    three = types.void(matrix, matrix, matrix)
-    sizes = types.UniTuple(types.uint32, 5)
-    of_fast = types.void(flat, flat, flat, sizes, sizes, number, number)
-    yield "naive", None, matmul.naive, three, 256
-    yield "tiled", None, matmul.tiled(number, 16), three, 256
-    for variant in matmul.LADDER[:-1]:
-        made = getattr(ladder, variant)
-        kernel = made(number) if variant.startswith("registers") else made(True)
-        yield variant, None, kernel, three, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
-    for speed in SPEEDS:
-        tile = speed.tile
+    three = (types.Array(number, 2, "C"),) * 3
+    if variant == "naive":
+        return matmul.naive, three, 256
+    if variant == "tiled":
+        return matmul.tiled(number, 16), three, 256
+    if variant == "fast":
+        flat, sizes = types.Array(number, 1, "C"), types.UniTuple(types.uint32, 5)
         wide = tile.thread_columns < 16  # as for large K
-        yield "fast", f"{tile.rows} x {tile.columns}", matmul.fast(tile, True, wide), of_fast, tile.threads
+        return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, sizes, number, number), tile.threads
+    kernel = getattr(ladder, variant)(number if variant.startswith("registers") else True)
+    return kernel, three, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
 
 
-def _child(variants):
-    """Compile, and print a record on a line for each kernel."""
-    compiled = _take_numba()
-    for variant, tile, kernel, signature, threads in _kernels():
-        if variants and variant not in variants:
-            continue
-        binary = compiled(kernel, signature)
-        registers, local, shared = resources(binary)
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(binary)
-            file.flush()
-            done = subprocess.run([find_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True)
-        blocks, share = occupancy(registers, shared, threads)
-        record = {"variant": variant, "tile": tile, "threads": threads, "registers": registers, "local": local}
-        record |= {"shared": shared, "blocks": blocks, "occupancy": share, "loop": mix(loop_of(done.stdout))}
-        print("record:", json.dumps(record), flush=True)
+def compile_job(job):
+    """The record of one product, for compute capability 9.0; for `compiling.side_by_side`."""
+    from numba.cuda.dispatcher import _Kernel
+
+    variant, tile = job
+    kernel, arguments, threads = _kernel(variant, tile)
+    binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=TARGET).code
+    registers, local, shared = resources(binary)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        done = subprocess.run([find_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True)
+    blocks, share = occupancy(registers, shared, threads)
+    record = {"variant": variant, "tile": tile and f"{tile.rows} x {tile.columns}", "threads": threads}
+    record |= {"registers": registers, "local": local, "shared": shared, "blocks": blocks, "occupancy": share}
+    return record | {"loop": mix(loop_of(done.stdout))}
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -207,12 +191,8 @@ def measure(variants=(), report=print):
     """
     if find_tool("nvdisasm") is None:
         raise FileNotFoundError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    command = [sys.executable, "-m", "gpukit.benchmarks.code", *variants]
-    environment = os.environ | {"GPUKIT_BACKEND": "emulator", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"the kernels could not be compiled:\n{done.stderr}")
-    records = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if line.startswith("record:")]
+    jobs = [job for job in _products() if not variants or job[0] in variants]
+    records = compiling.side_by_side("gpukit.benchmarks.code", jobs, TARGET)
     report(common.columns(list(_rows(records)), right=range(1, 14)))
     return records
 
@@ -245,7 +225,3 @@ def main(argv=None):
         head = results.host(("numba-cuda", "nvidia-nvjitlink", "nvidia-nvvm")) | {"target": "compute capability 9.0"}
         results.save(options.save, [fixed | {"value": record["registers"]} | record for record in records], head)
     return 0
-
-
-if __name__ == "__main__":
-    _child(sys.argv[1:])

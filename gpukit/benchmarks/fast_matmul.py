@@ -13,7 +13,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda
-from gpukit.benchmarks import common
+from gpukit.benchmarks import common, compiling
 from gpukit.benchmarks.ceilings import CHAINS, FULL, THREADS, UNROLL, multiply_adds
 
 __all__ = ["BATCHES", "LADDER", "MAP_DEPTHS", "MAP_SIZES", "RECORDED", "SHAPES", "main", "measure_shape"]
@@ -35,6 +35,8 @@ BATCHES = ((64, 128, 128, 128), (16, 512, 512, 512), (1000, 32, 32, 32), (-32, 6
 #: The variants whose sizes the ladder is measured at, and the sizes.
 LADDER = ("naive", "tiled", *matmul.LADDER)
 LADDER_SIZES = (4096, 1024)
+#: The variants that float64 is measured with.
+FLOAT64 = ("tiled", "registers_1d", "registers_2d")
 MIB = 1 << 20
 #: Operations from which fewer repetitions are enough.
 LONG = 2e11
@@ -183,7 +185,7 @@ def measure_float64(report=print):
     for size in (256, 1024):
         a, b = (filled((size, size), seed, np.float64) for seed in (1, 2))
         out, runs = cuda.device_array((size, size), np.float64), {}
-        for variant in ("tiled", "registers_1d", "registers_2d"):
+        for variant in FLOAT64:
             poison(out)
             matmul.matmul(a, b, variant, out=out)
             if is_right(a, b, out):
@@ -219,7 +221,27 @@ def main(argv=None):
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    compiling.compile_first(_launches(options.quick))
     return 0 if common.run(_runs(options), options.save) else 1
+
+
+def _launches(quick):
+    """The launches of all products that `_runs` measures."""
+
+    def of(variant, shape_a, shape_b, dtype=np.float32):
+        shape = (*(shape_b if len(shape_b) > len(shape_a) else shape_a)[:-2], shape_a[-2], shape_b[-1])
+        return matmul.steps(variant, *(cuda.device_array(s, dtype) for s in (shape_a, shape_b, shape)))
+
+    for variant in LADDER:
+        yield from of(variant, *((LADDER_SIZES[0],) * 2,) * 2)
+    shapes = SQUARES if quick else (*SHAPES, *((n, n, k) for n in MAP_SIZES for k in MAP_DEPTHS))
+    for m, n, k in shapes:
+        yield from of("auto", (m, k), (k, n))
+    if not quick:
+        for count, m, n, k in BATCHES:
+            yield from of("auto", (m, k) if count < 0 else (count, m, k), (abs(count), k, n))
+        for variant in FLOAT64:
+            yield from of(variant, (64, 64), (64, 64), np.float64)
 
 
 def _runs(options):
