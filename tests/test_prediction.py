@@ -105,7 +105,7 @@ def test_every_resource_of_a_copy_by_hand():
     assert uses["shared memory, L1"].seconds == pytest.approx(64 / 4e9)  # a load and a store of 32 warps
     assert uses["FP32"].seconds == pytest.approx(1024 / 64e9)
     assert uses["FP64"].seconds == 0
-    assert uses["issue"].seconds == pytest.approx((64 + 1024 / 2 / 32) / 1e9)
+    assert uses["issue"].seconds == pytest.approx((64 + 1024 / 2 / 32 + trace.overhead) / 1e9)
     assert uses["waiting"].seconds == pytest.approx(1e-9)
     assert uses["launch"].seconds == 2e-9
 

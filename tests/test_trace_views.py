@@ -138,6 +138,7 @@ def recording(kernel, source, grid, block, accesses, **more):
         "branches": [],
         "barriers": [],
         "operations": [],
+        "overhead": 0,
         "findings": [],
         "advice": [],
         "coverage": [],

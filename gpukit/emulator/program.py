@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import arithmetic
+from . import arithmetic, overhead
 from .memory import merge
 from .schedule import SOON, TICK
 
@@ -39,6 +39,8 @@ class Statement:
     place: tuple | None = None
     #: Kinds of arithmetic that the expression does, for a trace.
     operations: tuple = ()
+    #: (expression, whether its type has a sign) of each index of the element that it accesses.
+    indices: tuple = ()
 
 
 @dataclass
@@ -134,6 +136,8 @@ class Program:
     sites : list of Site
     operations : list of Counter
         {((file, line), kind): operations of one thread} of each basic block that `traced_run` names.
+    unwritten : function
+        By name of a basic block the instructions of a warp in it that nobody wrote, by estimate.
     written : frozenset of int
         Parameters whose memory the kernel may write, by position.
     fences : bool
@@ -154,6 +158,7 @@ class Program:
     source: str
     sites: list
     operations: list
+    unwritten: object
     written: frozenset
     fences: bool
     static_shared: dict
@@ -193,6 +198,8 @@ class Builder:
         self.place = None
         #: Kinds of arithmetic in the expression that is being made.
         self.operations = []
+        #: Its indices.
+        self.indices = []
 
     def variable(self):
         self.counter += 1
@@ -203,8 +210,9 @@ class Builder:
         return len(self.blocks) - 1
 
     def emit(self, expression, target=None, effect=False):
-        operations, self.operations = tuple(self.operations), []
-        self.blocks[self.current].statements.append(Statement(target, expression, effect, self.place, operations))
+        statement = Statement(target, expression, effect, self.place, tuple(self.operations), tuple(self.indices))
+        self.operations, self.indices = [], []
+        self.blocks[self.current].statements.append(statement)
         return target
 
     def temporary(self, expression, effect=False):
@@ -232,6 +240,7 @@ class Builder:
             ranks[block] = rank
         constants = {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
         labels = self.pools.count_operations(blocks)
+        self.pools.functions.append((labels, blocks, loops))
 
         def written_as(traced):
             writer = _Writer(self.name, parameters, blocks, loops, live_in, labels if traced else None)
@@ -271,6 +280,7 @@ class Builder:
             block.statements = [s for s in block.statements if s.target not in alias]
             for statement in block.statements:
                 statement.expression = _VARIABLE.sub(original, statement.expression)
+                statement.indices = tuple((_VARIABLE.sub(original, part), sign) for part, sign in statement.indices)
             if block.end is not None:
                 block.end.rename(lambda text: _VARIABLE.sub(original, text))
 
@@ -324,6 +334,8 @@ class Pools:
         }
         self.sites = []
         self.operations = []
+        #: (labels, blocks, loops) of each written function.
+        self.functions = []
         self.fences = False
         self.static_shared = {}
         self.local_bytes = {}
@@ -365,10 +377,18 @@ class Pools:
         labels = []
         for block in blocks:
             counted = Counter((s.place, kind) for s in block.statements for kind in s.operations)
-            labels.append(len(self.operations) if counted else None)
-            if counted:
+            labels.append(len(self.operations) if block.statements else None)
+            if block.statements:
                 self.operations.append(counted)
         return labels
+
+    @functools.cache  # noqa: B019  (a kernel is there for as long as what this refers to)
+    def unwritten(self):
+        """By label the instructions of a warp that nobody wrote, by estimate."""
+        found = {}
+        for labels, blocks, loops in self.functions:
+            found |= zip(labels, overhead.count(blocks, loops, self.names), strict=True)
+        return found
 
     def site(self, site):
         key = ("site", site)

@@ -82,6 +82,7 @@ def lower(typed, infer_options):
         lowered.source,
         pools.sites,
         pools.operations,
+        pools.unwritten,
         lowered.written,
         pools.fences,
         pools.static_shared,
@@ -749,6 +750,9 @@ class Translator:
         else:
             source = [(self.value(variable), type_)]
         parts = [self.index_part(e, t) for e, t in source]
+        self.b.indices += [
+            (part, getattr(unliteral(t), "signed", False)) for part, (_, t) in zip(parts, source, strict=True)
+        ]
         scalar = len(parts) == owner.ndim and all(
             isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source
         )

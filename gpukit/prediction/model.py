@@ -64,7 +64,8 @@ class _Counts:
         local arrays, which are in registers if their indices are constants.
         """
         arithmetic = self.arithmetic("fp16", "fp32", "fp64") / 2 + self.arithmetic("fp64_conversions")
-        return self.total("global", None, "requests") + self.total("shared", None, "requests") + arithmetic / WARP
+        accesses = self.total("global", None, "requests") + self.total("shared", None, "requests")
+        return accesses + arithmetic / WARP + self.times * self.trace.overhead
 
 
 def _spread(blocks, warps, multiprocessors):
@@ -150,12 +151,14 @@ class Prediction:
         The prediction: the largest of these bounds, and the launch itself besides.
     limit : str
         The resource that limits.
+    instructions : float
+        Of warps: those that were given, or an estimate.
     flops, nbytes : float
         Floating-point operations of the launch, and bytes that must cross between memory and L2.
     ceilings : Ceilings
     """
 
-    def __init__(self, trace, grid, uses, counts, ceilings):
+    def __init__(self, trace, grid, uses, counts, instructions, ceilings):
         self.kernel, self.grid, self.block, self.ceilings = trace.kernel, grid, trace.block, ceilings
         touches = bool(trace.total("global").requests)
         what = "the shortest kernel that touches memory" if touches else "a kernel that does nothing"
@@ -164,6 +167,7 @@ class Prediction:
         busiest = max(uses, key=lambda name: uses[name].seconds)
         self.seconds = max(launch.seconds, ceilings.launch + uses[busiest].seconds)
         self.limit = busiest if uses[busiest].seconds > ceilings.launch else "launch"
+        self.instructions = counts.instructions() if instructions is None else instructions
         self.flops = counts.traffic("flops")
         self.nbytes = counts.traffic("cold_read") + counts.traffic("cold_written")
 
@@ -243,4 +247,5 @@ def predict(trace, *, grid=None, instructions=None, ceilings=None):
         raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() gives")
     blocks, warps = math.prod(grid), -(-math.prod(trace.block) // WARP)
     counts = _Counts(trace, blocks / math.prod(trace.grid))
-    return Prediction(trace, grid, _uses(counts, blocks, warps, instructions, ceilings), counts, ceilings)
+    uses = _uses(counts, blocks, warps, instructions, ceilings)
+    return Prediction(trace, grid, uses, counts, instructions, ceilings)

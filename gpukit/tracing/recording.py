@@ -61,6 +61,7 @@ def record(prepared, recorder, blocks, registers):
         branches=branches,
         barriers=_barriers(recorder, scale),
         operations=operations,
+        overhead=_overhead(launch, recorder, scale),
         findings=_findings(recorder),
         advice=advise(prepared, recorder, accesses, branches, operations, coverage, blocks == launch.blocks),
         coverage=coverage,
@@ -160,10 +161,10 @@ def _operations(launch, recorder, scale):
         if block is None:
             continue
         lines = set()
-        for ((filename, line), kind), each in counted.items():
-            entry = sums.setdefault((filename, line), dict.fromkeys((*_KINDS, "threads", "warps"), 0))
+        for (at, kind), each in counted.items():
+            entry = sums.setdefault(at, dict.fromkeys((*_KINDS, "threads", "warps"), 0))
             entry[kind] += each * block.threads
-            lines.add((filename, line))
+            lines.add(at)
         for key in lines:
             # A line may lie in several basic blocks: the one that runs most is the line.
             if block.threads > sums[key]["threads"]:
@@ -176,6 +177,12 @@ def _operations(launch, recorder, scale):
             Operations(line, filename, linecache.getline(filename, line).strip(), **counts, active_lanes=lanes)
         )
     return _in_order(result)
+
+
+def _overhead(launch, recorder, scale):
+    """Instructions of warps that nobody wrote, by estimate."""
+    numbers = launch.program.unwritten()
+    return round(scale * sum(numbers[label] * block.warps for label, block in recorder.blocks.items()))
 
 
 def _findings(recorder):

@@ -372,6 +372,9 @@ class Recording:
         Blocks that were traced.
     accesses, branches, barriers, operations, findings, advice : list
         In the order of the source; findings in that of `FINDINGS`.
+    overhead : int
+        Instructions of warps besides those that are written, by estimate: for addresses, for the counting of loops,
+        and for whole numbers.
     coverage : list of Coverage
     occupancy : Occupancy
     traffic : Traffic
@@ -388,6 +391,7 @@ class Recording:
     branches: list
     barriers: list
     operations: list
+    overhead: int
     findings: list
     advice: list
     coverage: list

@@ -24,6 +24,9 @@ class Trace:
     barriers : list of Barrier
     operations : list of Operations
         Arithmetic by line.
+    overhead : int
+        Instructions of warps besides those that are written, by estimate: for addresses, for the counting of loops,
+        and for whole numbers.
     findings : list of Finding
         Errors: races, accesses out of bounds, uninitialised reads, divergent barriers.
     advice : list of Advice
