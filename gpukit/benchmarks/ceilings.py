@@ -439,27 +439,30 @@ def measure_blocks(report=print):
 
 #: Bytes that are read out of memory into a cache that is full of another array.
 REPLACING = (8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB)
+#: Bytes that a block of `read` takes if it steps once, and that a block of `write` takes.
+READ_AT_ONCE, WRITTEN_AT_ONCE = 4 * 32 * THREADS, 4 * 16 * THREADS
 
 
-def measure_writing_back(report=print):
+def measure_replacing(report=print):
     """Time reading into a cache full of what was only read, and into one full of what was stored and must go to memory
     first; returns as ``measure`` does.
     """
-    other, sums = (cuda.device_array(n, np.float32) for n in (2 * REPLACING[-1] // 4, 1024 * THREADS))
-    blocks = other.size // (16 * THREADS)
-    write[blocks, THREADS](other)
-    records = []
+    other = cuda.device_array(2 * REPLACING[-1] // 4, np.float32)
+    sums = cuda.device_array(other.nbytes // READ_AT_ONCE * THREADS, np.float32)
+    store = partial(write[other.nbytes // WRITTEN_AT_ONCE, THREADS], other)
+    load = partial(read[other.nbytes // READ_AT_ONCE, THREADS], other, sums)
+    store()
+    records, all_right = [], True
     for nbytes in REPLACING:
-        x = cuda.to_device(np.ones(nbytes // 4, np.float32))
-        run, size = partial(read[nbytes // (32 * 4 * THREADS), THREADS], x, sums), (nbytes,)
-        for name, before in (
-            ("after loads", partial(read[1024, THREADS], other, sums)),
-            ("after stores", partial(write[blocks, THREADS], other)),
-        ):
+        x, blocks = cuda.to_device(np.ones(nbytes // 4, np.float32)), nbytes // READ_AT_ONCE
+        run = partial(read[blocks, THREADS], x, sums)
+        run()
+        all_right &= bool((sums.copy_to_host()[: blocks * THREADS] == READ_AT_ONCE // 4 // THREADS).all())
+        for name, before in (("after loads", load), ("after stores", store)):
             timed = timing.bench(run, setup=before, l2_flush=False, min_time=0.03, warmup=0.01)
-            records.append(results.of_timing("ceilings", "replacing", name, size, "float32", timed))
+            records.append(results.of_timing("ceilings", "replacing", name, (nbytes,), "float32", timed))
             report(f"  {'replacing':12} {f'{nbytes // MIB} MiB {name}':24} {timing.format_seconds(timed.median):>10}")
-    return records, True
+    return records, all_right
 
 
 def measure_launches(report=print):
@@ -524,7 +527,7 @@ def _runs(turns):
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
     yield "blocks", measure_blocks
-    yield "writing back", measure_writing_back
+    yield "replacing what the cache holds", measure_replacing
     yield "memory", partial(_measure, _memory)
     yield "caches", partial(_measure, _caches, turns)
 

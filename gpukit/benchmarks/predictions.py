@@ -446,12 +446,7 @@ def count_instructions(chosen, jobs=None, report=print):
     list of dict
         Records, "each" with the numbers of a case's launches; none without ncu.
     bool
-        True.
-
-    Raises
-    ------
-    gpukit.calibration.counters.ProfilerError
-        If ncu fails; the message has what it said.
+        Whether ncu failed nowhere.
     """
     ncu = counters.find_ncu()
     if ncu is None:
@@ -459,20 +454,22 @@ def count_instructions(chosen, jobs=None, report=print):
         return [], True
     jobs = min(turns.processes() if jobs is None else jobs, len(chosen))
     shares = [chosen[first::jobs] for first in range(jobs)]
+    records, all_right = [], True
     with ThreadPoolExecutor(jobs) as pool:
-        made = pool.map(partial(_counted, ncu), shares)
-        each = {
-            case.text: number
-            for share, numbers in zip(shares, made, strict=True)
-            for case, number in zip(share, numbers, strict=True)
-        }
-    known = {"case": "instructions", "unit": "1"}
-    return [case.key | known | {"value": sum(each[case.text]), "each": each[case.text]} for case in chosen], True
+        for share, numbers in zip(shares, pool.map(partial(_counted, ncu), shares), strict=True):
+            if isinstance(numbers, str):
+                report(f"  FAILED: {', '.join(case.title for case in share)}\n{numbers}")
+                all_right = False
+                continue
+            for case, each in zip(share, numbers, strict=True):
+                records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
+                report(f"  {case.chapter:10}{case.title:32} {sum(each):16,} instructions")
+    return records, all_right
 
 
 def _counted(ncu, chosen):
-    """For each of some cases the instructions of its launches."""
-    options = "--clock-control none --csv --page raw --print-units base".split()
+    """For each of some cases the instructions of its launches; what ncu said if it failed."""
+    options = "--clock-control none --profile-from-start off --csv --page raw --print-units base".split()
     child = [sys.executable, "-m", "gpukit.benchmarks.predictions", *map(str, _numbers(chosen))]
     environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
     command = [ncu, *options, "--metrics", INSTRUCTIONS, *child]
@@ -480,19 +477,24 @@ def _counted(ncu, chosen):
     launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
     rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
     if done.returncode or sum(launches) != len(rows) or len(launches) != len(chosen):
-        raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}")
+        return f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}"
     ends = np.cumsum(launches)
     return [rows[end - number : end] for number, end in zip(launches, ends, strict=True)]
 
 
 def _count_child(numbers):
-    """What runs under ncu: some cases once; a line for each says how many launches it has."""
+    """What runs under ncu: some cases once, after all are compiled; a line for each says how many launches it has."""
     known = cases()
-    for number in numbers:
-        steps, _, _ = known[number].make()
+    made = [known[number].make()[0] for number in numbers]
+    for steps in made:
+        common.launch_all(steps)
+    cuda.synchronize()
+    cuda.profile_start()
+    for steps in made:
         common.launch_all(steps)
         cuda.synchronize()
         print("launches:", len(steps), flush=True)
+    cuda.profile_stop()
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def main(chapter, argv):
     """Run ``gpukit bench matmul`` or ``gpukit bench transpose``; give back the exit status."""
     parser = argparse.ArgumentParser(prog=f"gpukit bench {chapter}", description=__doc__)
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the first size only, without counters")
+    parser.add_argument("--quick", action="store_true", help="one size only, without counters")
     if chapter == "transpose":
         parser.add_argument("--choices", action="store_true", help="compare sizes of tiles and blocks too")
     options = parser.parse_args(argv)
@@ -302,7 +302,7 @@ def _runs(chapter, options):
 def _timings(chapter, options):
     """(shape, dtype, what measures them) of each measurement."""
     if chapter == "matmul":
-        for size, dtype, repeat in PRODUCT_SIZES[: 1 if options.quick else None]:
+        for size, dtype, repeat in PRODUCT_SIZES[1:2] if options.quick else PRODUCT_SIZES:
             yield (size, size, size), dtype, partial(measure_products, size, dtype, repeat)
         return
     for shape in TRANSPOSE_SHAPES[: 1 if options.quick else None]:

@@ -163,7 +163,7 @@ def _measurements(names, paths, options):
         print(f"== {passed}: {benchmarks.COMMANDS[name][2]}", flush=True)
 
     works = [partial(_measure_apart, name, paths[name], options) for name in together]
-    for place, (right, text) in enumerate(turns.side_by_side(works, jobs)):
+    for place, (right, text) in enumerate(turns.side_by_side(works, jobs, fresh=True)):
         title(place, order[place])
         print(text, end="", flush=True)
         yield right
@@ -178,9 +178,13 @@ def _measure_apart(name, path, options):
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
         with _printing_to(printed):
             common.libraries()
-            with turns.mine():
-                right = _measure(name, path, options)
-                _free()
+            try:
+                with turns.mine():
+                    right = _measure(name, path, options)
+                    _free()
+            except Exception:  # an error of the device itself, which comes up again whatever is asked of it
+                traceback.print_exc()
+                right = False
         printed.seek(0)
         return right, printed.read()
 

@@ -91,10 +91,10 @@ def elsewhere():
         _mine = True
 
 
-def side_by_side(functions, jobs=None):
+def side_by_side(functions, jobs=None, fresh=False):
     """Yield what each of some functions gives, in their order; they run in ``jobs`` processes, which may take turns.
 
-    The functions are pickled. With one job they run here.
+    The functions are pickled; with ``fresh`` each gets a process of its own. With one job they run here.
     """
     functions = list(functions)
     jobs = min(processes() if jobs is None else jobs, len(functions))
@@ -104,7 +104,8 @@ def side_by_side(functions, jobs=None):
         return
     context = multiprocessing.get_context("spawn")
     turn = context.Lock() if _turn is None else _turn
-    with elsewhere(), ProcessPoolExecutor(jobs, context, _begin, (turn,)) as pool:
+    most = 1 if fresh else None
+    with elsewhere(), ProcessPoolExecutor(jobs, context, _begin, (turn,), max_tasks_per_child=most) as pool:
         yield from pool.map(_call, functions)
 
 

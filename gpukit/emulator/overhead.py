@@ -26,8 +26,9 @@ _IMPURE = re.compile(r"\b(?:load|store|M\.|S\.|K\.(?!thread|block|grid|gridsize)
 #: Turns up to which a compiler unrolls a loop.
 UNROLLED = 32
 #: Instructions of a warp: a look at the sign of an index; a product of 64 bits; a sum of two parts of
-#: an address, its scaling, and a step from one to the next; one turn of a loop over a range; a branch.
-SIGN, PRODUCT, SUM, SCALING, STEP, TURN, BRANCH = 5, 4, 2, 2, 1, 8, 1
+#: an address, its scaling, and a step from one to the next; one turn of a loop over a range, and of one
+#: whose number of turns is known; a branch.
+SIGN, PRODUCT, SUM, SCALING, STEP, TURN, COUNTED, BRANCH = 5, 4, 2, 2, 1, 8, 1, 1
 OPERATION = {"int32": 1, "int64": 2, "int64_divisions": 20}
 
 
@@ -67,6 +68,7 @@ class _Code:
         self.carried = self._carried()
         self.static = self._static()
         self.unrolled = {header for header in loops if self._is_unrolled(header)}
+        self.counted = {header for header in loops if self._is_counted(header)} - self.unrolled
 
     # -- what is known while compiling -------------------------------------------------------------
 
@@ -125,6 +127,17 @@ class _Code:
     def _is_unrolled(self, header):
         turns = self._iterators(header)
         return bool(turns) and all(name in self.static for name in turns)
+
+    def _is_counted(self, header):
+        """Whether the number of turns is known, though too many to unroll them all."""
+        begins = [
+            self.definitions.get(text, [(0, text)])
+            for name in self._iterators(header)
+            for _, text in self.definitions[name]
+            if not _AFTER.match(text)
+        ]
+        made = [_RANGE.match(definitions[0][1]) for definitions in begins]
+        return bool(made) and all(range_ and self._turns(range_.groups()) is not None for range_ in made)
 
     def _iterators(self, label):
         return [m[1] for s in self.blocks[label].statements if (m := _NEXT.match(s.expression))]
@@ -195,8 +208,8 @@ class _Code:
                 self.add_address(label, statement)
                 self.add_whole_numbers(label, statement)
             elif iterator[1] not in self.static:
-                self.found[label] += TURN
-        if getattr(block.end, "condition", None) and label not in self.unrolled:
+                self.found[label] += COUNTED if label in self.counted else TURN
+        if getattr(block.end, "condition", None) and label not in self.unrolled | self.counted:
             self.found[label] += BRANCH
 
     def add_whole_numbers(self, label, statement):
