@@ -25,7 +25,17 @@ from gpukit.operands import (
     window,
 )
 from gpukit.resize import kernels, sampling
-from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, fill_of, placed, placement, size_of, three
+from gpukit.resize.placing import (
+    CHANNELS,
+    MOST_PIXELS,
+    Letterbox,
+    Placement,
+    fill_of,
+    placed,
+    placement,
+    size_of,
+    three,
+)
 
 __all__ = ["METHODS", "blob", "letterbox", "resize"]
 
@@ -86,7 +96,7 @@ def resize(image, size, method="bilinear", *, swap_rb=False, out=None, stream=No
     sources = _Sources(image, stream)
     shape = (*sources.batch, *size, CHANNELS)
     sources.check_out(out, shape)
-    places = [(*size, 0, 0)] * len(sources.sizes)
+    places = [Placement(1, *size, 0, 0, source) for source in sources.sizes]
     black = fill_of(0, sources.dtype)
     return _launch(call, sources, places, shape, stream, (black, int(bool(swap_rb))), method=method)
 
@@ -131,7 +141,7 @@ def letterbox(image, size, fill=0, center=True, swap_rb=True, *, out=None, strea
     sources.check_out(out, shape)
     fill = fill_of(fill, sources.dtype)
     places = sources.places(size, center)
-    return sources.boxed(_launch(call, sources, places, shape, stream, (fill, int(bool(swap_rb)))), size, center)
+    return sources.boxed(_launch(call, sources, places, shape, stream, (fill, int(bool(swap_rb)))), places)
 
 
 def blob(
@@ -181,7 +191,7 @@ def blob(
     mean, factor = three("mean", mean, np.float32), three("factor", factor, np.float32)
     further = fill, mean, factor, int(bool(swap_rb))
     places = sources.places(size, center)
-    return sources.boxed(_launch(call, sources, places, shape, stream, further, dtype), size, center)
+    return sources.boxed(_launch(call, sources, places, shape, stream, further, dtype), places)
 
 
 def _call(image, out, stream, *parameters):
@@ -221,7 +231,7 @@ class _Sources:
     ----------
     images : list of arrays
         One, with three or four dimensions, or all of a sequence.
-    seen : list of `_Seen` or None
+    seen : list of (`_Facts`, address of the first byte) or None
         Of a sequence of device arrays that the kernels can read where they lie.
     batch : tuple
         What the shape of the result begins with: () or (N,).
@@ -237,7 +247,7 @@ class _Sources:
             raise ValueError("image is an empty sequence; it must hold at least one image")
         self.seen = _seen(self.images, stream) if self.sequence else None
         if self.seen:
-            self.dtype, self.sizes = self.seen[0].facts.dtype, [seen.facts.size for seen in self.seen]
+            self.dtype, self.sizes = self.seen[0][0].dtype, [facts.size for facts, _ in self.seen]
         else:
             self._check()
             self.dtype = dtype_of(self.images[0])
@@ -259,18 +269,21 @@ class _Sources:
             return
         check_array("out", out, len(shape))
         check_alike("out", out, "image", self.images[0], shape, dtype)
-        start, stop = span(out) if self.seen else (0, 0)
-        for i, one in enumerate(self.images):
-            if not self.seen or self.seen[i].start < stop and start < self.seen[i].stop:
-                check_apart("out", out, **{self._name(i): one})
+        near = range(len(self.images))
+        if self.seen:
+            low, high = span(out)
+            near = [i for i, (facts, start) in enumerate(self.seen) if start < high and low < start + facts.nbytes]
+        for i in near:
+            check_apart("out", out, **{self._name(i): self.images[i]})
 
     def places(self, size, center):
-        return [placed(source, size, bool(center))[1:5] for source in self.sizes]
+        """`Placement` of each."""
+        return [placed(source, size, bool(center)) for source in self.sizes]
 
-    def boxed(self, result, size, center):
+    def boxed(self, result, places):
         """Letterbox of a result: of a sequence with a tuple of each of its numbers."""
-        boxes = [_box((*source, CHANNELS), size, center) for source in self.sizes]
-        return Letterbox(result, *(zip(*boxes, strict=True) if self.sequence else boxes[0]))
+        scales, _, _, tops, lefts, _ = zip(*places, strict=True)
+        return Letterbox(result, *((scales, tops, lefts) if self.sequence else (scales[0], tops[0], lefts[0])))
 
 
 class _Facts(NamedTuple):
@@ -282,28 +295,20 @@ class _Facts(NamedTuple):
     size: tuple
     pitch: int
     nbytes: int
-
-
-class _Seen(NamedTuple):
-    """An image on the device: the address of its first byte and of the byte after its last."""
-
-    facts: _Facts
-    start: int
-    stop: int
+    device: int | None
 
 
 def _seen(images, stream):
-    """[`_Seen`, ...] of a sequence, without the cost of the array interface; None if it must be looked at closely: for
-    what is to be refused, and for what has to be copied.
+    """[(`_Facts`, address), ...] of a sequence, without the cost of the array interface; None if it must be looked at
+    closely: for what is to be refused, and for what has to be copied.
     """
-    handle, found, device = handle_of(stream_of(stream)), [], None
+    handle, found = handle_of(stream_of(stream)), []
     for image in images:
-        key, start = look(image, handle) or (None, 0)
-        facts = key and _facts(key)
-        if not facts or found and (facts.dtype != found[0].facts.dtype or key[-1] != device):
+        seen = look(image, handle)
+        facts = seen and _facts(seen[0])
+        if not facts or found and (facts.dtype is not found[0][0].dtype or facts.device != found[0][0].device):
             return None
-        device = key[-1]
-        found.append(_Seen(facts, start, start + facts.nbytes))
+        found.append((facts, seen[1]))
     return found
 
 
@@ -319,7 +324,8 @@ def _facts(key):
     item = dtype.itemsize
     if value != item or (pixel != CHANNELS * item and columns > 1) or pitch < 0 or pitch % item:
         return None
-    return _Facts(dtype, (rows, columns), pitch // item, (rows - 1) * pitch + columns * CHANNELS * item)
+    nbytes = (rows - 1) * pitch + columns * CHANNELS * item
+    return _Facts(DTYPES[DTYPES.index(dtype)], (rows, columns), pitch // item, nbytes, key[-1])
 
 
 def check_image(name, image, dimensions):
@@ -375,19 +381,19 @@ class Frames(NamedTuple):
 def _launch(call, sources, places, shape, stream, further, dtype=None, method="bilinear"):
     """The result of ``planes``, if there is a dtype, or of ``pixels``."""
     stream = stream_of(stream)
+    places = [place[1:5] for place in places]
     if sources.seen and on_gpu():
         return _launch_where_they_lie(sources, places, shape, call.out, stream, further, dtype, method)
     result = Output(sources.images[0], shape, call.out, stream, dtype)
     if 0 in shape:
         return result.finish()
-    if sources.sequence:
-        arrays = [_in_rows(image, stream) if cuda.is_cuda_array(image) else image for image in sources.images]
-        with _tables_lock:
-            return call.first(
-                launches(_together(arrays, places, stream), result.device, further, dtype, method, stream), result
-            )
-    frames = alike(_in_rows(sources.images[0], stream), places[0])
-    return call.first(launches(frames, result.device, further, dtype, method, stream), result)
+    if not sources.sequence:
+        frames = alike(_in_rows(sources.images[0], stream), places[0])
+        return call.first(launches(frames, result.device, further, dtype, method, stream), result)
+    arrays = [_in_rows(image, stream) if cuda.is_cuda_array(image) else image for image in sources.images]
+    frames = _together(arrays, places, stream)
+    with _tables_lock:
+        return call.first(launches(frames, result.device, further, dtype, method, stream), result)
 
 
 def _launch_where_they_lie(sources, places, shape, out, stream, further, dtype, method):
@@ -396,16 +402,16 @@ def _launch_where_they_lie(sources, places, shape, out, stream, further, dtype, 
     The flat array that the kernels take begins with the first of them in memory, and nothing is touched of what lies
     between them. Its size, and theirs, are no part of the plan: only the table that says where they lie is new.
     """
-    seen, item = sources.seen, sources.dtype.itemsize
-    words = item == 1 and all(not (s.start % 4 or s.facts.pitch % 4 or s.facts.size[1] < 2) for s in seen)
-    unit, element = (4, WORD) if words else (item, sources.dtype)
-    first = min(range(len(seen)), key=lambda i: seen[i].start)
-    low = seen[first].start
+    item = sources.dtype.itemsize
+    starts = [start for _, start in sources.seen]
+    low = min(starts)
+    words = item == 1 and all(not (start % 4 or facts.pitch % 4 or facts.size[1] < 2) for facts, start in sources.seen)
+    unit, element, per = (4, WORD, 4) if words else (item, sources.dtype, 1)
     fields = [
-        ((s.start - low) // unit, s.facts.pitch * item // unit, *s.facts.size, *place)
-        for s, place in zip(seen, places, strict=True)
+        ((start - low) // unit, facts.pitch // per, *facts.size, *place)
+        for (facts, start), place in zip(sources.seen, places, strict=True)
     ]
-    flat = window(sources.images[first], element, 1)
+    flat = window(sources.images[starts.index(low)], element, 1)
     if out is None:
         out = new_like(sources.images[0], shape, sources.dtype if dtype is None else dtype, stream)
     with _tables_lock:

@@ -79,7 +79,7 @@ def rows_of_band(row_of):
         if tid < uint32(BAND):
             # A row above the picture wraps round to a large number: one comparison finds both sides.
             row = uint32(uint32(band + tid) - top)
-            first, second, shares[tid] = row_of(row, n, height)
+            first, second, shares[tid] = row_of(uint32(min(row, uint32(height - uint32(1)))), n, height)
             places[tid] = int64(uint64(first) * pitch) if row < height else int64(OUTSIDE)
             lows[tid] = int64(uint64(second) * pitch)
 
@@ -321,14 +321,37 @@ def of_channel(three, channel):
 
 
 @functools.cache
+def value_at(mix, share):
+    """Device function: a value of a row of the block, of columns ``left`` and ``right``; or ``border``.
+
+    What has no share is not read. There is no branch, so that the loads of two rows are under way at a time; a row or
+    column of the border costs the loads of one of the picture.
+    """
+
+    @cuda.jit(device=True)
+    def value_at(image, start, places, lows, shares, line, left, right, x, inside, border):
+        place, y, nothing = places[line], shares[line], float32(0)
+        across, down = x != share(0), y != share(0)
+        top, low = start + uint64(max(place, int64(0))), start + uint64(lows[line])
+        a = image[top + left]
+        b = image[top + right] if across else nothing
+        c = image[low + left] if down else nothing
+        d = image[low + right] if across & down else nothing
+        mixed = mix(a, b, c, d, x, y)
+        return mixed if inside & (place >= int64(0)) else border
+
+    return value_at
+
+
+@functools.cache
 def values(sampler, fields_of):
-    """Kernel for images of float32: the same as ``pixels`` with a thread for each value of a row.
+    """Kernel for images of float32: the same as ``pixels`` with a thread for each value of a row, two rows at a time.
 
     What a warp loads and stores at a time is of 32 neighbours then; values of four bytes need no more for whole
-    sectors. A pixel or row without a share is not read.
+    sectors.
     """
     fill_rows, column = rows_of_band(sampler.row), column_at(sampler.column)
-    share, mix = sampler.share, sampler.mix
+    share, value = sampler.share, value_at(sampler.mix, sampler.share)
 
     @cuda.jit
     def values(image, geometry, out, work, fill, swap):
@@ -346,24 +369,21 @@ def values(sampler, fields_of):
         border = of_channel(fill, channel)
         inside, (left, right, x) = column(pixel, fields)
         channel = uint32(uint32(2) - channel) if swap else channel
-        left, right = uint32(left + channel), uint32(right + channel)
+        left, right = uint64(uint32(left + channel)), uint64(uint32(right + channel))
         cuda.syncthreads()
+        limit = uint32(min(uint32(WARPS * rows), uint32(high - band)))
         while frame < frames and at < pitch:
             start = fields_of(geometry, frame)[0]
+            corner = (uint64(frame) * uint64(high) + uint64(band)) * uint64(pitch) + uint64(at)
             line = uint32(cuda.threadIdx.y)
-            while line < uint32(WARPS * rows) and uint32(band + line) < high:
-                value = border
-                if inside and places[line] >= int64(0):
-                    top, low, y = start + uint64(places[line]), start + uint64(lows[line]), shares[line]
-                    a = image[top + uint64(left)]
-                    b = image[top + uint64(right)] if x != share(0) else a
-                    c, d = a, b
-                    if y != share(0):
-                        c = image[low + uint64(left)]
-                        d = image[low + uint64(right)] if x != share(0) else c
-                    value = mix(a, b, c, d, x, y)
-                out[(uint64(frame) * uint64(high) + uint64(uint32(band + line))) * uint64(pitch) + uint64(at)] = value
-                line = uint32(line + uint32(WARPS))
+            while line < limit:
+                after = uint32(min(uint32(line + uint32(WARPS)), uint32(limit - uint32(1))))
+                first = value(image, start, places, lows, shares, line, left, right, x, inside, border)
+                second = value(image, start, places, lows, shares, after, left, right, x, inside, border)
+                out[corner + uint64(line) * uint64(pitch)] = first
+                if uint32(line + uint32(WARPS)) < limit:
+                    out[corner + uint64(after) * uint64(pitch)] = second
+                line = uint32(line + uint32(2 * WARPS))
             frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return values
