@@ -3,14 +3,13 @@
 import math
 
 import numpy as np
-import pytest
 from numba.cuda import float32, uint32
 
 import gpukit
 from gpukit import results
 from gpukit.benchmarks import predictions
 from gpukit.emulator import cuda
-from gpukit.emulator.overhead import BRANCH, COUNTED, OPERATION, PRODUCT, SCALING, SIGN, STEP, SUM, TURN
+from gpukit.emulator.overhead import BRANCH, COUNTED, OPERATION, PRODUCT, SCALING, SIGN, STEP, SUM, TURN, VALUE
 
 TURNS = 7
 
@@ -72,6 +71,14 @@ def runtime_turns(x, out, turns):
 
 
 @cuda.jit
+def turns_alone(x, out, turns):
+    total = float32(0)
+    for _ in range(turns):
+        total += float32(1)
+    out[0] = total
+
+
+@cuda.jit
 def unrolled_turns(x, out, turns):
     total = float32(0)
     for k in range(TURNS):
@@ -99,11 +106,14 @@ def steps(x, out, turns):
 def test_turns_of_a_loop_cost_unless_it_is_unrolled():
     # The row's part of the address is computed before the loop. The loop is left at its head, once more than it turns.
     before = SUM + PRODUCT
-    assert overhead(runtime_turns) == before + (TURNS + 1) * (TURN + BRANCH) + TURNS * (SIGN + SUM + SCALING)
+    turn, load = TURN + VALUE + BRANCH, SIGN + SUM + SCALING
+    assert overhead(runtime_turns) == before + (TURNS + 1) * turn + TURNS * load
+    assert overhead(turns_alone) == (TURNS + 1) * (TURN + BRANCH)
     assert overhead(unrolled_turns) == before + SCALING
     assert overhead(long_turns) == 65 * COUNTED
     # The first comparison is of what is known before the kernel runs.
-    assert overhead(steps) == BRANCH + TURNS * (OPERATION["int32"] + BRANCH + STEP + OPERATION["int64"])
+    # Of the sum, which Numba makes a number of 64 bits, 32 are used.
+    assert overhead(steps) == BRANCH + TURNS * (OPERATION["int32"] + BRANCH + STEP + OPERATION["int32"])
 
 
 @cuda.jit
@@ -127,6 +137,24 @@ def test_what_an_unrolled_loop_leaves():
     assert overhead(chosen_turns) == TURNS * BRANCH, "the index is known, once the loop is gone; branches are counted"
     plain = SUM // 2 + SCALING // 2  # in shared memory addresses have 32 bits; computed once
     assert overhead(swizzled) == plain + TURNS * (OPERATION["int64"] + SUM // 2 + SCALING // 2)
+
+
+@cuda.jit
+def by_lanes(x, out, turns):
+    total = float32(0)
+    for k in range(cuda.threadIdx.x):
+        total += x[0, k]
+    out[0] = total
+
+
+def test_what_all_lanes_of_a_warp_share():
+    def shared(kernel):
+        return gpukit.trace(
+            kernel[1, 32], np.ones((64, 64), np.float32), np.zeros(64, np.float32), TURNS
+        ).shared_overhead
+
+    assert shared(runtime_turns) == (TURNS + 1) * (TURN + VALUE) + TURNS * SIGN
+    assert shared(by_lanes) == shared(with_sign) == 0
 
 
 def test_estimates_are_near_what_was_counted():

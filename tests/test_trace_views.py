@@ -139,6 +139,7 @@ def recording(kernel, source, grid, block, accesses, **more):
         "barriers": [],
         "operations": [],
         "overhead": 0,
+        "shared_overhead": 0,
         "findings": [],
         "advice": [],
         "coverage": [],

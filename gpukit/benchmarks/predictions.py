@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,7 +21,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, prediction, resize, results, timing, transpose
 from gpukit.backend import cuda, on_gpu
-from gpukit.benchmarks import common, turns
+from gpukit.benchmarks import common, compiling, turns
 from gpukit.benchmarks.shared_memory import PRODUCTS
 from gpukit.calibration import counters
 from gpukit.conv import choice, columns
@@ -438,38 +437,27 @@ def _timed(number):
     return results.of_timing(case.chapter, "time", case.variant, case.shape, case.dtype, timed, **case.options)
 
 
-def count_instructions(chosen, jobs=None, report=print):
-    """Count with Nsight Compute the instructions that the launches of cases execute, in several processes.
+def count_instructions(chosen, report=print):
+    """Count with Nsight Compute the instructions that the launches of cases execute.
 
     Returns
     -------
     list of dict
         Records, "each" with the numbers of a case's launches; none without ncu.
     bool
-        Whether ncu failed nowhere.
+        True.
+
+    Raises
+    ------
+    gpukit.calibration.counters.ProfilerError
+        If ncu fails; the message has what it said.
     """
     ncu = counters.find_ncu()
     if ncu is None:
         report("  ncu is not installed: instructions are not counted")
         return [], True
-    jobs = min(turns.processes() if jobs is None else jobs, len(chosen))
-    shares = [chosen[first::jobs] for first in range(jobs)]
-    records, all_right = [], True
-    with ThreadPoolExecutor(jobs) as pool:
-        for share, numbers in zip(shares, pool.map(partial(_counted, ncu), shares), strict=True):
-            if isinstance(numbers, str):
-                report(f"  FAILED: {', '.join(case.title for case in share)}\n{numbers}")
-                all_right = False
-                continue
-            for case, each in zip(share, numbers, strict=True):
-                records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
-                report(f"  {case.chapter:10}{case.title:32} {sum(each):16,} instructions")
-    return records, all_right
-
-
-def _counted(ncu, chosen):
-    """For each of some cases the instructions of its launches; what ncu said if it failed."""
-    options = "--clock-control none --profile-from-start off --csv --page raw --print-units base".split()
+    options = "--target-processes application-only --profile-from-start off --clock-control none".split()
+    options += "--csv --page raw --print-units base".split()
     child = [sys.executable, "-m", "gpukit.benchmarks.predictions", *map(str, _numbers(chosen))]
     environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
     command = [ncu, *options, "--metrics", INSTRUCTIONS, *child]
@@ -477,15 +465,20 @@ def _counted(ncu, chosen):
     launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
     rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
     if done.returncode or sum(launches) != len(rows) or len(launches) != len(chosen):
-        return f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}"
-    ends = np.cumsum(launches)
-    return [rows[end - number : end] for number, end in zip(launches, ends, strict=True)]
+        raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}")
+    records, ends = [], np.cumsum(launches)
+    for case, number, end in zip(chosen, launches, ends, strict=True):
+        each = rows[end - number : end]
+        records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
+        report(f"  {case.chapter:10}{case.title:32} {sum(each):16,} instructions")
+    return records, True
 
 
 def _count_child(numbers):
     """What runs under ncu: some cases once, after all are compiled; a line for each says how many launches it has."""
     known = cases()
     made = [known[number].make()[0] for number in numbers]
+    compiling.compile_first([step for steps in made for step in steps])
     for steps in made:
         common.launch_all(steps)
     cuda.synchronize()
@@ -594,11 +587,11 @@ def _measured(chosen, options):
     head, records = results.machine(), []
 
     def keep(measurement):
-        more, right = measurement(chosen, options.jobs)
+        more, right = measurement(chosen)
         records.extend(more)
         return more, right
 
-    measurements = [("times", partial(keep, measure))]
+    measurements = [("times", partial(keep, partial(measure, jobs=options.jobs)))]
     if not options.quick:
         measurements.append(("instructions", partial(keep, count_instructions)))
     right = common.run(measurements, options.save, head)

@@ -8,6 +8,7 @@ before it. An index with a sign that may be negative is looked at: Numba counts 
 """
 
 import re
+from collections import defaultdict
 
 _VARIABLE = re.compile(r"\bv\d+\b")
 _CONSTANT = re.compile(r"\bc\d+\b")
@@ -16,6 +17,8 @@ _NEXT = re.compile(r"range_next\((v\d+)\)$")
 _AFTER = re.compile(r"v\d+\[2\]$")
 _ACCESSED = re.compile(r"\((v\d+), \(")
 _ON_CHIP = re.compile(r"K\.(shared|local)_array")
+_PAIR = re.compile(r"\((v\d+)\[0\], v\d+\[1\]\)$")
+_CUT = re.compile(r"\((v\d+)\)\.astype\((d\d+)\)$")
 _TAKEN = re.compile(r"(v\d+)\[(\d+)\]")
 _TUPLE = re.compile(r"\(((?:[^,()]+, )+)\)$")
 #: Sums, and products with what is known: they become parts of an address.
@@ -23,12 +26,17 @@ _LINEAR = re.compile(r"^[\s()\w.+*-]*$")
 #: What is computed from its operands alone, whenever that is: no load, no call of what may differ from time to time.
 _IMPURE = re.compile(r"\b(?:load|store|M\.|S\.|K\.(?!thread|block|grid|gridsize)|atomic\d|f\d+\.run|clock)")
 
+#: What lanes of a warp may have different values of.
+_LANES = re.compile(
+    r"\b(?:load|M\.|K\.thread\[|K\.grid\(|K\.lane|K\.(?!thread_count|block|range|grid)|atomic\d|f\d+\.run)"
+)
 #: Turns up to which a compiler unrolls a loop.
 UNROLLED = 32
-#: Instructions of a warp: a look at the sign of an index; a product of 64 bits; a sum of two parts of
-#: an address, its scaling, and a step from one to the next; one turn of a loop over a range, and of one
-#: whose number of turns is known; a branch.
-SIGN, PRODUCT, SUM, SCALING, STEP, TURN, COUNTED, BRANCH = 5, 4, 2, 2, 1, 8, 1, 1
+#: Instructions of a warp, read off the machine code of two matrix products, for a look at the sign of an index; for a
+#: product of 64 bits; for a sum of two parts of an address, its scaling, and a step from one to the next.
+SIGN, PRODUCT, SUM, SCALING, STEP = 5, 4, 2, 2, 1
+#: For a turn of a loop over a range, and its value, if that is used; for a turn if their number is known; for a branch.
+TURN, VALUE, COUNTED, BRANCH = 5, 5, 1, 1
 OPERATION = {"int32": 1, "int64": 2, "int64_divisions": 20}
 
 
@@ -45,7 +53,8 @@ def count(blocks, loops, names):
 
     Returns
     -------
-    list of int
+    list of [int, int]
+        All of them, and those for values that all lanes of a warp share.
     """
     code = _Code(blocks, loops, names)
     for label in range(len(blocks)):
@@ -58,13 +67,16 @@ class _Code:
 
     def __init__(self, blocks, loops, names):
         self.blocks, self.loops, self.names = blocks, loops, names
-        self.found = [0] * len(blocks)
-        #: What was found out before: {(variable, loop, static): whether it varies}, variables that are not negative.
-        self.known, self.not_negative = {}, set()
-        self.definitions = {}
+        self.found = [[0, 0] for _ in blocks]
+        #: What was found out before: {(variable, loop, static): whether it varies}, variables that are not negative,
+        #: {variable: whether all lanes of a warp share its value}.
+        self.known, self.not_negative, self.shared = {}, set(), {}
+        self.definitions, self.users = {}, defaultdict(list)
         for label, block in enumerate(blocks):
             for statement in block.statements:
                 self.definitions.setdefault(statement.target, []).append((label, statement.expression))
+                for name in {*_VARIABLE.findall(statement.expression)}:
+                    self.users[name].append(statement)
         self.carried = self._carried()
         self.static = self._static()
         self.unrolled = {header for header in loops if self._is_unrolled(header)}
@@ -198,7 +210,24 @@ class _Code:
         self.not_negative.add(name)
         return False
 
+    def is_shared(self, expression, seen=()):
+        """Whether all lanes of a warp have the same value, as far as the compiler can see."""
+        if _LANES.search(expression):
+            return False
+        names = {*_VARIABLE.findall(expression)} - self.static - set(seen)
+        return all(self._variable_is_shared(name, seen) for name in names)
+
+    def _variable_is_shared(self, name, seen):
+        if name not in self.shared:
+            definitions = self.definitions.get(name, ())
+            self.shared[name] = all(self.is_shared(text, (*seen, name)) for _, text in definitions)
+        return self.shared[name]
+
     # -- instructions ------------------------------------------------------------------------------
+
+    def add(self, label, number, shared):
+        self.found[label][0] += number
+        self.found[label][1] += number * shared
 
     def add_block(self, label):
         block = self.blocks[label]
@@ -208,16 +237,28 @@ class _Code:
                 self.add_address(label, statement)
                 self.add_whole_numbers(label, statement)
             elif iterator[1] not in self.static:
-                self.found[label] += COUNTED if label in self.counted else TURN
+                turn = TURN + VALUE * self._is_used(statement.target)
+                self.add(label, COUNTED if label in self.counted else turn, self.is_shared(iterator[1]))
         if getattr(block.end, "condition", None) and label not in self.unrolled | self.counted:
-            self.found[label] += BRANCH
+            self.add(label, BRANCH, False)
+
+    def _is_used(self, step):
+        """Whether the values are used that an iteration steps through, and not only that there is one."""
+        pairs = [user.target for user in self.users[step] if _PAIR.match(user.expression)]
+        return any(user.expression == f"{pair}[0]" for pair in pairs for user in self.users[pair])
+
+    def _is_cut(self, target):
+        """Whether no more than 32 bits of a value are used."""
+        cuts = [_CUT.match(user.expression) for user in self.users[target]]
+        return bool(cuts) and all(cut and self.names[cut[2]].itemsize <= 4 for cut in cuts)
 
     def add_whole_numbers(self, label, statement):
-        number = sum(OPERATION.get(kind, 0) for kind in statement.operations)
+        cost = OPERATION | ({"int64": 1} if self._is_cut(statement.target) else {})
+        number = sum(cost.get(kind, 0) for kind in statement.operations)
         if number and statement.target not in self.static and self.varies(statement.expression, None):
             home = self.home(label, statement.expression)
             if not self._is_unrolled_sum(home, statement.expression):
-                self.found[home] += number
+                self.add(home, number, self.is_shared(statement.expression))
 
     def _is_unrolled_sum(self, home, expression):
         """Whether it is a known distance from what was computed before a loop that is unrolled."""
@@ -238,12 +279,13 @@ class _Code:
             looked_at = signed and self.may_be_negative(part)
             fixed = header in self.unrolled and not self.varies(part, body)
             if header is None or looked_at or header in self.unrolled:
-                self.found[home] += SIGN * looked_at + total + product * (place < last and not fixed)
+                self.add(home, SIGN * looked_at + product * (place < last and not fixed), self.is_shared(part))
+                self.add(home, total, False)
                 scaled = label if label in (home, scaled) else home
             else:
-                self.found[home] += STEP  # from the address of the turn before
+                self.add(home, STEP, False)  # from the address of the turn before
         if scaled is not None:
-            self.found[scaled] += scaling
+            self.add(scaled, scaling, False)
 
     def _item(self, part):
         """An index, or what it is if it was taken out of a tuple."""

@@ -97,7 +97,9 @@ def _uses(counts, blocks, warps, instructions, ceilings):
     )
     executed = counts.instructions() if instructions is None else instructions
     how = "as written, without addresses" if instructions is None else "executed"
-    uses["issue"] = Use(f"{_amount(executed, 'instructions')} {how}", executed / ceilings.instructions * per_scheduler)
+    # The unit for values that a warp's lanes share takes one instruction in two cycles.
+    slots = executed + counts.times * counts.trace.shared_overhead
+    uses["issue"] = Use(f"{_amount(executed, 'instructions')} {how}", slots / ceilings.instructions * per_scheduler)
     uses["waiting"] = _waiting(counts, blocks, ceilings)
     return uses
 

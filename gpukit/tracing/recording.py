@@ -46,6 +46,7 @@ def record(prepared, recorder, blocks, registers):
     scale = launch.blocks / blocks
     accesses = _accesses(recorder, scale)
     operations = _operations(launch, recorder, scale)
+    overhead, shared_overhead = _overhead(launch, recorder, scale)
     branches = _branches(recorder, scale)
     coverage = _coverage(prepared, recorder)
     traffic = _traffic(recorder, accesses, operations, coverage, scale)
@@ -61,7 +62,8 @@ def record(prepared, recorder, blocks, registers):
         branches=branches,
         barriers=_barriers(recorder, scale),
         operations=operations,
-        overhead=_overhead(launch, recorder, scale),
+        overhead=overhead,
+        shared_overhead=shared_overhead,
         findings=_findings(recorder),
         advice=advise(prepared, recorder, accesses, branches, operations, coverage, blocks == launch.blocks),
         coverage=coverage,
@@ -180,9 +182,10 @@ def _operations(launch, recorder, scale):
 
 
 def _overhead(launch, recorder, scale):
-    """Instructions of warps that nobody wrote, by estimate."""
+    """Instructions of warps that nobody wrote, by estimate: all of them, and those for what a warp's lanes share."""
     numbers = launch.program.unwritten()
-    return round(scale * sum(numbers[label] * block.warps for label, block in recorder.blocks.items()))
+    counts = ([n * block.warps for n in numbers[label]] for label, block in recorder.blocks.items())
+    return [round(sum(column) * scale) for column in zip([0, 0], *counts, strict=True)]
 
 
 def _findings(recorder):

@@ -375,6 +375,8 @@ class Recording:
     overhead : int
         Instructions of warps besides those that are written, by estimate: for addresses, for the counting of loops,
         and for whole numbers.
+    shared_overhead : int
+        Of these, the instructions whose values all lanes of a warp share.
     coverage : list of Coverage
     occupancy : Occupancy
     traffic : Traffic
@@ -392,6 +394,7 @@ class Recording:
     barriers: list
     operations: list
     overhead: int
+    shared_overhead: int
     findings: list
     advice: list
     coverage: list

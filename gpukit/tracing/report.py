@@ -27,6 +27,8 @@ class Trace:
     overhead : int
         Instructions of warps besides those that are written, by estimate: for addresses, for the counting of loops,
         and for whole numbers.
+    shared_overhead : int
+        Of these, the instructions whose values all lanes of a warp share.
     findings : list of Finding
         Errors: races, accesses out of bounds, uninitialised reads, divergent barriers.
     advice : list of Advice
