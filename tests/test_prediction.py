@@ -29,8 +29,11 @@ CEILINGS = prediction.Ceilings(
     fp64=32e9,
     conversions=16e9,
     instructions=1e9,
+    blocks=1e9,
+    steps=1e9,
     launch=1e-9,
     touch=2e-9,
+    written_back=((2048, 1e-9), (4096, 2e-9)),
 )
 
 
@@ -100,12 +103,13 @@ def test_blocks_left_out_touch_no_more_than_there_is():
 def test_every_resource_of_a_copy_by_hand():
     trace = traced(strided, 8, 128, *arrays(1024))
     uses = trace.predict(ceilings=CEILINGS).uses
-    assert uses["DRAM"].seconds == pytest.approx(4096 / 32e9 + 4096 / 16e9)
+    assert uses["DRAM"].seconds == pytest.approx(4096 / 32e9 + 4096 / 16e9 + 2e-9)  # 8192 bytes in all
     assert uses["L2"].seconds == pytest.approx(128 / 1e9)  # stores: 128 sectors; 32 lines take half as long
     assert uses["shared memory, L1"].seconds == pytest.approx(64 / 4e9)  # a load and a store of 32 warps
     assert uses["FP32"].seconds == pytest.approx(1024 / 64e9)
     assert uses["FP64"].seconds == 0
     assert uses["issue"].seconds == pytest.approx((64 + 1024 / 2 / 32 + trace.overhead) / 1e9)
+    assert uses["blocks"].seconds == pytest.approx(8e-9)
     assert uses["waiting"].seconds == pytest.approx(1e-9)
     assert uses["launch"].seconds == 2e-9
 
@@ -115,7 +119,7 @@ def test_what_limits_and_the_launch_beside_it():
     slow_memory = replace(CEILINGS, dram_read=1e6, dram_copy=1e6)
     found = trace.predict(ceilings=slow_memory)
     assert found.limit == "DRAM"
-    assert found.seconds == pytest.approx(2 * 4096 / 1e6 + CEILINGS.launch)
+    assert found.seconds == pytest.approx(2 * 4096 / 1e6 + 2e-9 + CEILINGS.launch)
     slow_launch = replace(CEILINGS, launch=1.0, touch=2.0)
     assert trace.predict(ceilings=slow_launch).limit == "launch"
     assert trace.predict(ceilings=slow_launch).seconds == 2.0
@@ -261,6 +265,13 @@ def test_kernels_that_measure_ceilings_are_right(monkeypatch):
             assert not case.is_right(), (case.case, case.variant)
 
 
+def test_what_a_cache_must_write_back():
+    assert [CEILINGS.writing_back(n) for n in (0, 1024, 3072, 10**9)] == pytest.approx([0, 0.5e-9, 1.5e-9, 2e-9])
+    records = [r for r in results.load(prediction.RECORDED) if r["variant"] != "after loads"]
+    with pytest.raises(LookupError, match="'replacing'"):
+        prediction.of_records(records)
+
+
 def test_of_all_variants_the_best_is_the_ceiling():
     records = results.load(prediction.RECORDED)
     more = [record | {"value": 2 * record["value"]} for record in records if record["case"] == "shared"][:1]
@@ -302,7 +313,7 @@ def test_the_record_is_what_traces_say_now():
 def test_predictions_are_made_anew_and_what_was_measured_stays(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "FAMILIES", {"transpose": lambda: list(bench.transposes())[:2]})
     path = tmp_path / "again.json"
-    assert bench.main(["--save", str(path)]) == 0
+    assert bench.main(["--save", str(path), "--jobs", "1"]) == 0
     head, records = results.read(path)
     assert head == results.read(bench.RECORDED)[0]
     assert [record["variant"] for record in records if record["case"] == bench.LEAST] == ["copy", "copy_shared"]

@@ -345,7 +345,7 @@ def predicted(traced, instructions=None, ceilings=None):
     ]
 
 
-def with_predictions(records, ceilings, chosen, report=print):
+def with_predictions(records, ceilings, chosen, jobs=1, report=print):
     """What was measured, with predictions from traces that are made here.
 
     Parameters
@@ -354,6 +354,8 @@ def with_predictions(records, ceilings, chosen, report=print):
         Times and instructions, as `measure` gives them; predictions among them are left out.
     ceilings : gpukit.prediction.Ceilings
     chosen : list of Case
+    jobs : int
+        Processes that trace side by side.
     report : callable
         Told each case, as text.
 
@@ -362,15 +364,27 @@ def with_predictions(records, ceilings, chosen, report=print):
     list of dict
     """
     kept = {(record["case"], key_of(record)): record for record in records if record["case"] in MEASURED}
-    times, made = chapters_times(), []
-    for case in chosen:
-        traced, mine = case.traced(), [kept[name, key] for name in MEASURED if (name, key := case.text) in kept]
+    times, made, works = chapters_times(), [], []
+    measured = [[kept[name, case.text] for name in MEASURED if (name, case.text) in kept] for case in chosen]
+    for number, mine in zip(_numbers(chosen), measured, strict=True):
         executed = [record["each"] for record in mine if record["case"] == "instructions"]
-        mine.insert(0, _record(case, predicted(traced, None, ceilings), LEAST))
-        mine += [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
-        report(f"  {_line(mine, times.get(case.text))}")
+        works.append(partial(_traced, number, executed, ceilings))
+    # A long trace comes first, so that it is not the last that all wait for.
+    order = sorted(range(len(works)), key=lambda n: -max(chosen[n].shape)) if jobs > 1 else range(len(works))
+    found = dict(zip(order, turns.side_by_side([works[n] for n in order], jobs), strict=True))
+    for n, mine in enumerate(measured):
+        mine = [found[n][0], *mine, *found[n][1:]]
+        report(f"  {_line(mine, times.get(chosen[n].text))}")
         made += mine
     return made
+
+
+def _traced(number, executed, ceilings):
+    """The records of a case's predictions: from the trace alone, and with the instructions if they were counted."""
+    case = cases()[number]
+    traced = case.traced()
+    counted = [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
+    return [_record(case, predicted(traced, None, ceilings), LEAST), *counted]
 
 
 def _record(case, predictions, name):
@@ -575,7 +589,8 @@ def main(argv=None):
     else:
         (head, records), right = results.read(RECORDED), True
         ceilings = prediction.recorded()
-    records = with_predictions(records, ceilings, chosen)
+    jobs = turns.cores() if options.jobs is None else options.jobs
+    records = with_predictions(records, ceilings, chosen, 1 if options.quick else jobs)
     if options.save:
         results.save(options.save, records, head)
     print(summary(records))

@@ -15,7 +15,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["elsewhere", "mine", "processes", "side_by_side"]
+__all__ = ["cores", "elsewhere", "mine", "processes", "side_by_side"]
 
 MOST = 15
 #: Memory of the device for each process: what its libraries and its arrays take.
@@ -32,8 +32,12 @@ def processes(share=1):
     """
     if not on_gpu():
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST, cores // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
+    return max(1, min(MOST, cores() // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
+
+
+def cores():
+    """The CPU's cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _begin(turn):

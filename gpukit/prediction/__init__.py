@@ -2,7 +2,7 @@
 
 A resource that is busy without a pause for so long bounds the time from below, whatever the kernel does meanwhile. The
 largest of these bounds is the prediction. A kernel takes longer if it does not keep its scarcest resource busy, and
-shorter only if the compiler saves some of what is written.
+shorter only if the compiler saves some of what is written, or adds fewer instructions than is estimated.
 """
 
 from gpukit.prediction.ceilings import RECORDED, Ceilings, measured, of_records, recorded

@@ -3,6 +3,8 @@
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpukit import results
 from gpukit.backend import on_gpu
 from gpukit.timing import EmulatedTimeError
@@ -37,8 +39,15 @@ class Ceilings:
         Conversions from or to float64 per second.
     instructions : float
         Instructions per second, each for a warp.
+    blocks : float
+        Blocks per second that do nothing.
+    steps : float
+        Steps per second of a block that stores to shared memory, waits at a barrier and loads, again and again.
     launch, touch : float
         Seconds of a kernel that does nothing, and of one whose only block reads and writes a value in each thread.
+    written_back : tuple of (int, float)
+        For some numbers of bytes that go through a cache full of what others stored, the seconds that it takes longer
+        to have that in memory first.
     """
 
     device: str
@@ -54,8 +63,16 @@ class Ceilings:
     fp64: float
     conversions: float
     instructions: float
+    blocks: float
+    steps: float
     launch: float
     touch: float
+    written_back: tuple
+
+    def writing_back(self, nbytes):
+        """Seconds until a cold cache has written to memory what others stored and so many bytes replace."""
+        sizes, seconds = zip((0, 0.0), *self.written_back, strict=True)
+        return float(np.interp(nbytes, sizes, seconds))
 
     @property
     def dram_write(self):
@@ -81,6 +98,8 @@ CASES = {
     "fp64": ("fp64", None),
     "conversions": ("conversions", None),
     "instructions": ("issue", None),
+    "blocks": ("blocks", "256 threads"),
+    "steps": ("steps", None),
     "launch": ("launch", "nothing"),
     "touch": ("launch", "touch"),
 }
@@ -95,7 +114,17 @@ def of_records(records):
             raise LookupError(f"no record of {case!r}{f', {variant!r}' if variant else ''} among the ceilings")
         values[name] = max(found)
     values["multiprocessors"] = int(values["multiprocessors"])
+    values["written_back"] = _written_back(records)
     return Ceilings(records[0]["gpu"], records[0]["date"], **values)
+
+
+def _written_back(records):
+    times = {(r["shape"], r["variant"]): r["value"] for r in records if r["case"] == "replacing"}
+    try:
+        sizes = sorted(size for size, variant in times if variant == "after stores")
+        return tuple((*size, max(0.0, times[size, "after stores"] - times[size, "after loads"])) for size in sizes)
+    except KeyError as error:
+        raise LookupError(f"no record of 'replacing', {error} among the ceilings") from None
 
 
 @functools.cache

@@ -58,10 +58,10 @@ class _Counts:
         )
 
     def instructions(self):
-        """Instructions of warps that the kernel needs as it is written, if a multiplication goes with each addition.
+        """Instructions of warps that a kernel needs as it is written, if a multiplication goes with each addition, and
+        those that a compiler is thought to add.
 
-        Integers are not counted, nor what computes addresses: the compiler folds them as it likes. Nor are accesses to
-        local arrays, which are in registers if their indices are constants.
+        Accesses to local arrays are not counted, which are in registers if their indices are constants.
         """
         arithmetic = self.arithmetic("fp16", "fp32", "fp64") / 2 + self.arithmetic("fp64_conversions")
         accesses = self.total("global", None, "requests") + self.total("shared", None, "requests")
@@ -96,10 +96,11 @@ def _uses(counts, blocks, warps, instructions, ceilings):
         max(fp64 / ceilings.fp64, conversions / ceilings.conversions) * per_scheduler,
     )
     executed = counts.instructions() if instructions is None else instructions
-    how = "as written, without addresses" if instructions is None else "executed"
+    how = "as written, with an estimate for addresses and loops" if instructions is None else "executed"
     # The unit for values that a warp's lanes share takes one instruction in two cycles.
     slots = executed + counts.times * counts.trace.shared_overhead
     uses["issue"] = Use(f"{_amount(executed, 'instructions')} {how}", slots / ceilings.instructions * per_scheduler)
+    uses["blocks"] = Use(_amount(blocks, "blocks"), blocks / ceilings.blocks)
     uses["waiting"] = _waiting(counts, blocks, ceilings)
     return uses
 
@@ -114,7 +115,7 @@ def _memory_uses(counts, ceilings):
     return {
         "DRAM": Use(
             f"{_amount(read, 'B')} read, {_amount(written, 'B')} written",
-            read / ceilings.dram_read + written / ceilings.dram_write,
+            read / ceilings.dram_read + written / ceilings.dram_write + ceilings.writing_back(read + written),
         ),
         "L2": Use(
             f"{_amount(read / SECTOR, '')} sectors loaded, {_amount(stored, '')} stored in {_amount(lines, 'lines')}",
@@ -124,10 +125,13 @@ def _memory_uses(counts, ceilings):
 
 
 def _waiting(counts, blocks, ceilings):
-    """Blocks that come after each other on a multiprocessor, each with a trip to memory."""
+    """Blocks that come after each other on a multiprocessor, each with a trip to memory and its barriers."""
     rounds = math.ceil(blocks / (ceilings.multiprocessors * counts.trace.occupancy.blocks))
     trips = rounds if counts.total("global", "load", "requests") else 0
-    return Use(f"{rounds} blocks one after the other, {trips} trips to memory", trips * ceilings.trip)
+    passed = sum(barrier.passed for barrier in counts.trace.barriers if barrier.kind == "block")
+    each = passed / math.prod(counts.trace.grid)
+    amount = f"{rounds} blocks one after the other, {trips} trips to memory, {each:.3g} barriers for each"
+    return Use(amount, trips * ceilings.trip + rounds * each / ceilings.steps)
 
 
 def _amount(number, what):
@@ -148,7 +152,7 @@ class Prediction:
     kernel : str
     grid, block : tuple of 3 int
     uses : dict of str to Use
-        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "waiting".
+        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting".
     seconds : float
         The prediction: the largest of these bounds, and the launch itself besides.
     limit : str
@@ -219,8 +223,8 @@ def predict(trace, *, grid=None, instructions=None, ceilings=None):
         trace a small problem, predict a large one.
     instructions : int, optional
         Instructions that warps execute, if they are known: Nsight Compute counts them as ``smsp__inst_executed.sum``.
-        Unless given, those that the kernel needs as it is written, without what computes addresses; Numba's signed
-        indices take many more.
+        Unless given, those that the kernel needs as it is written, and ``trace.overhead``, an estimate of what the
+        compiler adds.
     ceilings : Ceilings, optional
         What the GPU can do: ``recorded()``, those of an H200, unless given. ``measured()`` has those of your own.
 
@@ -235,9 +239,10 @@ def predict(trace, *, grid=None, instructions=None, ceilings=None):
 
     Notes
     -----
-    The caches are cold, and as good as caches can be: each sector of memory is fetched once, and what L2 has to send
-    again because L1 does not hold it is not counted. Of waiting only the least is: one trip to memory for each block,
-    and nothing for its barriers.
+    The caches are cold, full of what others stored, and as good as caches can be: each sector of memory is fetched
+    once, and what L2 has to send again because L1 does not hold it is not counted. Of waiting only the least is: one
+    trip to memory for each block, and its barriers. All are bounds from below but "issue", which rests on an estimate
+    unless the instructions are given.
     """
     if not isinstance(trace, Trace):
         raise TypeError(f"trace is a {type(trace).__name__}; it must be a trace, as gpukit.trace gives")
