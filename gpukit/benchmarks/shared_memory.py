@@ -14,7 +14,7 @@ from numba.cuda import types
 
 from gpukit import matmul, results, timing, transpose
 from gpukit.backend import cuda
-from gpukit.benchmarks import common
+from gpukit.benchmarks import common, compiling
 from gpukit.calibration import counters
 
 #: Metrics of Nsight Compute that are recorded, by the name of their case.
@@ -85,6 +85,10 @@ def _poison(out):
     out.copy_to_device(np.full(out.shape, np.nan, out.dtype))
 
 
+def _quietly(text):
+    """What is reported is not shown."""
+
+
 def measure_products(size, dtype, repeat, report=print):
     """Check and time all variants at one size.
 
@@ -99,10 +103,12 @@ def measure_products(size, dtype, repeat, report=print):
     (_, a), (_, b) = _square(size, dtype, 1), _square(size, dtype, 2)
     out = cuda.device_array((size, size), dtype)
     reference = _exact(a, b)
-    runs, known, all_right = {}, {}, True
+    runs, known, all_right, launches = {}, {}, True, []
     for choice in PRODUCTS:
         options = {key: value for key, value in choice.items() if key != "variant"}
-        launch, further = matmul.configure(choice["variant"], (size, size), dtype, **options)
+        launches.append(matmul.configure(choice["variant"], (size, size), dtype, **options))
+    compiling.compile_first([(launch, (a, b, out, *further)) for launch, further in launches], report=_quietly)
+    for choice, (launch, further) in zip(PRODUCTS, launches, strict=True):
         _poison(out)
         launch(a, b, out, *further)
         right = _is_right(*reference[:1], out, *reference[1:], dtype, size)
@@ -173,7 +179,11 @@ def measure_transposes(shape, dtype, choices=False, report=print):
     a, out = cuda.to_device(host), cuda.device_array(shape[::-1], host.dtype)
     copied = out.reshape(*shape)
     runs, all_right = {}, True
-    for name, launch, is_copy in _transposes(shape, host.dtype, choices):
+    found = list(_transposes(shape, host.dtype, choices))
+    compiling.compile_first(
+        [(launch, (a, copied if is_copy else out)) for _, launch, is_copy in found], report=_quietly
+    )
+    for name, launch, is_copy in found:
         target = copied if is_copy else out
         if _moves_all(launch, a, target, is_copy):
             runs[name] = partial(launch, a, target)
@@ -240,7 +250,9 @@ def _counted_launches(chapter, size):
 
 def _count_child(chapter, size):
     """What runs under ncu: each kernel once; a line for each says which it is and how many registers it has."""
-    for known, launch, arguments in _counted_launches(chapter, size):
+    found = list(_counted_launches(chapter, size))
+    compiling.compile_first([(launch, arguments) for _, launch, arguments in found])
+    for known, launch, arguments in found:
         launch(*arguments)
         cuda.synchronize()
         dispatcher = launch.dispatcher
@@ -255,7 +267,8 @@ def measure_counters(chapter, size, report=print):
         report("ncu is not installed: no counters")
         return []
     known = counters.known_metrics(ncu, METRICS.values())
-    options = "--clock-control none --cache-control none --csv --page raw --print-units base".split()
+    options = "--target-processes application-only --clock-control none --cache-control none".split()
+    options += "--csv --page raw --print-units base".split()
     child = [sys.executable, "-m", "gpukit.benchmarks.shared_memory", chapter]
     command = [ncu, *options, "--metrics", ",".join(known), *child]
     environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
