@@ -166,12 +166,18 @@ REGISTERS, MOST_REGISTERS = 65536, 250
 MOST_LISTED, ABOUT = 8, 1.04
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
+#: Neighbouring values of a thread.
+RUNS = 4, 8, 12, 16, 28
+#: Sets of warps that share the in channels of a stage.
+SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
 #: Cycles of a warp that `predict` counts with, fitted to 577 measurements on an H200: for the weights of one value of
 #: the kernel, for a copy of pixels and one of weights, for a value stored, and for the rest.
 WEIGHTS, COPY, WEIGHT_COPY, STORE, REST = 5.5, 15.2, 47.3, 46.4, 219
+#: And for a sum that sets of warps give each other.
+COMBINE = 8
 #: Where a multiprocessor has one block only, cycles for a multiply-add and for a row of the kernel.
 ALONE, ALONE_LINE = 1.0, 178
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
@@ -196,7 +202,7 @@ def _fastest(x_shape, weight_shape, at, groups, wide, dtype):
     quads = bool(wide and not half and int(at.padding_w) % 4 == 0)
     kernel = tuple(weight_shape[2:])
     depth = max(1, min(STAGE_LINES // kernel[0], MOST_DEPTH, weight_shape[1]))
-    how = kernel, stride, dilation, depth, quads, half
+    how = kernel, stride, dilation, depth, min(weight_shape[1], max(SPLITS)), quads, half
     return _best(how, x_shape[0] * groups, weight_shape[1], made, at.out_size, _multiprocessors())
 
 
@@ -226,6 +232,7 @@ class Known(NamedTuple):
     outs: np.ndarray
     made: np.ndarray
     run: np.ndarray
+    split: np.ndarray
     rows: np.ndarray  # of the tile
     cols: np.ndarray
     depth: np.ndarray
@@ -240,16 +247,19 @@ class Known(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _layouts(kernel, stride, dilation, depth, quads, half):
+def _layouts(kernel, stride, dilation, depth, channels, quads, half):
     """Every layout for a kernel that fits into a multiprocessor, and what is known of them."""
     layouts = []
-    for outs, parts, run in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), (4, 8, 12, 16)):
+    splits = [split for split in SPLITS if split <= channels]
+    for outs, parts, run, split in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), RUNS, splits):
         for across, threads in itertools.product((1, 2, 4, 8), (32, 64, 128, 256)):
-            layout = Layout(
-                kernel, stride, dilation, outs, parts, run, across, threads // across, depth, 2, quads, half
-            )
-            if outs * parts <= MOST_MADE and layout.threads <= MOST_THREADS and _fits(layout):
-                layouts.append(layout)
+            if outs * parts <= MOST_MADE and threads * parts * split <= MOST_THREADS:
+                whole = -(-depth // split) * split
+                layout = Layout(
+                    kernel, stride, dilation, outs, parts, run, across, threads // across, whole, 2, quads, half, split
+                )
+                if _fits(layout):
+                    layouts.append(layout)
     rows = [_known(layout) for layout in layouts]
     return layouts, Known(*map(np.array, zip(*rows, strict=True)), kernel, stride) if rows else None
 
@@ -266,8 +276,7 @@ def _fits(layout):
 
 def _registers(layout):
     """About how many registers a thread needs."""
-    rows = 2 * layout.span + 2 * layout.slot
-    return layout.sets * layout.outs * layout.run + rows + layout.copies + 36
+    return layout.sets * layout.outs * layout.run + 2 * layout.span + 2 * layout.slot + 36
 
 
 def _known(layout):
@@ -281,6 +290,7 @@ def _known(layout):
         layout.outs,
         layout.made,
         layout.run,
+        layout.split,
         *tile,
         layout.depth,
         layout.copies,
@@ -299,7 +309,8 @@ def predict(known, images, channels, made, out_size, multiprocessors):
     blocks = images * tiles * np.ceil(made / known.made)
     adds = known.kernel[1] * known.run * known.outs
     weights, store = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4), STORE * known.outs * known.run
-    lines = channels * known.kernel[0]
+    lines = channels * known.kernel[0] / known.split
+    store = store / known.split + np.where(known.split > 1, COMBINE * known.outs * known.run, 0)
     issued = lines * (adds + weights) + stages * (COPY * known.copies + WEIGHT_COPY * known.weights) + store + REST
     alone = lines * (ALONE * adds + weights + ALONE_LINE) + store
 

@@ -13,9 +13,20 @@ import numpy as np
 from numba.cuda import types, uint32, uint64
 
 from gpukit.backend import cuda
-from gpukit.conv.windows import DTYPES, MOST_THREADS, check_out, check_shape, check_size, divided, pair, windows
+from gpukit.conv.windows import (
+    DTYPES,
+    MOST_THREADS,
+    check_out,
+    check_shape,
+    check_size,
+    divided,
+    divisor,
+    pair,
+    windows,
+)
+from gpukit.intrinsics import store4
 from gpukit.launching import Plans
-from gpukit.operands import Output, check_array, configured, share_memory, stream_of, to_device
+from gpukit.operands import Output, address_of, check_array, configured, dtype_of, share_memory, stream_of, to_device
 
 __all__ = [
     "REQUESTS",
@@ -29,6 +40,7 @@ __all__ = [
     "first_tap",
     "gather",
     "im2col",
+    "quads",
     "window",
 ]
 
@@ -128,6 +140,41 @@ def aligned(count, across, even, index):
             y = uint32(y + cuda.gridDim.y)
 
     return aligned
+
+
+@functools.cache
+def quads(across, stride, dilation):
+    """Kernel: one thread for four neighbouring windows of a row, whose values it stores together, 16 bytes.
+
+    The pixels of a row that the four cover are loaded once, to registers. Stride, dilation and columns of the kernel
+    are known when it is compiled, so it is known as well which pixel is whose.
+    """
+    span = 3 * stride + (across - 1) * dilation + 1
+
+    @cuda.jit
+    def quads(x, columns, at, per_row, per_plane, planes):
+        value = cuda.local.array(span, x.dtype)
+        plane, place = divided(uint32(cuda.grid(1)), per_plane)
+        oh, fourth = divided(place, per_row)
+        if plane < planes:
+            ow = uint32(fourth * uint32(4))
+            row = uint32(oh * at.stride_h.value - at.padding_h)
+            left = uint32(ow * uint32(stride) - at.padding_w)
+            source = uint64(plane) * at.pixels.value
+            target = uint64(plane) * at.taps.value * at.positions.value + uint32(oh * at.out_w.value + ow)
+            kh = uint32(0)
+            while kh < at.kernel_h:
+                for c in range(span):
+                    col = uint32(left + uint32(c))
+                    inside = row < at.height and col < at.width.value
+                    value[c] = x[source + uint32(row * at.width.value + col)] if inside else x.dtype.type(0)
+                for c in range(0, across * dilation, dilation):
+                    a, b = value[c], value[c + stride]
+                    store4(columns, uint64(target), a, b, value[c + 2 * stride], value[c + 3 * stride])
+                    target += at.positions.value
+                row, kh = uint32(row + at.dilation_h), uint32(kh + uint32(1))
+
+    return quads
 
 
 @functools.cache
@@ -247,7 +294,7 @@ def add_bias(out, bias):
 
 _plans = Plans()
 #: What ``im2col`` takes as ``variant``, besides "auto".
-VARIANTS = ("window", "element", "aligned")
+VARIANTS = ("window", "element", "aligned", "quads")
 #: What ``col2im`` does with its result.
 REQUESTS = ("write", "inplace", "add", "null")
 
@@ -270,8 +317,9 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
         Rows and columns of zeros on each side. The padded image must hold a window.
     variant : str
         "window", the documents' kernel; "element", a thread for each value of eight channels; "aligned", a window's
-        thread that keeps to sectors, for images with OW of 8 or more; or "auto", which is "aligned" where it can be,
-        then "element" unless eight channels have 2**31 or more values.
+        thread that keeps to sectors, for images with OW of 8 or more; "quads", a thread for four windows, for float32
+        and an OW that is a multiple of 4; or "auto", which is "quads" where it can be, then "aligned", then "element"
+        unless eight channels have 2**31 or more values.
     out : array of shape (N, C KH KW, OH OW), optional
         Of the same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
@@ -295,8 +343,8 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
     at = windows((height, width), kernel_size, stride, padding, dilation)
     taps, positions = at.counts
     shape = samples, channels * taps, positions
-    variant = choose(variant, samples, channels, at)
     check_out(out, shape, "x", x)
+    variant = choose(variant, samples, channels, at, is_wide(x if out is None else out))
     stream = stream_of(stream)
     result = Output(x, shape, out, stream)
     if samples == 0 or channels == 0:
@@ -310,7 +358,7 @@ def configure_im2col(variant, shape, kernel_size, stride=1, padding=0, dilation=
     Parameters
     ----------
     variant : str
-        One of ``VARIANTS``.
+        One of ``VARIANTS``. The columns for "quads" must begin at a multiple of 16 bytes.
     shape : tuple of 4 int
         Of x: N, C, H and W; N and C are 1 or more.
     kernel_size, stride, padding, dilation, stream
@@ -331,7 +379,7 @@ def configure_im2col(variant, shape, kernel_size, stride=1, padding=0, dilation=
     at = windows((height, width), kernel_size, stride, padding, dilation)
     if variant == "auto":
         raise ValueError(f"variant is 'auto'; it must be one of {', '.join(VARIANTS)}")
-    variant = choose(variant, samples, channels, at)
+    variant = choose(variant, samples, channels, at, True)
     return _configure(variant, samples * channels, at, stream_of(stream))
 
 
@@ -455,21 +503,42 @@ def _flat(array):
     return array.reshape(array.size)
 
 
-def choose(variant, samples, channels, at):
-    """The variant of im2col to launch, if there are not too many threads for it."""
+def is_wide(columns):
+    """Whether four values can be stored at a time, as far as dtype and address go."""
+    return dtype_of(columns) == np.float32 and address_of(columns) % 16 == 0
+
+
+def choose(variant, samples, channels, at, wide):
+    """The variant of im2col to launch, if there are not too many threads for it; ``wide`` as `is_wide` says."""
     if variant != "auto" and variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
     (taps, positions), width, across = at.counts, int(at.out_w.value), int(at.kernel_w.value)
-    group = min(GROUP, samples * channels)
+    group, fourths = min(GROUP, samples * channels), samples * channels * positions // 4
     fits = width >= GROUP and across <= MOST_ACROSS
+    # Where more pixels lie between the windows than in them, each thread loads its own.
+    in_fours = wide and width % 4 == 0 and _span(at) <= min(4 * across, 4 * MOST_ACROSS)
     if variant == "auto":
         variant = "aligned" if fits else "element" if group * taps * positions <= MOST_THREADS else "window"
+        if in_fours and fourths <= MOST_THREADS:
+            variant = "quads"
     if variant == "aligned" and not fits:
         needs = f"at least {GROUP} windows in a row and at most {MOST_ACROSS} columns of the kernel"
         raise ValueError(f"variant is 'aligned'; it needs {needs}, and there are {width} and {across}")
-    counts = {"element": {"8 KH KW OH OW": group * taps * positions}, "window": {"8 OH OW": group * positions}}
+    if variant == "quads" and not in_fours:
+        needs = f"a multiple of 4 windows in a row, {width}, whose pixels are neighbours, and float32 at 16 bytes"
+        raise ValueError(f"variant is 'quads'; it needs {needs}")
+    counts = {
+        "element": {"8 KH KW OH OW": group * taps * positions},
+        "window": {"8 OH OW": group * positions},
+        "quads": {"N C OH OW / 4": fourths},
+    }
     check_size("x", samples * channels, counts.get(variant, {}))
     return variant
+
+
+def _span(at):
+    """Pixels of a row that four neighbouring windows cover."""
+    return 3 * int(at.stride_w.value) + (int(at.kernel_w.value) - 1) * int(at.dilation_w) + 1
 
 
 def _index(planes, at):
@@ -484,6 +553,8 @@ def _count(planes, across):
 
 def _configure(variant, planes, at, stream):
     """Launch of im2col and its further arguments."""
+    if variant == "quads":
+        return _configure_quads(planes, at, stream)
     (taps, positions), group = at.counts, min(GROUP, planes)
     most = -(-planes // group)
     counts = {"window": 1, "element": min(2, most), "aligned": _count(most, int(at.kernel_w.value))}
@@ -498,6 +569,14 @@ def _configure(variant, planes, at, stream):
         return configured(kernel, (blocks, down, group), block, stream), further
     block, blocks = _threads(group * positions * (1 if variant == "window" else taps))
     return configured(window if variant == "window" else element(count), (blocks, down), block, stream), further
+
+
+def _configure_quads(planes, at, stream):
+    per_row = int(at.out_w.value) // 4
+    per_plane = per_row * int(at.out_h)
+    block, blocks = _threads(planes * per_plane)
+    kernel = quads(int(at.kernel_w.value), int(at.stride_w.value), int(at.dilation_w))
+    return configured(kernel, blocks, block, stream), (at, divisor(per_row), divisor(per_plane), np.uint32(planes))
 
 
 def _configure_gather(planes, at, request, stream):

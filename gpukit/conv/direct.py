@@ -3,8 +3,9 @@
 The last step of the ladder (E7), as far as it goes. A thread computes ``run`` neighbouring values of up to four out
 channels. A row of pixels that they need goes from shared memory to registers in 128-bit loads, and then serves for all
 values of the kernel's row and all out channels; the next row is loaded meanwhile, into a second set of registers. Input
-channels pass through a ring of stages in shared memory, filled by asynchronous copies. Results go through shared memory
-once more, so that a warp writes whole lines.
+channels pass through a ring of stages in shared memory, filled by asynchronous copies. Where a result is small and has
+many in channels, sets of warps share the channels of a stage, and add their sums up in the end, in a fixed order.
+Results go through shared memory once more, so that a warp writes whole lines.
 
 Two things are there because of the register file. It has two banks, even and odd registers, and an instruction that
 reads two operands from one bank takes a cycle more. A 128-bit load binds neighbouring pixels to registers of alternate
@@ -45,17 +46,19 @@ class Layout(NamedTuple):
     stages: int
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
     half: bool = False  # float16 in global memory
+    split: int = 1  # sets of warps, each for in channels of its own: depth is a multiple of it
 
     @property
     def text(self):
         """What tells it from others for the same kernel, in short."""
         outs = f"{self.parts} x {self.outs} out channels"
-        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage"
+        shared = f" by {self.split}" if self.split > 1 else ""
+        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage{shared}"
 
     @property
     def threads(self):
         """Of a block."""
-        return self.across * self.down * self.parts
+        return self.across * self.down * self.parts * self.split
 
     @property
     def tile(self):
@@ -132,9 +135,19 @@ class Layout(NamedTuple):
         return self.image_words + _up(self.depth * self.kernel[0] * self.kernel[1] * self.weight_pitch, 4)
 
     @property
+    def sums_words(self):
+        """Words for the sums that sets of warps give to others."""
+        return (self.split - 1) * self.threads // self.split * self.outs * self.run
+
+    @property
+    def ring_words(self):
+        """Words of the ring of stages, where the sums of other warps come to lie when all stages are done."""
+        return max(self.stages * self.stage_words, self.sums_words)
+
+    @property
     def nbytes(self):
-        """Shared memory of a block: the ring of stages, and for each warp the values of one out channel."""
-        return 4 * (self.stages * self.stage_words + self.threads * self.run)
+        """Shared memory of a block: the ring, and for each warp the values of one out channel."""
+        return 4 * (self.ring_words + self.threads * self.run)
 
 
 def _up(n, multiple):
@@ -227,33 +240,38 @@ def accumulator(layout):
     load_row, load_weights, multiply = row_loader(layout), weight_loader(layout), multiplier(layout)
     taps, span, slot = layout.kernel[0], layout.span, layout.slot
     down = layout.dilation[0] * layout.pitch
-    over = layout.rows * layout.pitch - (taps - 1) * down  # from a channel's last row to the next one's first
+    channel = layout.rows * layout.pitch
+    over = channel - (taps - 1) * down  # from a channel's last row to the next one's first
     along = layout.kernel[1] * layout.weight_pitch
 
     @cuda.jit(device=True, forceinline=True)
-    def step(buffer, at, wt, kh, left, now, then, w, total):
-        """Load the next row into ``then`` and compute with ``now``; the last step loads its own row again."""
-        after, then_at = wt, at
-        if left > uint32(1):
-            after = uint64(wt + uint64(along))
-            then_at = uint64(at + uint64(over)) if kh == uint32(taps) else uint64(at + uint64(down))
-        load_row(buffer, then_at, then)
-        multiply(buffer, wt, after, now, w, total)
-        kh = uint32(1) if kh == uint32(taps) else uint32(kh + uint32(1))
-        return then_at, after, kh, uint32(left - uint32(1))
+    def step(buffer, at, wt, kh, last, last_wt, now, then, w, total):
+        """Load the next row into ``then`` and compute with ``now``; the last step loads its own row again.
+
+        By a minimum: a compiler that understood it would copy registers instead, which costs as much as six loads.
+        """
+        ends = kh == uint32(taps)
+        then_at = min(uint32(at + (uint32(over) if ends else uint32(down))), last)
+        after = min(uint32(wt + uint32(along)), last_wt)
+        load_row(buffer, uint64(then_at), then)
+        multiply(buffer, uint64(wt), uint64(after), now, w, total)
+        return then_at, after, uint32(1) if ends else uint32(kh + uint32(1))
 
     @cuda.jit(device=True, forceinline=True)
     def accumulate(buffer, at, wt, count, total):
         even, odd = cuda.local.array(span, float32), cuda.local.array(span, float32)
         w = cuda.local.array(slot, float32)
-        load_row(buffer, at, even)
-        load_weights(buffer, wt, w)
+        load_row(buffer, uint64(at), even)
+        load_weights(buffer, uint64(wt), w)
         kh, left = uint32(1), uint32(count * uint32(taps))
+        last = uint32(at + (count - uint32(1)) * uint32(channel) + uint32((taps - 1) * down))
+        last_wt = uint32(wt + (left - uint32(1)) * uint32(along))
         while True:
-            at, wt, kh, left = step(buffer, at, wt, kh, left, even, odd, w, total)
-            if left == uint32(0):
+            at, wt, kh = step(buffer, at, wt, kh, last, last_wt, even, odd, w, total)
+            if left == uint32(1):
                 break
-            at, wt, kh, left = step(buffer, at, wt, kh, left, odd, even, w, total)
+            at, wt, kh = step(buffer, at, wt, kh, last, last_wt, odd, even, w, total)
+            left = uint32(left - uint32(2))
             if left == uint32(0):
                 break
 
@@ -274,39 +292,59 @@ def copy_now(buffer, at, source, place, there):
 
 @functools.cache
 def image_copier(layout):
-    """Two device functions: one works out where a thread's pixels of every channel are, the other begins to copy them
-    for a stage's in channels.
+    """Device function: begin to copy the pixels of a stage's in channels.
 
-    All threads share the copy evenly, and what they share is the same for all channels (E5).
+    All threads share the copy evenly (E5). From one piece of a thread to its next one it is a whole number of threads,
+    so many rows and columns, which the compiler knows: nothing is kept from stage to stage, and nothing divided.
     """
-    rows, pitch, depth, threads, copies = layout.rows, layout.pitch, layout.depth, layout.threads, layout.copies
-    each, width = rows * pitch, 4 if layout.quads else 1
-    copy = copy_now if layout.half else copy_async4 if layout.quads else copy_async
+    pitch, depth, copies, width = layout.pitch, layout.depth, layout.copies, 4 if layout.quads else 1
+    each, together = layout.rows * pitch, layout.threads * width
+    step_row, step_col = divmod(together, pitch)
+    copy = copy_async4 if layout.quads else copy_async
 
     @cuda.jit(device=True, forceinline=True)
-    def find_pixels(away, top, left, sizes):
-        for j in range(copies):
-            e = uint32(uint32(cuda.threadIdx.x + uint32(j * threads)) * uint32(width))
-            r = e // uint32(pitch)
-            row, col = uint32(top + r), uint32(left + uint32(e - r * uint32(pitch)))
-            away[j] = uint32(OUTSIDE)
-            if row < sizes.height and col < sizes.width:
-                away[j] = uint32(row * sizes.width + col)
+    def further(row, col):
+        row, col = uint32(row + uint32(step_row)), uint32(col + uint32(step_col))
+        if col >= uint32(pitch):
+            row, col = uint32(row + uint32(1)), uint32(col - uint32(pitch))
+        return row, col
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_image(buffer, start, x, base, first, away, sizes):
+    def copy_image(buffer, start, x, base, first, top, left, sizes):
         plane = uint64(sizes.height * sizes.width)
-        source = uint64(base + first * plane)
-        for c in range(depth):
-            there = uint32(first + uint32(c)) < sizes.channels
-            for j in range(copies):
-                e = uint32(uint32(cuda.threadIdx.x + uint32(j * threads)) * uint32(width))
-                if e < uint32(each):
-                    inside = there and away[j] != uint32(OUTSIDE)
-                    copy(buffer, uint64(start + uint64(e + uint64(c * each))), x, uint64(source + away[j]), inside)
-            source = uint64(source + plane)
+        e = uint32(cuda.threadIdx.x * uint32(width))
+        row = e // uint32(pitch)
+        col = uint32(e - row * uint32(pitch))
+        for j in range(copies):
+            r, c = uint32(top + row), uint32(left + col)
+            inside = r < sizes.height and c < sizes.width
+            source = uint64(base + first * plane + uint32(r * sizes.width + c))
+            if (j + 1) * together <= each or e < uint32(each - j * together):
+                for d in range(depth):
+                    there = inside and uint32(first + uint32(d)) < sizes.channels
+                    at = uint64(start + uint32(e + uint32(j * together + d * each)))
+                    copy(buffer, at, x, uint64(source + uint64(d) * plane), there)
+            row, col = further(row, col)
 
-    return find_pixels, copy_image
+    @cuda.jit(device=True, forceinline=True)
+    def copy_half(buffer, start, x, base, first, top, left, sizes):
+        """All loads of a channel before the first of its stores, so that they are under way together."""
+        plane, value = uint64(sizes.height * sizes.width), cuda.local.array(copies, float32)
+        e = uint32(cuda.threadIdx.x)
+        for d in range(depth):
+            row = e // uint32(pitch)
+            col = uint32(e - row * uint32(pitch))
+            for j in range(copies):
+                r, c = uint32(top + row), uint32(left + col)
+                value[j] = float32(0)
+                if r < sizes.height and c < sizes.width and uint32(first + uint32(d)) < sizes.channels:
+                    value[j] = float32(x[uint64(base + (first + uint64(d)) * plane + uint32(r * sizes.width + c))])
+                row, col = further(row, col)
+            for j in range(copies):
+                if (j + 1) * together <= each or e < uint32(each - j * together):
+                    buffer[uint64(start + uint32(e + uint32(j * together + d * each)))] = value[j]
+
+    return copy_half if layout.half else copy_image
 
 
 @functools.cache
@@ -337,6 +375,55 @@ def weight_copier(layout):
             i = uint32(i + uint32(step))
 
     return copy_weights
+
+
+# -- the sums of all sets of warps -----------------------------------------------------------------
+
+
+@functools.cache
+def combiner(layout):
+    """Device function: every set of warps has some of the out channels for its own. It gives its sums of the others
+    away, and adds what it is given to its own, in the order of the sets.
+    """
+    outs, run, split, sets = layout.outs, layout.run, layout.split, layout.sets
+    each = layout.threads // split
+
+    @cuda.jit(device=True, forceinline=True)
+    def give(buffer, at, o, total):
+        for i in range(0, run, 4):
+            for k in range(i, i + 4):
+                if sets == 2:
+                    total[0, o, k] += total[1, o, k]
+                    total[1, o, k] = float32(0)
+            a, b, c, d = total[0, o, i], total[0, o, i + 1], total[0, o, i + 2], total[0, o, i + 3]
+            store4(buffer, uint64(at + uint32(i * each)), a, b, c, d)
+
+    @cuda.jit(device=True, forceinline=True)
+    def take(buffer, at, o, total):
+        for i in range(0, run, 4):
+            a, b, c, d = load4(buffer, uint64(at + uint32(i * each)))
+            total[0, o, i] += a
+            total[0, o, i + 1] += b
+            total[0, o, i + 2] += c
+            total[0, o, i + 3] += d
+
+    @cuda.jit(device=True, forceinline=True)
+    def combine(buffer, mine, inside, total):
+        cuda.syncthreads()  # nobody reads a stage any more
+        for o in range(outs):
+            owner = o * split // outs
+            slot = uint32(mine if mine < uint32(owner) else mine - uint32(1))
+            if mine != uint32(owner):
+                at = uint32((slot + uint32(o * (split - 1))) * uint32(each * run) + inside * uint32(4))
+                give(buffer, at, o, total)
+        cuda.syncthreads()
+        for o in range(outs):
+            if mine == uint32(o * split // outs):
+                for slot in range(split - 1):
+                    at = uint32(uint32((slot + o * (split - 1)) * each * run) + inside * uint32(4))
+                    take(buffer, at, o, total)
+
+    return combine
 
 
 # -- from registers to global memory ---------------------------------------------------------------
@@ -394,11 +481,13 @@ def specialised(layout):
     """Kernel for one layout. x, weight and out are flat."""
     outs, run, across, depth, stages = layout.outs, layout.run, layout.across, layout.depth, layout.stages
     (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
-    each_part, sets, slot, pitch = across * tile_h, layout.sets, layout.slot, layout.pitch
-    stage_words, image_words = layout.stage_words, layout.image_words
-    end, ahead, lines, copies = stages * stage_words, stages - 1, 32 // across, layout.copies
-    (find_pixels, copy_image), copy_weights = image_copier(layout), weight_copier(layout)
-    accumulate, (find_spots, write), pending = accumulator(layout), writer(layout), stages - 2
+    split, sets, slot, pitch = layout.split, layout.sets, layout.slot, layout.pitch
+    each_part, each_set, share = across * tile_h, layout.threads // split, depth // split
+    stage_words, image_words, ring_words = layout.stage_words, layout.image_words, layout.ring_words
+    taps, channel_words = layout.kernel[0] * layout.kernel[1] * layout.weight_pitch, layout.rows * pitch
+    end, ahead, pending, lines = stages * stage_words, stages - 1, stages - 2, 32 // across
+    copy_image, copy_weights = image_copier(layout), weight_copier(layout)
+    accumulate, combine, (find_spots, write) = accumulator(layout), combiner(layout), writer(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
@@ -409,53 +498,58 @@ def specialised(layout):
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
         from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
         from_col = uint32(left * uint32(stride_w) - sizes.padding_w)
-        away = cuda.local.array(copies, uint32)
-        find_pixels(away, from_row, from_col, sizes)
         for s in range(ahead):  # a group of copies for each stage but one
-            start = uint64(s * stage_words)
+            start = uint32(s * stage_words)
             channel = uint32(s * depth)
-            copy_weights(buffer, uint64(start + uint64(image_words)), weight, group, first_made, channel, sizes)
-            copy_image(buffer, start, x, base, channel, away, sizes)
+            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, first_made, channel, sizes)
+            copy_image(buffer, start, x, base, channel, from_row, from_col, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
-        part = tid // uint32(each_part)
-        inside = uint32(tid - part * uint32(each_part))
-        line = inside // uint32(across)
+        mine = tid // uint32(each_set)  # of the sets of warps that share the in channels
+        inside = uint32(tid - mine * uint32(each_set))
+        part = inside // uint32(each_part)
+        line = uint32(inside - part * uint32(each_part)) // uint32(across)
+        col = uint32(inside - part * uint32(each_part) - line * uint32(across))
         made = uint32(first_made + part * uint32(outs))
         for o in range(outs):
             initial = float32(0)
-            if sizes.biased and uint32(made + uint32(o)) < sizes.outs:
+            if sizes.biased and mine == uint32(0) and uint32(made + uint32(o)) < sizes.outs:
                 initial = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
             for i in range(run):
                 total[0, o, i] = initial
                 if sets == 2:
                     total[1, o, i] = float32(0)
 
-        at = uint64(line * uint32(stride_h * pitch) + uint32(inside - line * uint32(across)) * uint32(run * stride_w))
-        wt = uint64(uint32(image_words) + part * uint32(slot))
+        first_pixel = mine * uint32(share * channel_words) + line * uint32(stride_h * pitch)
+        at = uint32(first_pixel + col * uint32(run * stride_w))
+        wt = uint32(uint32(image_words) + part * uint32(slot) + mine * uint32(share * taps))
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
             cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
-                copy_weights(buffer, uint64(then + uint32(image_words)), weight, group, first_made, further, sizes)
-                copy_image(buffer, uint64(then), x, base, further, away, sizes)
+                copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, first_made, further, sizes)
+                copy_image(buffer, then, x, base, further, from_row, from_col, sizes)
             commit_copies()
-            count = min(uint32(depth), uint32(sizes.channels - first))
-            accumulate(buffer, uint64(at + now), uint64(wt + now), count, total)
+            own = uint32(first + mine * uint32(share))
+            if own < sizes.channels:
+                count = min(uint32(share), uint32(sizes.channels - own))
+                accumulate(buffer, uint32(at + now), uint32(wt + now), count, total)
             first = uint32(first + uint32(depth))
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
             then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
 
+        if split > 1:
+            combine(buffer, mine, inside, total)
         warp = tid // uint32(32)
-        piece = uint64(uint32(end) + warp * uint32(32 * run))
+        piece = uint64(uint32(ring_words) + warp * uint32(32 * run))
         spots = cuda.local.array(run, uint32)
         find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
         positions = int64(sizes.out_h * sizes.out_w)
         for o in range(outs):
-            if uint32(made + uint32(o)) < sizes.outs:
+            if uint32(made + uint32(o)) < sizes.outs and mine == uint32(o * split // outs):
                 corner = int64(sample_group * sizes.outs + uint64(made + uint32(o))) * positions
                 write(buffer, piece, o, total, out[corner : corner + positions], spots)
 

@@ -205,7 +205,8 @@ def _launches(algorithm, x, weight, bias, out, at, groups, workspace, stream):
     made, at_once = weight.shape[0], _samples_at_once(x, at, workspace)
     m, k = made // groups, channels // groups * taps
     weight, launches = weight.reshape(groups, m, k), []
-    variant = columns.choose("auto", at_once, channels, at)
+    wide = dtype_of(x) == np.float32 if workspace is None else columns.is_wide(workspace)
+    variant = None if at.is_image else columns.choose("auto", at_once, channels, at, wide)
     for first in range(0, samples, at_once):
         part = x[first : first + at_once]
         count = part.shape[0]
