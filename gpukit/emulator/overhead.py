@@ -239,7 +239,8 @@ class _Code:
             elif iterator[1] not in self.static:
                 turn = TURN + VALUE * self._is_used(statement.target)
                 self.add(label, COUNTED if label in self.counted else turn, self.is_shared(iterator[1]))
-        if getattr(block.end, "condition", None) and label not in self.unrolled | self.counted:
+        condition = getattr(block.end, "condition", None)
+        if condition and label not in self.unrolled | self.counted and self.varies(condition, None):
             self.add(label, BRANCH, False)
 
     def _is_used(self, step):
