@@ -7,7 +7,9 @@ on the GPU.
 """
 
 import argparse
+import contextlib
 import time
+import traceback
 import warnings
 from functools import partial
 from typing import NamedTuple
@@ -103,11 +105,12 @@ COLUMNS = (
     ((1, 64, 128, 128), 5, 1, 2, 2),
     ((32, 64, 56, 56), 3, 2, 1, 1),
 )
-SECONDS = 0.02  # of timed repetitions for each function
+SECONDS = 0.015  # of timed repetitions for each function
 LONG = 1e11  # operations from which five repetitions are enough
 MOST_COLUMNS = 2**32  # bytes of a sample's columns beyond which im2col is left out
-#: Layouts that are tried for each convolution: the one that is chosen, and the next ones.
-LAYOUTS = 2
+#: Layouts that are tried for each convolution of the map: the one that is chosen alone. Where im2col is expected to
+#: take at most so many times as long it is timed as well.
+LAYOUTS, COMPARABLE = 1, 2
 #: Kernels of the ladder, timed for the article's convolution.
 RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked")
 
@@ -237,16 +240,19 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     x, back = (torch.empty(shape, device="cuda") for _ in range(2))
     wide = shape[0], shape[1] * at.counts[0], at.counts[1]
     columns, out = (torch.empty(wide, device="cuda") for _ in range(2))
+    many, copied = (torch.empty((x.numel() + columns.numel()) // 2, device="cuda") for _ in range(2))
     flat_x, flat_back, flat_columns, flat_out = (cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out))
     runs = {}
     for variant in conv.VARIANTS:
-        launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
-        runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
+        with contextlib.suppress(ValueError):  # one that is not for these windows
+            launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
+            runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
     launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
     runs["col2im", "gather"] = launching.prepare(launch, flat_columns, flat_back, *further)
     wrong = []
     with turns.mine():
         x.normal_()
+        many.normal_()
         columns.copy_(functional.unfold(x, kernel, **how))
         image = functional.fold(columns, shape[2:], kernel, **how)
         for key, launch in list(runs.items()):
@@ -257,14 +263,15 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
                 wrong.append(key)
                 del runs[key]
         runs["im2col", "torch (unfold)"] = partial(functional.unfold, x, kernel, **how)
-        runs["im2col", "copy"] = partial(out.copy_, columns)
+        runs["im2col", "copy"] = partial(copied.copy_, many)  # of as many bytes as im2col moves
+        runs["im2col", "copy of the columns"] = partial(out.copy_, columns)
         runs["col2im", "torch (fold)"] = partial(functional.fold, columns, shape[2:], kernel, **how)
         timings = _time(runs, False)
     problem = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     records, moved = [], 4 * (x.numel() + columns.numel())
     lines = [f"{shape} by {kernel}, stride {stride}, dilation {dilation}", *(f"  WRONG: {key}" for key in wrong)]
     for (case, variant), timed in timings.items():
-        nbytes = 8 * columns.numel() if variant == "copy" else moved
+        nbytes = 8 * columns.numel() if variant == "copy of the columns" else moved
         records.append(results.of_timing("conv", case, variant, shape, "float32", timed, **problem, nbytes=nbytes))
         lines.append(f"  {case} {variant:14} {timed.median * 1e6:9.2f} us {timed.gbps(nbytes):6.0f} GB/s")
     report("\n".join(lines), flush=True)
@@ -302,8 +309,15 @@ def of_auto(records, problem, case="map"):
 
 
 def _attempt(work, until):
-    """Records of one piece of work, if there is time left for it."""
-    return work() if time.time() < until else ([], True)
+    """Records of one piece of work, if there is time left for it; none, and not all right, if it fails."""
+    if time.time() > until:
+        print(f"no time left for {work.args}", flush=True)
+        return [], True
+    try:
+        return work()
+    except Exception:
+        traceback.print_exc()
+        return [], False
 
 
 def measure_all(works, jobs, seconds):
@@ -315,6 +329,15 @@ def measure_all(works, jobs, seconds):
     return records, all_right
 
 
+def _is_comparable(problem):
+    """Whether im2col is worth timing beside the direct kernel."""
+    how = problem.kernel, problem.stride, problem.padding
+    if 4 * conv.workspace_size(problem.x_shape, *how) > MOST_COLUMNS:
+        return False
+    times = choice.expected(problem.x_shape, problem.weight_shape, windows(problem.size, *how, 1), 1)
+    return times["im2col"] <= COMPARABLE * times["direct"]
+
+
 def _works(quick):
     """Pieces of work, the most important first."""
     works = [partial(measure, ARTICLE, "article", algorithms=("im2col",), layouts=4)]
@@ -322,11 +345,9 @@ def _works(quick):
         return works
     works += [partial(measure, ARTICLE, "ladder", dtype, RUNGS, 1) for dtype in ("float32", "float16")]
     works += [partial(measure_columns, *case) for case in COLUMNS]
-    cells = sorted(CELLS, key=lambda cell: (cell.channels > 16 or cell.kernel == 1, -cell.flops))
-    for cell in (*cells, *OTHERS):
-        few = 4 * conv.workspace_size(cell.x_shape, cell.kernel, cell.stride, cell.padding) < MOST_COLUMNS
-        columns = few and (cell.channels >= 16 or cell.kernel == 1)
-        works.append(partial(measure, cell, algorithms=("im2col",) if columns else ()))
+    # What takes longest comes first, so that the last ones end together.
+    for cell in sorted((*CELLS, *OTHERS), key=lambda cell: -cell.flops):
+        works.append(partial(measure, cell, algorithms=("im2col",) if _is_comparable(cell) else ()))
     return works
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "LADDER",
     "choose_algorithm",
     "direct_launch",
+    "expected",
     "is_wide",
     "launch_specialised",
     "layout_of",
@@ -51,9 +52,14 @@ def choose_algorithm(algorithm, x_shape, weight_shape, at, groups, dtype):
         return "direct"
     if dtype == np.float64 or 0 in (*x_shape, weight_shape[0]):
         return "im2col"
-    direct = _fastest(x_shape, weight_shape, at, groups, False, dtype)
-    faster = direct and direct[0][0] <= _by_columns(x_shape, weight_shape, at, groups)
-    return "direct" if faster else "im2col"
+    times = expected(x_shape, weight_shape, at, groups)
+    return min(times, key=times.get)
+
+
+def expected(x_shape, weight_shape, at, groups):
+    """{"direct": microseconds, "im2col": microseconds} that a convolution of float32, not an empty one, may take."""
+    direct = _fastest(x_shape, weight_shape, at, groups, False, np.float32)
+    return {"direct": direct[0][0] if direct else np.inf, "im2col": _by_columns(x_shape, weight_shape, at, groups)}
 
 
 def _by_columns(x_shape, weight_shape, at, groups):
