@@ -19,6 +19,7 @@ def uses(seconds, name):
             spans.append((began, time.monotonic()))
             with turns.elsewhere():
                 time.sleep(seconds)
+    assert turns._turn is None or turns.held() >= 2 * seconds
     return name, os.getpid(), spans
 
 

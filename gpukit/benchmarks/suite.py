@@ -185,6 +185,7 @@ def _measure_apart(name, path, options):
             except Exception:  # an error of the device itself, which comes up again whatever is asked of it
                 traceback.print_exc()
                 right = False
+            print(f"used the GPU for {turns.held():.0f} s")
         printed.seek(0)
         return right, printed.read()
 

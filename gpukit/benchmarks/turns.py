@@ -8,6 +8,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 
@@ -15,7 +16,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["cores", "elsewhere", "mine", "processes", "side_by_side"]
+__all__ = ["cores", "elsewhere", "held", "mine", "processes", "side_by_side"]
 
 MOST = 15
 #: Memory of the device for each process: what its libraries and its arrays take.
@@ -23,6 +24,7 @@ MEMORY = 8 * 2**30
 
 _turn = None  # the lock of those who take turns, in a process that is one of them
 _mine = False  # whether it is this process's turn
+_since, _held = 0.0, 0.0  # when that began, and how long those before it were, in seconds
 
 
 def processes(share=1):
@@ -60,39 +62,51 @@ def _compiled_elsewhere(make):
     return made
 
 
+def _take():
+    global _mine, _since
+    _turn.acquire()
+    _mine, _since = True, time.monotonic()
+
+
+def _give():
+    global _mine, _held
+    _mine, _held = False, _held + time.monotonic() - _since
+    _turn.release()
+
+
+def held():
+    """Seconds that this process's turns lasted together."""
+    return _held
+
+
 @contextlib.contextmanager
 def mine():
     """It is this process's turn inside the block; nothing happens in a process that takes no turns."""
-    global _mine
     if _turn is None or _mine:
         yield
         return
-    with _turn:
-        _mine = True
-        try:
-            yield
-            if on_gpu():
-                cuda.synchronize()
-        finally:
-            _mine = False
+    _take()
+    try:
+        yield
+        if on_gpu():
+            cuda.synchronize()
+    finally:
+        _give()
 
 
 @contextlib.contextmanager
 def elsewhere():
     """The GPU is others' inside the block, if it is this process's turn."""
-    global _mine
     if not _mine:
         yield
         return
     if on_gpu():
         cuda.synchronize()
-    _mine = False
-    _turn.release()
+    _give()
     try:
         yield
     finally:
-        _turn.acquire()
-        _mine = True
+        _take()
 
 
 def side_by_side(functions, jobs=None, fresh=False):
