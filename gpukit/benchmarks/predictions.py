@@ -425,7 +425,7 @@ def measure(chosen, jobs=None, report=print):
     for case, record in zip(chosen, turns.side_by_side([partial(_timed, n) for n in numbers], jobs), strict=True):
         records.append(record)
         time = "WRONG" if record is None else timing.format_seconds(record["value"])
-        report(f"  {case.chapter:10}{case.title:32} {time:>10}")
+        report(f"  {case.chapter:10}{case.title:32} {case.dtype:8} {time:>10}")
     return [record for record in records if record], all(records)
 
 
@@ -484,7 +484,7 @@ def count_instructions(chosen, report=print):
     for case, number, end in zip(chosen, launches, ends, strict=True):
         each = rows[end - number : end]
         records.append(case.key | {"case": "instructions", "value": sum(each), "unit": "1", "each": each})
-        report(f"  {case.chapter:10}{case.title:32} {sum(each):16,} instructions")
+        report(f"  {case.chapter:10}{case.title:32} {case.dtype:8} {sum(each):16,} instructions")
     return records, True
 
 
