@@ -1,5 +1,5 @@
 """``gpukit bench conv``: convolutions on a GPU, each checked and then timed beside cuDNN, and im2col and col2im beside
-PyTorch's unfold and fold and a plain copy, in turns, with a cold L2 cache.
+PyTorch's unfold and fold and a plain copy, in turns, with a cold L2 cache; small ones by the host's clock too.
 
 cuDNN is in benchmark mode, where it tries all of its algorithms and keeps the fastest, and without TF32. Kernels are
 made for each size, and it is their compilation that takes most of the time: several processes share it, and take turns
@@ -31,9 +31,11 @@ __all__ = [
     "IMAGES",
     "KERNELS",
     "RECORDED",
+    "SMALL",
     "Problem",
     "main",
     "measure",
+    "measure_calls",
     "measure_columns",
     "of_auto",
 ]
@@ -111,6 +113,13 @@ MOST_COLUMNS = 2**32  # bytes of a sample's columns beyond which im2col is left 
 #: Layouts that are tried for each convolution of the map: the one that is chosen alone. Where im2col is expected to
 #: take at most so many times as long it is timed as well.
 LAYOUTS, COMPARABLE = 1, 2
+#: Small convolutions, whose calls the host's clock times, many in a row.
+SMALL = (
+    Problem(1, 3, (32, 32), 8, 3, 1, 1),
+    Problem(1, 16, (56, 56), 16, 3, 1, 1),
+    Problem(16, 16, (56, 56), 16, 3, 1, 1),
+)
+BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
 #: Kernels of the ladder, timed for the article's convolution.
 RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked")
 
@@ -278,6 +287,35 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     return records, not wrong
 
 
+# -- the host's part ---------------------------------------------------------------------------------------------------
+
+
+def measure_calls(problem, report=print):
+    """``conv2d`` on PyTorch's tensors beside PyTorch's own, by the host's clock: the host's part of a call, and a call
+    whose result is waited for; returns as ``measure`` does.
+    """
+    x, weight, out = _allocate(problem, "float32")
+    torch, how = common.libraries()["torch"], (problem.stride, problem.padding)
+    runs = {
+        "conv2d (torch)": partial(conv.conv2d, x, weight, None, *how, out=out),
+        "conv2d (torch), new result": partial(conv.conv2d, x, weight, None, *how),
+        "torch (conv2d)": partial(torch.nn.functional.conv2d, x, weight, None, *how),
+    }
+    records, lines = [], [f"{problem.x_shape} to {problem.made} by {problem.kernel}, by the host's clock"]
+    with turns.mine():
+        is_right = _fill(x, weight, problem)
+        wrong = [name for name, run in runs.items() if not is_right(run())]
+        waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+        for case, chosen, setup in (("host", runs, cuda.synchronize), ("call and wait", waited, None)):
+            timings = timing.bench_many(chosen, warmup=0.01, setup=setup, **BY_THE_HOST)
+            for name, timed in timings.items():
+                further = problem.described()
+                records.append(results.of_timing("conv", case, name, problem.x_shape, "float32", timed, **further))
+                lines.append(f"  {case:14} {name:28} {timed.median * 1e6:9.2f} us")
+    report("\n".join([*lines, *(f"  WRONG: {name}" for name in wrong)]), flush=True)
+    return records, not wrong
+
+
 # -- what conv2d takes -------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +383,7 @@ def _works(quick):
         return works
     works += [partial(measure, ARTICLE, "ladder", dtype, RUNGS, 1) for dtype in ("float32", "float16")]
     works += [partial(measure_columns, *case) for case in COLUMNS]
+    works += [partial(measure_calls, problem) for problem in SMALL]
     # What takes longest comes first, so that the last ones end together.
     for cell in sorted((*CELLS, *OTHERS), key=lambda cell: -cell.flops):
         works.append(partial(measure, cell, algorithms=("im2col",) if _is_comparable(cell) else ()))
