@@ -1,5 +1,5 @@
 """``gpukit bench readme``: the README's tables of chapters and of results, from the notebooks and the recorded results,
-what it says of the emulator's speed, and its picture, from traces and records.
+what it says of the emulator's speed and of predicted times, and its picture, from traces and records.
 """
 
 import argparse
@@ -256,6 +256,19 @@ def _short(seconds):
     return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1e3:.2g} ms"
 
 
+def predicted():
+    """A sentence on how near the predicted times come."""
+    from gpukit.benchmarks import predictions as bench
+
+    head, records = results.read(bench.RECORDED)
+    pairs = [(least["value"], measured["value"]) for least, measured in bench.paired(records)]
+    return (
+        "`trace.predict()` divides these counts by what a GPU can do: how long a launch takes at least, and what "
+        f"limits it. From the trace alone, {bench.near(pairs)} of the {len(pairs)} kernels of the course come within "
+        f"a factor of {bench.WITHIN} of their time on an {head['gpu']} (`gpukit bench predictions`)."
+    )
+
+
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 SIDE = 64  # of the matrix that is transposed for it
@@ -367,7 +380,7 @@ def _drawn(path):
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-TABLES = {"chapters": chapters, "results": measured, "emulator": emulator}
+TABLES = {"chapters": chapters, "results": measured, "emulator": emulator, "predictions": predicted}
 
 
 def written(text):
