@@ -289,12 +289,12 @@ def allow_dynamic_shared(kernel, nbytes):
     _check_optin(kernel.py_func.__name__, 0, nbytes, cuda.get_current_device())
     nbytes = max(nbytes, getattr(kernel, "dynamic_shared", 0))
     for compiled in kernel.overloads.values():
-        _allow_compiled(compiled, nbytes)
+        _allow_compiled(kernel.py_func.__name__, compiled, nbytes)
     if not hasattr(kernel, "dynamic_shared"):
         add_overload = kernel.add_overload
 
         def add_and_allow(compiled, argument_types):
-            _allow_compiled(compiled, kernel.dynamic_shared)
+            _allow_compiled(kernel.py_func.__name__, compiled, kernel.dynamic_shared)
             add_overload(compiled, argument_types)
 
         # Numba calls this for every kernel that it has compiled, or found in its cache on disk.
@@ -311,14 +311,14 @@ def _check_optin(name, static, nbytes, device):
         )
 
 
-def _allow_compiled(compiled, nbytes):
+def _allow_compiled(name, compiled, nbytes):
     """Set the driver's limit of one compiled kernel, where it is not higher already."""
     from cuda.bindings.driver import CUfunction_attribute
     from numba.cuda.cudadrv.driver import driver
 
     function = compiled._codelibrary.get_cufunc()
     static = function.attrs.shared
-    _check_optin(compiled.py_func.__name__, static, nbytes, function.device)
+    _check_optin(name, static, nbytes, function.device)
     # Without a call of its own a kernel may have as much as is left of 48 KB; the attribute must not go below that.
     if static + nbytes > function.device.MAX_SHARED_MEMORY_PER_BLOCK:
         attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -29,6 +29,7 @@ CEILINGS = prediction.Ceilings(
     fp64=32e9,
     conversions=16e9,
     instructions=1e9,
+    turns=1e9 / 11,  # an instruction for what lanes share takes as long as two
     blocks=1e9,
     steps=1e9,
     launch=1e-9,

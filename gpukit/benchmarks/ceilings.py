@@ -97,6 +97,15 @@ def mixed(scale, first, second, turns, out):
 
 
 @cuda.jit
+def turn(turns, scale, out):
+    """A loop over a range: one multiply-add in each turn, and Numba's counting of 64-bit numbers."""
+    total = float32(0)
+    for _ in range(turns):
+        total = total * scale + scale
+    out[cuda.grid(1)] = total
+
+
+@cuda.jit
 def pass_on(turns, out):
     """Each thread gives its value to its neighbour on and on: a store to shared memory, a barrier, and a load."""
     words = cuda.shared.array((2, THREADS), float32)
@@ -330,6 +339,8 @@ def _inside(turns):
     launch, arguments = mixed[blocks, THREADS], (np.float32(0.5), np.uint32(3), np.uint32(5), turns, out[np.float32])
     instructions = steps * 12 // 8 // 32
     yield Case("issue", "float32 and integers", "1/s", instructions, launch, arguments, _of_mixed(turns))
+    launch, arguments = turn[blocks, THREADS], (8 * turns, np.float32(0.5), out[np.float32])
+    yield Case("turns", "of a range", "1/s", 8 * turns * threads // 32, launch, arguments, _equal(1))
     for kernel, width in ((shared_loads, 1), (shared_loads_wide, 4)):
         wavefronts = turns * threads
         launch, arguments = kernel[blocks, THREADS], (turns // width, out[np.float32])

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpukit import results
 from gpukit.backend import on_gpu
+from gpukit.emulator.overhead import TURN
 from gpukit.timing import EmulatedTimeError
 
 __all__ = ["CASES", "RECORDED", "Ceilings", "measured", "of_records", "recorded"]
@@ -39,6 +40,8 @@ class Ceilings:
         Conversions from or to float64 per second.
     instructions : float
         Instructions per second, each for a warp.
+    turns : float
+        Turns per second of loops over a range, each of a warp and with one multiply-add.
     blocks : float
         Blocks per second that do nothing.
     steps : float
@@ -63,6 +66,7 @@ class Ceilings:
     fp64: float
     conversions: float
     instructions: float
+    turns: float
     blocks: float
     steps: float
     launch: float
@@ -78,6 +82,11 @@ class Ceilings:
     def dram_write(self):
         """float: bytes per second that go to memory, by what a copy takes longer than to read its half."""
         return 1 / (2 / self.dram_copy - 1 / self.dram_read)
+
+    @property
+    def shared_cost(self):
+        """float: instructions that could be issued in the time of one whose value all lanes of a warp share."""
+        return (self.instructions / self.turns - 1) / TURN
 
     @property
     def trip(self):
@@ -98,6 +107,7 @@ CASES = {
     "fp64": ("fp64", None),
     "conversions": ("conversions", None),
     "instructions": ("issue", None),
+    "turns": ("turns", None),
     "blocks": ("blocks", "256 threads"),
     "steps": ("steps", None),
     "launch": ("launch", "nothing"),
@@ -119,7 +129,7 @@ def of_records(records):
 
 
 def _written_back(records):
-    times = {(r["shape"], r["variant"]): r["value"] for r in records if r["case"] == "replacing"}
+    times = {(tuple(r["shape"]), r["variant"]): r["value"] for r in records if r["case"] == "replacing"}
     try:
         sizes = sorted(size for size, variant in times if variant == "after stores")
         return tuple((*size, max(0.0, times[size, "after stores"] - times[size, "after loads"])) for size in sizes)

@@ -97,9 +97,11 @@ def _uses(counts, blocks, warps, instructions, ceilings):
     )
     executed = counts.instructions() if instructions is None else instructions
     how = "as written, with an estimate for addresses and loops" if instructions is None else "executed"
-    # The unit for values that a warp's lanes share takes one instruction in two cycles.
-    slots = executed + counts.times * counts.trace.shared_overhead
-    uses["issue"] = Use(f"{_amount(executed, 'instructions')} {how}", slots / ceilings.instructions * per_scheduler)
+    # Those for what a warp's lanes share take longer.
+    longer = counts.times * counts.trace.shared_overhead * (ceilings.shared_cost - 1)
+    uses["issue"] = Use(
+        f"{_amount(executed, 'instructions')} {how}", (executed + longer) / ceilings.instructions * per_scheduler
+    )
     uses["blocks"] = Use(_amount(blocks, "blocks"), blocks / ceilings.blocks)
     uses["waiting"] = _waiting(counts, blocks, ceilings)
     return uses
