@@ -19,8 +19,7 @@ from gpukit.streams import is_pinned
 __all__ = ["MOST_DEPTH", "video"]
 
 MOST_DEPTH = 64
-#: Threads that copy one frame to pinned memory, each some of its rows: one alone is slower than the way to the device.
-HANDS = 4
+MOST_KNOWN = 256
 
 
 def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=True, *, dtype=np.float32, depth=4):
@@ -30,8 +29,8 @@ def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=Tru
     ----------
     frames : iterable of ndarray, shape (H, W, 3)
         uint8 or float32, all alike, as many as there are. A frame in pinned memory (``cuda.pinned_array``) is copied
-        from where it is, and must stay as it is until its result comes; any other frame goes to pinned memory first, by
-        several threads.
+        from where it is, and must stay as it is until its result comes; any other frame goes to pinned memory first, in
+        a thread of its own.
     size, mean, factor, fill, center, swap_rb, dtype
         As for ``blob``.
     depth : int
@@ -54,8 +53,8 @@ def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=Tru
 
 
 def _results(frames, parameters, dtype, depth):
-    free, under_way, first = [], deque(), None
-    with ThreadPoolExecutor(HANDS * depth) as pool:
+    free, under_way, first, known = [], deque(), None, {}
+    with ThreadPoolExecutor(depth, initializer=cuda.current_context) as pool:
         for number, frame in enumerate(frames):
             if first is None:
                 first = frame
@@ -64,12 +63,8 @@ def _results(frames, parameters, dtype, depth):
             elif not isinstance(frame, np.ndarray) or (frame.shape, frame.dtype) != (first.shape, first.dtype):
                 raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {_described(first)}")
             slot = free.pop()
-            slot.begin(frame, pool)
+            slot.begin(frame, _is_pinned(frame, known), pool)
             under_way.append(slot)
-            for waiting in under_way:
-                if not waiting.may_launch():
-                    break
-                waiting.launch()
             if not free:
                 yield under_way[0].result()
                 free.append(under_way.popleft())
@@ -81,6 +76,18 @@ def _described(frame):
     return f"{frame.shape}, {frame.dtype}"
 
 
+def _is_pinned(frame, known):
+    """Whether a frame can be copied from where it is; asked once for each place, as long as ``known`` is small: after
+    the memory there has been given to another the answer may be wrong, and then it costs time and nothing else.
+    """
+    place = frame.ctypes.data, frame.nbytes, frame.flags.c_contiguous
+    if place not in known:
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[place] = frame.flags.c_contiguous and is_pinned(frame)
+    return known[place]
+
+
 class _Slot:
     """Memory and a stream for one frame at a time."""
 
@@ -90,35 +97,32 @@ class _Slot:
         self.device = cuda.device_array(frame.shape, frame.dtype)
         height, width = parameters[0]
         self.out = cuda.device_array((3, height, width), dtype)
-        self.pinned = self.source = self.boxed = None
-        self.filled = ()
+        self.pinned = self.source = self.boxed = self.work = None
 
-    def begin(self, frame, pool):
-        """Take a frame in; if it is not pinned, threads copy it to where it is."""
-        self.filled, self.boxed = (), None
-        if frame.flags.c_contiguous and is_pinned(frame):
+    def begin(self, frame, pinned, pool):
+        """Take a frame in; if it is not pinned, a thread copies it to where it is."""
+        self.work = None
+        if pinned:
             self.source = frame
-            return
+            self.launch()
+        else:
+            self.work = pool.submit(self.fill, frame)
+
+    def fill(self, frame):
         if self.pinned is None:
             self.pinned = cuda.pinned_array(frame.shape, frame.dtype)
+        np.copyto(self.pinned, frame)
         self.source = self.pinned
-        rows = -(-len(frame) // HANDS)
-        parts = [slice(row, row + rows) for row in range(0, len(frame), rows)]
-        self.filled = [pool.submit(np.copyto, self.pinned[part], frame[part]) for part in parts]
-
-    def may_launch(self):
-        return all(part.done() for part in self.filled)
+        self.launch()
 
     def launch(self):
-        """Queue the copy to the device and the kernel; once for each frame."""
-        if self.boxed is None:
-            for part in self.filled:
-                part.result()
-            upload(self.device, self.source, self.stream)
-            self.boxed = blob(self.device, *self.parameters, dtype=self.dtype, out=self.out, stream=self.stream)
+        """Queue the copy to the device and the kernel."""
+        upload(self.device, self.source, self.stream)
+        self.boxed = blob(self.device, *self.parameters, dtype=self.dtype, out=self.out, stream=self.stream)
 
     def result(self):
         """Wait for the frame."""
-        self.launch()
+        if self.work is not None:
+            self.work.result()
         self.stream.synchronize()
         return self.boxed

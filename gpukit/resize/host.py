@@ -42,8 +42,10 @@ __all__ = ["METHODS", "blob", "letterbox", "resize"]
 METHODS = ("bilinear", "nearest")
 #: Layers of a grid, at most; frames that are alike share them, images of many sizes have a launch for each so many.
 MOST_LAYERS = 65535
-#: Blocks that a launch should have, before each has more to do: a large GPU runs about half as many at a time.
-MANY_BLOCKS = 800
+#: Blocks that a launch should have, before each has more to do: about as many as a large GPU runs at a time.
+MANY_BLOCKS = 1600
+#: Rows that a thread goes through, if that leaves so many blocks, and if not: by the kernels; as fastest on an H200.
+ROWS = {kernels.planes: (4, 1), kernels.pixels: (4, 1), kernels.values: (8, 2)}
 
 #: Of four bytes of an image in one element.
 WORD = np.dtype(np.uint32)
@@ -448,12 +450,13 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     frames = frames.in_words() or frames
     sampler = (NEAREST if method == "nearest" else SAMPLERS)[frames.flat.dtype]
     geometry, fields_of = frames.geometry(stream), kernels.of_all if frames.alike else kernels.of_each
-    if dtype is None and frames.flat.dtype.kind == "f":
-        kernel, across = kernels.values(sampler, fields_of), -(-CHANNELS * size[1] // kernels.LANES)
+    make, across = kernels.planes if dtype else kernels.pixels, -(-size[1] // kernels.SPAN)
+    if make is kernels.pixels and frames.flat.dtype.kind == "f":
+        make, across = kernels.values, -(-CHANNELS * size[1] // kernels.LANES)
+        kernel = make(sampler, fields_of)
     else:
-        make, across = kernels.planes if dtype else kernels.pixels, -(-size[1] // kernels.SPAN)
         kernel = make(sampler, NUMBERS[target.dtype], fields_of)
-    rows, grid = _grid(across, size[0], count, frames.alike and not dtype)
+    rows, grid = _grid(ROWS[make], across, size[0], count, frames.alike and make is kernels.pixels)
     together = int(size[1] % 4 == 0 and address_of(target) % (4 * target.dtype.itemsize) == 0)
     found = []
     for first in range(0, count, count if frames.alike else MOST_LAYERS):
@@ -464,16 +467,16 @@ def launches(frames, target, further, dtype=None, method="bilinear", stream=0):
     return found
 
 
-def _grid(across, height, count, share):
+def _grid(rows, across, height, count, share):
     """(rows that a thread goes through, grid).
 
-    With few blocks each thread has one row, so that every multiprocessor has some to do; with many it has several, and
-    with ``share`` those of several frames, so that what it computes about its columns serves for more pixels: what was
-    fastest on an H200, for planes without.
+    With few blocks each thread has few rows, so that every multiprocessor has some to do; with many it has several, and
+    with ``share`` those of several frames, so that what it computes about its columns serves for more pixels.
     """
-    rows = kernels.MOST_ROWS if across * -(-height // kernels.BAND) * count >= MANY_BLOCKS else 1
+    many, few = rows
+    rows = many if across * -(-height // (kernels.WARPS * many)) * count >= MANY_BLOCKS else few
     down = -(-height // (kernels.WARPS * rows))
-    layers = min(count, MOST_LAYERS, -(-MANY_BLOCKS // (across * down)) if share else count)
+    layers = min(count, MOST_LAYERS, -(-2 * MANY_BLOCKS // (across * down)) if share else count)
     return rows, (across, down, layers)
 
 

@@ -17,14 +17,14 @@ from gpukit.intrinsics import load4, store4
 
 __all__ = ["BLOCK", "FIELDS", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes"]
 
-LANES, WARPS = 32, 8
+LANES, WARPS = 32, 4
 BLOCK = (LANES, WARPS)
-MOST_ROWS = 4  # that a thread goes through
+MOST_ROWS = 8  # that a thread goes through
 BAND = WARPS * MOST_ROWS
 SPAN = 4 * LANES  # pixels of a row that a warp makes
 VALUES = 3 * SPAN
-#: Of a thread of ``pixels``, at most: a multiprocessor then has room for four blocks, and not for three.
-REGISTERS = 64
+#: Of a thread of ``pixels``, at most: a multiprocessor then has room for ten blocks, and not for seven.
+REGISTERS = 48
 OUTSIDE = -1  # the place of a row of the target that is not in the picture
 
 #: What a kernel must know of a frame. ``start`` is where in the array it begins, ``pitch`` the way from row to row,
