@@ -24,7 +24,7 @@ from gpukit.conv.windows import (
     pair,
     windows,
 )
-from gpukit.intrinsics import store4
+from gpukit.intrinsics import store2, store4
 from gpukit.launching import Plans
 from gpukit.operands import Output, address_of, check_array, configured, dtype_of, share_memory, stream_of, to_device
 
@@ -41,6 +41,8 @@ __all__ = [
     "gather",
     "im2col",
     "quads",
+    "rows",
+    "strided",
     "window",
 ]
 
@@ -51,10 +53,14 @@ GROUP = 8
 #: Planes that a thread handles at a time, if there are so many: as many as give it few loads under way, but several.
 #: A row of a kernel of 3 or more columns is enough by itself.
 COUNTS, FEW_LOADS = (4, 2, 1), 4
-#: Most steps along a row of the kernel that a thread of "gather" has under way.
-MOST_LOADS = 16
-#: The widest kernel that "aligned" is made for: it has a value of each column in a register.
+#: Most steps along a row of the kernel that a thread of col2im has under way; most loads of all rows, if of all; most
+#: neighbouring pixels of a thread.
+MOST_LOADS, MOST_TOGETHER, MOST_STRIDE = 16, 32, 4
+#: The widest kernel that "aligned" and "rows" are made for: they have a value of each column in a register.
 MOST_ACROSS = 16
+#: Rows of windows to a block of "rows"; the widest block; windows in a row and columns of the kernel from which "rows"
+#: is the fastest.
+LINES, WIDEST, WIDE_ROWS, WIDE_KERNEL = 4, 256, 96, 5
 #: Rows of blocks in a launch: the limit of ``gridDim.y``. A thread goes on to further planes.
 MOST_ROWS = 65535
 
@@ -178,6 +184,44 @@ def quads(across, stride, dilation):
 
 
 @functools.cache
+def rows(across, lines, index):
+    """Kernel like aligned for wide images: a block writes ``lines`` rows of windows, for one row of the kernel.
+
+    So it writes to few places, much at each, and all of its loads are under way together. What it divides is the same
+    for the whole block.
+    """
+
+    @cuda.jit
+    def rows(x, columns, at, chunks, per_plane, kernel_h):
+        value = cuda.local.array((lines, across), x.dtype)
+        number, chunk = divided(uint32(cuda.blockIdx.x), chunks)
+        number, oh = divided(number, per_plane)
+        plane, kh = divided(number, kernel_h)
+        oh = uint32(oh * uint32(lines))
+        i = uint32(chunk * cuda.blockDim.x + cuda.threadIdx.x)
+        top = uint32(oh * at.stride_h.value + kh * at.dilation_h - at.padding_h)
+        source, first = index(plane) * at.pixels.value, uint32(uint32(plane * kernel_h.value + kh) * uint32(across))
+        target = index(first) * at.positions.value + oh * at.out_w.value
+        for line in range(lines):
+            row = uint32(top + uint32(line) * at.stride_h.value)
+            for c in range(across):
+                start = index(target + index(c) * at.positions.value + uint32(line) * at.out_w.value)
+                ow = uint32(i - uint32(start) % uint32(GROUP))
+                col = uint32(ow * at.stride_w.value + uint32(c) * at.dilation_w - at.padding_w)
+                inside = ow < at.out_w.value and row < at.height and col < at.width.value
+                pixel = index(source + uint32(row * at.width.value + col))
+                value[line, c] = x[pixel] if inside else x.dtype.type(0)
+        for line in range(lines):
+            for c in range(across):
+                start = index(target + index(c) * at.positions.value + uint32(line) * at.out_w.value)
+                ow = uint32(i - uint32(start) % uint32(GROUP))
+                if ow < at.out_w.value and uint32(oh + uint32(line)) < at.out_h:
+                    columns[index(start + ow)] = value[line, c]
+
+    return rows
+
+
+@functools.cache
 def element(count):
     """Kernel: one thread per value of the columns of ``group`` planes, KH KW times as many threads as windows.
 
@@ -281,6 +325,61 @@ def gather(count, down, across, pieces, index):
     return gather
 
 
+@functools.cache
+def strided(count, down, lines, across, stride, dilation, padding, in_twos, index):
+    """Kernel like gather where stride or dilation along a row is 1: one thread for ``stride`` neighbouring pixels.
+
+    Which value of the kernel falls on which of them, and in which window, is known when it is compiled; and threads
+    that are neighbours read neighbours, where those of gather, with a stride of 2, would read from two rows in turns.
+    """
+    beside = padding % stride
+
+    @cuda.jit
+    def strided(columns, image, at, planes, add, per_row):
+        total = cuda.local.array((count, stride), columns.dtype)
+        value = cuda.local.array((lines, across, count), columns.dtype)
+        row, place = divided(uint32(cuda.grid(1)), per_row)
+        first = uint32(cuda.blockIdx.y * uint32(count))
+        kh, oh = first_tap(uint32(row + at.padding_h), at.stride_h, at.dilation_h, at.kernel_h)
+        each = index(uint64(at.taps.value) * uint64(at.positions.value))
+        if row < at.height:
+            window, left = uint32(place + uint32(padding // stride)), uint32(place * uint32(stride))
+            pixel = index(index(first) * at.pixels.value + row * at.width.value + left)
+            for j in range(count):
+                for p in range(stride):
+                    there = add and first + uint32(j) < planes and left + uint32(p) < at.width.value
+                    at_pixel = index(pixel + index(j) * at.pixels.value + index(p))
+                    total[j, p] = image[at_pixel] if there else image.dtype.type(0)
+            for _ in range(down // lines):
+                for line in range(lines):
+                    in_rows = kh < at.kernel_h and oh < at.out_h
+                    start = index(index(first) * each + index(kh * uint32(across)) * at.positions.value)
+                    start = index(start + index(oh) * at.out_w.value)
+                    for kw in range(across):
+                        p = (kw - beside) % stride  # the pixel, and how many windows before its own
+                        ow = uint32(window - uint32(kw * dilation if stride == 1 else (kw - p - beside) // stride))
+                        here = index(start + index(kw) * at.positions.value + ow)
+                        for j in range(count):
+                            there = in_rows and ow < at.out_w.value and first + uint32(j) < planes
+                            value[line, kw, j] = (
+                                columns[index(here + index(j) * each)] if there else columns.dtype.type(0)
+                            )
+                    kh, oh = uint32(kh + at.next_h), uint32(oh - at.back_h)
+                for line in range(lines):
+                    for kw in range(across):
+                        for j in range(count):
+                            total[j, (kw - beside) % stride] += value[line, kw, j]
+            for j in range(count):
+                target = index(pixel + index(j) * at.pixels.value)
+                if in_twos and first + uint32(j) < planes:
+                    store2(image, uint64(target), total[j, 0], total[j, 1])
+                for p in range(0 if in_twos else stride):
+                    if first + uint32(j) < planes and left + uint32(p) < at.width.value:
+                        image[index(target + index(p))] = total[j, p]
+
+    return strided
+
+
 @cuda.jit
 def add_bias(out, bias):
     """out[p, i] += bias[p % O] for the planes p of all samples: a row of blocks for each, as far as there are rows."""
@@ -294,7 +393,7 @@ def add_bias(out, bias):
 
 _plans = Plans()
 #: What ``im2col`` takes as ``variant``, besides "auto".
-VARIANTS = ("window", "element", "aligned", "quads")
+VARIANTS = ("window", "element", "aligned", "quads", "rows")
 #: What ``col2im`` does with its result.
 REQUESTS = ("write", "inplace", "add", "null")
 
@@ -318,8 +417,9 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
     variant : str
         "window", the documents' kernel; "element", a thread for each value of eight channels; "aligned", a window's
         thread that keeps to sectors, for images with OW of 8 or more; "quads", a thread for four windows, for float32
-        and an OW that is a multiple of 4; or "auto", which is "quads" where it can be, then "aligned", then "element"
-        unless eight channels have 2**31 or more values.
+        and an OW that is a multiple of 4; "rows", a block for rows of windows; or "auto", which is "rows" for wide
+        images and kernels, else "quads" or "aligned" where they can be, then "element" unless eight channels have 2**31
+        or more values.
     out : array of shape (N, C KH KW, OH OW), optional
         Of the same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
@@ -469,7 +569,7 @@ def configure_col2im(shape, kernel_size, stride=1, padding=0, dilation=1, *, req
     Parameters
     ----------
     shape : tuple of 4 int
-        Of out: N, C, H and W; all are 1 or more.
+        Of out, which must begin at a multiple of 16 bytes: N, C, H and W; all are 1 or more.
     kernel_size, stride, padding, dilation, stream
         As for ``im2col``.
     request : str
@@ -493,7 +593,7 @@ def configure_col2im(shape, kernel_size, stride=1, padding=0, dilation=1, *, req
     check_size("shape", samples * channels, {"C H W": channels * height * width})
     if samples * channels > MOST_ROWS:
         raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MOST_ROWS} channels in all samples")
-    return _configure_gather(samples * channels, at, request, stream_of(stream))
+    return _configure_gather(samples * channels, at, request, stream_of(stream), True)
 
 
 # -- launches --------------------------------------------------------------------------------------
@@ -521,9 +621,18 @@ def choose(variant, samples, channels, at, wide):
         variant = "aligned" if fits else "element" if group * taps * positions <= MOST_THREADS else "window"
         if in_fours and fourths <= MOST_THREADS:
             variant = "quads"
-    if variant == "aligned" and not fits:
-        needs = f"at least {GROUP} windows in a row and at most {MOST_ACROSS} columns of the kernel"
-        raise ValueError(f"variant is 'aligned'; it needs {needs}, and there are {width} and {across}")
+        if (
+            width >= WIDE_ROWS
+            and WIDE_KERNEL <= across <= MOST_ACROSS
+            and _blocks_of_rows(samples * channels, at) < 2**31
+        ):
+            variant = "rows"
+    if (variant == "aligned" and not fits) or (variant == "rows" and across > MOST_ACROSS):
+        needs = f"at least {GROUP} windows in a row and " if variant == "aligned" else ""
+        found = f"there are {width} and {across}" if variant == "aligned" else f"there are {across}"
+        raise ValueError(
+            f"variant is {variant!r}; it needs {needs}at most {MOST_ACROSS} columns of the kernel, and {found}"
+        )
     if variant == "quads" and not in_fours:
         needs = f"a multiple of 4 windows in a row, {width}, whose pixels are neighbours, and float32 at 16 bytes"
         raise ValueError(f"variant is 'quads'; it needs {needs}")
@@ -531,6 +640,7 @@ def choose(variant, samples, channels, at, wide):
         "element": {"8 KH KW OH OW": group * taps * positions},
         "window": {"8 OH OW": group * positions},
         "quads": {"N C OH OW / 4": fourths},
+        "rows": {"N C KH OH, in blocks": _blocks_of_rows(samples * channels, at)},
     }
     check_size("x", samples * channels, counts.get(variant, {}))
     return variant
@@ -539,6 +649,18 @@ def choose(variant, samples, channels, at, wide):
 def _span(at):
     """Pixels of a row that four neighbouring windows cover."""
     return 3 * int(at.stride_w.value) + (int(at.kernel_w.value) - 1) * int(at.dilation_w) + 1
+
+
+def _block_of_rows(at):
+    """Threads of a block of "rows", and blocks along a row: such that few threads have nothing to do."""
+    needed = int(at.out_w.value) + GROUP - 1
+    blocks = range(min(WIDEST, -(-needed // 32) * 32), 64, -32)
+    block = min(blocks, key=lambda threads: -(-needed // threads) * threads, default=64)
+    return block, -(-needed // block)
+
+
+def _blocks_of_rows(planes, at):
+    return planes * int(at.kernel_h) * -(-int(at.out_h) // LINES) * _block_of_rows(at)[1]
 
 
 def _index(planes, at):
@@ -555,6 +677,8 @@ def _configure(variant, planes, at, stream):
     """Launch of im2col and its further arguments."""
     if variant == "quads":
         return _configure_quads(planes, at, stream)
+    if variant == "rows":
+        return _configure_rows(planes, at, stream)
     (taps, positions), group = at.counts, min(GROUP, planes)
     most = -(-planes // group)
     counts = {"window": 1, "element": min(2, most), "aligned": _count(most, int(at.kernel_w.value))}
@@ -579,8 +703,19 @@ def _configure_quads(planes, at, stream):
     return configured(kernel, blocks, block, stream), (at, divisor(per_row), divisor(per_plane), np.uint32(planes))
 
 
-def _configure_gather(planes, at, request, stream):
-    """Launch of col2im and its further arguments, for at most MOST_ROWS rows of blocks."""
+def _configure_rows(planes, at, stream):
+    (block, chunks), groups = _block_of_rows(at), -(-int(at.out_h) // LINES)
+    kernel = rows(int(at.kernel_w.value), LINES, _index(planes, at))
+    further = at, divisor(chunks), divisor(groups), divisor(int(at.kernel_h))
+    return configured(kernel, _blocks_of_rows(planes, at), block, stream), further
+
+
+def _configure_gather(planes, at, request, stream, aligned):
+    """Launch of col2im and its further arguments, for at most MOST_ROWS rows of blocks; ``aligned`` says whether two
+    neighbouring pixels can be stored together.
+    """
+    if 1 in (at.stride_w.value, at.dilation_w) and at.stride_w.value <= MOST_STRIDE and at.kernel_w.value <= MOST_LOADS:
+        return _configure_strided(planes, at, request, stream, aligned)
     down, steps = -(-int(at.kernel_h) // int(at.next_h)), -(-int(at.kernel_w.value) // int(at.next_w))
     across = min(steps, MOST_LOADS)
     count = _count(planes, across)
@@ -589,12 +724,26 @@ def _configure_gather(planes, at, request, stream):
     return configured(kernel, (blocks, -(-planes // count)), block, stream), (at, np.uint32(planes), request == "add")
 
 
+def _configure_strided(planes, at, request, stream, aligned):
+    down, across = -(-int(at.kernel_h) // int(at.next_h)), int(at.kernel_w.value)
+    stride, width = int(at.stride_w.value), int(at.width.value)
+    count = _count(planes, -(-across // stride))
+    lines = down if down * across * count <= MOST_TOGETHER else 1
+    in_twos, per_row = aligned and stride == 2 and width % 2 == 0, -(-width // stride)
+    how = stride, int(at.dilation_w), int(at.padding_w), in_twos, _index(planes, at)
+    kernel = strided(count, down, lines, across, *how)
+    block, blocks = _threads(int(at.height) * per_row)
+    further = at, np.uint32(planes), request == "add", divisor(per_row)
+    return configured(kernel, (blocks, -(-planes // count)), block, stream), further
+
+
 def _gathers(source, target, at, request, stream):
     """[(launch, arguments), ...] of col2im for contiguous device arrays of planes: columns and images."""
     launches, planes = [], target.shape[0]
     for first in range(0, planes, MOST_ROWS):
         parts = [array[first : first + MOST_ROWS] for array in (source, target)]
-        launch, further = _configure_gather(parts[0].shape[0], at, request, stream)
+        aligned = address_of(parts[1]) % (2 * parts[1].dtype.itemsize) == 0
+        launch, further = _configure_gather(parts[0].shape[0], at, request, stream, aligned)
         launches.append((launch, (*map(_flat, parts), *further)))
     return launches
 
