@@ -354,7 +354,7 @@ with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
 print(predictions.summary(recorded))
 
 # %% [markdown]
-# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on eight numbers, and a prediction that was fitted to what it predicts would prove nothing. They were read off the machine code of two matrix products, the naive one and `dynamic`. All other kernels are a test of them, above all those of the other chapters:
+# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on a few rules and a dozen small numbers, such as five instructions for the sign of an index, and a prediction that was fitted to what it predicts would prove nothing. No time went into them. The numbers were read off the machine code of two matrix products, the naive one and `dynamic`; the rules were held against the instructions that Nsight Compute counts in products, transposes and sums. Of resizing and convolutions nothing had been counted then, so these two are the test:
 
 # %%
 for chapter in dict.fromkeys(point["group"] for point in points):
@@ -389,7 +389,7 @@ results.table(
 # %% [markdown]
 # Three reasons explain most of them:
 #
-# - **Instructions that nobody wrote, and nobody guessed.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative; so the naive product, with one multiply-add and two loads in its loop, runs 36 instructions for them, and half of these are of a kind that takes two cycles. The estimate knows that. It does not know that the compiler gives up unrolling the loop over a padded or swizzled tile of 32, as it does not give up for a tile of 16. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and such kernels move towards the band.
+# - **Instructions that nobody wrote, and nobody guessed.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative; so the naive product, with one multiply-add and two loads in its loop, runs 36 instructions for them. Many of these compute what is the same for all lanes of a warp, in a unit that takes half as long again. The estimate knows that. It does not know that the compiler gives up unrolling the loop over a padded or swizzled tile of 32, as it does not give up for a tile of 16. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and such kernels move towards the band.
 # - **Loads that the compiler merged.** The kernels with conflicts and a ratio below one: as written they ask more of shared memory than they do as compiled.
 # - **Waiting.** The prediction knows one trip to memory for each block and a step for each barrier, the least that there can be. A block that collects what the others found makes several trips, one after the other, and a kernel with few warps waits for its own results.
 #
@@ -465,7 +465,7 @@ for which, grid in (("patient", (rows // 32, columns // 8)), ("cure", (columns /
 # %% [markdown]
 # The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the neighbouring warps of the block want the rest of them. The stores are what costs. L1 passes each of them on to L2, as a piece of a line.
 #
-# And the cure is not the end: it waits. Its blocks have one element for each thread, so there is one trip to memory for each block, and then the next block begins. The copy of chapter 04, with four elements for each thread, comes much nearer to the speed of memory.
+# And the cure is not the end. With one element for each thread there are many blocks, which take their time to be handed out, and each makes a trip to memory and ends. The copy of chapter 04, with four elements for each thread, comes much nearer to the speed of memory.
 
 # %% [markdown]
 # ### Patient 2
@@ -517,6 +517,9 @@ for which in ("patient", "cure"):
     least = examined(3, which).predict(grid=grid, ceilings=ceilings)
     print(f"{which:8} at least {least.seconds * 1e6:6.0f} us, {least.limit}")
 gain(3)
+
+# %% [markdown]
+# The patient is somewhat faster than its prediction: as it is written, both lines convert both values, six conversions for each step; the compiler uses what it has converted already, and needs four.
 
 # %% [markdown]
 # ### Patient 4
