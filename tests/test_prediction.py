@@ -293,7 +293,7 @@ def test_without_a_gpu_nothing_is_timed(capsys):
 
 def test_most_predictions_are_near_what_was_measured():
     records = results.load(bench.RECORDED)
-    assert {bench.key_of(record) for record in records} == {case.text for case in bench.cases()}
+    assert {bench.key_of(record) for record in records} <= {case.text for case in bench.cases()}, "no dead ones"
     for name, fewest, share in ((bench.LEAST, 90, 2 / 3), (bench.EXECUTED, 70, 0.85)):
         pairs = [(least["value"], time["value"]) for least, time in bench.paired(records, name)]
         assert len(pairs) >= fewest
