@@ -232,11 +232,16 @@ def _free():
 
 def _conclude(measured):
     """Print the table of gpukit beside the libraries."""
-    found = [pair for _, records in measured.values() for pair in ratios.pairs(records)]
+    found, machines = [], {}
+    for head, records in measured.values():
+        pairs, text = ratios.pairs(records), common.described(head)
+        found += pairs
+        # Some records say of the same machine which CPU it has too.
+        if pairs and len(text) > len(machines.get(_timed(head), "")):
+            machines[_timed(head)] = text
     if not found:
         return
-    machines = dict.fromkeys(common.described(head) for head, _ in measured.values())
-    print(f"\ngpukit beside the fastest library, on {' and '.join(machines)}\n")
+    print(f"\ngpukit beside the fastest library, on {' and '.join(machines.values())}\n")
     print(ratios.table_of_pairs(found), end="\n\n")
     good = [pair.ratio for pair in found if pair.valid]
     ahead = sum(ratio >= 1 for ratio in good)
