@@ -153,6 +153,31 @@ def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
     assert results.read(tmp_path / "new" / files[0])[0] == HEAD
 
 
+@pytest.mark.parametrize("failure", [None, RuntimeError("out of memory")])
+def test_one_of_several_processes_gives_back_what_it_printed(chapters, tmp_path, failure, capfd):
+    chapters.runs["one"] = failure or chapters.runs["one"]
+    with capfd.disabled():  # which prints elsewhere than a process does
+        right, text = suite._measure_apart("one", tmp_path / "one.json", suite.Options())
+    assert right == (failure is None) and ("out of memory" in text) == (failure is not None)
+    assert "0/1 0:00  it" in text and "used the GPU for 0 s" in text
+
+
+def test_what_asks_for_the_hosts_time_runs_alone_and_last(chapters, tmp_path, monkeypatch, capsys):
+    def in_order(works, jobs, fresh):
+        assert fresh and jobs == 3
+        yield from (work() for work in works)
+
+    chapters.runs["cpu"] = run_of(1.0), True
+    benchmarks.COMMANDS["cpu"] = ("bench_cpu", ("cpu",), "what cpu measures")
+    monkeypatch.setitem(sys.modules, "bench_cpu", SimpleNamespace(main=sys.modules["bench_one"].main))
+    monkeypatch.setattr(suite.turns, "side_by_side", in_order)
+    assert benchmarks.main(["cpu", "one", "two", "--jobs", "3", "--save", str(tmp_path)]) == 0
+    assert [name for name, _ in chapters.ran] == ["one", "two", "cpu"]
+    printed = capsys.readouterr().out
+    titles = [printed.index(f"{name}: what {name} measures") for name in ("one", "two", "cpu")]
+    assert titles == sorted(titles)
+
+
 def test_records_of_the_repository_bring_the_readme_up_to_date(chapters, tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(suite.readme, "main", written.append)
