@@ -1,9 +1,9 @@
 """The kernels that ``resize``, ``letterbox`` and ``blob`` launch, for batches of frames of one size or of many.
 
-A thread makes four neighbours of a row of the target, three channels each, and a warp 128. What depends on a row alone
-is computed once for a block and kept in shared memory, what depends on a column alone once for a thread, which goes
-through several rows, and through frames that are alike. A row of the source whose share is 0 is not read: a reduction
-by 3 reads a third of the rows.
+In ``planes`` and ``pixels`` a thread makes four pixels of a row of the target, three channels each, and a warp 128; in
+``values`` it makes one value. What depends on a row alone is computed once for a block and kept in shared memory, what
+depends on a column alone once for a thread, which goes through several rows, and through frames that are alike. A row
+of the source whose share is 0 is not read: a reduction by 3 reads a third of the rows.
 
 Images are flat arrays, and all places in them unsigned, so that no index is checked for its sign.
 """
@@ -15,7 +15,7 @@ from numba.cuda import float32, int64, uint32, uint64
 from gpukit.backend import cuda
 from gpukit.intrinsics import load4, store4
 
-__all__ = ["BLOCK", "FIELDS", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes"]
+__all__ = ["BLOCK", "FIELDS", "LANES", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes", "values"]
 
 LANES, WARPS = 32, 4
 BLOCK = (LANES, WARPS)
@@ -176,12 +176,8 @@ def planes(sampler, number, fields_of):
     ``work`` is (first frame, frame after the last, H, W, rows that a thread goes through, whether four neighbours can
     be stored together: in rows of a multiple of 4 values, in memory that is aligned to four).
     """
-    apart, between = sampler.apart, 4 if sampler.apart == 1 else 1
-    fill_rows, columns_at, store = (
-        rows_of_band(sampler.row),
-        four_columns(sampler.column, apart),
-        store_four(number, apart),
-    )
+    fill_rows, columns_at = rows_of_band(sampler.row), four_columns(sampler.column, sampler.apart)
+    store, between = store_four(number, sampler.apart), 4 if sampler.apart == 1 else 1
     share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
 
     @cuda.jit

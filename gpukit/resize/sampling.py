@@ -101,8 +101,11 @@ class Sampler(NamedTuple):
         The three channels where two rows count, with the share y of the second, which begins at ``low``.
     share : Numba type
         Of a row's share, and of a column's.
-    mix : device function of (top_left, top_right, low_left, low_right, x, y)
-        One value of four, if it can be had of one channel alone.
+    mix : device function of (top_left, top_right, low_left, low_right, x, y), optional
+        One value of four, of elements that hold one channel.
+    apart : int
+        How far apart in a row of planes the four pixels of a thread are: 1, so that it stores them at a time, or as
+        many as a warp has lanes, so that their loads are of neighbours too, which are far between for float32.
     """
 
     row: Any
@@ -256,12 +259,8 @@ def nearest_column_of_words(x, n, size):
     """
     first, _, _ = nearest_place(x, n, size)
     place = uint32(uint32(3) * first)
-    begin = uint32(place >> uint32(2))
-    return (
-        begin,
-        uint32(uint32(uint32(place + uint32(2)) >> uint32(2)) - begin),
-        uint32((place & uint32(3)) << uint32(3)),
-    )
+    begin, end = uint32(place >> uint32(2)), uint32(uint32(place + uint32(2)) >> uint32(2))
+    return begin, uint32(end - begin), uint32(uint32(place & uint32(3)) << uint32(3))
 
 
 @cuda.jit(device=True)
