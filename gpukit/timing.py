@@ -294,7 +294,9 @@ def bench(
         finds L2 flushed.
     l2_flush : bool
         On a GPU, write a buffer of twice the L2 cache before each repetition, outside of the timed part, so that
-        ``fn`` finds its inputs in memory and not in the cache. No effect with ``device="cpu"``.
+        ``fn`` finds its inputs in memory and not in the cache. What was written must go to memory before anything can
+        take its place, as after another kernel: ``gpukit bench ceilings`` measures what that costs. No effect with
+        ``device="cpu"``.
     setup : callable, optional
         Called without arguments before each repetition and before the flush, untimed.
     stream : 0 or a CUDA stream
