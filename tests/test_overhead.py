@@ -157,6 +157,14 @@ def test_what_all_lanes_of_a_warp_share():
     assert shared(by_lanes) == shared(with_sign) == 0
 
 
+def test_long_computations_are_not_too_deep():
+    lines = "\n".join(f"    k = (k * 3 + {n}) & 1023" for n in range(400))
+    source = f"def long(x, out, turns):\n    k = cuda.grid(1)\n{lines}\n    out[k & 63] = k\n"
+    namespace = {"cuda": cuda}
+    exec(compile(source, "<long>", "exec"), namespace)
+    assert overhead(cuda.jit(namespace["long"])) >= 400 * OPERATION["int64"]
+
+
 def test_estimates_are_near_what_was_counted():
     """The kernels that the constants were taken from, and others."""
     counted = {predictions.key_of(r): r["each"] for r in results.load(predictions.RECORDED, case="instructions")}

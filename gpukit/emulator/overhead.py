@@ -30,6 +30,8 @@ _IMPURE = re.compile(r"\b(?:load|store|M\.|S\.|K\.(?!thread|block|grid|gridsize)
 _LANES = re.compile(
     r"\b(?:load|M\.|K\.thread\[|K\.grid\(|K\.lane|K\.(?!thread_count|block|range|grid)|atomic\d|f\d+\.run)"
 )
+#: Steps back that are looked into, from a value to what it is computed from.
+FAR = 60
 #: Turns up to which a compiler unrolls a loop.
 UNROLLED = 32
 #: Instructions of a warp, read off the machine code of two matrix products, for a look at the sign of an index; for a
@@ -184,7 +186,7 @@ class _Code:
     def _variable_varies(self, name, loop, static, seen):
         if (name in self.static and not static) or name not in self.definitions:  # known while compiling; a parameter
             return False
-        if name in seen:  # it depends on its own last value
+        if name in seen or len(seen) > FAR:  # it depends on its own last value
             return True
         key = name, id(loop), static
         if key not in self.known:
@@ -205,7 +207,12 @@ class _Code:
 
     def _variable_may_be_negative(self, name, seen):
         definitions = self.definitions.get(name, ())
-        if len(definitions) != 1 or name in seen or self.may_be_negative(definitions[0][1], (*seen, name)):
+        if (
+            len(definitions) != 1
+            or name in seen
+            or len(seen) > FAR
+            or self.may_be_negative(definitions[0][1], (*seen, name))
+        ):
             return True
         self.not_negative.add(name)
         return False
@@ -218,6 +225,8 @@ class _Code:
         return all(self._variable_is_shared(name, seen) for name in names)
 
     def _variable_is_shared(self, name, seen):
+        if len(seen) > FAR:
+            return False
         if name not in self.shared:
             definitions = self.definitions.get(name, ())
             self.shared[name] = all(self.is_shared(text, (*seen, name)) for _, text in definitions)
