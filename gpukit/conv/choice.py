@@ -168,8 +168,9 @@ def _spans(tile, at):
 
 #: Registers of a multiprocessor, and the most that a thread may need so that nothing is spilled.
 REGISTERS, MOST_REGISTERS = 65536, 250
-#: How many of the fastest are remembered, and what counts as about as fast as the fastest.
-MOST_LISTED, ABOUT = 8, 1.04
+#: How many of the fastest are remembered, what counts as about as fast as the fastest, and what is added to the time of
+#: a layout for every further set of warps that shares its in channels.
+MOST_LISTED, ABOUT, CAUTION = 8, 1.03, 0.025
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
 #: Neighbouring values of a thread.
@@ -179,15 +180,14 @@ SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
-#: Cycles of a warp that `predict` counts with, fitted to 577 measurements on an H200: for the weights of one value of
-#: the kernel, for a copy of pixels and one of weights, for a value stored, and for the rest.
-WEIGHTS, COPY, WEIGHT_COPY, STORE, REST = 5.5, 15.2, 47.3, 46.4, 219
-#: And for a sum that sets of warps give each other.
-COMBINE = 8
-#: Where a multiprocessor has one block only, cycles for a multiply-add and for a row of the kernel.
-ALONE, ALONE_LINE = 1.0, 178
+#: Cycles of a warp that `predict` counts with, fitted to 434 measurements on an H200: for the weights of one value of
+#: the kernel, for four pixels of a row, for a copy of pixels and one of weights, for a value stored, and for a sum that
+#: sets of warps give each other.
+WEIGHTS, PIXELS_OF_ROW, COPY, WEIGHT_COPY, STORE, COMBINE = 3.6, 13.4, 17.5, 12.4, 25, 20
+#: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and for a stage.
+ALONE, ALONE_LINE, ALONE_STAGE = 0.77, 65, 1440
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
-LAUNCH, CYCLES, MEMORY = 5.3, 1980, 2.2e6
+LAUNCH, CYCLES, MEMORY = 5.2, 1980, 2.2e6
 
 
 def layout_of(x_shape, weight_shape, at, groups, wide, dtype):
@@ -225,8 +225,13 @@ def _best(how, images, channels, made, out_size, multiprocessors):
     times = predict(known, images, channels, made, out_size, multiprocessors)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
     times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
-    # Of those that are about as fast, the one with the fewest values per thread: more threads hide more latency.
-    order = np.lexsort((times, np.where(times <= ABOUT * times.min(), known.run * known.outs, MOST_REGISTERS)))
+    # Where it is not needed, sets of warps that share channels are seldom as good as it seems.
+    times *= 1 + CAUTION * (known.split - 1)
+    # Of those that are about as fast: many out channels to a block and many threads, which share what they copy, but
+    # not at the price of multiprocessors that have no block.
+    blocks = np.minimum(_blocks(known, images, made, out_size), multiprocessors)
+    about, shared = times <= ABOUT * times.min(), np.minimum(known.made, made)
+    order = np.lexsort((times, *(np.where(about, -best, 0) for best in (known.threads, blocks, shared))))
     return [(float(times[i]), layouts[i]) for i in order[:MOST_LISTED]]
 
 
@@ -238,6 +243,7 @@ class Known(NamedTuple):
     outs: np.ndarray
     made: np.ndarray
     run: np.ndarray
+    span: np.ndarray
     split: np.ndarray
     rows: np.ndarray  # of the tile
     cols: np.ndarray
@@ -296,6 +302,7 @@ def _known(layout):
         layout.outs,
         layout.made,
         layout.run,
+        layout.span,
         layout.split,
         *tile,
         layout.depth,
@@ -304,21 +311,25 @@ def _known(layout):
     )
 
 
+def _blocks(known, images, made, out_size):
+    tiles = np.ceil(out_size[0] / known.rows) * np.ceil(out_size[1] / known.cols)
+    return images * tiles * np.ceil(made / known.made)
+
+
 def predict(known, images, channels, made, out_size, multiprocessors):
     """Microseconds that the launch of each layout takes for so many images (samples times groups).
 
     The warps of a multiprocessor share its four schedulers, so what they issue adds up; but no block is done before its
     own instructions have followed one another. The multiprocessor with the most blocks counts, and memory.
     """
-    stages = np.ceil(channels / known.depth) * known.depth
-    tiles = np.ceil(out_size[0] / known.rows) * np.ceil(out_size[1] / known.cols)
-    blocks = images * tiles * np.ceil(made / known.made)
+    stages, blocks = np.ceil(channels / known.depth) * known.depth, _blocks(known, images, made, out_size)
     adds = known.kernel[1] * known.run * known.outs
-    weights, store = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4), STORE * known.outs * known.run
-    lines = channels * known.kernel[0] / known.split
-    store = store / known.split + np.where(known.split > 1, COMBINE * known.outs * known.run, 0)
-    issued = lines * (adds + weights) + stages * (COPY * known.copies + WEIGHT_COPY * known.weights) + store + REST
-    alone = lines * (ALONE * adds + weights + ALONE_LINE) + store
+    weights = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4)
+    values, lines = known.outs * known.run, channels * known.kernel[0] / known.split
+    store = values * (STORE / known.split + np.where(known.split > 1, COMBINE, 0))
+    copy = COPY * known.copies + WEIGHT_COPY * known.weights
+    issued = lines * (adds + weights + PIXELS_OF_ROW * known.span / 4) + stages * copy + store
+    alone = lines * (ALONE * adds + weights + ALONE_LINE) + ALONE_STAGE * stages / known.depth + store
 
     def together(count):
         return np.where(count > 0, np.hypot(count * issued * known.threads / 128, alone), 0)
