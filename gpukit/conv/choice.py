@@ -11,6 +11,7 @@ from gpukit.backend import cuda
 from gpukit.conv import ladder
 from gpukit.conv.direct import Layout, specialised
 from gpukit.conv.ladder import Sizes
+from gpukit.conv.windows import divisor
 from gpukit.operands import address_of, configured, dtype_of
 
 __all__ = [
@@ -121,12 +122,13 @@ def _sizes(x, weight, at, groups, tile, made, biased, wide):
     tiles = [-(-n // of) for n, of in zip(at.out_size, tile, strict=True)]
     sets = -(-outs // made)
     steps = at.stride_h.value, at.stride_w.value, at.padding_h, at.padding_w, at.dilation_h, at.dilation_w
-    numbers = *at.out_size, at.kernel_h, at.kernel_w.value, *steps, weight.shape[1], outs, groups, *tiles, sets
-    sizes = Sizes(at.height, at.width.value, *map(np.uint32, numbers), np.bool_(biased), np.bool_(wide))
     blocks = samples * groups * tiles[0] * tiles[1] * sets
     if blocks >= 2**31:
         raise ValueError(f"x is too large: the direct kernel has {blocks} blocks; it must be fewer than 2**31")
-    return sizes, blocks
+    numbers = *at.out_size, at.kernel_h, at.kernel_w.value, *steps, weight.shape[1], outs
+    divisors = map(divisor, (groups, *tiles, sets))
+    sizes = at.height, at.width.value, *map(np.uint32, numbers), *divisors, np.bool_(biased), np.bool_(wide)
+    return Sizes(*sizes), blocks
 
 
 class Rung(NamedTuple):

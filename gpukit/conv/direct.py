@@ -494,7 +494,7 @@ def specialised(layout):
         buffer = cuda.shared.array(0, float32)
         total = cuda.local.array((sets, outs, run), float32)
         sample, group, first_made, top, left = place(sizes, uint32(tile_h), uint32(tile_w), uint32(made_by_all))
-        sample_group = uint64(sample * sizes.groups + group)
+        sample_group = uint64(sample * sizes.groups.value + group)
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
         from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
         from_col = uint32(left * uint32(stride_w) - sizes.padding_w)

@@ -4,7 +4,7 @@ Every kernel takes x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,), ou
 float32 or float16; sums are float32. A block computes a tile of one sample and of some out channels; it finds out which
 from its number alone, so a grid has one dimension and no limit that matters.
 
-All numbers in `Sizes` are uint32, and what Numba computes of two of these is uint64: an index without a sign, where a
+The numbers in `Sizes` are uint32, and what Numba computes of two of these is uint64: an index without a sign, where a
 coordinate left of or above the image is a huge number, which the comparison with the image's size finds.
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from numba.cuda import float32, uint32, uint64
 
 from gpukit.backend import cuda
+from gpukit.conv.windows import Divisor, divided
 from gpukit.intrinsics import commit_copies, copy_async, load4, store4, wait_copies
 
 __all__ = [
@@ -57,10 +58,10 @@ class Sizes(NamedTuple):
     dilation_w: np.uint32
     channels: np.uint32  # of x in a group
     outs: np.uint32  # out channels of a group
-    groups: np.uint32
-    tiles_h: np.uint32
-    tiles_w: np.uint32
-    sets: np.uint32  # of out channels in a group: each block computes one
+    groups: Divisor
+    tiles_h: Divisor
+    tiles_w: Divisor
+    sets: Divisor  # of out channels in a group: each block computes one
     biased: np.bool_
     wide: np.bool_  # rows of x begin at multiples of four elements, so that four can be read at a time
 
@@ -103,15 +104,11 @@ def serial(x, weight, bias, stride, padding, dilation, groups):
 @cuda.jit(device=True)
 def place(sizes, tile_h, tile_w, outs):
     """(sample, group, first out channel in the group, first row, first column) of this block's tile."""
-    block = uint32(cuda.blockIdx.x)
-    rest = block // sizes.sets
-    first = uint32((block - rest * sizes.sets) * outs)
-    block = rest // sizes.tiles_w
-    left = uint32((rest - block * sizes.tiles_w) * tile_w)
-    rest = block // sizes.tiles_h
-    top = uint32((block - rest * sizes.tiles_h) * tile_h)
-    sample = rest // sizes.groups
-    return sample, uint32(rest - sample * sizes.groups), first, top, left
+    rest, made = divided(uint32(cuda.blockIdx.x), sizes.sets)
+    rest, across = divided(rest, sizes.tiles_w)
+    rest, down = divided(rest, sizes.tiles_h)
+    sample, group = divided(rest, sizes.groups)
+    return sample, group, uint32(made * outs), uint32(down * tile_h), uint32(across * tile_w)
 
 
 @cuda.jit(device=True)
