@@ -9,7 +9,19 @@ import gpukit
 from gpukit import results
 from gpukit.benchmarks import predictions
 from gpukit.emulator import cuda
-from gpukit.emulator.overhead import BRANCH, COUNTED, OPERATION, PRODUCT, SCALING, SIGN, STEP, SUM, TURN, VALUE
+from gpukit.emulator.overhead import (
+    BRANCH,
+    COUNTED,
+    OPERATION,
+    PRODUCT,
+    QUOTIENT,
+    SCALING,
+    SIGN,
+    STEP,
+    SUM,
+    TURN,
+    VALUE,
+)
 
 TURNS = 7
 
@@ -137,6 +149,23 @@ def test_what_an_unrolled_loop_leaves():
     assert overhead(chosen_turns) == 0, "index and condition are known, once the loop is gone"
     plain = SUM // 2 + SCALING // 2  # in shared memory addresses have 32 bits; computed once
     assert overhead(swizzled) == plain + TURNS * (OPERATION["int64"] + SUM // 2 + SCALING // 2)
+
+
+@cuda.jit
+def of_floats(x, out, turns):
+    out[3] = x[2, 1] / x[1, 2]
+
+
+@cuda.jit
+def of_whole_numbers(x, out, turns):
+    lane = uint32(cuda.threadIdx.x)
+    out[3] = float32(uint32(uint32(lane // uint32(turns)) % uint32(5)))
+
+
+def test_quotients_take_many_instructions():
+    assert overhead(of_floats) == QUOTIENT["fp32"][0]
+    variable, constant = QUOTIENT["int64"]
+    assert overhead(of_whole_numbers) == variable + constant + 2 * OPERATION["int32"]
 
 
 @cuda.jit

@@ -19,6 +19,8 @@ _ACCESSED = re.compile(r"\((v\d+), \(")
 _ON_CHIP = re.compile(r"K\.(shared|local)_array")
 _PAIR = re.compile(r"\((v\d+)\[0\], v\d+\[1\]\)$")
 _CUT = re.compile(r"\((v\d+)\)\.astype\((d\d+)\)$")
+_QUOTIENT = re.compile(r" (?://|/|%) |\b(?:floor_divide|modulo)\w*\(")
+_BEFORE_DIVISOR = re.compile(r" (?://|/|%) |, ")
 _TAKEN = re.compile(r"(v\d+)\[(\d+)\]")
 _TUPLE = re.compile(r"\(((?:[^,()]+, )+)\)$")
 #: Sums, and products with what is known: they become parts of an address.
@@ -40,6 +42,8 @@ SIGN, PRODUCT, SUM, SCALING, STEP = 5, 4, 2, 2, 1
 #: For a turn of a loop over a range, and its value, if that is used; for a turn if their number is known; for a branch.
 TURN, VALUE, COUNTED, BRANCH = 5, 5, 1, 1
 OPERATION = {"int32": 1, "int64": 2, "int64_divisions": 20}
+#: More of them for a quotient, by a variable and by a constant, as the machine code of a resize has it.
+QUOTIENT = {"int32": (16, 3), "int64": (16, 3), "fp32": (9, 9), "fp64": (20, 20)}
 
 
 def count(blocks, loops, names):
@@ -244,7 +248,7 @@ class _Code:
             iterator = _NEXT.match(statement.expression)
             if not iterator:
                 self.add_address(label, statement)
-                self.add_whole_numbers(label, statement)
+                self.add_arithmetic(label, statement)
             elif iterator[1] not in self.static:
                 turn = TURN + VALUE * self._is_used(statement.target)
                 self.add(label, COUNTED if label in self.counted else turn, self.is_shared(iterator[1]))
@@ -262,9 +266,14 @@ class _Code:
         cuts = [_CUT.match(user.expression) for user in self.users[target]]
         return bool(cuts) and all(cut and self.names[cut[2]].itemsize <= 4 for cut in cuts)
 
-    def add_whole_numbers(self, label, statement):
+    def add_arithmetic(self, label, statement):
+        """Whole numbers, and what a quotient takes besides the operation that is written."""
         cost = OPERATION | ({"int64": 1} if self._is_cut(statement.target) else {})
+        kinds = set(statement.operations)
         number = sum(cost.get(kind, 0) for kind in statement.operations)
+        if "int64_divisions" not in kinds and _QUOTIENT.search(statement.expression):
+            known = {*_VARIABLE.findall(_BEFORE_DIVISOR.split(statement.expression)[-1])} <= self.static
+            number += max((QUOTIENT[kind][known] for kind in kinds & QUOTIENT.keys()), default=0)
         if number and statement.target not in self.static and self.varies(statement.expression, None):
             home = self.home(label, statement.expression)
             if not self._is_unrolled_sum(home, statement.expression):
