@@ -40,7 +40,7 @@ lab: env
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
 
 test: env
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
 
 bench: env
 	@$(BIN)/python -m gpukit bench $(ARGS)

@@ -1,5 +1,6 @@
 """What all tests share: those marked ``gpu`` are skipped without one, figures open no window, examples repeat."""
 
+import gc
 import os
 
 import hypothesis
@@ -11,6 +12,26 @@ os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 hypothesis.settings.register_profile("gpukit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("gpukit")
 
+#: Memory of a GPU for each process that tests on it: its context, the libraries beside gpukit, and the arrays.
+MEMORY = 4 * 2**30
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """``-n auto``: a process for each core, as far as a GPU's memory goes."""
+    from gpukit import backend
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not backend.on_gpu():
+        return cores
+    return max(1, min(cores, backend.cuda.current_context().get_memory_info().total // MEMORY))
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):
+        # xdist ends a process by an interrupt; hypothesis, called by the collector of garbage, would report it.
+        gc.disable()
+
 
 def pytest_collection_modifyitems(items):
     marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -21,3 +42,10 @@ def pytest_collection_modifyitems(items):
     if not backend.on_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {backend.REASON}"))
+
+
+@pytest.fixture
+def undisturbed():
+    """For a test whose times are wrong while other tests use the GPU."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) > 1:
+        pytest.skip("times what other tests would disturb: make test ARGS='-n 0 -k NAME'")

@@ -547,6 +547,7 @@ def test_a_measured_timeline_shows_the_order_and_the_overlap():
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("undisturbed")
 def test_a_measured_model_predicts_a_pipeline():
     model = streams.measured_model()
     x, out = (cuda.pinned_array(2**25, np.uint32) for _ in range(2))
