@@ -88,9 +88,9 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
     lane_columns, slice_threads, slice_depth = 32 // lane_rows, tile.threads // slices, depth // slices
     warp_rows, warp_columns = lane_rows * thread_rows, lane_columns * thread_columns
     warps_across, width = columns // warp_columns, 4 if wide_b else 1
-    # Shared memory: the parts of a of all stages, a column in a row, then those of b.
-    pitch, stage_a, stage_b = rows + PAD, depth * (rows + PAD), depth * columns
-    all_a, all_tiles = stages * stage_a, stages * (stage_a + stage_b)
+    # Shared memory: for each stage the part of a, a column in a row, then that of b.
+    pitch, stage_a, stage_size = rows + PAD, depth * (rows + PAD), depth * (rows + PAD + columns)
+    all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
     copy_tiles, join, store = copier(tile, wide_b), joiner(tile), storer(tile, wide_out, scales, adds)
     clear, read, multiply, steps = worker(tile)
@@ -122,27 +122,29 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
         my_slice = tid // slice_threads * slice_depth
         # Where its copies begin.
         from_a = (uint64(z_a) * m + row + uint64(tid // SECTOR)) * k + uint64(tid % SECTOR)
-        from_b = (uint64(z_b) * k + uint64(tid * width // columns)) * pitch_b + col + uint64(tid * width % columns)
+        from_b = (uint64(z_b) * k + first + uint64(tid * width // columns)) * pitch_b
+        from_b += col + uint64(tid * width % columns)
+        step_b = uint64(depth) * pitch_b
         clear(sums, left, right, last)
         for stage in range(stages - 1):
-            at = uint32(first + stage * depth)
-            copy_tiles(tiles, stage, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
-        stage, free = uint32(0), uint32(stages - 1)
-        while first < limit:
+            to = uint32(stage * stage_size)
+            copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, k, pitch_b)
+            first, from_b = uint32(first + depth), from_b + step_b
+        stage, free, end = uint32(0), uint32(last_stage), uint32(limit + ahead)
+        while first < end:
             wait_copies(pending)
             cuda.syncthreads()
-            at_a = uint32(stage * stage_a + my_slice * pitch + my_row)
-            at_b = uint32(all_a + stage * stage_b + my_slice * columns + my_col)
+            at_a = uint64(stage) + uint64(my_slice * pitch + my_row)
+            at_b = uint64(stage) + uint64(stage_a + my_slice * columns + my_col)
             read(tiles, at_a, at_b, left, right, 0)
             # The last products of the step before: something to do while the first values arrive. In their own step,
             # before the barrier, they cost 4 % more.
             multiply(sums, left, right, last)
-            at = uint32(first + ahead)
-            copy_tiles(tiles, free, a, b, from_a, from_b, at, limit, rows_left, columns_left, k, pitch_b)
+            copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, k, pitch_b)
             steps(tiles, at_a, at_b, sums, left, right)
-            first = uint32(first + depth)
+            first, from_b = uint32(first + depth), from_b + step_b
             free = stage
-            stage = uint32(stage + 1 if stage < stages - 1 else 0)
+            stage = uint32(stage + stage_size if stage < last_stage else 0)
         multiply(sums, left, right, last)
         if join(tiles, sums):
             start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
@@ -157,42 +159,40 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
 @functools.cache
 def copier(tile, wide_b):
     """The device function that begins the copies of one step, and makes a group of them."""
-    rows, columns, depth, stages, threads = tile.rows, tile.columns, tile.depth, tile.stages, tile.threads
-    pitch, all_a = rows + PAD, stages * depth * (rows + PAD)
-    stage_a, stage_b = depth * pitch, depth * columns
+    rows, columns, depth, threads = tile.rows, tile.columns, tile.depth, tile.threads
+    pitch, stage_a, stage_b = rows + PAD, depth * (rows + PAD), depth * columns
     rows_at_once = threads // SECTOR
     width = 4 if wide_b else 1
     at_once, per_row = threads * width, columns // width
     whole_a, whole_b = rows % rows_at_once == 0, stage_b % at_once == 0
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_tiles(tiles, stage, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
-        """Copy columns of a, and rows of b, from ``first`` on; what lies outside of the matrices becomes zero.
-
-        ``from_a`` and ``from_b`` are where the first copies of this thread would begin for the first step of all.
+    def copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
+        """Copy columns of a from ``first`` on, and rows of b from where ``from_b`` is, to the stage that begins at
+        ``to``; what lies outside of the matrices becomes zero.
         """
         tid = uint32(cuda.threadIdx.x)
         # Elements of a one by one, so that they arrive transposed: 8 lanes for neighbours of a row.
-        r, k = uint32(tid // uint32(SECTOR)), uint32(tid % uint32(SECTOR))
-        to = uint32(stage * uint32(stage_a) + k * uint32(pitch) + r)
+        r, k = tid // uint32(SECTOR), tid % uint32(SECTOR)
+        to_a = uint64(to) + uint64(k * uint32(pitch) + r)
         for j in range(0, depth, SECTOR):
             for i in range(0, rows, rows_at_once):
                 if whole_a or r + i < rows:
                     inside = (uint32(first + k + j) < limit) & (uint32(r + i) < rows_left)
-                    at = from_a + first + uint64(pitch_a) * uint64(i) + uint64(j)
-                    copy_async(tiles, to + uint32(j * pitch + i), a, at, inside)
+                    source = from_a + first + uint64(pitch_a) * uint64(i) + uint64(j)
+                    copy_async(tiles, to_a + uint64(j * pitch + i), a, source, inside)
         # Rows of b, four elements at a time where they begin at multiples of 16 bytes.
-        k, c = uint32(tid // uint32(per_row)), uint32(tid % uint32(per_row) * uint32(width))
-        to = uint32(uint32(all_a) + stage * uint32(stage_b) + k * uint32(columns) + c)
+        k, c = tid // uint32(per_row), tid % uint32(per_row) * uint32(width)
+        to_b = uint64(to) + uint64(stage_a) + uint64(k * uint32(columns) + c)
         for i in range(0, stage_b, at_once):
             down, across = i // columns, i % columns
             if whole_b or k + down < depth:
                 inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
-                at = from_b + uint64(uint32(first + down)) * pitch_b + uint64(across)
+                source = from_b + uint64(pitch_b) * uint64(down) + uint64(across)
                 if wide_b:
-                    copy_async4(tiles, to + uint32(i), b, at, inside)
+                    copy_async4(tiles, to_b + uint64(i), b, source, inside)
                 else:
-                    copy_async(tiles, to + uint32(i), b, at, inside)
+                    copy_async(tiles, to_b + uint64(i), b, source, inside)
         commit_copies()
 
     return copy_tiles
@@ -223,10 +223,10 @@ def worker(tile):
         the next ones.
         """
         for i in range(0, thread_rows, 4):
-            w, x, y, z = load4(tiles, at_a + uint32(i // 4 * row_step))
+            w, x, y, z = load4(tiles, at_a + uint64(i // 4 * row_step))
             left[which, i], left[which, i + 1], left[which, i + 2], left[which, i + 3] = w, x, y, z
         for j in range(0, thread_columns, 4):
-            w, x, y, z = load4(tiles, at_b + uint32(j // 4 * column_step))
+            w, x, y, z = load4(tiles, at_b + uint64(j // 4 * column_step))
             right[which, j], right[which, j + 1], right[which, j + 2], right[which, j + 3] = w, x, y, z
 
     @cuda.jit(device=True, forceinline=True)
@@ -253,7 +253,7 @@ def worker(tile):
 
         @cuda.jit(device=True, forceinline=True)
         def steps(tiles, at_a, at_b, sums, left, right):
-            read(tiles, at_a + uint32(k * pitch), at_b + uint32(k * columns), left, right, k % 2)
+            read(tiles, at_a + uint64(k * pitch), at_b + uint64(k * columns), left, right, k % 2)
             multiply(sums, left, right, (k - 1) % 2)
             rest(tiles, at_a, at_b, sums, left, right)
 

@@ -53,8 +53,9 @@ LADDER = (
     "wide",
     "transposed",
     "padded",
-    "warp_tiles",
     "double_buffered",
+    "warp_tiles",
+    "read_ahead",
     "asynchronous",
     "fast",
 )

@@ -16,6 +16,7 @@ __all__ = [
     "asynchronous",
     "double_buffered",
     "padded",
+    "read_ahead",
     "registers_1d",
     "registers_2d",
     "transposed",
@@ -275,49 +276,17 @@ def place(tid):
     return warp // 2 * WARP_ROWS + lane // 8 * 4, warp % 2 * WARP_COLUMNS + lane % 8 * 4
 
 
-@functools.cache
-def warp_tiles(aligned):
-    """padded with a tile for each warp, and another share of it for each lane: no load has a bank conflict."""
-    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
-    pitch = TILE + PAD
-
-    @cuda.jit
-    def warp_tiles(a, b, out):
-        tile_a = cuda.shared.array((DEPTH, pitch), float32, alignment=16)
-        tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
-        tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = place(tid)
-        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
-        clear(sums)
-        for first in range(0, a.shape[1], DEPTH):
-            r, k = tid // 2, tid % 2 * 4
-            tile_a[k, r], tile_a[k + 1, r], tile_a[k + 2, r], tile_a[k + 3, r] = load_four(a, row + r, first + k)
-            k, c = tid // 32, tid % 32 * 4
-            w, x, y, z = load_four(b, first + k, col + c)
-            store4(tile_b, (k, c), w, x, y, z)
-            cuda.syncthreads()
-            for k in range(DEPTH):
-                read(tile_a, k, my_row, NEXT_ROW, left)
-                read(tile_b, k, my_col, NEXT_COLUMN, right)
-                multiply(sums, left, right)
-            cuda.syncthreads()
-        store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
-
-    return warp_tiles
-
-
 # -- the next tiles while these are multiplied -----------------------------------------------------
 
 
 @functools.cache
-def double_buffered(aligned):
-    """warp_tiles with two pairs of tiles: the next ones are on their way to registers while these are multiplied, and
-    then go to the other pair. One barrier per step is enough.
+def double_buffered(aligned, lanes=False):
+    """padded with two pairs of tiles: the next ones are on their way to registers while these are multiplied, and then
+    go to the other pair. One barrier per step is enough.
     """
     load_four, store_sums = four_loader(aligned), sums_storer(aligned)
     pitch = TILE + PAD
+    next_row, next_col = (NEXT_ROW, NEXT_COLUMN) if lanes else (4, 4)
 
     @cuda.jit
     def double_buffered(a, b, out):
@@ -325,6 +294,88 @@ def double_buffered(aligned):
         tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
         left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        tid = uint32(cuda.threadIdx.x)
+        my_row, my_col = place(tid) if lanes else (tid // ACROSS * MINE, tid % ACROSS * MINE)
+        row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+        r, ka, kb, c = tid // 2, tid % 2 * 4, tid // 32, tid % 32 * 4
+        clear(sums)
+        from_a, from_b = load_four(a, row + r, ka), load_four(b, kb, col + c)
+        stage = 0
+        for first in range(DEPTH, a.shape[1] + DEPTH, DEPTH):
+            for i in range(4):
+                tile_a[stage, ka + i, r] = from_a[i]
+            store4(tile_b, (stage, kb, c), from_b[0], from_b[1], from_b[2], from_b[3])
+            cuda.syncthreads()
+            from_a, from_b = load_four(a, row + r, first + ka), load_four(b, first + kb, col + c)
+            for k in range(DEPTH):
+                read(tile_a[stage], k, my_row, next_row, left)
+                read(tile_b[stage], k, my_col, next_col, right)
+                multiply(sums, left, right)
+            stage = 1 - stage
+        store_sums(out, sums, row + my_row, col + my_col, next_row, next_col)
+
+    return double_buffered
+
+
+def warp_tiles(aligned):
+    """double_buffered with a tile for each warp, and another share of it for each lane: no load has a bank conflict."""
+    return double_buffered(aligned, lanes=True)
+
+
+# -- the next values while these are multiplied ----------------------------------------------------
+
+
+@cuda.jit(device=True, forceinline=True)
+def multiply_in_turns(sums, left, right, which):
+    """multiply with the columns in turns up and down, so that neighbours share a value, which need not be read from the
+    registers again; ``which`` of two sets of values.
+    """
+    for j in range(MINE):
+        for i in range(MINE):
+            turn = i if j % 2 == 1 else MINE - 1 - i
+            sums[turn, j] += left[which, turn] * right[which, j]
+
+
+@cuda.jit(device=True, forceinline=True)
+def finish(tile_a, tile_b, my_row, my_col, sums, left, right):
+    """The products of the last k."""
+    multiply_in_turns(sums, left, right, (DEPTH - 1) % 2)
+
+
+def step_from(k):
+    """The device function that reads for k while what was read for k - 1 is multiplied, and so on to the end of the
+    tiles. A function for each k, for the compiler does not unroll a loop of this size, and the sets take turns.
+    """
+    if k == DEPTH:
+        return finish
+    rest = step_from(k + 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def step(tile_a, tile_b, my_row, my_col, sums, left, right):
+        read(tile_a, k, my_row, NEXT_ROW, left[k % 2])
+        read(tile_b, k, my_col, NEXT_COLUMN, right[k % 2])
+        if k > 0:
+            multiply_in_turns(sums, left, right, (k - 1) % 2)
+        rest(tile_a, tile_b, my_row, my_col, sums, left, right)
+
+    return step
+
+
+multiply_tiles = step_from(0)
+
+
+@functools.cache
+def read_ahead(aligned):
+    """warp_tiles with two sets of registers: a thread reads the values for the next k while it multiplies these."""
+    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    pitch = TILE + PAD
+
+    @cuda.jit
+    def read_ahead(a, b, out):
+        tile_a = cuda.shared.array((2, DEPTH, pitch), float32, alignment=16)
+        tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
+        sums = cuda.local.array((MINE, MINE), float32)
+        left, right = cuda.local.array((2, MINE), float32), cuda.local.array((2, MINE), float32)
         tid = uint32(cuda.threadIdx.x)
         my_row, my_col = place(tid)
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
@@ -338,15 +389,14 @@ def double_buffered(aligned):
             store4(tile_b, (stage, kb, c), from_b[0], from_b[1], from_b[2], from_b[3])
             cuda.syncthreads()
             from_a, from_b = load_four(a, row + r, first + ka), load_four(b, first + kb, col + c)
-            for k in range(DEPTH):
-                read(tile_a[stage], k, my_row, NEXT_ROW, left)
-                read(tile_b[stage], k, my_col, NEXT_COLUMN, right)
-                multiply(sums, left, right)
+            multiply_tiles(tile_a[stage], tile_b[stage], my_row, my_col, sums, left, right)
             stage = 1 - stage
         store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
 
-    return double_buffered
+    return read_ahead
 
+
+# -- copies that need no registers -----------------------------------------------------------------
 
 STAGES = 3
 PENDING = STAGES - 2
@@ -354,8 +404,8 @@ PENDING = STAGES - 2
 
 @functools.cache
 def asynchronous(aligned):
-    """double_buffered with asynchronous copies: what is under way needs no registers, so two steps are, in a ring of
-    three pairs of tiles. The elements of a are copied one by one, so that they arrive transposed.
+    """read_ahead with asynchronous copies: what is under way needs no registers, so two steps are, in a ring of three
+    pairs of tiles. The elements of a are copied one by one, so that they arrive transposed.
     """
     store_sums = sums_storer(aligned)
     pitch = TILE + PAD
@@ -377,13 +427,12 @@ def asynchronous(aligned):
                 copy_async(tile_b, (stage, k, c + q), b, (first + k, col + c + q), inside)
         commit_copies()
 
-    # Two blocks per multiprocessor: without a limit, addresses take the registers that one of them needs.
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @cuda.jit
     def asynchronous(a, b, out):
         tile_a = cuda.shared.array((STAGES, DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((STAGES, DEPTH, TILE), float32, alignment=16)
         sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        left, right = cuda.local.array((2, MINE), float32), cuda.local.array((2, MINE), float32)
         my_row, my_col = place(uint32(cuda.threadIdx.x))
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
@@ -394,10 +443,7 @@ def asynchronous(aligned):
             wait_copies(PENDING)  # this thread's copies of this step's tiles have arrived
             cuda.syncthreads()  # and those of the others, who have also done with the tiles of the step before
             copy_tiles(a, b, tile_a, tile_b, free, first + (STAGES - 1) * DEPTH, row, col)
-            for k in range(DEPTH):
-                read(tile_a[stage], k, my_row, NEXT_ROW, left)
-                read(tile_b[stage], k, my_col, NEXT_COLUMN, right)
-                multiply(sums, left, right)
+            multiply_tiles(tile_a[stage], tile_b[stage], my_row, my_col, sums, left, right)
             free, stage = stage, uint32(stage + 1 if stage < STAGES - 1 else 0)
         store_sums(out, sums, row + my_row, col + my_col, NEXT_ROW, NEXT_COLUMN)
 
