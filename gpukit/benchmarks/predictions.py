@@ -130,9 +130,15 @@ def _product(variant, n, dtype, options):
     return matmul.steps(variant, a, b, out, **options), out, right
 
 
+def _launches(make):
+    """The launches of a case, to be traced: only what puts their arrays on the device needs a turn."""
+    with turns.mine():
+        return make()[0]
+
+
 def _sampled(make, blocks=1):
     """Traces of some blocks of every launch of a case."""
-    return [(trace(launch, *arguments, blocks=blocks), None) for launch, arguments in make()[0]]
+    return [(trace(launch, *arguments, blocks=blocks), None) for launch, arguments in _launches(make)]
 
 
 #: Square products: of float32 and of float64 at the first size, the rungs of the fast product at the second.
@@ -174,7 +180,7 @@ def _transposed(variant, n=TRANSPOSED):
 
 def _of_a_part(variant):
     """The trace of a small transpose, whose blocks do what those of the large one do, and the large one's grid."""
-    ((launch, arguments),), _, _ = _transposed(variant, TRACED)
+    ((launch, arguments),) = _launches(partial(_transposed, variant, TRACED))
     return [(trace(launch, *arguments), transpose.configure(variant, (TRANSPOSED,) * 2).griddim)]
 
 
@@ -239,7 +245,7 @@ def _fit(rung, count=FRAMES[0]):
 
 def _of_one_frame(rung):
     """The trace of some blocks for one frame, and the grid for all."""
-    ((launch, arguments),), _, _ = _fit(rung, 1)
+    ((launch, arguments),) = _launches(partial(_fit, rung, 1))
     return [(trace(launch, *arguments, blocks=64), (*launch.griddim[:2], FRAMES[0]))]
 
 
