@@ -596,7 +596,8 @@ def main(argv=None):
         (head, records), right = results.read(RECORDED), True
         ceilings = prediction.recorded()
     jobs = turns.cores() if options.jobs is None else options.jobs
-    records = with_predictions(records, ceilings, chosen, 1 if options.quick else jobs)
+    with turns.elsewhere():
+        records = with_predictions(records, ceilings, chosen, 1 if options.quick else jobs)
     if options.save:
         results.save(options.save, records, head)
     print(summary(records))
