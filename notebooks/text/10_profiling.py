@@ -354,7 +354,7 @@ with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
 print(predictions.summary(recorded))
 
 # %% [markdown]
-# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on a few rules and a dozen small numbers, such as five instructions for the sign of an index, and a prediction that was fitted to what it predicts would prove nothing. No time went into them. The numbers were read off the machine code of two matrix products, the naive one and `dynamic`; the rules were held against the instructions that Nsight Compute counts in products, transposes and sums. Of resizing and convolutions nothing had been counted then, so these two are the test:
+# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on a few rules and a dozen small numbers, such as five instructions for the sign of an index, and a prediction that was fitted to what it predicts would prove nothing. No time went into them. The numbers were read off the machine code of two matrix products, the naive one and `dynamic`, and for quotients of a letterbox; the rules were held against the instructions that Nsight Compute counts in products, transposes and sums. Nothing was taken from the convolutions: they are the test:
 
 # %%
 for chapter in dict.fromkeys(point["group"] for point in points):
