@@ -176,6 +176,7 @@ def test_what_asks_for_the_hosts_time_runs_alone_and_last(chapters, tmp_path, mo
     printed = capsys.readouterr().out
     titles = [printed.index(f"{name}: what {name} measures") for name in ("one", "two", "cpu")]
     assert titles == sorted(titles)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cpu-host.json", "one-h200.json", "two-h200.json"]
 
 
 def test_records_of_the_repository_bring_the_readme_up_to_date(chapters, tmp_path, monkeypatch):

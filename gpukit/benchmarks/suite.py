@@ -25,6 +25,8 @@ FELL = 3
 INTERRUPTED = 130
 #: What mostly asks for times by the host's clock: it runs when nothing else does.
 ALONE = ("cpu", "emulator", "streams", "clinic")
+#: What is of the host's CPU, also where there is a GPU.
+ON_CPU = ("cpu", "emulator")
 
 
 def parser():
@@ -138,11 +140,11 @@ def _target(name, options, scratch):
         return options.save
     folder = options.save or scratch
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / file_name(name, _machine(), options.quick)
+    return folder / file_name(name, _machine(name), options.quick)
 
 
-def _machine():
-    return results.machine()["gpu"] if on_gpu() else "host"
+def _machine(name):
+    return results.machine()["gpu"] if on_gpu() and name not in ON_CPU else "host"
 
 
 def file_name(name, machine, quick=False):
@@ -261,7 +263,7 @@ def _recorded(name, options):
     """
     path = options.compare
     if path.suffix != ".json":
-        quick, whole = (path / file_name(name, _machine(), quick) for quick in (True, False))
+        quick, whole = (path / file_name(name, _machine(name), quick) for quick in (True, False))
         path = quick if options.quick and quick.is_file() else whole
     return (path, *(results.read(path) if path.is_file() else (None, None)))
 
