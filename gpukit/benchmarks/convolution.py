@@ -139,8 +139,9 @@ def _fill(x, weight, problem):
     """Random numbers for both; gives back what tells whether a result is right.
 
     cuDNN's result in float32, by whichever algorithm, tells for all values whether they are about right. A few out
-    channels of the first and last sample are compared with float64, whose rounding errors grow with the terms of a sum:
-    their standard deviation is about 1.3e-8 of a float32 sum of so many normal products.
+    channels of the first and last sample are compared with float64. A float32 sum of n normal products is about sqrt(n),
+    and each of its n steps rounds to 2^-24 of that: the errors are some 2e-8 n, and of millions of them, some of sums
+    that are larger than most, the largest is ten to fifteen times that. A product that is missing is a whole one.
     """
     torch = common.libraries()["torch"]
     torch.manual_seed(1)
@@ -159,7 +160,7 @@ def _fill(x, weight, problem):
 
     def is_right(out):
         picked = out[samples][:, chosen].double()
-        near = ((picked - exact).abs() <= 1e-5 + 1.3e-7 * terms + rounding * exact.abs()).all()
+        near = ((picked - exact).abs() <= 1e-5 + 5e-7 * terms + rounding * exact.abs()).all()
         alike = ((out.float() - about).abs() <= 1e-2 + 1e-3 * terms**0.5 + rounding * about.abs()).all()
         return bool(near) and bool(alike)
 
