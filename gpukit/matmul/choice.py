@@ -41,11 +41,11 @@ class Speed(NamedTuple):
 #: enough blocks of a small result, and do not compute much that lies outside of it; they have little work in a step, so
 #: their steps are deeper.
 SPEEDS = (
-    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.365, 1.365, 3.5),
-    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.357, 0.430, 1.1),
+    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.280, 1.280, 5.0),
+    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.340, 0.409, 1.1),
     Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.370, 0.436, 1.2),
-    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.238, 0.314, 1.2),
-    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.270, 0.329, 1.2),
+    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.219, 0.289, 1.2),
+    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.262, 0.319, 1.2),
     Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.336, 0.292, 1.2),
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),

@@ -68,7 +68,7 @@ ROWS_ALONG_X = ("naive_uncoalesced", "tiled_conflict", "tiled_padded", "tiled_sw
 ROWS_ALONG_X += ("dynamic_padded",)
 
 #: From this K on the largest tile stores its sums one by one. Four at a time want registers that follow one another,
-#: and the multiply-adds of the loop then have to take what is left: 8 % at 4096 x 4096 x 4096.
+#: and the multiply-adds of the loop then have to take what is left: 2 % at 4096 x 4096 x 4096.
 DEEP = 512
 
 _plans = Plans()
