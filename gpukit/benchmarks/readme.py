@@ -283,8 +283,9 @@ RUNGS = {
     "registers_2d": "sums in registers, 2-D",
     "wide": "128-bit loads",
     "padded": "transposed and padded",
-    "warp_tiles": "tiles of warps",
     "double_buffered": "double buffers",
+    "warp_tiles": "tiles of warps",
+    "read_ahead": "values read ahead",
     "asynchronous": "asynchronous copies",
     "fast": "fast",
 }
