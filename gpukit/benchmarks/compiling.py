@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+from gpukit import backend
+
 __all__ = ["FAILED", "compile_first", "side_by_side", "take_numba"]
 
 #: Most processes. Each loads Numba, which takes longer than a kernel.
@@ -23,8 +25,6 @@ def take_numba(target):
     import numba.cuda.codegen
     import numba.cuda.dispatcher
     from numba import cuda
-
-    from gpukit import backend
 
     backend.cuda, backend.NAME = cuda, "gpu"
     device = SimpleNamespace(compute_capability=target)
@@ -86,13 +86,15 @@ def _child(path):
 
 
 def compile_first(launches, report=print):
-    """Compile what some launches need, side by side, so that they find it compiled; needs a GPU.
+    """Compile what some launches need, side by side, so that they find it compiled; nothing to do on the emulator.
 
     Parameters
     ----------
     launches : iterable of (launch, arguments)
         As `gpukit.matmul.steps` gives them. They are not made.
     """
+    if not backend.on_gpu():
+        return
     from numba import cuda
     from numba.cuda import serialize
 
