@@ -108,8 +108,12 @@ def compile_first(launches, report=print):
             jobs[id(kernel), types] = kernel, types
     target = cuda.get_current_device().compute_capability
     pickled = [serialize.dumps(job) for job in jobs.values()]
-    with turns.elsewhere():
-        compiled = side_by_side("gpukit.benchmarks.compiling", pickled, target)
+    try:
+        with turns.elsewhere():
+            compiled = side_by_side("gpukit.benchmarks.compiling", pickled, target)
+    except RuntimeError as error:  # then each is compiled when it is first launched, which may say more
+        print(error, file=sys.stderr)
+        return
     for (kernel, types), binary in zip(jobs.values(), compiled, strict=True):
         kernel.add_overload(pickle.loads(binary), types)
     report(f"{len(jobs)} kernels compiled")
