@@ -200,9 +200,6 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     assert np.array_equal(out, result)
 
 
-EARLY = {2: 1, 3: 2, 4: 2, 6: 4, 8: 4}  # of so many out channels so many, whose weights are loaded together
-
-
 @st.composite
 def layouts(draw):
     """A Layout, and a convolution that it can be for: (layout, shape of x, of weight, padding, groups)."""
@@ -213,11 +210,8 @@ def layouts(draw):
     down = 32 // across * draw(st.integers(1, 2))
     half, split, stages = draw(st.booleans()), draw(st.sampled_from((1, 2, 4))), draw(st.integers(2, 3))
     depth = split * draw(st.integers(1, 3 // split + 1))
-    early = draw(st.sampled_from((0, EARLY.get(outs, 0)))) if split == 1 else 0
     quads = not half and draw(st.booleans())
-    layout = conv.Layout(
-        kernel, stride, dilation, outs, parts, run, across, down, depth, stages, quads, half, split, early
-    )
+    layout = conv.Layout(kernel, stride, dilation, outs, parts, run, across, down, depth, stages, quads, half, split)
     padding, size = draw(st.tuples(st.integers(0, 3), st.integers(0, 3))), []
     if quads:
         padding = padding[0], 4 * (padding[1] // 3)

@@ -139,9 +139,9 @@ def _fill(x, weight, problem):
     """Random numbers for both; gives back what tells whether a result is right.
 
     cuDNN's result in float32, by whichever algorithm, tells for all values whether they are about right. A few out
-    channels of the first and last sample are compared with float64. A float32 sum of n normal products is about sqrt(n),
-    and each of its n steps rounds to 2^-24 of that: the errors are some 2e-8 n, and of millions of them, some of sums
-    that are larger than most, the largest is ten to fifteen times that. A product that is missing is a whole one.
+    channels of the first and last sample are compared with float64. A float32 sum of n normal products is about
+    sqrt(n), and each of its n steps rounds to 2^-24 of that: the errors are some 2e-8 n, and of millions of them, some
+    of sums that are larger than most, the largest is ten to fifteen times that. A missing product is a whole one.
     """
     torch = common.libraries()["torch"]
     torch.manual_seed(1)

@@ -170,9 +170,12 @@ def _spans(tile, at):
 
 #: Registers of a multiprocessor, and the most that a thread may need so that nothing is spilled.
 REGISTERS, MOST_REGISTERS = 65536, 250
-#: How many of the fastest are remembered, what counts as about as fast as the fastest, and what is added to the time of
-#: a layout for every further set of warps that shares its in channels.
-MOST_LISTED, ABOUT, CAUTION = 8, 1.03, 0.025
+#: How many of the fastest are remembered, and what counts as about as fast as the fastest.
+MOST_LISTED, ABOUT = 8, 1.02
+#: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth.
+LONG, BANKS = 100, 0.6
+#: What makes blocks few threads, and many for a multiprocessor; and how much longer such blocks take than expected.
+FEW_THREADS, MANY_BLOCKS, COPYING = 64, 4, 1.1
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
 #: Neighbouring values of a thread.
@@ -182,12 +185,12 @@ SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
-#: Cycles of a warp that `predict` counts with, fitted to 434 measurements on an H200: for the weights of one value of
+#: Cycles of a warp that `predict` counts with, fitted to 472 measurements on an H200: for the weights of one value of
 #: the kernel, for four pixels of a row, for a copy of pixels and one of weights, for a value stored, and for a sum that
 #: sets of warps give each other.
-WEIGHTS, PIXELS_OF_ROW, COPY, WEIGHT_COPY, STORE, COMBINE = 3.6, 13.4, 17.5, 12.4, 25, 20
+WEIGHTS, PIXELS_OF_ROW, COPY, WEIGHT_COPY, STORE, COMBINE = 3.5, 12.6, 19.3, 13.5, 36, 19
 #: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and for a stage.
-ALONE, ALONE_LINE, ALONE_STAGE = 0.77, 65, 1440
+ALONE, ALONE_LINE, ALONE_STAGE = 0.73, 76, 1330
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
 LAUNCH, CYCLES, MEMORY = 5.2, 1980, 2.2e6
 
@@ -225,13 +228,17 @@ def _best(how, images, channels, made, out_size, multiprocessors):
     if not layouts:
         return []
     times = predict(known, images, channels, made, out_size, multiprocessors)
+    # A weight's first multiply-add finds its operands in one bank of registers; it shows where these alone count.
+    times = np.where(times > LONG, times * (1 + BANKS / known.run), times)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
     times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
-    # Where it is not needed, sets of warps that share channels are seldom as good as it seems.
-    times *= 1 + CAUTION * (known.split - 1)
+    # Many blocks of a warp or two copy more pixels than they compute on; nor need four sets of warps share channels.
+    blocks = _blocks(known, images, made, out_size)
+    many = blocks > MANY_BLOCKS * multiprocessors
+    times[many & ((known.threads <= FEW_THREADS) | (known.split == max(SPLITS)))] *= COPYING
     # Of those that are about as fast: many out channels to a block and many threads, which share what they copy, but
     # not at the price of multiprocessors that have no block.
-    blocks = np.minimum(_blocks(known, images, made, out_size), multiprocessors)
+    blocks = np.minimum(blocks, multiprocessors)
     about, shared = times <= ABOUT * times.min(), np.minimum(known.made, made)
     order = np.lexsort((times, *(np.where(about, -best, 0) for best in (known.threads, blocks, shared))))
     return [(float(times[i]), layouts[i]) for i in order[:MOST_LISTED]]

@@ -17,7 +17,7 @@ turns, lets one operand be reused from the instruction before.
 import functools
 from typing import NamedTuple
 
-from numba.cuda import float32, uint32, uint64
+from numba.cuda import float32, int64, uint32, uint64
 
 from gpukit.backend import cuda
 from gpukit.conv.ladder import place
@@ -25,6 +25,8 @@ from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, loa
 
 __all__ = ["Layout", "specialised"]
 
+#: In place of a pixel's place: it is outside of the image, and zero.
+OUTSIDE = 2**32 - 1
 #: Multiply-adds in loops that the compiler unrolls as a whole; it gives up where there are many more.
 MOST_UNROLLED = 200
 
@@ -45,14 +47,13 @@ class Layout(NamedTuple):
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
     half: bool = False  # float16 in global memory
     split: int = 1  # sets of warps, each for in channels of its own: depth is a multiple of it
-    early: int = 0  # out channels of a thread that are complete, and stored, before the others are
 
     @property
     def text(self):
         """What tells it from others for the same kernel, in short."""
         outs = f"{self.parts} x {self.outs} out channels"
-        further = f" by {self.split}" if self.split > 1 else f", {self.early} early" if self.early else ""
-        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage{further}"
+        shared = f" by {self.split}" if self.split > 1 else ""
+        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage{shared}"
 
     @property
     def threads(self):
@@ -109,11 +110,6 @@ class Layout(NamedTuple):
         return len(self._starts(self.pitch)) < 8
 
     @property
-    def in_rows(self):
-        """Whether a warp's 32 values lie in one row, wherever it begins."""
-        return self.across * self.run % 32 == 0
-
-    @property
     def slot(self):
         """Words for the weights of a thread's out channels: 1, 2, 4 or 8."""
         return 1 << (self.outs - 1).bit_length()
@@ -144,14 +140,9 @@ class Layout(NamedTuple):
         return (self.split - 1) * self.threads // self.split * self.outs * self.run
 
     @property
-    def ring_words(self):
-        """Words of the ring of stages, where the sums of other warps come to lie when all stages are done."""
-        return max(self.stages * self.stage_words, self.sums_words)
-
-    @property
     def nbytes(self):
-        """Shared memory of a block: the ring, and for each warp the values of one out channel."""
-        return 4 * (self.ring_words + self.threads * self.run)
+        """Shared memory of a block: the ring of stages; when all are done, sums for others, then results, lie there."""
+        return 4 * max(self.stages * self.stage_words, self.sums_words + self.threads * self.outs * self.run)
 
 
 def _up(n, multiple):
@@ -175,45 +166,46 @@ def row_loader(layout):
 
 
 @functools.cache
-def weight_loader(first, last):
-    """Device function: one value of the kernel for a thread's out channels from ``first`` to ``last``; the first is
-    where so many words can be loaded together. All lanes read the same words.
-    """
+def weight_loader(layout):
+    """Device function: one value of the kernel for each of a thread's out channels. All lanes read the same words."""
+    outs = layout.outs
 
     @cuda.jit(device=True, forceinline=True)
     def load_weights(buffer, at, w):
-        for o in range(first, last, 4):
-            here = uint64(at + uint64(o))
-            if last - o == 1:
-                w[o] = buffer[here]
-            elif last - o == 2:
-                w[o], w[o + 1] = load2(buffer, here)
-            else:
-                w[o], w[o + 1], w[o + 2], w[o + 3] = load4(buffer, here)
+        if outs == 1:
+            w[0] = buffer[at]
+        elif outs == 2:
+            w[0], w[1] = load2(buffer, at)
+        else:
+            w[0], w[1], w[2], w[3] = load4(buffer, at)
+        if outs > 6:
+            w[4], w[5], w[6], w[7] = load4(buffer, uint64(at + uint64(4)))
+        elif outs > 4:
+            w[4], w[5] = load2(buffer, uint64(at + uint64(4)))
 
     return load_weights
 
 
 @functools.cache
-def multiplier(layout, first_out, last_out):
+def multiplier(layout):
     """Device function: a row of the kernel times a row of pixels, added to the sums; ``after`` is where the weights
     of the next row begin.
 
     It is put together from pieces that the compiler unrolls, so that all indices of registers are constants.
     """
-    slot, run, sets, pitch = layout.slot, layout.run, layout.sets, layout.weight_pitch
+    outs, slot, run, sets, pitch = layout.outs, layout.slot, layout.run, layout.sets, layout.weight_pitch
     stride, dilation, taps = layout.stride[1], layout.dilation[1], layout.kernel[1]
-    load_weights = weight_loader(first_out, last_out)
+    load_weights = weight_loader(layout)
 
     def piece(first, last):
         @cuda.jit(device=True, forceinline=True)
         def multiply(buffer, at, after, x, w, total):
             now = cuda.local.array(slot, float32)
             for kw in range(first, last):
-                for o in range(first_out, last_out):
+                for o in range(outs):
                     now[o] = w[o]
                 load_weights(buffer, after if kw == taps - 1 else uint64(at + uint64((kw + 1) * pitch)), w)
-                for o in range(first_out, last_out):
+                for o in range(outs):
                     for k in range(run):
                         i = k if o % 2 == 0 else run - 1 - k
                         total[kw % sets, o, i] += x[i * stride + kw * dilation] * now[o]
@@ -221,7 +213,7 @@ def multiplier(layout, first_out, last_out):
         return multiply
 
     def pieces(last):
-        first = max(0, last - max(1, MOST_UNROLLED // (run * (last_out - first_out))))
+        first = max(0, last - max(1, MOST_UNROLLED // (run * outs)))
         own = piece(first, last)
         if first == 0:
             return own
@@ -238,11 +230,9 @@ def multiplier(layout, first_out, last_out):
 
 
 @functools.cache
-def accumulator(layout, *outs):
-    """Device function: all rows of the kernel for ``count`` in channels of a stage, for a thread's out channels from
-    the first to the last of ``outs``.
-    """
-    load_row, load_weights, multiply = row_loader(layout), weight_loader(*outs), multiplier(layout, *outs)
+def accumulator(layout):
+    """Device function: all rows of the kernel for ``count`` in channels of a stage."""
+    load_row, load_weights, multiply = row_loader(layout), weight_loader(layout), multiplier(layout)
     taps, span, slot = layout.kernel[0], layout.span, layout.slot
     down = layout.dilation[0] * layout.pitch
     channel = layout.rows * layout.pitch
@@ -435,92 +425,49 @@ def combiner(layout):
 
 
 @functools.cache
-def piece_writer(layout):
-    """Device function: the values of one out channel from each thread to its warp's piece of shared memory."""
-    run, sets = layout.run, layout.sets
+def writer(layout):
+    """Three device functions: one works out where a lane's values go in every plane of out, one brings the sums of each
+    thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at a time.
+    """
+    run, line, sets, outs = layout.run, layout.across * layout.run, layout.sets, layout.outs
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_spots(spots, top, left, sizes):
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        for k in range(run):
+            if line % 32 == 0:  # a warp's 32 values are neighbours in a row, which the compiler knows
+                row, col = uint32(top + uint32(32 * k // line)), uint32(left + uint32(lane + uint32(32 * k % line)))
+            else:
+                r = uint32(lane + uint32(32 * k)) // uint32(line)
+                row, col = uint32(top + r), uint32(left + uint32(lane + uint32(32 * k) - r * uint32(line)))
+            spots[k] = uint32(OUTSIDE)
+            if row < sizes.out_h and col < sizes.out_w:
+                spots[k] = uint32(row * sizes.out_w + col)
 
     @cuda.jit(device=True, forceinline=True)
     def sum_of(total, o, i):
         return total[0, o, i] + total[1, o, i] if sets == 2 else total[0, o, i]
 
     @cuda.jit(device=True, forceinline=True)
-    def fill_piece(buffer, piece, o, total):
+    def hand_over(buffer, piece, total):
         at = uint64(piece + uint64(uint32(cuda.threadIdx.x) % uint32(32) * uint32(run)))
-        cuda.syncwarp()
-        for i in range(0, run, 4):
-            a, b = sum_of(total, o, i), sum_of(total, o, i + 1)
-            c, d = sum_of(total, o, i + 2), sum_of(total, o, i + 3)
-            store4(buffer, uint64(at + uint64(i)), a, b, c, d)
-        cuda.syncwarp()
-
-    return fill_piece
-
-
-@functools.cache
-def row_writer(layout):
-    """Device function: a warp's values of one out channel to global memory, where a row of the tile is a multiple of 32
-    values: row by row, in pieces that begin at sectors of 32 bytes.
-    """
-    line, rows = layout.across * layout.run, 32 // layout.across
-    chunks = line // 32 + 1
+        for o in range(outs):
+            for i in range(0, run, 4):
+                a, b = sum_of(total, o, i), sum_of(total, o, i + 1)
+                c, d = sum_of(total, o, i + 2), sum_of(total, o, i + 3)
+                store4(buffer, uint64(at + uint64(o * 32 * run + i)), a, b, c, d)
 
     @cuda.jit(device=True, forceinline=True)
-    def write(buffer, piece, out, corner, top, left, sizes):
-        value = cuda.local.array(chunks, float32)
-        lane, width = uint32(cuda.threadIdx.x) % uint32(32), min(uint32(line), uint32(sizes.out_w - left))
-        for r in range(rows):
-            row = uint32(top + uint32(r))
-            start = uint64(corner + uint64(uint32(row * sizes.out_w + left)))
-            most, first = width if row < sizes.out_h else uint32(0), uint32(lane - uint32(start) % uint32(8))
-            for k in range(chunks):  # all loads of a row before the first store, so that they are under way together
-                i = uint32(first + uint32(32 * k))
-                value[k] = buffer[uint64(piece + uint64(uint32(r * line) + i))] if i < most else float32(0)
-            for k in range(chunks):
-                i = uint32(first + uint32(32 * k))
-                if i < most:
-                    out[uint64(start + uint64(i))] = value[k]
-
-    return write
-
-
-@functools.cache
-def spot_writer(layout):
-    """Device function like that of `row_writer` for any other tile: 32 neighbours in the tile at a time."""
-    run, line = layout.run, layout.across * layout.run
-
-    @cuda.jit(device=True, forceinline=True)
-    def write(buffer, piece, out, corner, top, left, sizes):
-        value, lane = cuda.local.array(run, float32), uint32(cuda.threadIdx.x) % uint32(32)
-        for k in range(run):
+    def write(buffer, piece, plane, spots):
+        value = cuda.local.array(run, float32)
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        for k in range(run):  # all loads before the first store, so that they are under way together
             value[k] = buffer[uint64(piece + uint64(lane + uint32(32 * k)))]
         for k in range(run):
-            r = uint32(lane + uint32(32 * k)) // uint32(line)
-            row, col = uint32(top + r), uint32(left + uint32(lane + uint32(32 * k) - r * uint32(line)))
-            if row < sizes.out_h and col < sizes.out_w:
-                out[uint64(corner + uint64(uint32(row * sizes.out_w + col)))] = value[k]
+            if spots[k] != uint32(OUTSIDE):
+                plane[spots[k]] = value[k]
 
-    return write
-
-
-@functools.cache
-def storer(layout, first_out, last_out):
-    """Device function: store a thread's out channels from ``first_out`` to ``last_out``, those that are for its set."""
-    fill_piece, write = piece_writer(layout), (row_writer if layout.in_rows else spot_writer)(layout)
-    ring_words, run, lines, tile_h = layout.ring_words, layout.run, 32 // layout.across, layout.tile[0]
-    outs, split = layout.outs, layout.split
-
-    @cuda.jit(device=True, forceinline=True)
-    def store(buffer, total, out, plane, made, mine, top, left, sizes):
-        warp = uint32(cuda.threadIdx.x) // uint32(32)
-        piece = uint64(uint32(ring_words) + warp * uint32(32 * run))
-        row = uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h))
-        for o in range(first_out, last_out):
-            if uint32(made + uint32(o)) < sizes.outs and mine == uint32(o * split // outs):
-                fill_piece(buffer, piece, o, total)
-                corner = uint64((plane + uint64(made + uint32(o))) * uint64(sizes.out_h * sizes.out_w))
-                write(buffer, piece, out, corner, row, left, sizes)
-
-    return store
+    return find_spots, hand_over, write
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -533,21 +480,11 @@ def specialised(layout):
     (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
     split, sets, slot, pitch = layout.split, layout.sets, layout.slot, layout.pitch
     each_part, each_set, share = across * tile_h, layout.threads // split, depth // split
-    stage_words, image_words = layout.stage_words, layout.image_words
+    stage_words, image_words, sums_words = layout.stage_words, layout.image_words, layout.sums_words
     taps, channel_words = layout.kernel[0] * layout.kernel[1] * layout.weight_pitch, layout.rows * pitch
-    end, ahead, pending = stages * stage_words, stages - 1, stages - 2
+    end, ahead, pending, lines = stages * stage_words, stages - 1, stages - 2, 32 // across
     copy_image, copy_weights = image_copier(layout), weight_copier(layout)
-    early, combine, accumulate, store = (
-        layout.early,
-        combiner(layout),
-        accumulator(layout, 0, outs),
-        storer(layout, 0, outs),
-    )
-    if early:
-        accumulate_early, accumulate_late = accumulator(layout, 0, early), accumulator(layout, early, outs)
-        store_early, store = storer(layout, 0, early), storer(layout, early, outs)
-    else:
-        accumulate_early, accumulate_late, store_early = accumulate, accumulate, store  # nobody calls them
+    accumulate, combine, (find_spots, hand_over, write) = accumulator(layout), combiner(layout), writer(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
@@ -556,7 +493,6 @@ def specialised(layout):
         sample, group, first_made, top, left = place(sizes, uint32(tile_h), uint32(tile_w), uint32(made_by_all))
         sample_group = uint64(sample * sizes.groups.value + group)
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
-        plane = uint64(sample_group * sizes.outs)
         from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
         from_col = uint32(left * uint32(stride_w) - sizes.padding_w)
         for s in range(ahead):  # a group of copies for each stage but one
@@ -596,23 +532,27 @@ def specialised(layout):
             commit_copies()
             own = uint32(first + mine * uint32(share))
             if own < sizes.channels:
-                count, image, kernel = (
-                    min(uint32(share), uint32(sizes.channels - own)),
-                    uint32(at + now),
-                    uint32(wt + now),
-                )
-                if early and uint32(first + uint32(depth)) >= sizes.channels:
-                    accumulate_early(buffer, image, kernel, count, total)
-                    store_early(buffer, total, out, plane, made, mine, top, left, sizes)
-                    accumulate_late(buffer, image, kernel, count, total)
-                else:
-                    accumulate(buffer, image, kernel, count, total)
+                count = min(uint32(share), uint32(sizes.channels - own))
+                accumulate(buffer, uint32(at + now), uint32(wt + now), count, total)
             first = uint32(first + uint32(depth))
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
             then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
 
         if split > 1:
             combine(buffer, mine, inside, total)
-        store(buffer, total, out, plane, made, mine, top, left, sizes)
+        else:
+            cuda.syncthreads()  # nobody reads a stage any more
+        warp = tid // uint32(32)
+        piece = uint32(uint32(sums_words) + warp * uint32(32 * run * outs))
+        spots = cuda.local.array(run, uint32)
+        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
+        hand_over(buffer, uint64(piece), total)
+        cuda.syncwarp()
+        positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
+        while o < uint32(outs):  # one piece of code for all: code that runs once costs more to fetch than to run
+            if uint32(made + o) < sizes.outs and mine == uint32(o * uint32(split)) // uint32(outs):
+                corner = int64(sample_group * sizes.outs + uint64(made + o)) * positions
+                write(buffer, uint64(piece + o * uint32(32 * run)), out[corner : corner + positions], spots)
+            o = uint32(o + uint32(1))
 
     return specialised

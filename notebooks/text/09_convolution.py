@@ -91,7 +91,8 @@ show.source(conv.serial)
 x, weight, bias = random(2, 4, 9, 11), random(6, 2, 3, 4), random(6)
 how = {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 2}
 expected = conv.serial(x.astype(float), weight.astype(float), bias, (2, 1), (1, 2), (1, 2), 2)
-for algorithm in conv.ALGORITHMS:
+print("ways to compute it:", *conv.ALGORITHMS)
+for algorithm in ("im2col", "naive", "direct"):
     result = conv.conv2d(x, weight, bias, **how, algorithm=algorithm)
     print(f"{algorithm:12} largest difference {abs(result - expected).max():.1e}")
 
@@ -135,9 +136,10 @@ def im2col_sectors(variant, size):
     return trace.total("global", "store").sectors, out.nbytes // 32
 
 
-print("sectors written " + "".join(f"{name:>10}" for name in (*conv.VARIANTS, "at least")))
+by_rows = "window", "element", "aligned"
+print("sectors written " + "".join(f"{name:>10}" for name in (*by_rows, "at least")))
 for size in (15, 18):
-    counts = [im2col_sectors(variant, size) for variant in conv.VARIANTS]
+    counts = [im2col_sectors(variant, size) for variant in by_rows]
     numbers = *(count for count, _ in counts), counts[0][1]
     print(f"rows of {(size - 2) ** 2:3}:    " + "".join(f"{number:10,}" for number in numbers))
 
@@ -148,44 +150,68 @@ for size in (15, 18):
 show.source(columns.aligned)
 
 # %% [markdown]
-# And the times, as a part of the bandwidth of a copy. The bytes counted are those that have to move, the image once and the columns once. (The times of `aligned`, and of `gather` further down, are from another run of the same day than the rest; the record says so.)
+# Where a row of windows is a multiple of four, there is a better one. In `quads` a thread has four neighbouring windows, and stores four values at once; and since the windows overlap, it loads each pixel of a row once, not once for each window:
+
+# %%
+show.source(columns.quads)
+
+# %%
+print(f"{'instructions of warps':24}" + "".join(f"{name:>10}" for name in conv.VARIANTS))
+counts = []
+for variant in conv.VARIANTS:
+    launch, further = conv.configure_im2col(variant, (1, 16, 18, 18), 3)
+    trace = gpukit.trace(launch, random(16 * 18 * 18), np.empty(16 * 9 * 256, np.float32), *further)
+    counts.append([trace.total("global", op).requests for op in ("store", "load")])
+for i, op in enumerate(("store", "load")):
+    print(f"{op:24}" + "".join(f"{count[i]:10,}" for count in counts))
+
+# %% [markdown]
+# The last one, `rows`, is for wide images: a block writes a few rows of windows for one row of the kernel, so it writes to few places, and all of its loads are under way together. `im2col` takes the one that is for the shape.
+#
+# And the times, as a part of the speed of a copy that moves as many bytes: the image once and the columns once.
 
 
 # %%
 def shares(case, names):
-    """{shape: {variant: share of the bandwidth of a copy}} of what was recorded."""
-    found = {}
-    for record in recorded:
-        if record["case"] in (case, "im2col") and (record["variant"] in names or record["variant"] == "copy"):
-            key = f"{record['shape']}\n{record['kernel']} x {record['kernel']}, stride {record['stride']}"
-            if record["case"] == case or record["variant"] == "copy":
-                found.setdefault(key, {})[record["variant"]] = record["nbytes"] / record["value"]
-    return {key: {name: v[name] / v["copy"] for name in names if name in v} for key, v in found.items() if "copy" in v}
+    """{windows as text: {variant: share of the speed of a copy}}, and the shares of what is taken by itself."""
+    found, taken = {}, []
+    for shape, *how in bench.COLUMNS:
+        wanted = {"shape": shape} | dict(zip(("kernel", "stride", "padding", "dilation"), how, strict=True))
+        group = [r for r in recorded if "nbytes" in r and all(r.get(key) == value for key, value in wanted.items())]
+        speed = {(r["case"], r["variant"]): r["nbytes"] / r["value"] for r in group}
+        if ("im2col", "copy") in speed:
+            of_copy = {name: speed[case, name] / speed["im2col", "copy"] for name in names if (case, name) in speed}
+            found[f"{shape}\n{how[0]} x {how[0]}, by {how[1]}{', dilation 2' if how[3] == 2 else ''}"] = of_copy
+            auto = columns.choose("auto", *shape[:2], windows(shape[2:], *how), True) if case == "im2col" else "gather"
+            taken += [of_copy[auto]] if auto in of_copy else []
+    return found, taken
 
 
 def plot_shares(case, names):
-    shown = shares(case, names)
+    """Bars; and in words what the kernels reach that are taken by themselves."""
+    shown, taken = shares(case, names)
+    print(f"{case}: {min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes")
     with plot.figure(size=(9, 3.2), mark=where) as ax:
         for i, name in enumerate(names):
             places = np.arange(len(shown)) + (i - len(names) / 2 + 0.5) * 0.8 / len(names)
             ax.bar(places, [s.get(name, 0) for s in shown.values()], 0.8 / len(names), label=name)
         ax.axhline(1, color="0.4", linewidth=1)
-        ax.set_xticks(range(len(shown)), shown, fontsize=7)
-        ax.set(ylabel="of the bandwidth of a copy", title=case)
+        ax.set_xticks(range(len(shown)), shown, fontsize=6)
+        ax.set(ylabel="of the speed of a copy", title=case, ylim=(0, 1.3))
         ax.legend(ncols=4, fontsize=8)
 
 
-plot_shares("im2col", ("window", "element", "aligned", "torch (unfold)"))
+plot_shares("im2col", (*conv.VARIANTS, "torch (unfold)"))
 
 # %% [markdown]
 # ## Back from columns
 #
 # `col2im` is the way back: every pixel becomes the sum of its values in all the windows that cover it. The obvious kernel has a thread for each value of the columns and adds it to its pixel; many threads add to one pixel then, so it needs atomics, and the order of the additions, and with it the last bits, would differ from run to run. MXNet **gathers** instead (row B4): one thread for each pixel looks for the windows that cover it.
 #
-# Which are they? A window covers the pixel with its value kh if the way from the window's corner to the pixel is a whole number of strides. Once the first is known, the next ones follow at regular steps, without a further division:
+# Which are they? A window covers the pixel with its value kh if the way from the window's corner to the pixel is a whole number of strides. Once the first is known, the next ones follow at regular steps, without a further division. That is what `gather` does. Where stride or dilation along a row is 1, as nearly always, the compiler can know even more. With a stride of 2, say, even pixels meet even columns of the kernel, and odd ones odd columns: neighbouring threads of `gather` would read from two rows of the columns in turns. In `strided` a thread has both pixels, and neighbouring threads read neighbours:
 
 # %%
-show.source(columns.first_tap, columns.gather)
+show.source(columns.first_tap, columns.strided)
 
 # %% [markdown]
 # The two belong together: `col2im` is the **adjoint** of `im2col`, the sum of `im2col(x) * y` equals that of `x * col2im(y)` for all x and y. That is a strong test, for it needs no reference. And a caller says what is to become of the result: write it, add it to what is there, write it in place of its own columns, or nothing.
@@ -325,16 +351,17 @@ show.source(direct.multiplier)
 
 # %%
 print(layout.text)
-print(f"sums of a thread: {layout.outs * layout.run}; of pixels of a row it needs {layout.run + 5}, and for the six weights")
-print(f"of a row and {layout.outs} out channels it has {6 * layout.outs * layout.run} multiply-adds for them")
+print(f"sums of a thread: {layout.outs * layout.run}; of a row it needs {layout.run + 5} pixels, and has")
+print(f"{6 * layout.outs * layout.run} multiply-adds for them, with the six weights of {layout.outs} out channels")
 
 # %% [markdown]
-# The pixels of a row come in 128-bit loads. Meanwhile the next row is on its way into a second set of registers. In channels pass through a ring of stages in shared memory, filled by asynchronous copies; all threads share them evenly, and where its pixels are each thread finds out once for all channels.
+# The pixels of a row come in 128-bit loads. Meanwhile the next row is on its way into a second set of registers. In channels pass through a ring of stages in shared memory, filled by asynchronous copies that all threads share evenly. And where a result is small and has many in channels, so that it makes too few threads, sets of warps share the channels of a stage, and add their sums up at the end: always in the same order, so the bits are the same in every run.
 #
-# Two things in it nobody would guess from CUDA:
+# Three things in it nobody would guess from CUDA:
 #
 # - Registers have two **banks**, even and odd, and an instruction that reads two operands from the same bank takes a cycle longer. A 128-bit load binds neighbouring pixels to registers that alternate. Pixel i + kw is added to sum i; so for even and odd kw a sum meets pixels of different banks, and one of them is its own. The kernel keeps **two sums**, one for even kw and one for odd, and adds them at the end: then each meets one bank only.
 # - A thread's values are neighbours, so if threads stored them directly, a warp would write every twelfth address. They go through shared memory once more, and a warp writes 32 neighbours.
+# - What does a loop that loads the next row ahead load in its last step? Its own row again, that seemed the simplest. But then the compiler sees that the registers hold it already, and in every step copies them in place of that load, and waits for them. The address is now the minimum of the next one and the last one, which it does not see through. Read what the compiler makes of a kernel (`cuobjdump -sass`, [chapter 10](10_profiling.ipynb)).
 #
 # How far does a quarter of a warp, which loads 16 bytes per lane at a time, spread over the banks? The pitch of a row is chosen so that it meets no conflict, whatever the shape of the tile:
 
@@ -375,76 +402,80 @@ ratio = ladder_times["cudnn (torch)"] / ladder_times["specialised"]
 print(f"the last kernel takes {ladder_times['specialised'] * 1e6:.1f} us, cuDNN {ratio:.1f} times as long")
 
 # %% [markdown]
-# The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch do not help, they cost. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
+# The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch change little. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
 #
-# What keeps the last kernel from the peak? The multiply-adds alone:
+# What keeps the last kernel from the peak? The multiply-adds alone take half of its time, and every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
 
 # %%
 peak = 66.9e12  # float32 operations per second of an H200 at 1980 MHz
 moved = 4 * (np.prod(bench.ARTICLE.x_shape) + 6 * 507 * 763)
 print(f"{bench.ARTICLE.flops / peak * 1e6:.1f} us of multiply-adds at the peak of an H200")
 print(f"{moved / 4.2e12 * 1e6:.1f} us to move {moved / 1e6:.0f} MB, before the first sum and after the last")
+print(f"of {ladder_times['specialised'] * 1e6:.1f} us")
+
+# %% [markdown]
+# Two ideas against that were tried on an H200 and given up. The out channels in several passes over a tile that stays in shared memory, so that one pass stores while the next computes: each pass reads all the pixels again, and that costs what it saves. Some of the out channels completed and stored before the others: it needs the loop twice, for all out channels and for some, and a multiprocessor has to fetch twice the code before it can run it. Code that runs once is not free.
 
 # %% [markdown]
 # ## The map
 #
-# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Gpukit's time is that of the layout that `conv2d` takes, where that one was timed, and elsewhere of the fastest that was. Blue is where gpukit is ahead, red where cuDNN is; a star marks the cells where gpukit's way is the matrix product, and white ones were not timed. Each ratio is of two times from one run:
+# "Elsewhere between 1/10 and 10 times cuDNN", the article says of its kernel. So does ours win everywhere? Here is its time against cuDNN's for as many out channels as in channels, kernels from 1 to 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32. Gpukit's time is that of what `conv2d` takes by itself. Blue is where gpukit is ahead, red where cuDNN is; a star marks the cells where gpukit's way is the matrix product. Each ratio is of two times from one run:
 
 
 # %%
-def cells(samples, size):
-    """Ratio cuDNN to gpukit by kernel and channels, and where im2col is what was taken."""
-    ratio = np.full((len(bench.KERNELS), len(bench.CHANNELS)), np.nan)
-    by_columns = np.zeros(ratio.shape, bool)
-    for row, col in np.ndindex(ratio.shape):
-        kernel, channels = bench.KERNELS[row], bench.CHANNELS[col]
-        group = [
-            r for r in recorded
-            if r["case"] == "map" and r["shape"] == (samples, channels, size, size)
-            and (r["kernel"], r["made"], r["stride"]) == (kernel, channels, 1)
-        ]
-        ours = [r for r in group if not r["variant"].startswith("cudnn")]
-        theirs = [r for r in group if r["variant"].startswith("cudnn")]
-        if ours and theirs:
-            problem = bench.Problem(samples, channels, (size, size), channels, kernel, 1, kernel // 2)
-            best = bench.of_auto(ours, problem) or min(ours, key=lambda r: r["value"])
-            ratio[row, col], by_columns[row, col] = theirs[0]["value"] / best["value"], best["variant"] == "im2col"
-    return ratio, by_columns
+def of_map(problem):
+    """(cuDNN's seconds, gpukit's, whether by im2col) for a cell of the map; None if it was not timed."""
+    group = [r for r in recorded if r["case"] == "map" and r["shape"] == problem.x_shape]
+    group = [r for r in group if all(r[key] == value for key, value in problem.described().items())]
+    theirs = [r["value"] for r in group if r["variant"].startswith("cudnn")]
+    ours = [r for r in group if not r["variant"].startswith("cudnn")]
+    if not theirs or not ours:
+        return None
+    best = bench.of_auto(ours, problem) or min(ours, key=lambda r: r["value"])
+    return theirs[0], best["value"], best["variant"] == "im2col"
 
 
+timed = {cell: found for cell in bench.CELLS if (found := of_map(cell)) is not None}
+ratios = {cell: theirs / ours for cell, (theirs, ours, _) in timed.items()}
 with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
     for ax, (samples, size) in zip(axes, bench.IMAGES, strict=True):
-        ratio, by_columns = cells(samples, size)
-        ax.imshow(np.log2(ratio), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
-        for (row, col), value in np.ndenumerate(ratio):
-            if not np.isnan(value):
-                color = "white" if abs(np.log2(value)) > 1.8 else "black"
-                text = f"{value:.2f}{'*' if by_columns[row, col] else ''}"
+        shown = np.full((len(bench.KERNELS), len(bench.CHANNELS)), np.nan)
+        for cell, ratio in ratios.items():
+            if (cell.samples, cell.size[0]) == (samples, size):
+                row, col = bench.KERNELS.index(cell.kernel), bench.CHANNELS.index(cell.channels)
+                shown[row, col] = ratio
+                color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
+                text = f"{ratio:.2f}{'*' if timed[cell][2] else ''}"
                 ax.text(col, row, text, ha="center", va="center", fontsize=7, color=color)
+        ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
         ax.set_xticks(range(len(bench.CHANNELS)), bench.CHANNELS)
         ax.set_yticks(range(len(bench.KERNELS)), bench.KERNELS)
         ax.set(xlabel="channels in and out", ylabel="kernel")
         ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
         ax.grid(False)
-        ahead, known = np.nansum(ratio > 1), np.isfinite(ratio).sum()
-        small = ratio[1:, :5]
-        print(f"{samples} of {size} x {size}: ahead in {ahead} of {known} cells, the least ratio {np.nanmin(ratio):.2f};")
-        print(f"    at most 16 channels, kernels from 3: in {np.nansum(small > 1)} of {np.isfinite(small).sum()}")
+small = [ratio for cell, ratio in ratios.items() if cell.channels <= 16 and cell.kernel >= 3]
+rest = [ratio for cell, ratio in ratios.items() if cell.channels > 16 or cell.kernel < 3]
+print(f"{len(ratios)} of {len(bench.CELLS)} cells were timed; gpukit is ahead in {sum(r > 1 for r in ratios.values())}")
+print(f"at most 16 channels, kernels from 3: ahead in {sum(r > 1 for r in small)} of {len(small)}, least {min(small):.2f}")
+print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in rest)} of {len(rest)}, least {min(rest):.2f}")
 
 # %% [markdown]
-# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. In small images with many channels cuDNN wins clearly, with kernels of 7 and 9 several times. Look at what it would have to compute:
+# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. Here are the cells where cuDNN is ahead by more than a tenth. How many operations of the direct way would it do per second, if it went that way? And how fast could a direct kernel be that did nothing but multiply-adds at the chip's peak?
 
 # %%
-for record in recorded:
-    if record["case"] == "map" and record["variant"].startswith("cudnn") and record["shape"][2:] == (56, 56):
-        samples, channels, *size = record["shape"]
-        if record["kernel"] in (7, 9) and channels == 64 and record["stride"] == 1:
-            problem = bench.Problem(samples, channels, tuple(size), channels, record["kernel"], 1, record["padding"])
-            speed = problem.flops / record["value"] * 1e-12
-            print(f"cuDNN, {channels} channels, {record['kernel']} x {record['kernel']}: {speed:.0f} TFLOP/s of the direct way")
+print("                                  cuDNN's time   cuDNN, operations    cuDNN's time /")
+print("images           channels  kernel   / gpukit's   of the direct way    that at the peak")
+for cell, ratio in ratios.items():
+    if ratio < 0.9:
+        theirs, least = timed[cell][0], cell.flops / peak
+        image = f"{cell.samples:2} of {cell.size[0]:3} x {cell.size[1]:3}"
+        speed = f"{cell.flops / theirs * 1e-12:7.0f} TFLOP/s"
+        print(f"{image:16} {cell.channels:8} {cell.kernel:7} {ratio:12.2f} {speed:>19} {theirs / least:18.2f}")
 
 # %% [markdown]
-# The chip's peak is 67. So cuDNN does not compute it directly: it needs fewer operations, and how comes next. A kernel of 1 x 1, last, is a matrix product and nothing else: windows of one pixel are the image itself.
+# The chip's peak is 67 TFLOP/s. Where cuDNN's figure is above that, it does not go the direct way: it needs fewer operations, and how comes next. There no direct kernel can be as fast as cuDNN, and where the last column is below a half, none can be half as fast.
+#
+# A kernel of 1 x 1, the first row of the map, is a matrix product and nothing else: windows of one pixel are the image itself.
 #
 # `conv2d` has no map built in. It has a small model, with a dozen constants fitted to measurements, of what a launch takes: the instructions of all warps of a multiprocessor add up, and no block is done before its own have followed one another. It tries all tiles in the model, and compares the best with what `im2col` and the product would take:
 
@@ -502,6 +533,20 @@ print(f"float16 in, float32 sums, {half.dtype} out: largest difference {abs(half
 of_half = [r for r in recorded if (r["case"], r["dtype"]) == ("ladder", "float16")]
 for record in sorted(of_half, key=lambda r: r["value"])[:4]:
     print(f"  {record['variant']:14} {record['value'] * 1e6:7.1f} us ({where})")
+
+# %% [markdown]
+# ## The host's part
+#
+# A small convolution is over before the host has launched the next one: then what counts is how long a call takes the host. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Beside PyTorch's own, on PyTorch's tensors:
+
+# %%
+by_host = [r for r in recorded if r["case"] in ("host", "call and wait")]
+print(f"{'microseconds':44}{'host, a call':>14}{'call and wait':>16}   ({where})")
+for problem in bench.SMALL:
+    for variant in dict.fromkeys(r["variant"] for r in by_host):
+        of_case = {r["case"]: r["value"] for r in by_host if (r["shape"], r["variant"]) == (problem.x_shape, variant)}
+        name = f"{problem.x_shape} to {problem.made}: {variant}"
+        print(f"{name:54}" + "".join(f"{of_case[case] * 1e6:{w}.1f}" for case, w in (("host", 4), ("call and wait", 16))))
 
 # %% [markdown]
 # ## What goes wrong
