@@ -172,6 +172,8 @@ def _spans(tile, at):
 REGISTERS, MOST_REGISTERS = 65536, 250
 #: How many of the fastest are remembered, and what counts as about as fast as the fastest.
 MOST_LISTED, ABOUT = 8, 1.02
+#: What is added to the time of a layout for each further set of warps that shares its in channels.
+WAITING = 0.02
 #: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth.
 LONG, BANKS = 100, 0.6
 #: What makes blocks few threads, and many for a multiprocessor; and how much longer such blocks take than expected.
@@ -230,6 +232,8 @@ def _best(how, images, channels, made, out_size, multiprocessors):
     times = predict(known, images, channels, made, out_size, multiprocessors)
     # A weight's first multiply-add finds its operands in one bank of registers; it shows where these alone count.
     times = np.where(times > LONG, times * (1 + BANKS / known.run), times)
+    # What sets of warps have to wait for each other is not in the model.
+    times *= 1 + WAITING * (known.split - 1)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
     times[(known.cols - known.run >= out_size[1]) | (known.spare(made) > 0)] *= 2
     # Many blocks of a warp or two copy more pixels than they compute on; nor need four sets of warps share channels.
@@ -240,7 +244,7 @@ def _best(how, images, channels, made, out_size, multiprocessors):
     # not at the price of multiprocessors that have no block.
     blocks = np.minimum(blocks, multiprocessors)
     about, shared = times <= ABOUT * times.min(), np.minimum(known.made, made)
-    order = np.lexsort((times, *(np.where(about, -best, 0) for best in (known.threads, blocks, shared))))
+    order = np.lexsort((times, *(np.where(about, -best, 0) for best in (known.threads / known.split, blocks, shared))))
     return [(float(times[i]), layouts[i]) for i in order[:MOST_LISTED]]
 
 
