@@ -117,10 +117,11 @@ def test_a_benchmark_writes_records(small, chapter, tmp_path, capsys):
 def first_matrix_twice(a, b, out):
     """The documents' mistake: a @ a, which is right where both operands are alike."""
     row, col = cuda.grid(2)
-    total = out.dtype.type(0)
-    for k in range(a.shape[1]):
-        total += a[row, k] * a[k, col]
-    out[row, col] = total
+    if row < out.shape[0] and col < out.shape[1]:
+        total = out.dtype.type(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * a[k, col]
+        out[row, col] = total
 
 
 def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
