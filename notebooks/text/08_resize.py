@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 Resize
 #
-# Cameras give pictures of one size, networks want another. Between them stands a small program that everybody writes once and nearly everybody gets a little wrong: a picture that has moved by half a pixel, a dark line along its edge, boxes that do not fit their objects. This chapter writes it so that every pixel is OpenCV's, finds the mistakes in a first attempt with a trace, and then makes it as fast as memory.
+# Cameras give pictures of one size, networks want another. Between them stands a small program that everybody writes once and nearly everybody gets a little wrong: a picture that has moved by half a pixel, a dark line along its edge, boxes that do not fit their objects. This chapter writes it so that its pixels are OpenCV's, finds the mistakes in a first attempt with a trace, and then makes it as fast as memory.
 #
 # **After this chapter you will be able to**
 #
@@ -17,6 +17,8 @@
 # **Time:** 75 minutes.
 
 # %%
+import contextlib
+import io
 import math
 import warnings
 
@@ -28,8 +30,9 @@ from matplotlib.patches import Rectangle
 from numba.cuda import uint8
 
 import gpukit
-from gpukit import cuda, device, on_gpu, plot, resize, results, show, timing
+from gpukit import cuda, device, on_gpu, plot, resize, results, show
 from gpukit.benchmarks import resize as measurements
+from gpukit.benchmarks.common import libraries
 from gpukit.benchmarks.resize import least_bytes
 from gpukit.intrinsics import load4, store4
 from gpukit.resize import kernels, ladder, sampling
@@ -432,7 +435,7 @@ for size in (source, (720, 1280), (1000, 1777)):
 # 1. **Rows without a share are not read.** The share of a row is the same for a whole warp, so the `if` costs next to nothing.
 # 2. **Places are computed once**: those of a row by one thread, for the whole block, in shared memory; those of a column by a thread for all the rows that it goes through.
 # 3. **Four neighbours for each thread**, so that a store is of 128 bits, and what must be done once for a row is done by a quarter of the threads.
-# 4. **Words in place of bytes.** A pixel and its right neighbour are 6 bytes, which lie in 2 or 3 words. Two shifts bring them to the front, `byte_perm` pairs the two values of each channel, and `dp2a` mixes such a pair in one instruction: two products and their sum.
+# 4. **Words in place of bytes.** A pixel and its right neighbour are 6 bytes, which lie in 2 or 3 words. Two shifts bring them to the front, `byte_perm` pairs the two values of each channel, and `dp2a` mixes such a pair in one instruction: two products and their sum. A word in which nothing has a share is not loaded.
 # 5. **Indices without a sign**: `uint32` and `uint64`. Numba checks every signed index for being negative, and counts from the end if it is.
 #
 # Images are one flat array for it, and the place of a pixel is one number: so rows may be any way apart, and frames of any size can share a launch.
@@ -464,70 +467,106 @@ for name in ("letterbox_planes", "planes"):
 print("equal in every bit:", np.array_equal(*blobs))
 
 # %% [markdown]
-# Half the load requests, a quarter of the stores. Only the sectors that are read seem to speak against it: with four neighbours for a thread, the lanes of a warp are four times as far apart, and each of their loads reaches over more sectors. It is the cache that gives them, though; memory gives each sector once. With the four pixels of a thread 32 apart the loads reach over a quarter of the sectors, and there are four times as many stores. That was measured too; it is in the next figure.
+# A third of the load requests, a quarter of the stores. Only the sectors that are read seem to speak against it: with four neighbours for a thread, the lanes of a warp are four times as far apart, and each of their loads reaches over more sectors. It is the cache that gives them, though; memory gives each sector once. For frames of float32, whose pixels are four times as large, the balance is another: there the four pixels of a thread are 32 apart.
 
 # %% [markdown]
 # ## How fast
 #
-# 32 frames of 1080 by 1920 become planes of 640 by 640, on an H200, with a cold cache. "torch interpolate, plain" does it with PyTorch's functions as one would write it, "torch interpolate" with the same as lean as they can be put together; "torch compiled" is what `torch.compile` makes of the plain one; the copy reads and writes as many bytes as must move here. (The figures that come with gpukit are of three short runs on one day; the record says which is of which. `gpukit bench resize` measures all in one, with OpenCV, CuPy and torchvision beside them.)
+# 32 frames of 1080 by 1920 become planes of 640 by 640, normalised, with a cold cache, all in one run. "torch interpolate" is PyTorch with functions as lean as they can be put together, and "torch compiled" what `torch.compile` makes of the same work; torchvision and CuPy have a function of their own for the resize. OpenCV works on the host, with a frame for each core. The copy reads and writes as many bytes as must move here: no kernel that does the work can be much faster.
 
 # %%
 shape, target = (32, 1080, 1920, 3), (640, 640)
 moved = least_bytes(shape[0], shape[1:3], target, resize.placement(shape[1:3], target))
-record = "resize-h200" if (results.RECORDED / "resize-h200.json").is_file() else "resize-trials-h200"
-recorded = results.load(record, case="blob", dtype="float32", shape=shape)
-seconds = {record["variant"]: record["value"] for record in recorded}
+recorded = results.load("resize-h200")
 where = f"recorded on {recorded[0]['gpu']} ({recorded[0]['cores']} cores), {recorded[0]['date']}"
+found, mark = [r for r in recorded if (r["case"], r["dtype"], r["shape"]) == ("blob", "float32", shape)], where
 if on_gpu():
-    frames = cuda.to_device(np.random.default_rng(1).integers(0, 256, shape, np.uint8))
-    planes = cuda.device_array((shape[0], 3, *target), np.float32)
-    launch, arguments = ladder.rung("letterbox_planes", frames, planes, fill=114, mean=120, factor=1 / 60)
-    copies = [cuda.device_array(moved // 2, np.uint8) for _ in range(2)]
-    runs = {
-        "copy": lambda: copies[0].copy_to_device(copies[1]),
-        "blob": lambda: resize.blob(frames, target, 120, 1 / 60, 114, out=planes),
-        "letterbox_planes": lambda: launch(*arguments),
-    }
-    seconds = {name: timed.median for name, timed in timing.bench_many(runs).items()}
-    where = device.info().name
+    with contextlib.redirect_stdout(io.StringIO()):
+        found, _ = measurements.measure_blob(shape[0], "float32", libraries(), compiled=False)
+    mark = device.info().name
+seconds = {record["variant"]: record["value"] for record in found}
 
-ours = [name for name in ("copy", "blob", "pixels of a thread 32 apart", "letterbox_planes") if name in seconds]
-others = sorted((name for name in seconds if name not in (*ours, "torch copy")), key=seconds.get)
-with plot.figure(size=(8, 3.4), mark=where) as ax:
-    order = ours + others
+ours = [name for name in ("copy", "blob", "letterbox_planes") if name in seconds]
+order = ours + sorted((name for name in seconds if name not in ours), key=seconds.get)
+with plot.figure(size=(8, 3.4), mark=mark) as ax:
     colors = [plot.PALETTE[7 if name == "copy" else 5 if name in ours else 1] for name in order]
     bars = ax.barh(order, [1e6 * seconds[name] for name in order], color=colors)
     texts = [f"{1e6 * seconds[name]:,.0f} us, {1e-9 * moved / seconds[name]:,.0f} GB/s" for name in order]
     ax.bar_label(bars, texts, padding=3)
     ax.invert_yaxis()
     ax.set(xscale="log", xlim=(20, 20 * max(1e6 * s for s in seconds.values())), xlabel="us for 32 frames")
-    ax.set(title="A copy (gray), gpukit (blue), PyTorch (orange); GB/s of the bytes that must move")
+    ax.set(title="A copy (gray), gpukit (blue), libraries (orange); GB/s of the bytes that must move")
 print(f"blob has {seconds['copy'] / seconds['blob']:.0%} of the speed of the copy")
 
 # %% [markdown]
-# Batches of other sizes, and a single frame by the host's clock, from the call until the result is there. A frame alone is so little work that the *launch* decides: `blob` looks up what it launched for arrays like these before, and makes one launch; PyTorch makes one for each step. ("torch interpolate alone" is only a part of the work: neither border nor normalisation.)
+# Other batches, other results. Each line has its own copy to be compared with, since other bytes must move.
 
 # %%
-table = []
-for frames, case in ((1, "blob"), (32, "blob"), (256, "blob"), (1, "blob, call and wait"), (1, "blob, host")):
-    found = results.load(record, case=case, dtype="float32", shape=(frames, *shape[1:]))
-    ours = results.first(found, variant="blob")
-    rivals = (r for r in found if r["variant"].startswith("torch") and r["variant"] != "torch copy")
-    theirs = min(rivals, key=lambda r: r["value"], default=None)
-    copy = next((r["value"] for r in found if r["variant"] == "copy"), None)
-    table.append({"frames": frames, "case": case, "ours": ours["value"], "theirs": theirs, "copy": copy})
+OURS = {"blob", "letterbox", "resize", "resize, bilinear", "resize, nearest"}
+KINDS = {
+    ("blob", "float32"): "letterbox, normalised, float32 planes",
+    ("blob", "float16"): "letterbox, normalised, float16 planes",
+    ("letterbox", "uint8"): "letterbox, bytes",
+    ("bilinear", "uint8"): "bilinear, bytes",
+    ("nearest", "uint8"): "nearest, bytes",
+    ("resize floats", "float32"): "bilinear, float32 pixels",
+}
 
-CASES = {"blob": "on the device", "blob, call and wait": "call and wait", "blob, host": "host's part"}
+
+def line(case, dtype, frames):
+    """A line of a table: gpukit's record, the copy's, and that of the fastest library, of those that there are."""
+    found = [r for r in recorded if (r["case"], r["dtype"], r["shape"][0]) == (case, dtype, frames)]
+    own = min((r for r in found if r["variant"] in OURS), key=lambda r: r["value"], default=None)
+    others = (r for r in found if r["variant"].startswith(("torch", "cupyx", "opencv")))
+    theirs = min(others, key=lambda r: r["value"], default={})
+    copy = next((r["value"] for r in found if r["variant"] == "copy"), None)
+    return {"case": case, "dtype": dtype, "frames": frames, "own": own, "copy": copy, "theirs": theirs}
+
+
+def microseconds(seconds):
+    return None if seconds is None else f"{1e6 * seconds:,.1f}"
+
+
+LIBRARY = {
+    "fastest library, us": lambda r: microseconds(r["theirs"].get("value")),
+    "which": lambda r: r["theirs"].get("variant"),
+    "ratio": lambda r: f"{r['theirs']['value'] / r['own']['value']:.2f}" if r["theirs"] else None,
+}
+print(where)
 results.table(
-    table,
+    [row for kind in KINDS for frames in (1, 32, 256) if (row := line(*kind, frames))["own"]],
     {
+        "result": lambda r: KINDS[r["case"], r["dtype"]],
         "frames": "frames",
-        "time": lambda r: CASES[r["case"]],
-        "blob, us": lambda r: f"{1e6 * r['ours']:.1f}",
-        "of a copy's speed": lambda r: r["copy"] and f"{r['copy'] / r['ours']:.0%}",
-        "PyTorch, us": lambda r: r["theirs"] and f"{1e6 * r['theirs']['value']:.1f}",
-        "which": lambda r: r["theirs"] and r["theirs"]["variant"],
-        "ratio": lambda r: r["theirs"] and f"{r['theirs']['value'] / r['ours']:.1f}",
+        "gpukit, us": lambda r: microseconds(r["own"]["value"]),
+        "of a copy's speed": lambda r: r["copy"] and f"{r['copy'] / r['own']['value']:.0%}",
+        **LIBRARY,
+    },
+)
+
+# %% [markdown]
+# Pixels of float32 have a kernel of their own. Values of four bytes fill whole sectors if a thread has one of them each; so there is no need for words, nor for shared memory:
+
+# %%
+show.source(kernels.values)
+
+# %% [markdown]
+# A single frame is so little work that the *launch* decides. These are times by the host's clock, of calls in a row: from a call until its result is there, and the part of it for which the host is busy. `blob` looks up what it launched for arrays like these before, and makes one launch; PyTorch makes one for each step.
+
+# %%
+CALLS = {
+    ("blob, call and wait", 1): "1 frame, call and wait",
+    ("blob, host", 1): "1 frame, the host's part",
+    ("many sizes", 64): "64 cuts of many sizes, on the device",
+    ("many sizes, call and wait", 64): "64 cuts of many sizes, call and wait",
+}
+print(where)
+results.table(
+    [row for case, frames in CALLS if (row := line(case, "float32", frames))["own"]],
+    {
+        "what": lambda r: CALLS[r["case"], r["frames"]],
+        "gpukit, us": lambda r: microseconds(r["own"]["value"]),
+        **LIBRARY,
     },
 )
 
@@ -553,11 +592,28 @@ for number, result in enumerate(resize.video(pan, (128, 128), mean=127.5, factor
         planes = result.image.copy_to_host()
         print(f"frame {number:2}: {planes.dtype} {planes.shape}, from {planes.min():+.2f} to {planes.max():+.2f}")
 
+# %% [markdown]
+# How many frames that are per second, beside OpenCV on the host. No video can be faster than the copies of its frames alone, the dashed line; a frame that is not pinned has to be read and written once more on the way.
+
 # %%
+video, mark = [r for r in recorded if r["case"] == "video"], where
 if on_gpu():
-    measurements.measure_video()
-else:
-    print("How many frames that are per second, beside OpenCV on all cores, takes a GPU to say: gpukit bench resize")
+    with contextlib.redirect_stdout(io.StringIO()):
+        video, _ = measurements.measure_video()
+    mark = device.info().name
+rates = {}
+for record in video:
+    name = record["variant"].removeprefix("video, ")
+    rates[f"{name}, depth {record['depth']}" if "depth" in record else name] = 1 / record["value"]
+limit = rates.pop("copy to the device", None)
+with plot.figure(size=(8, 2.9), mark=mark) as ax:
+    colors = [plot.PALETTE[1 if name.startswith("opencv") else 5] for name in rates]
+    ax.bar_label(ax.barh(list(rates), list(rates.values()), color=colors), fmt="{:,.0f}", padding=3)
+    if limit:
+        ax.axvline(limit, color="gray", linestyle="--")
+    ax.invert_yaxis()
+    ax.set(xlabel="frames per second", title="1080 x 1920 to planes of 640 x 640: resize.video (blue), OpenCV (orange)")
+    ax.margins(x=0.1)
 
 # %% [markdown]
 # ## What goes wrong
