@@ -5,6 +5,7 @@ for its next call (C3).
 and how each argument is passed. A program that launches the same kernel thousands of times can do this once.
 """
 
+import contextlib
 import ctypes
 import math
 import threading
@@ -547,7 +548,8 @@ class Call:
             if out is not None and self.plan.overlaps(self.pointers):
                 self.plan = None
             elif len(plans.kept) > plans.most // 2:
-                plans.kept.move_to_end(self.key)
+                with contextlib.suppress(KeyError):  # another thread's call has just pushed it out
+                    plans.kept.move_to_end(self.key)
 
     def first(self, launches, result):
         """Launch, keep the launches as a plan if they can be repeated, and give back the result.

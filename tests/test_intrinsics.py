@@ -397,6 +397,24 @@ def test_copies_arrive_and_leave_zeros_where_they_are_guarded(count, dtype, last
     np.testing.assert_array_equal(out, expected[:, ::-1])
 
 
+@pytest.mark.parametrize("n", [0, 4, 5])
+def test_a_guard_may_be_the_same_for_all_threads(n):
+    @cuda.jit
+    def copy_if(a, n, out):
+        tile = cuda.shared.array(40, float32)
+        t = cuda.threadIdx.x
+        copy_async(tile, t, a, t, n < 5)
+        commit_copies()
+        wait_copies(0)
+        out[t] = tile[t]
+
+    a = np.arange(1, 41, dtype=np.float32)
+    out = np.full(40, 99, np.float32)
+    trace = gpukit.trace(copy_if[1, 40], a, np.uint32(n), out)
+    np.testing.assert_array_equal(out, a if n < 5 else 0)
+    assert trace.findings == [] and trace.total("global", "load").sectors == (5 if n < 5 else 0)
+
+
 def pipeline(pending=0, barrier=True, last_barrier=True, peek=False):
     """A kernel that copies rows to shared memory and reads them there, with what it needs left out."""
 

@@ -2,11 +2,12 @@
 
 import os
 import time
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 import pytest
 
-from gpukit.benchmarks import turns
+from gpukit.benchmarks import suite, turns
 
 
 def uses(seconds, name):
@@ -40,6 +41,24 @@ def test_turns_do_not_overlap_and_results_keep_their_order():
     spans = sorted(span for _, _, spans in found for span in spans)
     assert len(spans) == 12
     assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+
+
+def dies():
+    with turns.mine():
+        os._exit(3)
+
+
+def starts_one_that_dies():
+    with turns.mine(), pytest.raises(BrokenProcessPool):
+        list(turns.side_by_side([dies, dies], 2))
+    return uses(0.01, "after")
+
+
+def test_a_process_that_dies_in_its_turn_leaves_it_to_the_others():
+    assert next(turns.side_by_side([starts_one_that_dies, partial(uses, 0.01, "a")], 2))[0] == "after"
+    works = [partial(uses, 0.001, "a"), dies, partial(uses, 0.001, "b")]
+    found = list(suite._in_processes(works, 2))
+    assert found[1] == (False, "  FAILED: its process died\n") and [found[0][0], found[2][0]] == ["a", "b"]
 
 
 def test_what_fails_is_raised_and_gives_its_turn_back():

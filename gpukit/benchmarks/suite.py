@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -165,7 +166,7 @@ def _measurements(names, paths, options):
         print(f"== {passed}: {benchmarks.COMMANDS[name][2]}", flush=True)
 
     works = [partial(_measure_apart, name, paths[name], options) for name in together]
-    for place, (right, text) in enumerate(turns.side_by_side(works, jobs, fresh=True)):
+    for place, (right, text) in enumerate(_in_processes(works, jobs)):
         title(place, order[place])
         print(text, end="", flush=True)
         yield right
@@ -173,6 +174,21 @@ def _measurements(names, paths, options):
         title(place, name)
         yield _measure(name, paths[name], options)
         _free()
+
+
+def _in_processes(works, jobs):
+    """What each of some functions gives; one whose process dies went wrong, and the others are asked all the same."""
+    done = 0
+    with contextlib.suppress(BrokenProcessPool):
+        for result in turns.side_by_side(works, jobs, fresh=True):
+            yield result
+            done += 1
+    # Which of the processes died is not known: those whose results are missing are asked one after the other.
+    for work in works[done:]:
+        try:
+            yield turns.apart(work)
+        except BrokenProcessPool:
+            yield False, "  FAILED: its process died\n"
 
 
 def _measure_apart(name, path, options):

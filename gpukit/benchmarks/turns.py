@@ -8,21 +8,28 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import tempfile
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # Windows, where one process measures
 
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["cores", "elsewhere", "held", "mine", "processes", "side_by_side"]
+__all__ = ["apart", "cores", "elsewhere", "held", "mine", "processes", "side_by_side"]
 
 MOST = 15
 #: Memory of the device for each process: what its libraries and its arrays take.
 MEMORY = 8 * 2**30
 
-_turn = None  # the lock of those who take turns, in a process that is one of them
+_turn = None  # path of the file whose lock is the turn, in a process that is one of those who take turns
+_file = None  # the file; who dies with the lock gives it back
 _mine = False  # whether it is this process's turn
 _since, _held = 0.0, 0.0  # when that began, and how long those before it were, in seconds
 
@@ -32,7 +39,7 @@ def processes(share=1):
 
     1 without a GPU.
     """
-    if not on_gpu():
+    if not on_gpu() or fcntl is None:
         return 1
     return max(1, min(MOST, cores() // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
 
@@ -44,8 +51,8 @@ def cores():
 
 def _begin(turn):
     """This process takes turns with others that share the lock ``turn``; what it compiles is compiled `elsewhere`."""
-    global _turn
-    _turn = turn
+    global _turn, _file
+    _turn, _file = turn, open(turn, "w")  # noqa: SIM115 - as long as the process lives
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     if on_gpu():
         from numba.cuda import dispatcher
@@ -64,14 +71,14 @@ def _compiled_elsewhere(make):
 
 def _take():
     global _mine, _since
-    _turn.acquire()
+    fcntl.flock(_file, fcntl.LOCK_EX)
     _mine, _since = True, time.monotonic()
 
 
 def _give():
     global _mine, _held
     _mine, _held = False, _held + time.monotonic() - _since
-    _turn.release()
+    fcntl.flock(_file, fcntl.LOCK_UN)
 
 
 def held():
@@ -112,20 +119,46 @@ def elsewhere():
 def side_by_side(functions, jobs=None, fresh=False):
     """Yield what each of some functions gives, in their order; they run in ``jobs`` processes, which may take turns.
 
-    The functions are pickled; with ``fresh`` each gets a process of its own. With one job they run here.
+    The functions are pickled; with ``fresh`` each gets a process of its own. With one job they run here. Where one of
+    the processes dies, BrokenProcessPool is raised in place of all results that are not there yet.
     """
     functions = list(functions)
     jobs = min(processes() if jobs is None else jobs, len(functions))
-    if jobs <= 1:
+    if jobs <= 1 or fcntl is None:
         for function in functions:
             yield function()
         return
-    context = multiprocessing.get_context("spawn")
-    turn = context.Lock() if _turn is None else _turn
-    most = 1 if fresh else None
-    with elsewhere(), ProcessPoolExecutor(jobs, context, _begin, (turn,), max_tasks_per_child=most) as pool:
+    with _pool(jobs, 1 if fresh else None) as pool:
         yield from pool.map(_call, functions)
+
+
+def apart(function):
+    """What a function gives in a process of its own; BrokenProcessPool if that dies."""
+    with _pool(1) as pool:
+        return pool.submit(function).result()
 
 
 def _call(function):
     return function()
+
+
+@contextlib.contextmanager
+def _pool(jobs, most=None):
+    """``jobs`` processes that take turns, each for at most ``most`` functions; this one's turn is theirs meanwhile."""
+    context = multiprocessing.get_context("spawn")
+    with (
+        _turn_of_all() as turn,
+        elsewhere(),
+        ProcessPoolExecutor(jobs, context, _begin, (turn,), max_tasks_per_child=most) as pool,
+    ):
+        yield pool
+
+
+@contextlib.contextmanager
+def _turn_of_all():
+    """The file whose lock is the turn: that of the processes that this one is of, or a new one."""
+    if _turn is not None:
+        yield _turn
+        return
+    with tempfile.NamedTemporaryFile(prefix="gpukit-turn-") as file:
+        yield file.name

@@ -8,6 +8,7 @@ compile is refused here with the same message.
 
 import contextlib
 import functools
+import threading
 import types as python_types
 import weakref
 from dataclasses import dataclass
@@ -137,26 +138,33 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
     return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
 
 
-_running = []
+class _Running(threading.local):
+    """The functions whose types this thread is inferring."""
+
+    def __init__(self):
+        self.functions = []
+
+
+_running = _Running()
 
 
 def is_running(function):
     """True while a function's types are being inferred: a call of it then is a recursion."""
-    return function in _running
+    return function in _running.functions
 
 
 def is_typing():
-    """True while Numba works out the types of some function."""
-    return bool(_running)
+    """True while Numba works out, in this thread, the types of some function."""
+    return bool(_running.functions)
 
 
 @contextlib.contextmanager
 def _marked_running(function):
-    _running.append(function)
+    _running.functions.append(function)
     try:
         yield
     finally:
-        _running.pop()
+        _running.functions.pop()
 
 
 @contextlib.contextmanager

@@ -470,7 +470,8 @@ class Memory:
         """Copy ``count`` consecutive elements to shared memory, zeros where the guard is false; see `copies`."""
         if target.__class__ is Either or target.space != "shared":
             self.batch.unsupported(site, "an asynchronous copy to an array that is not, for all threads, a shared one")
-        reading = mask if guard is None else _both(mask, guard)
+        # A guard that is the same for all threads is one value.
+        reading = mask if guard is None else _both(mask, np.broadcast_to(guard, self.batch.shape))
         values = [target.dtype.type(0)] * count
         if reading is None or np.any(reading):
             values = self.load_wide(source, source_index, count, reading, source_site)
