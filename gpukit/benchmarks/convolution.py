@@ -258,7 +258,7 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
             launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
             runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
     launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
-    runs["col2im", "gather"] = launching.prepare(launch, flat_columns, flat_back, *further)
+    runs["col2im", launch.dispatcher.py_func.__name__] = launching.prepare(launch, flat_columns, flat_back, *further)
     wrong = []
     with turns.mine():
         x.normal_()

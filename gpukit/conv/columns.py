@@ -497,8 +497,8 @@ def col2im(
 ):
     """Images in which every pixel is the sum of its values in all windows: (N, C KH KW, OH OW) to (N, C, H, W) (B4).
 
-    The adjoint of ``im2col``: the sum of ``im2col(x) * y`` is that of ``x * col2im(y)``. Each thread gathers the values
-    of one pixel, in the order of the kernel, so the result is the same in every run. PyTorch's name for it is fold.
+    The adjoint of ``im2col``: the sum of ``im2col(x) * y`` is that of ``x * col2im(y)``. One thread gathers all the
+    values of a pixel, in the order of the kernel, so the result is the same in every run. PyTorch calls it fold.
 
     Parameters
     ----------

@@ -538,6 +538,8 @@ def specialised(layout):
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
             then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
 
+        if pending:
+            wait_copies(0)  # of zeros, for stages that no channel fills
         if split > 1:
             combine(buffer, mine, inside, total)
         else:

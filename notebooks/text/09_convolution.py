@@ -182,15 +182,16 @@ def shares(case, names):
         if ("im2col", "copy") in speed:
             of_copy = {name: speed[case, name] / speed["im2col", "copy"] for name in names if (case, name) in speed}
             found[f"{shape}\n{how[0]} x {how[0]}, by {how[1]}{', dilation 2' if how[3] == 2 else ''}"] = of_copy
-            auto = columns.choose("auto", *shape[:2], windows(shape[2:], *how), True) if case == "im2col" else "gather"
-            taken += [of_copy[auto]] if auto in of_copy else []
+            auto = columns.choose("auto", *shape[:2], windows(shape[2:], *how), True) if case == "im2col" else None
+            taken += [share for name, share in of_copy.items() if name in (auto, "gather", "strided")]
     return found, taken
 
 
 def plot_shares(case, names):
     """Bars; and in words what the kernels reach that are taken by themselves."""
     shown, taken = shares(case, names)
-    print(f"{case}: {min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes")
+    spread = f"{min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes" if taken else "not recorded"
+    print(f"{case}, {len(taken)} of {len(bench.COLUMNS)} problems: {spread}")
     with plot.figure(size=(9, 3.2), mark=where) as ax:
         for i, name in enumerate(names):
             places = np.arange(len(shown)) + (i - len(names) / 2 + 0.5) * 0.8 / len(names)
@@ -227,7 +228,7 @@ conv.col2im(y, (12, 13), 3, **how, out=total, request="add")
 print("added to ones:", np.array_equal(total, 1 + conv.col2im(y, (12, 13), 3, **how)))
 
 # %%
-plot_shares("col2im", ("gather", "torch (fold)"))
+plot_shares("col2im", ("gather", "strided", "torch (fold)"))
 
 # %% [markdown]
 # ## A convolution as a matrix product
