@@ -24,7 +24,7 @@ import numpy as np
 from numba.cuda import float32
 
 import gpukit
-from gpukit import conv, cuda, device, on_gpu, plot, results, show, timing
+from gpukit import conv, cuda, device, on_gpu, plot, prediction, results, show, timing
 from gpukit.benchmarks import convolution as bench
 from gpukit.conv import choice, columns, direct, ladder
 from gpukit.conv.windows import windows
@@ -378,11 +378,12 @@ print(sum(a.ideal_wavefronts for a in loads), "at the least")
 # %%
 ladder_times = {r["variant"]: r["value"] for r in recorded if r["case"] == "ladder" and r["dtype"] == "float32"}
 article = [r for r in recorded if r["case"] == "article"]
+out_shape = 1, 6, 507, 763
 ladder_times["specialised"] = min(r["value"] for r in article if r["variant"] == "direct")
 shown = where
 if on_gpu():
     x, weight = (cuda.to_device(random(*shape)) for shape in (bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape))
-    out = cuda.device_array((1, 6, 507, 763), np.float32)
+    out = cuda.device_array(out_shape, np.float32)
 
     def launched(name):
         ((launch, arguments),) = conv.steps(name, x, weight, out)
@@ -405,17 +406,17 @@ print(f"the last kernel takes {ladder_times['specialised'] * 1e6:.1f} us, cuDNN 
 # %% [markdown]
 # The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch change little. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
 #
-# What keeps the last kernel from the peak? The multiply-adds alone take half of its time, and every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
+# What keeps the last kernel from the peak? Here is what its multiply-adds alone take at the rate that was measured of registers only, and its bytes at that of a copy. The bytes come on top: every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
 
 # %%
-peak = 66.9e12  # float32 operations per second of an H200 at 1980 MHz
-moved = 4 * (np.prod(bench.ARTICLE.x_shape) + 6 * 507 * 763)
-print(f"{bench.ARTICLE.flops / peak * 1e6:.1f} us of multiply-adds at the peak of an H200")
-print(f"{moved / 4.2e12 * 1e6:.1f} us to move {moved / 1e6:.0f} MB, before the first sum and after the last")
+limits = prediction.recorded()
+moved = 4 * (np.prod(bench.ARTICLE.x_shape) + np.prod(out_shape))
+print(f"{bench.ARTICLE.flops / limits.fp32 * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
+print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
 print(f"of {ladder_times['specialised'] * 1e6:.1f} us")
 
 # %% [markdown]
-# Two ideas against that were tried on an H200 and given up. The out channels in several passes over a tile that stays in shared memory, so that one pass stores while the next computes: each pass reads all the pixels again, and that costs what it saves. Some of the out channels completed and stored before the others: it needs the loop twice, for all out channels and for some, and a multiprocessor has to fetch twice the code before it can run it. Code that runs once is not free.
+# Two ideas against that cost as much as they save on an H200. The out channels in several passes over a tile that stays in shared memory, so that one pass stores while the next computes: each pass reads all the pixels again. Some of the out channels completed and stored before the others: it needs the loop twice, for all out channels and for some, and a multiprocessor has to fetch twice the code before it can run it. Code that runs once is not free.
 
 # %% [markdown]
 # ## The map
