@@ -469,7 +469,7 @@ print("                                  cuDNN's time   cuDNN, operations    cuD
 print("images           channels  kernel   / gpukit's   of the direct way    that at the peak")
 for cell, ratio in ratios.items():
     if ratio < 0.9:
-        theirs, least = timed[cell][0], cell.flops / peak
+        theirs, least = timed[cell][0], cell.flops / limits.fp32
         image = f"{cell.samples:2} of {cell.size[0]:3} x {cell.size[1]:3}"
         speed = f"{cell.flops / theirs * 1e-12:7.0f} TFLOP/s"
         print(f"{image:16} {cell.channels:8} {cell.kernel:7} {ratio:12.2f} {speed:>19} {theirs / least:18.2f}")
