@@ -86,12 +86,7 @@ def test_measurements_check_what_they_time(monkeypatch, capsys):
     records, right = fast_matmul.measure_shapes("map", [(33, 21, 10), (1, 5, 7)])
     assert right and {record["shape"] == [33, 21, 10] for record in records} == {True, False}
     assert fast_matmul.measure_batches()[1] and fast_matmul.measure_ladder(33)[1]
-
-    def wrong(a, b, out):
-        host.matmul(a, b, out=out)
-        fast_matmul.poison(out.reshape(-1)[-1:])
-
-    monkeypatch.setattr(matmul, "matmul", wrong)
+    monkeypatch.setattr(matmul, "matmul", lambda a, b, out: host.matmul(a, b, alpha=1.0001, out=out))
     assert fast_matmul.measure_shapes("map", [(33, 21, 10)]) == ([], False)
     assert "WRONG" in capsys.readouterr().out
 

@@ -622,3 +622,13 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("size", [(4.0, 5.0), (True, 5), (np.float32(4), 5)])
+def test_what_equals_a_size_that_came_before_is_refused_all_the_same(size):
+    image = cuda.to_device(np.zeros((8, 9, 3), np.uint8))
+    for _ in range(2):
+        resize.resize(image, (4, 5))
+        resize.resize(image, (1, 5))
+    with pytest.raises((TypeError, ValueError), match="size"):
+        resize.resize(image, size)

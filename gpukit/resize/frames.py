@@ -29,8 +29,8 @@ def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=Tru
     ----------
     frames : iterable of ndarray, shape (H, W, 3)
         uint8 or float32, all alike, as many as there are. A frame in pinned memory (``cuda.pinned_array``) is copied
-        from where it is, and must stay as it is until its result comes; any other frame goes to pinned memory first, in
-        a thread of its own.
+        from where it is; any other frame goes to pinned memory first, in a thread of its own. Each must stay as it is
+        until its result comes: a reader that has one array for all frames gives a copy of it.
     size, mean, factor, fill, center, swap_rb, dtype
         As for ``blob``.
     depth : int

@@ -201,14 +201,19 @@ def _call(image, out, stream, *parameters):
     has one that serves for other sizes too.
     """
     try:
-        return _plans.call((image,), out, stream, _token(*parameters))
+        return _plans.call((image,), out, stream, _token(parameters, tuple(map(_kinds, parameters))))
     except TypeError:  # something that cannot be hashed: a list or an array for three numbers, or what is refused later
         plain = (tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
         return _plans.call((image,), out, stream, *plain)
 
 
-@functools.lru_cache(maxsize=1024, typed=True)
-def _token(*parameters):
+def _kinds(parameter):
+    """What tells (4, 5), which is a size, from (4.0, 5.0), which is equal to it and none."""
+    return tuple(map(type, parameter)) if type(parameter) is tuple else type(parameter)
+
+
+@functools.lru_cache(maxsize=1024)
+def _token(parameters, kinds):
     """An object that stands for parameters, quicker to look up than they are."""
     return object()
 
@@ -418,7 +423,7 @@ def _launch_where_they_lie(sources, places, shape, out, stream, further, dtype, 
         out = new_like(sources.images[0], shape, sources.dtype if dtype is None else dtype, stream)
     with _tables_lock:
         table = _table(fields, stream)
-        call = _plans.call((flat, table), out, stream, _token("of each", sources.dtype, method, further))
+        call = _plans.call((flat, table), out, stream, _token((sources.dtype, method, further), "of each"))
         if call.plan is not None:
             return call.again()
         result = Output(sources.images[0], shape, out, stream, dtype)
