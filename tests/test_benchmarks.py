@@ -171,8 +171,9 @@ def test_what_asks_for_the_hosts_time_runs_alone_and_last(chapters, tmp_path, mo
     benchmarks.COMMANDS["cpu"] = ("bench_cpu", ("cpu",), "what cpu measures")
     monkeypatch.setitem(sys.modules, "bench_cpu", SimpleNamespace(main=sys.modules["bench_one"].main))
     monkeypatch.setattr(suite.turns, "side_by_side", in_order)
+    monkeypatch.setattr(suite, "WITH_JOBS", ("two",))
     assert benchmarks.main(["cpu", "one", "two", "--jobs", "3", "--save", str(tmp_path)]) == 0
-    assert [name for name, _ in chapters.ran] == ["one", "two", "cpu"]
+    assert chapters.ran == [("one", ["--save"]), ("two", ["--save", "--jobs", "3"]), ("cpu", ["--save"])]
     printed = capsys.readouterr().out
     titles = [printed.index(f"{name}: what {name} measures") for name in ("one", "two", "cpu")]
     assert titles == sorted(titles)

@@ -58,7 +58,5 @@ def main(argv):
         parser.error(f"--compare {given.compare}: it is not there")
     if given.max_fall is not None and not given.compare:
         parser.error("--max-fall needs --compare")
-    if given.jobs is not None and len(names) == 1:
-        further += ["--jobs", str(given.jobs)]  # of its own processes
     paths = (path and Path(path) for path in (given.save, given.compare))
     return suite.run(names, suite.Options(given.quick, *paths, given.max_fall, given.jobs, tuple(further)))

@@ -26,6 +26,8 @@ FELL = 3
 INTERRUPTED = 130
 #: What mostly asks for times by the host's clock: it runs when nothing else does.
 ALONE = ("cpu", "emulator", "streams", "clinic")
+#: What measures in processes of its own, and takes ``--jobs`` itself.
+WITH_JOBS = ("conv", "predictions")
 #: What is of the host's CPU, also where there is a GPU.
 ON_CPU = ("cpu", "emulator")
 
@@ -49,8 +51,8 @@ def parser():
         "--jobs",
         metavar="N",
         type=int,
-        help="several measurements: processes that compile side by side, of which one at a time uses the GPU (default: "
-        "half of the cores, at most 15, and 8 GiB of the GPU's memory for each); 1: one after the other",
+        help="processes that compile side by side, of which one at a time uses the GPU (default: one less than half of "
+        "the cores, at most 15, and 8 GiB of the GPU's memory for each); 1: one after the other",
     )
     made.add_argument(
         "--save",
@@ -227,7 +229,10 @@ def _printing_to(file):
 def _measure(name, path, options):
     """Run one measurement; whether all went well. What it raises ends this one, not those that follow."""
     module, before, _ = benchmarks.COMMANDS[name]
-    argv = benchmarks.OTHERS.get(name, ["--save", str(path), *(["--quick"] if options.quick else []), *options.further])
+    chosen = ["--quick"] if options.quick else []
+    if options.jobs is not None and name in WITH_JOBS:
+        chosen += ["--jobs", str(options.jobs)]
+    argv = benchmarks.OTHERS.get(name, ["--save", str(path), *chosen, *options.further])
     try:
         return importlib.import_module(module).main(*before, argv) == 0
     except Exception:
