@@ -1,6 +1,7 @@
 """``gpukit bench``: what runs, what is compared and judged, and that it notices wrong results."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,6 +188,12 @@ def test_records_of_the_repository_bring_the_readme_up_to_date(chapters, tmp_pat
     assert benchmarks.main(["one", "--save", str(tmp_path / "elsewhere")]) == 0 and not written
     assert benchmarks.main(["one", "--save"]) == 0 and written == [[]]
     assert (tmp_path / "one-h200.json").is_file()
+
+
+def test_predictions_without_a_gpu_are_of_the_gpu_that_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "on_gpu", lambda: False)
+    names = [suite._target(n, suite.Options(save=tmp_path), None).name for n in ("predictions", "counters", "cpu")]
+    assert names == ["predictions-h200.json", "counters-host.json", "cpu-host.json"]
 
 
 def test_one_chapter_takes_its_own_options_and_file(chapters, tmp_path):

@@ -444,7 +444,8 @@ def im2col(x, kernel_size, stride=1, padding=0, dilation=1, variant="auto", *, o
     taps, positions = at.counts
     shape = samples, channels * taps, positions
     check_out(out, shape, "x", x)
-    variant = choose(variant, samples, channels, at, is_wide(x if out is None else out))
+    wide = is_wide(out) if out is not None else dtype_of(x) == np.float32  # a new array is aligned
+    variant = choose(variant, samples, channels, at, wide)
     stream = stream_of(stream)
     result = Output(x, shape, out, stream)
     if samples == 0 or channels == 0:

@@ -438,13 +438,14 @@ _tables_lock = threading.Lock()
 def _table(fields, stream):
     """The fields of frames as an array on the device, the same memory for as many frames and the same stream."""
     values = np.array(fields, np.int64)
-    table = _memory(values.shape, stream, cuda.get_current_device().id)
+    # The default stream may be one for each thread.
+    table = _memory(values.shape, stream, cuda.get_current_device().id, threading.get_ident())
     upload(table, values, stream)
     return table
 
 
 @functools.lru_cache(maxsize=64)
-def _memory(shape, stream, device):
+def _memory(shape, stream, device, thread):
     return cuda.device_array(shape, np.int64)
 
 

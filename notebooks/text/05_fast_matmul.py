@@ -327,7 +327,7 @@ show.source(fast_kernel.copier)
 show.source(fast_kernel.worker)
 
 # %% [markdown]
-# Is that the end? Not quite. The same kernel with its addresses as plain integers, computed by hand, has fewer instructions in a step, and in a trial on the same GPU it was a little faster. But it has no arrays left, none that you could read or a trace could watch. So it stayed a trial:
+# Is that the end? Not quite. The same kernel with its addresses as plain integers, computed by hand, needs fewer instructions in a step and is a little faster. But it has no arrays left, none that you could read or that a trace could watch, so it is not in gpukit. Its speed beside that of `fast`:
 
 # %%
 trials = results.load("fast-matmul-trials-h200")
@@ -398,7 +398,7 @@ print(mark)
 as_table(rows)
 
 # %% [markdown]
-# Not every idea pays at once. `read_ahead` gains next to nothing in this record: each step still ends with stores to shared memory and a barrier, and what is read ahead within a step does not help with that. And when we put asynchronous copies into `warp_tiles`, without `read_ahead`, they gained nothing at all. Together they make the largest step since `wide`. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
+# Not every idea pays at once. `read_ahead` gains next to nothing in this record: each step still ends with stores to shared memory and a barrier, and what is read ahead within a step does not help with that. And asynchronous copies in `warp_tiles`, without `read_ahead`, gain nothing at all. Together they make the largest step since `wide`. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
 #
 # On a GPU, the next cell measures the ladder at a smaller size, beside cuBLAS if PyTorch or CuPy is installed. Elsewhere there is nothing to time, and it says so.
 
