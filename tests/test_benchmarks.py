@@ -1,7 +1,6 @@
 """``gpukit bench``: what runs, what is compared and judged, and that it notices wrong results."""
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np

@@ -246,6 +246,17 @@ def test_every_layout(case, with_bias):
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_no_copy_is_under_way_when_sums_take_its_place(split):
+    """One in channel for a ring of three stages: the copies for the others are of zeros, and arrive all the same."""
+    layout = conv.Layout((3, 3), (1, 1), (1, 1), 2, 1, 4, 8, 4, 2, 3, split=split)
+    x, weight = random(1, 1, 9, 20), random(2, 1, 3, 3)
+    at = windows.windows(x.shape[2:], (3, 3), 1, 1, 1)
+    out = poisoned(1, 2, *at.out_size)
+    launch, arguments = choice.launch_specialised(layout, x, weight, None, out, at, 1, False, 0)
+    assert gpukit.trace(launch, *arguments).findings == []
+
+
 def test_rows_are_loaded_without_conflicts():
     """A quarter of a warp, wherever its lanes are in the tile, finds 32 banks, and there are no findings."""
     layout = conv.Layout((3, 5), (1, 1), (1, 1), 3, 1, 12, 8, 4, 2, 2)
