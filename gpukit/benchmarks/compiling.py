@@ -11,11 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from gpukit import backend
+from gpukit.benchmarks import turns
 
 __all__ = ["FAILED", "compile_first", "side_by_side", "take_numba"]
 
-#: Most processes. Each loads Numba, which takes longer than a kernel.
-MOST = 15
 #: What an error of the processes begins with.
 FAILED = "the kernels could not be compiled"
 
@@ -54,23 +53,28 @@ def side_by_side(module, jobs, target):
     RuntimeError
         If one failed; the message has what it said.
     """
-    count = max(1, min(len(jobs), MOST, len(os.sched_getaffinity(0))))
+    count = max(1, min(len(jobs), turns.MOST, turns.cores()))
     environment = os.environ | {"GPUKIT_BACKEND": "emulator", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     results = [None] * len(jobs)
     with tempfile.TemporaryDirectory() as folder:
         children = []
-        for i in range(count):
-            path = Path(folder, str(i))
-            path.write_bytes(pickle.dumps((module, target, [pickle.dumps(job) for job in jobs[i::count]])))
-            command = [sys.executable, "-m", "gpukit.benchmarks.compiling", str(path)]
-            said = Path(folder, f"{i}.said").open("w+")
-            children.append((path, said, subprocess.Popen(command, stdout=said, stderr=said, env=environment)))
-        for i, (path, said, child) in enumerate(children):
-            with said:
+        try:
+            for i in range(count):
+                path = Path(folder, str(i))
+                path.write_bytes(pickle.dumps((module, target, [pickle.dumps(job) for job in jobs[i::count]])))
+                command = [sys.executable, "-m", "gpukit.benchmarks.compiling", str(path)]
+                said = Path(folder, f"{i}.said").open("w+")
+                children.append((path, said, subprocess.Popen(command, stdout=said, stderr=said, env=environment)))
+            for i, (path, said, child) in enumerate(children):
                 if child.wait():
                     said.seek(0)
                     raise RuntimeError(f"{FAILED}:\n{said.read()}")
-            results[i::count] = pickle.loads(path.read_bytes())
+                results[i::count] = pickle.loads(path.read_bytes())
+        finally:
+            for _, said, child in children:  # where one failed, the others are still at work in the folder
+                child.kill()
+                child.wait()
+                said.close()
     return results
 
 
@@ -97,8 +101,6 @@ def compile_first(launches, report=print):
         return
     from numba import cuda
     from numba.cuda import serialize
-
-    from gpukit.benchmarks import turns
 
     jobs = {}
     for launch, arguments in launches:

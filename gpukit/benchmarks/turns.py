@@ -24,6 +24,7 @@ from gpukit.backend import cuda, on_gpu
 
 __all__ = ["apart", "cores", "elsewhere", "held", "mine", "processes", "side_by_side"]
 
+#: Most processes. Each loads Numba, which takes longer than to compile a kernel.
 MOST = 15
 #: Memory of the device for each process: what its libraries and its arrays take.
 MEMORY = 8 * 2**30
