@@ -475,7 +475,13 @@ def writer(layout):
 
 @functools.cache
 def specialised(layout):
-    """Kernel for one layout. x, weight and out are flat."""
+    """Kernel for one layout (E7, E8): ``specialised(layout)[blocks, layout.threads, stream, layout.nbytes]``.
+
+    Its arguments: x (N, C, H, W), weight (M, C / groups, KH, KW), bias (M), read if ``sizes.biased`` only, and out
+    (N, M, OH, OW), all of them flat, C-contiguous and float32, or float16 where the layout has ``half``; and
+    `ladder.Sizes`. Warps must be whole in each set of a layout: ``across`` divides 32, and 32 divides
+    ``across * down``. ``depth`` is a multiple of ``split``, and there are two stages or more.
+    """
     outs, run, across, depth, stages = layout.outs, layout.run, layout.across, layout.depth, layout.stages
     (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
     split, sets, slot, pitch = layout.split, layout.sets, layout.slot, layout.pitch
