@@ -18,6 +18,7 @@ __all__ = [
     "DOCUMENTS",
     "FOUND",
     "RECORDED",
+    "cores",
     "cpu_name",
     "documents",
     "first",
@@ -74,11 +75,16 @@ def host(packages=("numba", "numba-cuda", "numpy")):
     """What a measurement on this CPU is to be kept with: "cpu", "cores" to use, "python", "versions", "date"."""
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "python": platform.python_version(),
         "versions": _versions(packages),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def cores():
+    """How many of the CPU's cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name():

@@ -19,12 +19,11 @@ MEMORY = 4 * 2**30
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     """``-n auto``: a process for each core, as far as a GPU's memory goes."""
-    from gpukit import backend
+    from gpukit import backend, results
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not backend.on_gpu():
-        return cores
-    return max(1, min(cores, backend.cuda.current_context().get_memory_info().total // MEMORY))
+        return results.cores()
+    return max(1, min(results.cores(), backend.cuda.current_context().get_memory_info().total // MEMORY))
 
 
 def pytest_sessionfinish(session):

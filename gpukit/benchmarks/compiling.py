@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from gpukit import backend
+from gpukit import backend, results
 from gpukit.benchmarks import turns
 
 __all__ = ["FAILED", "compile_first", "side_by_side", "take_numba"]
@@ -53,9 +53,9 @@ def side_by_side(module, jobs, target):
     RuntimeError
         If one failed; the message has what it said.
     """
-    count = max(1, min(len(jobs), turns.MOST, turns.cores()))
+    count = max(1, min(len(jobs), turns.MOST, results.cores()))
     environment = os.environ | {"GPUKIT_BACKEND": "emulator", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    results = [None] * len(jobs)
+    made = [None] * len(jobs)
     with tempfile.TemporaryDirectory() as folder:
         children = []
         try:
@@ -69,13 +69,13 @@ def side_by_side(module, jobs, target):
                 if child.wait():
                     said.seek(0)
                     raise RuntimeError(f"{FAILED}:\n{said.read()}")
-                results[i::count] = pickle.loads(path.read_bytes())
+                made[i::count] = pickle.loads(path.read_bytes())
         finally:
             for _, said, child in children:  # where one failed, the others are still at work in the folder
                 child.kill()
                 child.wait()
                 said.close()
-    return results
+    return made
 
 
 def _child(path):

@@ -595,7 +595,7 @@ def main(argv=None):
     else:
         (head, records), right = results.read(RECORDED), True
         ceilings = prediction.recorded()
-    jobs = turns.cores() if options.jobs is None else options.jobs
+    jobs = results.cores() if options.jobs is None else options.jobs
     with turns.elsewhere():
         records = with_predictions(records, ceilings, chosen, 1 if options.quick else jobs)
     if options.save:

@@ -5,7 +5,6 @@ PyTorch, CuPy and OpenCV on all cores, in turns, with a cold L2 cache; single fr
 import argparse
 import functools
 import math
-import os
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -226,11 +225,7 @@ def cupy_form(cupy, frames):
 
 @functools.cache
 def _pool():
-    return ThreadPoolExecutor(_cores())
-
-
-def _cores():
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(results.cores())
 
 
 def opencv_form(frames):
@@ -239,7 +234,7 @@ def opencv_form(frames):
     several = frames.count > 1
 
     def run():
-        cv2.setNumThreads(1 if several else _cores())
+        cv2.setNumThreads(1 if several else results.cores())
         work = [(frames.hosts[i % len(frames.hosts)], out) for i, out in enumerate(outs)]
         for _ in _pool().map(lambda pair: frames.by_opencv(*pair), work) if several else (frames.by_opencv(*work[0]),):
             pass
@@ -307,7 +302,7 @@ def measure_blob(count, dtype, libraries, report=print, compiled=True):
     runs = own | others | {"copy": copy_of(moved)}
     records = _timed("blob", runs, frames, dtype, moved, report)
     if dtype == "float32":
-        runs = {f"opencv, {_cores()} cores": opencv_form(frames)}
+        runs = {f"opencv, {results.cores()} cores": opencv_form(frames)}
         records += _timed("blob", runs, frames, dtype, moved, report, device="cpu")
     return records, right
 
@@ -498,7 +493,7 @@ def measure_sizes(count, libraries, report=print):
         records.append(results.of_timing("resize", "many sizes", name, shape, "float32", timed))
         report(f"  {name:24} {timed.median * 1e6:10.2f} us of the device")
     waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
-    waited[f"opencv, {_cores()} cores"] = by_all_cores
+    waited[f"opencv, {results.cores()} cores"] = by_all_cores
     for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005, calls=5).items():
         records.append(results.of_timing("resize", "many sizes, call and wait", name, shape, "float32", timed))
         report(f"  {name:24} {timed.median * 1e6:10.2f} us, call and wait")
@@ -522,7 +517,7 @@ def measure_video(report=print):
             report(f"  {name}, depth {depth}: {1 / seconds:8.0f} frames per second")
     cv2.setNumThreads(1)
     outs = np.empty((len(plain), 3, *TARGET), np.float32)
-    for cores in (1, _cores()):
+    for cores in (1, results.cores()):
         with ThreadPoolExecutor(cores) as pool:
             best = []
             for _ in range(5):

@@ -7,7 +7,6 @@ GPU (`elsewhere`). So what is timed is not disturbed by another process's kernel
 import contextlib
 import functools
 import multiprocessing
-import os
 import tempfile
 import time
 import warnings
@@ -21,8 +20,9 @@ except ImportError:
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit.backend import cuda, on_gpu
+from gpukit.results import cores
 
-__all__ = ["apart", "cores", "elsewhere", "held", "mine", "processes", "side_by_side"]
+__all__ = ["apart", "elsewhere", "held", "mine", "processes", "side_by_side"]
 
 #: Most processes. Each loads Numba, which takes longer than to compile a kernel.
 MOST = 15
@@ -43,11 +43,6 @@ def processes(share=1):
     if not on_gpu() or fcntl is None:
         return 1
     return max(1, min(MOST, cores() // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
-
-
-def cores():
-    """The CPU's cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _begin(turn):
