@@ -2,6 +2,7 @@
 many are to be measured, several processes share them out.
 """
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -82,7 +83,7 @@ def _child(path):
     """Do the jobs that a file holds, and put what they gave in its place."""
     module, target, jobs = pickle.loads(path.read_bytes())
     take_numba(target)
-    work = __import__(module, fromlist=["compile_job"]).compile_job
+    work = importlib.import_module(module).compile_job
     path.write_bytes(pickle.dumps([work(pickle.loads(job)) for job in jobs]))
 
 

@@ -147,10 +147,10 @@ def _target(name, options, scratch):
 
 
 def _machine(name):
-    if name in ON_CPU or not on_gpu() and name != "predictions":
-        return "host"
-    if on_gpu():
+    if on_gpu() and name not in ON_CPU:
         return results.machine()["gpu"]
+    if name != "predictions":
+        return "host"
     from gpukit.benchmarks import predictions
 
     return results.read(predictions.RECORDED)[0]["gpu"]  # made anew beside the times of that GPU

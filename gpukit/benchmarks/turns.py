@@ -29,8 +29,7 @@ MOST = 15
 #: Memory of the device for each process: what its libraries and its arrays take.
 MEMORY = 8 * 2**30
 
-_turn = None  # path of the file whose lock is the turn, in a process that is one of those who take turns
-_file = None  # the file; who dies with the lock gives it back
+_turn = None  # the file whose lock is the turn, in a process that takes turns; who dies with the lock gives it back
 _mine = False  # whether it is this process's turn
 _since, _held = 0.0, 0.0  # when that began, and how long those before it were, in seconds
 
@@ -46,9 +45,9 @@ def processes(share=1):
 
 
 def _begin(turn):
-    """This process takes turns with others that share the lock ``turn``; what it compiles is compiled `elsewhere`."""
-    global _turn, _file
-    _turn, _file = turn, open(turn, "w")  # noqa: SIM115 - as long as the process lives
+    """This process takes turns with others by the lock of a file, ``turn``; what it compiles is compiled `elsewhere`."""
+    global _turn
+    _turn = open(turn, "w")  # noqa: SIM115 - as long as the process lives
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     if on_gpu():
         from numba.cuda import dispatcher
@@ -67,14 +66,14 @@ def _compiled_elsewhere(make):
 
 def _take():
     global _mine, _since
-    fcntl.flock(_file, fcntl.LOCK_EX)
+    fcntl.flock(_turn, fcntl.LOCK_EX)
     _mine, _since = True, time.monotonic()
 
 
 def _give():
     global _mine, _held
     _mine, _held = False, _held + time.monotonic() - _since
-    fcntl.flock(_file, fcntl.LOCK_UN)
+    fcntl.flock(_turn, fcntl.LOCK_UN)
 
 
 def held():
@@ -152,9 +151,9 @@ def _pool(jobs, most=None):
 
 @contextlib.contextmanager
 def _turn_of_all():
-    """The file whose lock is the turn: that of the processes that this one is of, or a new one."""
+    """Path of the file whose lock is the turn: that of the processes that this one is of, or of a new one."""
     if _turn is not None:
-        yield _turn
+        yield _turn.name
         return
     with tempfile.NamedTemporaryFile(prefix="gpukit-turn-") as file:
         yield file.name
