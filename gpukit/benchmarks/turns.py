@@ -45,7 +45,7 @@ def processes(share=1):
 
 
 def _begin(turn):
-    """This process takes turns with others by the lock of a file, ``turn``; what it compiles is compiled `elsewhere`."""
+    """This process takes turns with others by a file's lock, ``turn``; what it compiles is compiled `elsewhere`."""
     global _turn
     _turn = open(turn, "w")  # noqa: SIM115 - as long as the process lives
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
