@@ -306,14 +306,40 @@ def test_kernels_that_the_constants_were_not_taken_from_are_as_near():
     assert len(others) >= 35 and bench.near(others) >= 0.75 * len(others)
 
 
-def test_the_record_is_what_traces_say_now():
-    records = results.load(bench.RECORDED, case=bench.LEAST)
-    chosen = [case for case in bench.cases(["transpose"]) if case.variant in ("copy", "naive", "tiled")]
-    chosen += [case for case in bench.cases(["matmul"]) if case.title in ("naive tile 16", "tiled tile 16")][:2]
+def is_what_traces_say(source, chosen):
+    """Whether a record predicts for some cases what their traces give now, with the ceilings of the record's run."""
+    ceilings, records = bench.ceilings_of(results.read(source)[0]), results.load(source, case=bench.LEAST)
     for case in chosen:
         wanted = {"variant": case.variant, "shape": case.shape, "dtype": case.dtype, **case.options}
-        seconds = sum(p.seconds for p in bench.predicted(case.traced()))
+        seconds = sum(p.seconds for p in bench.predicted(case.traced(), ceilings=ceilings))
         assert seconds == pytest.approx(results.first(records, **wanted)["value"]), case
+
+
+def test_the_record_is_what_traces_say_now():
+    chosen = [case for case in bench.cases(["transpose"]) if case.variant in ("copy", "naive", "tiled")]
+    chosen += [case for case in bench.cases(["matmul"]) if case.title in ("naive tile 16", "tiled tile 16")][:2]
+    is_what_traces_say(bench.RECORDED, chosen)
+
+
+@pytest.mark.parametrize("options", [["--jobs", "1"], ["--jobs", "1", "--measure-only"]])
+def test_a_record_made_on_a_gpu_keeps_the_ceilings_of_its_run(tmp_path, monkeypatch, options):
+    chosen, path = list(bench.transposes())[:2], tmp_path / "predictions-g.json"
+    ceilings = replace(CEILINGS, device="G", l2_stores=0.1e9)
+    times = [record for record in results.read(bench.RECORDED)[1] if record["case"] == "time"]
+    monkeypatch.setattr(bench, "FAMILIES", {"transpose": lambda: chosen})
+    monkeypatch.setattr(bench, "RECORDED", path)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(bench, "on_gpu", lambda: True)
+        on_gpu.setattr(results, "machine", lambda: {"gpu": "G", "date": "2026-11-21"})
+        on_gpu.setattr(prediction, "measured", lambda: ceilings)
+        on_gpu.setattr(bench, "measure", lambda chosen, jobs: (times, True))
+        on_gpu.setattr(bench, "count_instructions", lambda chosen: ([], True))
+        assert bench.main(["--save", str(path), *options]) == 0
+    assert bench.ceilings_of(results.read(path)[0]) == ceilings != prediction.recorded()
+    if "--measure-only" in options:
+        monkeypatch.setattr(bench, "on_gpu", lambda: False)
+        assert bench.main(["--save", str(path), "--jobs", "1"]) == 0
+    is_what_traces_say(path, chosen)
 
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="the record is of another run")

@@ -1,8 +1,9 @@
 """``gpukit bench predictions``: for the kernels of the chapters the least time that a trace gives, beside the time on a
 GPU, and beside the least time with the instructions that Nsight Compute counted.
 
-On a GPU kernels are checked, timed with a cold L2 cache, and, if ncu is there, run once more under it. Without one the
-traces are made anew, and what was measured is taken from the record.
+On a GPU its ceilings are measured, and kernels are checked, timed with a cold L2 cache, and, if ncu is there, run once
+more under it. Without one the traces are made anew, and what was measured is taken from the record: the ceilings too,
+which it keeps, so that every prediction in it belongs to them.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "WITHIN",
     "Case",
     "cases",
+    "ceilings_of",
     "key_of",
     "main",
     "measure",
@@ -561,6 +563,12 @@ def key_of(record):
     return json.dumps(named | {"shape": list(record["shape"])})
 
 
+def ceilings_of(head):
+    """The `gpukit.prediction.Ceilings` of the run that a record is of, by what it says once (``results.read``)."""
+    values = head["ceilings"]
+    return prediction.Ceilings(**values | {"written_back": tuple(map(tuple, values["written_back"]))})
+
+
 def summary(records):
     """Text: how many predictions are near, from the trace alone and with the instructions that were counted."""
     lines = []
@@ -591,13 +599,11 @@ def main(argv=None):
         head, records, right = _measured(chosen, options)
         if options.measure_only:
             return 0 if right else 1
-        ceilings = prediction.measured()
     else:
         (head, records), right = results.read(RECORDED), True
-        ceilings = prediction.recorded()
     jobs = results.cores() if options.jobs is None else options.jobs
     with turns.elsewhere():
-        records = with_predictions(records, ceilings, chosen, 1 if options.quick else jobs)
+        records = with_predictions(records, ceilings_of(head), chosen, 1 if options.quick else jobs)
     if options.save:
         results.save(options.save, records, head)
     print(summary(records))
@@ -606,7 +612,7 @@ def main(argv=None):
 
 def _measured(chosen, options):
     """(head, records, whether all results were right) of what is measured now; kept in a file, if one is given."""
-    head, records = results.machine(), []
+    head, records = results.machine() | {"ceilings": asdict(prediction.measured())}, []
 
     def keep(measurement):
         more, right = measurement(chosen)
