@@ -1,6 +1,8 @@
 """``gpukit bench``: what runs, what is compared and judged, and that it notices wrong results."""
 
+import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,8 +76,8 @@ def test_a_wide_spread_makes_a_ratio_invalid():
 # -- against an earlier run --------------------------------------------------------------------------------------------
 
 
-def run_of(ours, theirs=3.0, **further):
-    return [record("tree", ours, **further), record("torch", theirs)]
+def run_of(ours, theirs=3.0, variant="tree", **further):
+    return [record(variant, ours, **further), record("torch", theirs)]
 
 
 @given(st.floats(0.1, 10), st.floats(0.1, 10))
@@ -106,7 +108,15 @@ def test_what_was_not_steady_is_not_judged():
 
 def test_the_table_says_what_changed():
     text = ratios.table_of_changes(ratios.changes(run_of(2.0), run_of(1.0)))
-    assert "slower" in text and "ratio fell" in text and "100%" in text and "1 of 3 are within 3%" in text
+    assert re.search("slower +1.000 s +2.000 s +100%", text) and re.search("ratio fell +3.00 +1.50 +50%", text)
+    assert "1 of 3 are within 3%" in text
+
+
+def test_a_fall_says_which_side_changed():
+    *_, ratio = ratios.changes(run_of(2.0, variant="wide"), run_of(1.0))
+    assert ratio.sides == "gpukit 1.000 s (tree), now 2.000 s (wide); library 3.000 s (torch), now 3.000 s (torch)"
+    worse = ratios.Change("other", 4.0, 1.0, "ratio")
+    assert ratios.falls([ratio, worse], 10) == [worse, ratio]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -263,7 +273,11 @@ def test_a_ratio_that_falls_is_judged(chapters, tmp_path, capsys, ours, options,
         "not with what it has just saved"
     )
     printed = capsys.readouterr().out
-    assert ("FELL by more than 10 %: reduce, sum, 1,024 float32: 3.00 to 2.40" in printed) == (status == suite.FELL)
+    assert "one: 1 of its 1 ratios to a library were measured again" in printed
+    fell = status == suite.FELL
+    assert ("FELL by 20%: reduce, sum, 1,024 float32: 3.00 to 2.40: gpukit 1.000 s" in printed) == fell
+    assert (f"{int(fell)} of 2 ratios to a library fell by more than that." in printed) == bool(options)
+    assert ("Exit status 3." in printed) == fell
     assert benchmarks.main(["--compare", folder, "--max-fall", "1"]) == 0, "the new record is the measure now"
 
 
@@ -273,14 +287,23 @@ def test_a_wrong_result_outweighs_a_ratio_that_holds(chapters, tmp_path):
     assert benchmarks.main(["--compare", str(tmp_path), "--max-fall", "10"]) == 1
 
 
-def test_a_check_that_compares_nothing_does_not_pass(chapters, tmp_path, capsys):
+def test_a_check_that_compares_nothing_does_not_pass(chapters, tmp_path, monkeypatch, capsys):
     folder = str(tmp_path)
     assert benchmarks.main(["--compare", folder]) == 0
     assert "gpukit bench --save makes one" in capsys.readouterr().out
-    assert benchmarks.main(["--compare", folder, "--max-fall", "10"]) == 1
-    chapters.runs["one"] = chapters.runs["two"] = [record("tree", 1.0)], True
-    assert benchmarks.main(["--save", folder, "--quick"]) == 0
-    assert benchmarks.main(["--compare", folder, "--quick", "--max-fall", "10"]) == 1, "no library, so no ratio"
+    judged = partial(benchmarks.main, ["one", "--compare", folder, "--max-fall", "10"])
+
+    def why():
+        return re.search("there is no ratio to judge: (.+). Exit status 1.", capsys.readouterr().out)[1]
+
+    assert judged() == 1 and why() == "the record has none of those that were measured"
+    benchmarks.main(["--save", folder])
+    chapters.runs["one"] = run_of(1.0, invalid=True), True
+    assert judged() == 1 and why().startswith("none was steady enough")
+    chapters.runs["one"] = [record("tree", 1.0)], True
+    assert judged() == 1 and why() == "no library was timed beside gpukit; not installed: cupy"
+    monkeypatch.setattr(suite, "on_gpu", lambda: False)
+    assert judged() == 1 and why() == "libraries are timed on a GPU, and there is none here"
 
 
 @pytest.mark.parametrize("other", [{"gpu": "NVIDIA A100"}, {"gpu": None, "cpu": "some CPU", "cores": 4}])
@@ -289,7 +312,7 @@ def test_another_machine_is_compared_by_ratio(chapters, tmp_path, capsys, other)
     results.save(path, run_of(0.5, theirs=1.5), HEAD | other)
     assert benchmarks.main(["one", "--compare", str(path), "--max-fall", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "only ratios can be compared" in printed and "1 of 1 are within" in printed
+    assert "another machine, only ratios are compared" in printed and "1 of 1 are within" in printed
 
 
 @pytest.mark.parametrize(

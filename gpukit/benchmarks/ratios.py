@@ -184,6 +184,8 @@ class Change:
     unit : {"s", "ratio"}
     judged : bool
         False if one of the two was not steady enough to compare.
+    sides : str
+        Of a ratio: the times that it is of.
     """
 
     what: str
@@ -191,6 +193,7 @@ class Change:
     now: float
     unit: str
     judged: bool = True
+    sides: str = ""
 
     @property
     def gain(self):
@@ -226,8 +229,18 @@ def changes(now, before, times=True):
         old = known.get(pair.key)
         if old:
             what = f"{pair.problem['chapter']}, {_case(pair.problem)}, {size_of(pair.problem)}"
-            found.append(Change(what, old.ratio, pair.ratio, "ratio", old.valid and pair.valid))
+            found.append(Change(what, old.ratio, pair.ratio, "ratio", old.valid and pair.valid, _sides(old, pair)))
     return found
+
+
+def _sides(before, now):
+    """Which of two sides a ratio changed by, as text: the times of both, before and now."""
+    kinds = (("gpukit", before.ours, now.ours), ("library", before.theirs, now.theirs))
+    return "; ".join(f"{kind} {_timed(old)}, now {_timed(new)}" for kind, old, new in kinds)
+
+
+def _timed(record):
+    return f"{timing.format_seconds(record['value'])} ({record['variant']})"
 
 
 def _name(record):
@@ -238,8 +251,9 @@ def _name(record):
 
 
 def falls(found, percent):
-    """Those ratios that fell by more than ``percent``, of what was steady enough to judge."""
-    return [c for c in found if c.unit == "ratio" and c.judged and c.gain < 1 - percent / 100]
+    """Those ratios that fell by more than ``percent``, of what was steady enough to judge; the worst first."""
+    fallen = [c for c in found if c.unit == "ratio" and c.judged and c.gain < 1 - percent / 100]
+    return sorted(fallen, key=lambda c: c.gain)
 
 
 def table_of_changes(found):
@@ -250,8 +264,9 @@ def table_of_changes(found):
         seconds = change.unit == "s"
         values = [timing.format_seconds(v) if seconds else f"{v:.2f}" for v in (change.before, change.now)]
         words = ("slower", "faster") if seconds else ("ratio fell", "ratio rose")
-        gain = f"{max(change.gain, 1 / change.gain) - 1:.0%}"
-        rows.append((words[change.gain > 1], *values, gain, change.what))
+        # A time that doubles is 100 % slower; a ratio that halves fell by 50 %, of which --max-fall speaks too.
+        by = max(change.gain, 1 / change.gain) - 1 if seconds else abs(change.gain - 1)
+        rows.append((words[change.gain > 1], *values, f"{by:.0%}", change.what))
     judged = sum(c.judged for c in found)
     rest = f"{judged - len(shown)} of {judged} are within {NOTHING:.0%}"
     unsteady = len(found) - judged

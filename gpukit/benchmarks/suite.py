@@ -309,16 +309,39 @@ def _compare(measured, before, max_fall):
             print(f"{name}: there is no {path} to compare with; gpukit bench --save makes one")
             continue
         same = _timed(old_head) == _timed(head)
-        print(f"{name}: against {path}, {common.described(old_head)}{'' if same else ': only ratios can be compared'}")
-        found += ratios.changes(records, old, times=same)
+        changes = ratios.changes(records, old, times=same)
+        again = f"{sum(change.unit == 'ratio' for change in changes)} of its {len(ratios.pairs(old))} ratios"
+        print(f"{name}: {again} to a library were measured again: {path}, {common.described(old_head)}", end="")
+        print("" if same else "; as that is another machine, only ratios are compared")
+        found += changes
     if found:
         print(f"\n{ratios.table_of_changes(found)}")
     if max_fall is None:
         return 0
-    fallen = ratios.falls(found, max_fall)
+    both = [change for change in found if change.unit == "ratio"]
+    if any(change.judged for change in both):
+        return _judge(both, max_fall)
+    print(f"--max-fall {max_fall:g}: there is no ratio to judge: {_no_ratio(measured, both)}. Exit status 1.")
+    return 1
+
+
+def _judge(changes, max_fall):
+    """Say which ratios fell by more than so many percent; the exit status for that."""
+    fallen = ratios.falls(changes, max_fall)
     for change in fallen:
-        print(f"FELL by more than {max_fall:g} %: {change.what}: {change.before:.2f} to {change.now:.2f}")
-    if not any(change.judged for change in found if change.unit == "ratio"):
-        print("No ratio to a library could be compared, so none can have fallen: is a library installed?")
-        return 1
+        print(f"FELL by {1 - change.gain:.0%}: {change.what}: {change.before:.2f} to {change.now:.2f}: {change.sides}")
+    of = sum(change.judged for change in changes)
+    print(f"--max-fall {max_fall:g}: {len(fallen)} of {of} ratios to a library fell by more than that.", end="")
+    print(f" Exit status {FELL}." if fallen else "")
     return FELL if fallen else 0
+
+
+def _no_ratio(measured, both):
+    """Why no ratio of this run can be judged."""
+    if both:
+        return "none was steady enough to compare; measure again, undisturbed"
+    if any(ratios.pairs(records) for _, records in measured.values()):
+        return "the record has none of those that were measured"
+    if not on_gpu():
+        return "libraries are timed on a GPU, and there is none here"
+    return f"no library was timed beside gpukit; not installed: {', '.join(common.missing()) or 'none'}"
