@@ -12,18 +12,17 @@ os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 hypothesis.settings.register_profile("gpukit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("gpukit")
 
-#: Memory of a GPU for each process that tests on it: its context, the libraries beside gpukit, and the arrays.
+#: Memory of a GPU for each process that tests on it, whose arrays are smaller than those that are timed.
 MEMORY = 4 * 2**30
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """``-n auto``: a process for each core, as far as a GPU's memory goes."""
+    """``-n auto``: a process for each core, or as many as can share the GPU."""
     from gpukit import backend, results
+    from gpukit.benchmarks import turns
 
-    if not backend.on_gpu():
-        return results.cores()
-    return max(1, min(results.cores(), backend.cuda.current_context().get_memory_info().total // MEMORY))
+    return turns.processes(memory=MEMORY) if backend.on_gpu() else results.cores()
 
 
 def pytest_sessionfinish(session):

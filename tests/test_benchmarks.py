@@ -147,9 +147,12 @@ def chapters(monkeypatch):
     monkeypatch.setattr(benchmarks, "WITHOUT_GPU", ("tool", "two"))
     monkeypatch.setattr(suite, "on_gpu", lambda: True)
     monkeypatch.setattr(suite.turns, "processes", lambda share: 1)
-    monkeypatch.setattr(results, "machine", lambda: HEAD)
+    asked = []
+    monkeypatch.setattr(results, "machine", lambda: asked.append("machine") or HEAD)
     monkeypatch.setattr(common, "libraries", lambda: {"torch": SimpleNamespace()})
-    return SimpleNamespace(runs=runs, ran=ran)
+    suite._gpu.cache_clear()
+    yield SimpleNamespace(runs=runs, ran=ran, asked=asked)
+    suite._gpu.cache_clear()
 
 
 def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
@@ -161,6 +164,7 @@ def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
     files = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert files == ["one-h200-quick.json", "two-h200-quick.json"]
     assert results.read(tmp_path / "new" / files[0])[0] == HEAD
+    assert chapters.asked == ["machine"], "once for the names of all files"
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError("out of memory")])

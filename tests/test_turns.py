@@ -4,6 +4,7 @@ import os
 import time
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_what_fails_is_raised_and_gives_its_turn_back():
 def test_with_one_job_nothing_is_started_and_nobody_waited_for():
     ((_, process, spans),) = turns.side_by_side([partial(uses, 0.001, "a")], 5)
     assert process == os.getpid() and len(spans) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [({}, 5), ({"memory": 4 * 2**30}, 7), ({"share": 2}, 3), ({"share": 8}, 1), ({"memory": 2**60}, 1)],
+)
+def test_processes_are_as_many_as_cores_and_memory_allow(monkeypatch, options, number):
+    context = SimpleNamespace(get_memory_info=lambda: SimpleNamespace(total=40 * 2**30))
+    monkeypatch.setattr(turns, "cuda", SimpleNamespace(current_context=lambda: context))
+    monkeypatch.setattr(turns, "cores", lambda: 8)
+    monkeypatch.setattr(turns, "on_gpu", lambda: True)
+    assert turns.processes(**options) == number
+    monkeypatch.setattr(turns, "on_gpu", lambda: False)
+    assert turns.processes(**options) == 1

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -146,9 +147,16 @@ def _target(name, options, scratch):
     return folder / file_name(name, _machine(name), options.quick)
 
 
+@functools.cache
+def _gpu():
+    """Name of the GPU, asked once. Power limit and clocks may change in a run: each measurement keeps its own."""
+    return results.machine()["gpu"]
+
+
 def _machine(name):
+    """What a measurement's file is named after."""
     if on_gpu() and name not in ON_CPU:
-        return results.machine()["gpu"]
+        return _gpu()
     if name != "predictions":
         return "host"
     from gpukit.benchmarks import predictions

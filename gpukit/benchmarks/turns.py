@@ -26,7 +26,7 @@ __all__ = ["apart", "elsewhere", "held", "mine", "processes", "side_by_side"]
 
 #: Most processes. Each loads Numba, which takes longer than to compile a kernel.
 MOST = 15
-#: Memory of the device for each process: what its libraries and its arrays take.
+#: Memory of the device for each process that measures: what its libraries and its arrays take.
 MEMORY = 8 * 2**30
 
 _turn = None  # the file whose lock is the turn, in a process that takes turns; who dies with the lock gives it back
@@ -34,14 +34,15 @@ _mine = False  # whether it is this process's turn
 _since, _held = 0.0, 0.0  # when that began, and how long those before it were, in seconds
 
 
-def processes(share=1):
-    """How many processes can measure side by side here, by one in ``share`` of the CPU's cores and the device's memory.
+def processes(share=1, memory=MEMORY):
+    """How many processes can work on the GPU side by side, by one in ``share`` of the CPU's cores and by the device's
+    memory, of which each takes so much.
 
     1 without a GPU.
     """
     if not on_gpu() or fcntl is None:
         return 1
-    return max(1, min(MOST, cores() // share - 1, cuda.current_context().get_memory_info().total // MEMORY))
+    return max(1, min(MOST, cores() // share - 1, cuda.current_context().get_memory_info().total // memory))
 
 
 def _begin(turn):
