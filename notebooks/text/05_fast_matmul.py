@@ -237,7 +237,7 @@ as_table(table)
 # %% [markdown]
 # ## 8. Read ahead
 #
-# Shared memory takes its time too: some thirty cycles from the load to the value. In every kernel so far a thread loads the values for one k and then needs them at once. With a **second set of registers** it loads what it needs for the next k while it multiplies what it has. Two things come with it. Which set is which must be known when the kernel is compiled, so the loop over k is written out, as a chain of device functions. And the products of a step are gone through in a **serpentine**, down one column and up the next: a multiply-add reads three registers, more than the register file delivers at once, but what the instruction before has read it may use again for free.
+# Shared memory takes its time too: a value is there many cycles after its load began. In every kernel so far a thread loads the values for one k and then needs them at once. With a **second set of registers** it loads what it needs for the next k while it multiplies what it has. Two things come with it. Which set is which must be known when the kernel is compiled, so the loop over k is written out, as a chain of device functions. And the products of a step are gone through in a **serpentine**, down one column and up the next: a multiply-add reads three registers, more than the register file delivers at once, but what the instruction before has read it may use again for free.
 
 # %%
 show.source(ladder.multiply_in_turns)
@@ -309,7 +309,7 @@ for kernel in (without_the_wait, without_the_barrier):
 #
 # - **Larger tiles, more per thread.** 128 x 256 per block, 8 x 16 per thread: 24 loads, six of them with `load4`, for 128 multiply-adds.
 # - **The turn of the loop.** The last products of a step stand after the barrier of the next one, to have something to do while the first loads are under way.
-# - **Few instructions beside the products.** Every one of them takes the place of a multiply-add: each of the hundred beside the 1,024 of a step costs about a thousandth of the time. So addresses are added to, not computed anew, and in integers without a sign, which are the cheapest.
+# - **Few instructions beside the products.** Every one of them takes the place of a multiply-add; the table of instructions below counts both. So addresses are added to, not computed anew, and in integers without a sign, which are the cheapest.
 # - **Loads that stay where they are.** A compiler orders instructions as it likes. `syncwarp` is here for what it does on the side: no load is moved across it, so all values for k + 1 are asked for before the products of k begin.
 #
 # Read it from the outside in: the block's tile and its part of K, the warp's and the thread's place in it, the loop over the steps.

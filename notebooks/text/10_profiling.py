@@ -389,10 +389,18 @@ results.table(
 # %% [markdown]
 # Three reasons explain most of them:
 #
-# - **Instructions that nobody wrote, and nobody guessed.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative; so the naive product, with one multiply-add and two loads in its loop, runs 36 instructions for them. Many of these compute what is the same for all lanes of a warp, in a unit that takes half as long again. The estimate knows that. It does not know that the compiler gives up unrolling the loop over a padded or swizzled tile of 32, as it does not give up for a tile of 16. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and such kernels move towards the band.
+# - **Instructions that nobody wrote, and nobody guessed.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative; so the naive product, whose loop has one multiply-add and two loads, executes many more than these three: the cell below counts them. Many compute what is the same for all lanes of a warp, in a unit that takes longer for each. The estimate knows that. It does not know that the compiler gives up unrolling the loop over a padded or swizzled tile of 32, as it does not give up for a tile of 16. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and such kernels move towards the band.
 # - **Loads that the compiler merged.** The kernels with conflicts and a ratio below one: as written they ask more of shared memory than they do as compiled.
 # - **Waiting.** The prediction knows one trip to memory for each block and a step for each barrier, the least that there can be. A block that collects what the others found makes several trips, one after the other, and a kernel with few warps waits for its own results.
-#
+
+# %%
+naive = {"chapter": "matmul", "variant": "naive", "dtype": "float32"}
+run = results.first(recorded, case="instructions", **naive)
+products = results.first(recorded, case=predictions.LEAST, **naive)["flops"] / 2 / 32  # by warps
+print(f"naive: {run['value'] / products:.0f} instructions for each multiply-add")
+print(f"one for all lanes of a warp takes {prediction.recorded().shared_cost:.2f} times as long as another")
+
+# %% [markdown]
 # So a least time is no time. It says what is not possible, and what would have to change before more would be.
 
 # %% [markdown]
