@@ -57,7 +57,7 @@ def test_what_a_library_says_of_the_problem_must_hold_for_ours():
 
 def test_what_is_no_distribution_or_no_rival_is_left_out():
     known, unknown = record("torch", 3.0), record("tree", 5.0, spread=None)
-    assert not ratios.pairs([unknown, known]) and len(ratios.pairs([unknown, known], medians=True)) == 1
+    assert not ratios.pairs([unknown, known])
     assert not ratios.pairs([record("loops", 5.0, case="cpu"), record("opencv", 3.0, case="cpu")])
 
 

@@ -98,7 +98,7 @@ def quick_run(monkeypatch, tmp_path):
     bench = timing.bench
     monkeypatch.setattr(timing, "bench", lambda fn, **_: bench(fn, device="cpu", warmup=0, repeat=1))
     monkeypatch.setattr(naive.common, "on_gpu", lambda: True)
-    monkeypatch.setattr(naive, "_head", lambda: {"gpu": "A", "date": "2026-11-21"})
+    monkeypatch.setattr(naive.common, "machine_and_cpu", lambda: {"gpu": "A", "date": "2026-11-21"})
     cases = ("axis", "types", "incomplete")
     monkeypatch.setattr(naive, "MEASURES", {case: naive.MEASURES[case] for case in cases})
     monkeypatch.setattr(naive, "instructions_per_step", lambda kernel, matrix: 36.0)

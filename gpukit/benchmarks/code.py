@@ -18,7 +18,7 @@ from pathlib import Path
 from gpukit import results
 from gpukit.benchmarks import common, compiling
 
-__all__ = ["RECORDED", "find_tool", "loop_of", "main", "measure", "mix", "occupancy", "resources"]
+__all__ = ["RECORDED", "find_tool", "inner_loops", "loop_of", "main", "measure", "mix", "occupancy", "resources"]
 
 #: The record that comes with gpukit, for ``results.load``.
 RECORDED = "fast-matmul-code"
@@ -60,8 +60,8 @@ def occupancy(registers, shared, threads):
     return blocks, blocks * threads / THREADS
 
 
-def loop_of(disassembly):
-    """The instructions of the loop with the most multiply-adds, among those without a loop inside; [] without one."""
+def inner_loops(disassembly):
+    """The instructions of each loop without a loop inside, as lists."""
     code, labels = [], {}
     for line in disassembly.splitlines():
         if label := LABEL.match(line):
@@ -74,8 +74,12 @@ def loop_of(disassembly):
         if branch and labels.get(branch[1], last + 1) < last:
             loops.append((labels[branch[1]], last))
     inner = [loop for loop in loops if not any(loop[0] <= a and b <= loop[1] and (a, b) != loop for a, b in loops)]
-    best = max(inner, key=lambda loop: sum("FFMA" in text for text in code[loop[0] : loop[1] + 1]), default=None)
-    return [] if best is None else code[best[0] : best[1] + 1]
+    return [code[first : last + 1] for first, last in inner]
+
+
+def loop_of(disassembly):
+    """The instructions of the inner loop with the most multiply-adds; [] without one."""
+    return max(inner_loops(disassembly), key=lambda loop: sum("FFMA" in text for text in loop), default=[])
 
 
 def mix(code):

@@ -12,7 +12,18 @@ from gpukit import backend, results
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import clock64, globaltimer
 
-__all__ = ["LIBRARIES", "columns", "has_gpu", "launch_all", "libraries", "missing", "run", "sm_mhz", "wait_for"]
+__all__ = [
+    "LIBRARIES",
+    "columns",
+    "has_gpu",
+    "launch_all",
+    "libraries",
+    "machine_and_cpu",
+    "missing",
+    "run",
+    "sm_mhz",
+    "wait_for",
+]
 
 #: What is timed beside gpukit where it is installed.
 LIBRARIES = ("cupy", "torch")
@@ -57,6 +68,12 @@ def has_gpu():
     if not on_gpu():
         print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
     return on_gpu()
+
+
+def machine_and_cpu():
+    """What a measurement that times the host's work too is to be kept with: ``results.machine()``, and the CPU."""
+    host = results.host()
+    return results.machine() | {name: host[name] for name in ("cpu", "cores")}
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------

@@ -102,12 +102,10 @@ def timed(case, shape, runs, flops, further=None, report=print):
     """Time some products of one shape in turns; a list of records."""
     repeat = 5 if flops > LONG else None
     timings = timing.bench_many(runs, repeat=repeat, warmup=0.005, min_time=0.02)
+    best = min((timings[name].median for name in timings if name.startswith("cublas")), default=None)
     records = []
     for name, result in timings.items():
-        more = further or {}
-        records.append(results.of_timing("fast_matmul", case, name, shape, "float32", result, **more))
-    best = min((timings[name].median for name in timings if name.startswith("cublas")), default=None)
-    for name, result in timings.items():
+        records.append(results.of_timing("fast_matmul", case, name, shape, "float32", result, **(further or {})))
         ratio = f"{best / result.median:6.3f} of cuBLAS" if best else ""
         speed = f"{result.median * 1e6:11.2f} us {result.tflops(flops):7.2f} TFLOP/s"
         report(f"  {shape!s:22} {name:20} {speed} {ratio}")

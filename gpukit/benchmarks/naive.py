@@ -6,7 +6,6 @@ the host, with the device idle before and after.
 
 import argparse
 import functools
-import re
 import time
 import warnings
 from functools import partial
@@ -17,7 +16,7 @@ from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda, on_gpu
-from gpukit.benchmarks import common
+from gpukit.benchmarks import code, common
 
 __all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main", "measured"]
 
@@ -126,7 +125,7 @@ def incomplete(recorder):
 
 
 def instructions_per_step(kernel, matrix):
-    """Machine instructions for each turn of the loop over k, in the innermost loop that does most of them.
+    """Machine instructions for each turn of the loop over k, in the inner loop that does most of them at once.
 
     None if nvdisasm, a part of the CUDA toolkit, is not there.
     """
@@ -135,20 +134,7 @@ def instructions_per_step(kernel, matrix):
         text = kernel.compile(signature).inspect_sass()
     except RuntimeError:
         return None
-    labels, instructions = {}, []
-    for line in text.splitlines():
-        if found := re.match(r"\s*(\.L_x_\d+):", line):
-            labels[found[1]] = len(instructions)
-        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            instructions.append(found[1])
-    loops = []
-    for last, instruction in enumerate(instructions):
-        target = re.search(r"\bBRA\b.*?(\.L_x_\d+)", instruction)
-        if target and labels[target[1]] < last:
-            body = instructions[labels[target[1]] : last + 1]
-            loads = sum("LDG" in each for each in body)
-            loops.append((loads, len(body)))
-    loads, length = max(loops)
+    loads, length = max((sum("LDG" in each for each in loop), len(loop)) for loop in code.inner_loops(text))
     return 2 * length / loads  # two loads in each step
 
 
@@ -206,20 +192,11 @@ def on_the_cpu(recorder):
 
 def cublas(recorder):
     """The vendor's library in the same run, in float32 proper, where PyTorch is installed."""
-    try:
-        import torch
-    except ImportError:
+    torch = common.libraries().get("torch")
+    if torch is None:
         return
-    torch.backends.cuda.matmul.allow_tf32 = False
     a, b = (torch.as_tensor(array, device="cuda") for array in (recorder.a, recorder.b))
-    out = torch.empty_like(a)
-    timed = timing.bench(lambda: torch.matmul(a, b, out=out), stream=_torch_stream(torch))
-    recorder.add_timing("library", "cuBLAS", timed)
-
-
-def _torch_stream(torch):
-    handle = torch.cuda.current_stream().cuda_stream
-    return cuda.external_stream(handle) if handle else 0
+    recorder.add_timing("library", "cuBLAS", timing.bench(partial(torch.matmul, a, b, out=torch.empty_like(a))))
 
 
 #: What measures each case, in the order in which they are measured.
@@ -257,15 +234,10 @@ def measured(case, n=1024, dtype="float32"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
             MEASURES[case](recorder)
-        head = _head()
+        head = common.machine_and_cpu()
         return [head | record | {"shape": tuple(record["shape"])} for record in recorder.records]
     cases = [case, "instructions"] if case == "types" else [case]
     return results.load(RECORDED, case=cases, shape=(n, n, n), dtype=dtype)
-
-
-def _head():
-    host = results.host()
-    return results.machine() | {name: host[name] for name in ("cpu", "cores")}
 
 
 def main(argv=None):
@@ -283,7 +255,8 @@ def main(argv=None):
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    return 0 if common.run(_runs(options.sizes[: 1 if options.quick else None]), options.save, _head()) else 1
+    sizes = options.sizes[: 1 if options.quick else None]
+    return 0 if common.run(_runs(sizes), options.save, common.machine_and_cpu()) else 1
 
 
 def _runs(sizes):

@@ -94,16 +94,15 @@ class Pair:
         return not (self.ours.get("invalid") or self.theirs.get("invalid"))
 
 
-def pairs(records, medians=False):
+def pairs(records):
     """gpukit beside the fastest library, for every problem that both were timed on.
 
     Parameters
     ----------
     records : list of dict
         Of one run, without what their file says once (``results.read``). A file may hold those of several runs, told
-        apart by a field "run"; only what was measured in the same one is compared.
-    medians : bool
-        Compare medians too of whose spread nothing is known.
+        apart by a field "run"; only what was measured in the same one is compared. Times of whose spread nothing is
+        known are left out.
 
     Returns
     -------
@@ -112,7 +111,7 @@ def pairs(records, medians=False):
     """
     ours, rivals = {}, {}
     for record in records:
-        if not _is_compared(record, medians):
+        if not _is_compared(record):
             continue
         if library_of(record):
             problem = problem_of(record)
@@ -129,8 +128,8 @@ def pairs(records, medians=False):
     return found
 
 
-def _is_compared(record, medians):
-    timed = record["unit"] == "s" and (medians or record.get("spread") is not None)
+def _is_compared(record):
+    timed = record["unit"] == "s" and record.get("spread") is not None
     return timed and not NO_RIVALS & {record["chapter"], record["case"]}
 
 

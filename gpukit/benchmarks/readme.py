@@ -207,8 +207,6 @@ KINDS = {
     "resize-h200": "resizing",
     "conv-h200": "convolutions, im2col, col2im",
 }
-#: Those of them in which the spread of some medians was not kept.
-MEDIANS = ("conv-h200",)
 
 
 def summed():
@@ -217,7 +215,7 @@ def summed():
     lines.append("|---|--:|--:|--:|---|")
     for record, kind in KINDS.items():
         if (results.RECORDED / f"{record}.json").is_file():
-            found = ratios.pairs(results.read(record)[1], medians=record in MEDIANS)
+            found = ratios.pairs(results.read(record)[1])
             found = [pair for pair in found if pair.valid and pair.problem["case"] != "ladder"]
             ahead, middle = sum(pair.ratio >= 1 for pair in found), median(pair.ratio for pair in found)
             lowest = min(found, key=lambda pair: pair.ratio)

@@ -91,10 +91,7 @@ def _filled(shape, dtype):
 
 def _is_right(x, axis, op, got):
     """Whether a result is NumPy's (or CuPy's) in float64, up to a few roundings of the sum of magnitudes."""
-    try:
-        import cupy as library
-    except ImportError:
-        library = np
+    library = common.libraries().get("cupy", np)
     x = library.asarray(x if library is not np else x.copy_to_host())
     got = library.asarray(got if library is not np else got.copy_to_host()).reshape(-1)
     if op == "max":
@@ -212,11 +209,7 @@ def measure_counted(size, op, libraries, report=print):
         flush()
         cuda.synchronize()
 
-    def wait_for(run):
-        run()
-        cuda.synchronize()
-
-    runs = {name: partial(wait_for, run) for name, run in runs.items()}
+    runs = {name: partial(common.wait_for, run) for name, run in runs.items()}
     records = []
     for name, timed in timing.bench_many(runs, device="cpu", setup=cold, min_time=SECONDS, warmup=0.01).items():
         case = f"{op} over all, launch counted"

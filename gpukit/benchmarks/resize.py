@@ -444,6 +444,19 @@ def torch_cuts(torch, cuts, target):
     return run
 
 
+def opencv_cuts(cuts, target):
+    """OpenCV on all cores, a cut at a time, into the same planes again and again."""
+    places = [resize.placement(cut.shape[:2], target) for cut in cuts]
+    planes = np.empty((len(cuts), 3, *target), np.float32)
+
+    def run():
+        cv2.setNumThreads(1)
+        list(_pool().map(by_opencv, cuts, places, planes))
+        return planes
+
+    return run
+
+
 def measure_sizes(count, libraries, report=print):
     """Cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
     frames, target = Frames(1), CUT
@@ -460,14 +473,7 @@ def measure_sizes(count, libraries, report=print):
             resize.blob(cut, target, MEAN, FACTOR, FILL, out=one)
         return out
 
-    planes = np.empty(out.shape, np.float32)
-
-    def by_all_cores():
-        cv2.setNumThreads(1)
-        boxes = [resize.placement(cut.shape[:2], target) for cut in on_host]
-        list(_pool().map(by_opencv, on_host, boxes, planes))
-        return planes
-
+    by_all_cores = opencv_cuts(on_host, target)
     expected = by_all_cores().copy()
 
     def is_right(got):
@@ -560,8 +566,7 @@ def main(argv=None):
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore")
-    head = results.machine() | {key: value for key, value in results.host().items() if key in ("cpu", "cores")}
-    return 0 if common.run(_runs(options, common.libraries()), options.save, head) else 1
+    return 0 if common.run(_runs(options, common.libraries()), options.save, common.machine_and_cpu()) else 1
 
 
 def _runs(options, libraries):

@@ -65,12 +65,8 @@ def _title(choice):
 
 def _exact(a, b):
     """a @ b in float64 and the magnitudes that its rounding errors are measured by, on the device if CuPy is there."""
-    try:
-        import cupy as library
-    except ImportError:
-        library = np
-        a, b = a.copy_to_host(), b.copy_to_host()
-    a, b = (library.asarray(x).astype(library.float64) for x in (a, b))
+    library = common.libraries().get("cupy", np)
+    a, b = (library.asarray(x if library is not np else x.copy_to_host()).astype(library.float64) for x in (a, b))
     return library, a @ b, abs(a) @ abs(b)
 
 
