@@ -11,6 +11,7 @@ COMMANDS = {
     "findings": ("gpukit.calibration.sanitizer", (), "the errors that the trace finds, beside compute-sanitizer's"),
     "errors": ("gpukit.calibration.mistakes", (), "what is said of launches that go wrong on purpose"),
     "cpu": ("gpukit.benchmarks.references", (), "NumPy, OpenCV and plain loops on this machine's CPU"),
+    "axpy": ("gpukit.benchmarks.axpy", (), "the grid-stride loop by the number of its blocks, on a GPU"),
     "naive": ("gpukit.benchmarks.naive", (), "the matrix product with one thread per element, on a GPU"),
     "matmul": ("gpukit.benchmarks.shared_memory", ("matmul",), "matrix products on a GPU, beside cuBLAS"),
     "transpose": ("gpukit.benchmarks.shared_memory", ("transpose",), "transposes on a GPU, beside CuPy and PyTorch"),
