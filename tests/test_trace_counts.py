@@ -3,6 +3,7 @@ an H200, and against figures worked out by hand.
 """
 
 import json
+import sys
 
 import pytest
 
@@ -177,6 +178,18 @@ class Ncu:
         head = ",".join(f'"{column}"' for column in ("ID", "Kernel Name", *columns))
         rows = (f'"{n}","{case.kernel.py_func.__name__}"' + ',"5"' * len(columns) for n, case in enumerate(cases))
         return "\n".join(["==PROF== Connected", head, '"",""' + ',"inst"' * len(columns), *rows]), 0
+
+
+def test_a_module_runs_under_ncu_on_a_gpu_only(tmp_path):
+    ncu = tmp_path / "ncu"
+    ncu.write_text('#!/bin/sh\necho "$@"\necho "$GPUKIT_BACKEND" >&2\nexit 3\n')
+    ncu.chmod(0o755)
+    done = counters.run(str(ncu), ["--page", "raw"], "some.module", "x", 7)
+    assert done.stdout.split() == [
+        *("--clock-control", "none", "--csv", "--print-units", "base", "--page", "raw"),
+        *(sys.executable, "-m", "some.module", "x", "7"),
+    ]
+    assert (done.stderr, done.returncode) == ("gpu\n", 3)
 
 
 def test_ncus_table_is_read():

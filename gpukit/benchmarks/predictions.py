@@ -9,9 +9,7 @@ which it keeps, so that every prediction in it belongs to them.
 import argparse
 import functools
 import json
-import os
 import re
-import subprocess
 import sys
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -478,12 +476,8 @@ def count_instructions(chosen, report=print):
     if ncu is None:
         report("  ncu is not installed: instructions are not counted")
         return [], True
-    options = "--target-processes application-only --profile-from-start off --clock-control none".split()
-    options += "--csv --page raw --print-units base".split()
-    child = [sys.executable, "-m", "gpukit.benchmarks.predictions", *map(str, _numbers(chosen))]
-    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
-    command = [ncu, *options, "--metrics", INSTRUCTIONS, *child]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    options = f"--target-processes application-only --profile-from-start off --page raw --metrics {INSTRUCTIONS}"
+    done = counters.run(ncu, options.split(), "gpukit.benchmarks.predictions", *_numbers(chosen))
     launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
     rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
     if done.returncode or sum(launches) != len(rows) or len(launches) != len(chosen):

@@ -8,10 +8,7 @@ import argparse
 import csv
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -36,12 +33,6 @@ REPORT, TIMELINE, SASS = "matmul-h200.csv", "timeline-h200.csv", "tiled-sm90.sas
 # -- Nsight Compute ----------------------------------------------------------------------------------------------------
 
 
-def ncu_command(ncu):
-    """The command that makes the report."""
-    options = "--set full --clock-control none --csv --page details --print-units base".split()
-    return [ncu, *options, sys.executable, "-m", "gpukit.benchmarks.profile"]
-
-
 def measure_kernels():
     """Rows of a report: dicts with the kernel, the section, the metric, its unit and its value.
 
@@ -50,8 +41,7 @@ def measure_kernels():
     ncu = counters.find_ncu()
     if ncu is None:
         raise counters.ProfilerError("ncu is not installed")
-    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
-    done = subprocess.run(ncu_command(ncu), capture_output=True, text=True, env=environment)
+    done = counters.run(ncu, "--set full --page details".split(), "gpukit.benchmarks.profile")
     rows = of_ncu(done.stdout)
     if done.returncode or {row["kernel"] for row in rows} != set(KERNELS):
         raise counters.ProfilerError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -4,8 +4,6 @@ timed beside the libraries' in turns, and what Nsight Compute counts in them.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from functools import partial
 
@@ -263,12 +261,8 @@ def measure_counters(chapter, size, report=print):
         report("ncu is not installed: no counters")
         return []
     known = counters.known_metrics(ncu, METRICS.values())
-    options = "--target-processes application-only --clock-control none --cache-control none".split()
-    options += "--csv --page raw --print-units base".split()
-    child = [sys.executable, "-m", "gpukit.benchmarks.shared_memory", chapter]
-    command = [ncu, *options, "--metrics", ",".join(known), *child]
-    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
-    done = subprocess.run([*command, str(size)], capture_output=True, text=True, env=environment)
+    options = "--target-processes application-only --cache-control none --page raw --metrics".split()
+    done = counters.run(ncu, [*options, ",".join(known)], "gpukit.benchmarks.shared_memory", chapter, size)
     launches = [json.loads(x.partition(":")[2]) for x in done.stdout.splitlines() if x.startswith("counted:")]
     rows = counters.read_csv(done.stdout)
     if done.returncode or len(rows) != len(launches) or not rows:

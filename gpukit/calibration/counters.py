@@ -146,6 +146,35 @@ def find_ncu():
     return next((str(path) for path in candidates if path.is_file()), None)
 
 
+def run(ncu, options, module, *arguments):
+    """Run a module of gpukit under ncu, as a process of its own that fails if it finds no GPU.
+
+    Parameters
+    ----------
+    ncu : str
+    options : list of str
+        Besides those for a table that a program reads, and for a clock that is left as it is.
+    module : str
+        Its name.
+    *arguments
+        Of the module, when it is run.
+
+    Returns
+    -------
+    subprocess.CompletedProcess
+    """
+    command, environment = _command(ncu, options, module, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def _command(ncu, options, module, *arguments):
+    """(what `run` runs, its environment)."""
+    common = "--clock-control none --csv --print-units base".split()
+    child = [sys.executable, "-m", module, *map(str, arguments)]
+    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    return [ncu, *common, *options, *child], environment
+
+
 def profile(ncu, metrics, cases, report=lambda done: None):
     """Launch cases under ncu.
 
@@ -162,11 +191,9 @@ def profile(ncu, metrics, cases, report=lambda done: None):
     tuple of (str, int)
         All that was printed, and ncu's exit status.
     """
-    options = "--clock-control none --cache-control none --csv --page raw --print-units base"
-    command = [ncu, *options.split(), "--kernel-name-base", "function", "--metrics", ",".join(metrics)]
+    options = [*"--cache-control none --page raw --kernel-name-base function --metrics".split(), ",".join(metrics)]
     numbers = ",".join(str(CASES.index(case)) for case in cases)
-    command += [sys.executable, "-m", "gpukit.calibration.counters", "--child", numbers]
-    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    command, environment = _command(ncu, options, "gpukit.calibration.counters", "--child", numbers)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, text=True, env=environment, **streams) as child:
         lines, launches = [], 0
