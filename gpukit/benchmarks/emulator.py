@@ -230,7 +230,7 @@ def main(argv):
     text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
     parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
     parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
-    parser.add_argument("--save", "--json", metavar="FILE", help="also write the records to FILE")
+    parser.add_argument("--save", metavar="FILE", help="also write the records to FILE")
     options = parser.parse_args(argv)
     rows = [HEADER]
     cases = ((case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL))

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from statistics import median
 
-from gpukit import results
+from gpukit import results, timing
 from gpukit.benchmarks import common, ratios
 
 __all__ = [
@@ -129,9 +129,7 @@ class Headline:
     def figure(self, record):
         """The speed or time of one side, as text."""
         if not self.amount:
-            from gpukit.timing import format_seconds
-
-            return format_seconds(record["value"])
+            return timing.format_seconds(record["value"])
         rate = self.amount / record["value"] / {"GB/s": 1e9, "TFLOP/s": 1e12, "frames/s": 1.0}[self.unit]
         return f"{rate:,.0f} {self.unit}" if rate >= 100 else f"{rate:.1f} {self.unit}"
 

@@ -43,7 +43,8 @@ def parser():
         f"cold L2 cache.\nNAME is one or more of\n\n{lines}\nWithout a name: all timings of all chapters; without "
         f"a GPU {', '.join(benchmarks.WITHOUT_GPU)}.",
         epilog="`gpukit bench NAME --help` lists what a single measurement takes besides.\nExit status: 0; 1 if a "
-        f"result was wrong or a measurement failed; {FELL} if a ratio fell by more than --max-fall.",
+        "result was wrong, a measurement failed, or --max-fall had no ratio to judge;\n"
+        f"{FELL} if a ratio fell by more than --max-fall.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -71,7 +72,10 @@ def parser():
         "on this GPU (default: data/results)",
     )
     made.add_argument(
-        "--max-fall", metavar="PERCENT", type=float, help=f"with --compare: exit status {FELL} if a ratio fell by more"
+        "--max-fall",
+        metavar="PERCENT",
+        type=float,
+        help=f"with --compare: exit status {FELL} if a ratio to a library fell by more, 1 if there is none to judge",
     )
     return made
 
