@@ -396,6 +396,23 @@ def test_libraries_work_in_float32_proper(monkeypatch, capsys):
     assert capsys.readouterr().err == "cupy is not installed: left out\n"
 
 
+def test_libraries_multiply_the_same_arrays(monkeypatch):
+    torch = SimpleNamespace(as_tensor=lambda x, device: x if device == "cuda" else None, matmul=np.matmul)
+    libraries = {"cupy": SimpleNamespace(asarray=lambda x: x, matmul=np.matmul), "torch": torch}
+    monkeypatch.setattr(common, "libraries", lambda: libraries)
+    a, b = np.full((2, 3), 2.0), np.ones((3, 4))
+    for names in (common.LIBRARIES, ("torch",)):
+        out = np.zeros((2, 4))
+        runs = common.library_products(a, b, out, names)
+        assert list(runs) == [f"cublas ({name})" for name in names]
+        for run in runs.values():
+            out[...] = 0
+            run()
+            assert (out == 6).all()
+    libraries.clear()
+    assert common.library_products(a, b, out) == {}
+
+
 def test_columns_are_aligned():
     assert common.columns([("a", "1", ""), ("long", "200", "x")], right=(1,)) == "a       1\nlong  200  x"
 

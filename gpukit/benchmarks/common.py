@@ -18,6 +18,7 @@ __all__ = [
     "has_gpu",
     "launch_all",
     "libraries",
+    "library_products",
     "machine_and_cpu",
     "missing",
     "run",
@@ -56,6 +57,17 @@ def libraries():
         found["torch"].backends.cuda.matmul.allow_tf32 = False
         found["torch"].backends.cudnn.allow_tf32 = False  # which is how convolutions begin
     return found
+
+
+def library_products(a, b, out, names=LIBRARIES):
+    """{"cublas (torch)": function, ...}: what multiplies two device arrays, by the libraries that are installed."""
+    runs = {}
+    for name in names:
+        library = libraries().get(name)
+        if library is not None:
+            view = functools.partial(library.as_tensor, device="cuda") if name == "torch" else library.asarray
+            runs[f"cublas ({name})"] = functools.partial(library.matmul, view(a), view(b), out=view(out))
+    return runs
 
 
 def missing():

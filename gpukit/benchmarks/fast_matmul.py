@@ -77,6 +77,7 @@ def is_right(a, b, got):
 
 
 def poison(out):
+    """NaN everywhere, so that what is not written shows."""
     fill_with_nan[1024, 256](out.reshape(-1))
 
 
@@ -84,18 +85,6 @@ def poison(out):
 def fill_with_nan(x):
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         x[i] = np.nan
-
-
-def library_products(a, b, out, names=common.LIBRARIES):
-    """{"cublas (torch)": function, ...} of the libraries that are installed."""
-    runs = {}
-    for name in names:
-        library = common.libraries().get(name)
-        if library is not None:
-            arrays = (library.as_tensor(x, device="cuda") if name == "torch" else library.asarray(x) for x in (a, b))
-            target = library.as_tensor(out, device="cuda") if name == "torch" else library.asarray(out)
-            runs[f"cublas ({name})"] = partial(library.matmul, *arrays, out=target)
-    return runs
 
 
 def timed(case, shape, runs, flops, further=None, report=print):
@@ -124,7 +113,7 @@ def measure_shape(case, shape, names=("torch",), report=print):
     if not is_right(a, b, out):
         report(f"  WRONG: {shape}")
         return [], False
-    runs = {"fast": partial(matmul.matmul, a, b, out=out)} | library_products(a, b, out, names)
+    runs = {"fast": partial(matmul.matmul, a, b, out=out)} | common.library_products(a, b, out, names)
     return timed(case, shape, runs, 2 * m * n * k, report=report), True
 
 
@@ -155,7 +144,7 @@ def measure_batches(report=print):
             report(f"  WRONG: {count} x {m} x {n} x {k}")
             all_right = False
             continue
-        runs = {"fast": partial(matmul.matmul, a, b, out=out)} | library_products(a, b, out, ("torch",))
+        runs = {"fast": partial(matmul.matmul, a, b, out=out)} | common.library_products(a, b, out, ("torch",))
         records += timed("batch", (count, m, n, k), runs, 2 * count * m * n * k, {"shared": shared}, report)
     return records, all_right
 
@@ -173,7 +162,7 @@ def measure_ladder(size, report=print):
         else:
             all_right = False
             report(f"  WRONG: {variant}")
-    runs |= library_products(a, b, out)
+    runs |= common.library_products(a, b, out)
     return timed("ladder", (size,) * 3, runs, 2 * size**3, report=report), all_right
 
 
@@ -191,7 +180,7 @@ def measure_float64(report=print):
             else:
                 all_right = False
                 report(f"  WRONG: {variant}, float64")
-        runs |= library_products(a, b, out, ("torch",))
+        runs |= common.library_products(a, b, out, ("torch",))
         records += [
             record | {"dtype": "float64"} for record in timed("float64", (size,) * 3, runs, 2 * size**3, report=report)
         ]

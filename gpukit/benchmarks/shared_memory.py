@@ -111,9 +111,8 @@ def measure_products(size, dtype, repeat, report=print):
             runs[_title(choice)], known[_title(choice)] = partial(launch, a, b, out, *further), choice
         else:
             report(f"  WRONG: {_title(choice)}")
-    for name, library in common.libraries().items():
-        runs[f"cublas ({name})"] = _library_product(name, library, a, b, out)
-        known[f"cublas ({name})"] = {"variant": f"cublas ({name})"}
+    libraries = common.library_products(a, b, out)
+    runs, known = runs | libraries, known | {name: {"variant": name} for name in libraries}
     timings = timing.bench_many(runs, repeat=repeat, warmup=0.02, min_time=0.1)
     records = []
     for title, result in timings.items():
@@ -121,14 +120,6 @@ def measure_products(size, dtype, repeat, report=print):
         records.append(results.of_timing("matmul", "time", choice.pop("variant"), shape, dtype, result, **choice))
         report(f"  {title:32} {result.median * 1e3:9.3f} ms  {result.tflops(2 * size**3):6.2f} TFLOP/s")
     return records, all_right
-
-
-def _library_product(name, library, a, b, out):
-    if name == "cupy":
-        a, b, out = (library.asarray(x) for x in (a, b, out))
-    else:
-        a, b, out = (library.as_tensor(x, device="cuda") for x in (a, b, out))
-    return partial(library.matmul, a, b, out=out)
 
 
 # -- transposes --------------------------------------------------------------------------------------------------------
