@@ -136,7 +136,7 @@ plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}");
 # %% [markdown]
 # ## When the guard is missing
 #
-# The same grey kernel once more, without its guard. The threads below the last row now read and write where there is no picture.
+# The same grey kernel once more, without its guard, in the 32 by 32 blocks of the last launch. The threads below the last row now read and write where there is no picture.
 #
 # On a GPU nothing stops them: Numba's kernels do not check indices, so they overwrite what lies behind the array, perhaps the data of somebody else, and the result may still look right. That is why the next cell runs in the emulator on any machine: the emulator can be imported as itself.
 
@@ -186,7 +186,7 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | D1 to D3 | `gpukit.reduce` |
 # | [08 Resize](08_resize.ipynb) | nearest, bilinear, letterbox, several steps in one kernel, frames for a network | A14 | `gpukit.resize` |
 # | [09 Convolution](09_convolution.ipynb) | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | `gpukit.conv` |
-# | [10 Profiling](10_profiling.ipynb) | reports beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `gpukit.prediction`, `gpukit.clinic` |
+# | [10 Profiling](10_profiling.ipynb) | a profiler's report beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `gpukit.prediction`, `gpukit.clinic` |
 
 # %% [markdown]
 # ## Key points
