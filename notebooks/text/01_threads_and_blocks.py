@@ -56,7 +56,7 @@ plot.launch(grid=2, block=4);
 # | `cuda.blockDim` | how many threads a block has | the whole launch |
 # | `cuda.gridDim` | how many blocks the grid has | the whole launch |
 #
-# Two kernels that print them, with the slowest component first, as the documents do:
+# Two kernels that print them, `z` first and `x` last, as the documents do:
 
 # %%
 show.source(indexing.print_indices, indexing.print_dimensions)
@@ -81,7 +81,7 @@ print(indexing.listing(indexing.print_dimensions, 2, 4))
 show.source(indexing.index_in_block, indexing.block_index, indexing.index_in_grid)
 
 # %% [markdown]
-# These are **device functions**: other GPU code calls them, the host does not. In both formulas `x` runs fastest. In one dimension they shrink to what is found in almost every kernel:
+# These are **device functions**: other GPU code calls them, the host does not. In both formulas `x` runs fastest: threads that are neighbours along `x` have numbers that follow one another, and the next `y` begins where a row along `x` ends. In one dimension they shrink to what is found in almost every kernel:
 #
 # ```python
 # index_in_grid = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
@@ -302,7 +302,7 @@ print("thread is element modulo stride:", np.array_equal(walk["thread"], element
 print("step is element divided by stride:", np.array_equal(walk["step"], element // stride))
 
 # %% [markdown]
-# **Check yourself.** 1000 elements, 3 blocks of 64 threads. Which thread handles element 500, of which block, and in which step? How many steps does thread 0 take?
+# **Check yourself.** 1000 elements, 3 blocks of 64 threads. Which thread handles element 500 (its index in the grid), of which block, and in which step? How many steps does thread 0 take?
 
 # %%
 walk = indexing.grid_stride_table(n=1000, threads=64, blocks=3)
@@ -489,4 +489,4 @@ print(visits)
 # - Blocks run in any order. The order in which you saw them is not the one you will get.
 # - A block's product of dimensions is limited to 1024 threads, and should be a multiple of 32.
 #
-# **Back:** [00 Start here](00_start.ipynb).
+# **Back:** [00 Start here](00_start.ipynb). **Next:** [02 A matrix product](02_matmul.ipynb).
