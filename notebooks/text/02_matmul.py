@@ -111,7 +111,7 @@ b = random.uniform(-1, 1, (29, 37)).astype(np.float32)
 print(check(multiply(a, b), a, b))
 
 # %% [markdown]
-# `matmul.matmul(a, b)` in gpukit does the same for arrays on either side, with all the kernels of this chapter and the next two, and refuses what cannot be right:
+# `matmul.matmul(a, b)` in gpukit does the same for arrays on either side, with all the kernels of this chapter and the next three, and refuses what cannot be right:
 
 # %%
 try:
@@ -162,7 +162,7 @@ with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=t
 # %% [markdown]
 # A benchmark that includes the first launch measures the compiler. `timing.bench` leaves it out, and also empties the L2 cache before each repetition.
 #
-# Here are the documents' two tables beside ours. Theirs are end to end, ours are both. Mind that CPU and GPU are different ones.
+# Here are the documents' two tables beside ours. Theirs are end to end; ours are given both ways. Mind that CPU and GPU are different ones.
 
 # %%
 documents = results.documents("A6")
@@ -186,7 +186,7 @@ print(f"the documents: {documents['gpu']}; ours: {taken_on(parts)}, {parts[0]['c
 show.Table(["1024 x 1024, float32", "documents", "second run", "ours, end to end", "ours, kernel alone"], rows)
 
 # %% [markdown]
-# In the documents' second run the block makes no difference at all, not even a block of a single thread. In ours it makes a great one, even end to end. Whatever that program timed, it was not the kernel with this block; and nobody can tell from the figures, because they have no parts.
+# In the documents' second run the block makes no difference at all, not even a block of a single thread. In ours it makes a great one, even end to end. Whatever that program timed, it was not the kernel with this block. What it was, the figures cannot tell, for they have no parts.
 #
 # ## Which block?
 #
@@ -210,7 +210,7 @@ rate = 2e-12 * 4096**3 / library["value"]
 print(f"for scale: {library['variant']} at 4096 reaches {rate:.1f} TFLOP/s on the {library['gpu']}, recorded")
 
 # %% [markdown]
-# Three groups: the smallest blocks are slow, two tall and narrow ones are slow too, and all others are the same. The arithmetic is no explanation, since it is the same for all. **Warps** are: 32 threads with consecutive indices in a block run one instruction together, and an instruction that reads memory does so for all 32 in one **request**.
+# Three groups: the smallest blocks are slow, two tall and narrow ones are slow too, and all others are the same. The arithmetic does not explain it, since it is the same for all. **Warps** do: 32 threads with consecutive indices in a block run one instruction together, and an instruction that reads memory does so for all 32 in one **request**.
 #
 # - A block of 1 x 1 is a warp of one thread and 31 empty places. The instruction costs the same.
 # - Memory is read in **sectors** of 32 bytes, eight float32. If the 32 threads of a request want neighbouring elements, four sectors serve them all; if each wants an element from another row, it takes 32 sectors, of which four bytes each are used.
@@ -279,7 +279,7 @@ for advice in rows_first.advice:
     print(f"line {advice.line}: {advice.message}\n  {advice.cure}")
 
 # %% [markdown]
-# And what does it cost?
+# And what does it cost? In the table "x along columns" is `naive`, whose neighbours in x take neighbouring columns of the result, and "x along rows" is `naive_uncoalesced`.
 
 # %%
 axis = naive.measured("axis", n=1024)
@@ -295,6 +295,8 @@ print(f"1024: {taken_on(axis)}; 4096: {large[0]['gpu']}, recorded {large[0]['dat
 show.Table(["block", "n", "x along columns", "x along rows", "slower"], rows)
 
 # %% [markdown]
+# The time grows by less than the number of sectors: a kernel waits for more than one thing, as the section on types will show.
+#
 # Keep this rule: **neighbours in x should want neighbours in memory.** A NumPy array stores rows one after the other, so the last index should walk with `threadIdx.x`. Access like this is called coalesced. The documents' kernel has it right, and the documents do not say that it could be wrong.
 
 # %% [markdown]
@@ -342,7 +344,7 @@ print(f"1024 x 1024, block 16 x 16: {taken_on(types['float32'])}")
 show.Table(["kernel", "matrices", "instructions per step", "time", "of the places"], rows)
 
 # %% [markdown]
-# Here is what the kernel was waiting for when the number of sectors did not matter: for its own index arithmetic. Of all the instructions of a step only three are the ones that we wrote down, and without most of the others the same loop is over in a fraction of the time. The float64 sum adds two instructions to many, and costs little on this GPU.
+# Here is what the kernel was waiting for when the number of sectors did not matter: for its own index arithmetic. Of all the instructions of a step only three are those that we wrote down, and without most of the others the same loop takes a fraction of the time. The float64 sum adds about two instructions to many, and costs little on this GPU.
 #
 # With the burden gone, what do the blocks say now? The next table counts in clocks of an SM, for one step of one warp. A step has two queues to pass. Instructions begin at four per clock. And memory is looked up by **lines** of 128 bytes, one per clock: a load whose threads want elements from four rows of `a` takes four clocks, however little it fetches from each.
 
@@ -422,7 +424,7 @@ for grid, block, shared_bytes in (((16, 16), (64, 64), 0), ((1, 70_000), 32, 0),
 # 2. **Later.** The kernel runs and goes wrong. The host learns of it in the next call that waits: a synchronisation, a copy, perhaps a call that has nothing to do with it.
 # 3. **For good.** What goes wrong inside of a kernel, an access to memory that is not there for example, costs the process its context. The error is **sticky**: every call from then on fails, also those that are right, and only a new process helps. In a notebook, restart the kernel.
 #
-# In C++ nobody is told unless he asks: `cudaPeekAtLastError` gives the last error and leaves it, `cudaGetLastError` clears it as well, but not a sticky one. The documents wrap both in macros that print file and line. Numba has neither; each call raises what the driver answers to it.
+# In C++ a program is told nothing unless it asks: `cudaPeekAtLastError` gives the last error and leaves it, `cudaGetLastError` clears it as well, but not a sticky one. The documents wrap both in macros that print file and line. Numba has neither; each call raises what the driver answers to it.
 #
 # Here are two mistakes, made on purpose, as an H200 reported them: when, in which words, and what came of an innocent launch in the same process afterwards. The first is refused at once, the second comes up later and is for good.
 
@@ -468,7 +470,7 @@ for name in mistakes.MISTAKES:
 show.Table(["mistake", "H200, raw", "when", "afterwards", "H200, checked", "emulator"], rows)
 
 # %% [markdown]
-# Three rows deserve a second look. An access a little past the end of an array is no error for a GPU: the memory belongs to somebody, and it is overwritten. `compute-sanitizer`, NVIDIA's tool, finds some of these on a GPU, a trace all of them anywhere. An endless loop is not stopped by anybody; the emulator notices that nothing changes any more. And the emulator has no compiler, so it does not know how many registers a kernel needs: only a GPU can refuse that launch.
+# Three rows deserve a second look. An access a little past the end of an array is no error for a GPU: the memory belongs to somebody, and it is overwritten. `compute-sanitizer`, NVIDIA's tool, finds some of these on a GPU, a trace all of them anywhere. Nothing stops an endless loop on a GPU; the emulator notices that nothing changes any more. And the emulator has no compiler, so it does not know how many registers a kernel needs: only a GPU can refuse that launch.
 
 # %% [markdown]
 # ## Fast, and wrong
@@ -491,7 +493,7 @@ print(check(out.copy_to_host(), a.copy_to_host(), b.copy_to_host()))
 print("first wrong element:", f"{case_2['first_wrong']:,}")
 
 # %% [markdown]
-# There were two warnings. One is the time:
+# Two things could have warned us. One is the time:
 
 # %%
 short = naive.measured("incomplete", n=1024)
