@@ -121,7 +121,7 @@ gpukit.compare(naive_trace, tiled_trace)
 # %% [markdown]
 # ### How large should a tile be?
 #
-# A larger tile is used more often before it is replaced. It also takes more shared memory, and a block of more threads. Here are the sizes for which a block has between 64 and 1024 threads:
+# Each value of a larger tile is used more often before it is replaced. A larger tile also takes more shared memory, and a block of more threads. Here are the sizes for which a block has between 64 and 1024 threads:
 
 # %%
 print(f"{'tile':>6}{'threads':>9}{'shared bytes':>14}{'global sectors':>16}{'shared wavefronts':>19}")
@@ -132,7 +132,7 @@ for tile in matmul.TILES:
     print(f"{tile:>6}{tile * tile:>9}{2 * tile * tile * 4:>14,}{sectors:>16,}{wavefronts:>19,}")
 
 # %% [markdown]
-# Twice the width, half the sectors. The wavefronts hardly change: each thread still reads two values from shared memory for every multiplication. So the work has moved from memory to shared memory; it has not gone away. That is what limits this kernel, and the later chapter on fast products begins there.
+# Twice the width, half the sectors. The wavefronts hardly change: each thread still reads two values from shared memory for every multiplication. So the work has moved from memory to shared memory; it has not gone away. That is what limits this kernel, and [chapter 05](05_fast_matmul.ipynb) begins there.
 
 # %% [markdown]
 # ## Dynamic shared memory
@@ -280,7 +280,9 @@ print("the result is right:", np.allclose(out, a @ b, atol=1e-4))
 # %% [markdown]
 # The emulator takes all threads through each line together, and so the result happens to be right; on a GPU it is right or wrong as the warps happen to run. The trace does not go by the result: it looks for accesses to the same place that no barrier separates.
 #
-# **A thread that leaves early.** The guard of the naive kernel, put in front of a barrier:
+# Now put the first barrier back, take out the second one, and run the cell again. Which two lines meet then? The trace names the stores of one step and the multiplications of the step before.
+#
+# **A thread that leaves early.** Here the guard of the naive kernel stands in front of the barriers:
 
 
 # %%
