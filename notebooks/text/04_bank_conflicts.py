@@ -365,7 +365,7 @@ results.table(
 # %% [markdown]
 # ## One effect at a time: the transpose
 #
-# A matrix product does too much to isolate one effect. A transpose does nothing but move: read a matrix, write it turned. Copies with the same tiles are the **controls**: no transpose can be faster than they are, and what is between two neighbours of the ladder is the one thing in which they differ.
+# A matrix product does too much to isolate one effect. A transpose does nothing but move: read a matrix, write it turned. Copies with the same tiles are the **controls**: no transpose can be faster than the copy that is made like it, and two neighbours of the ladder differ in one thing only.
 
 # %%
 show.source(transpose.copy, transpose.naive)
@@ -438,7 +438,7 @@ with plot.figure(size=(8, 3.4), mark=where) as ax:
     )
 
 # %% [markdown]
-# Read it from the top. Shared memory by itself costs little: `copy_shared` is close to `copy`. Writing down columns is the worst one can do. Turning the tile in shared memory mends that, and pays with conflicts in every load; the pad, or the swizzle, mends those. What is left is for more values per thread, and fewer and wider accesses, to get.
+# Read it from the top. Shared memory by itself costs little: `copy_shared` is close to `copy`. Writing down columns is the worst one can do. Turning the tile in shared memory mends that, and pays with conflicts in every load; the pad, or the swizzle, mends those. What is still missing comes from more values per thread, and from fewer and wider accesses.
 
 # %% [markdown]
 # ## What goes wrong
@@ -526,4 +526,4 @@ for tile, pad in answers.items():
 # - Change one thing at a time, count, and have a control. The documents changed two.
 # - Inputs that are filled alike hide mistakes.
 #
-# **Back:** [03 Shared memory](03_shared_memory.ipynb).
+# **Back:** [03 Shared memory](03_shared_memory.ipynb). **Next:** [05 Matmul all the way](05_fast_matmul.ipynb).
