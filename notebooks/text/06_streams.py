@@ -177,7 +177,7 @@ for record in recorded("timeline", shape=(2**25,), memory="pinned", order="depth
 # %% [markdown]
 # ## Where it goes wrong: memory that is not pinned
 #
-# The same four tasks, from arrays of `np.empty`. Nothing in the program says that anything is different.
+# The same work in four tasks, from ordinary NumPy arrays. Nothing else in the program says that anything is different.
 
 # %%
 plain, plain_out = np.array(x), np.empty_like(x)
@@ -412,7 +412,7 @@ print(WHERE)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# With three stages of the same length the best possible speed-up would be 3, if nothing got slower by doing everything at once. It does: the "most possible" is what the measured speeds allow. Arrays of some hundred megabytes come within a tenth of that. Small ones do not: a megabyte is copied in 20 us, and asking for its pieces takes longer.
+# With three stages of the same length the best possible speed-up would be 3, if nothing got slower by doing everything at once. It does: the "most possible" is what the measured speeds allow. Arrays of some hundred megabytes come within a tenth or so of that. Small ones do not: a megabyte is copied in less time than it takes to ask for its pieces, so a pipeline takes longer than the three stages one after the other, and the "speed-up" is below 1.
 #
 # **Check yourself.** A kernel takes ten times as long as each copy. What is the most that overlap can gain? And if it takes a tenth?
 
@@ -502,7 +502,7 @@ print(f"measured here, on {info.name}" if on_gpu() else WHERE)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# - An **explicit signature** and a configuration that is **bound before** (`step = kernel[grid, block]`) save next to nothing: the time goes into the arguments.
+# - An **explicit signature** and a configuration that is **bound before** (`step = kernel[grid, block]`) save next to nothing, each alone and "both" together: the time goes into the arguments.
 # - **Arrays of another library** are wrapped at every launch, which costs more than all the rest. `cuda.as_cuda_array(x)` once, before the loop, avoids it.
 # - A **CUDA graph** holds many launches and asks for them as one. It pays where the same sequence comes again and again.
 # - **`gpukit.launching.prepare`** packs the arguments once, and calls the driver. It is as cheap as a library's own launch, safe (arguments of other types are refused, arrays are kept alive), and gpukit's own functions use it.
@@ -570,11 +570,11 @@ print("right" if right else f"not yet: {events} events, {len(schedule.races())} 
 # %% [markdown]
 # ## Key points
 #
-# - A stream is a queue. The host asks and goes on; an event, recorded and queried, tells how far the device is.
+# - A stream is a queue. The host asks and goes on; an event, recorded and queried, tells how far the device has come.
 # - Copies in, copies out and kernels can run at the same time, if the device has the engines and the host memory is pinned.
 # - Each task needs memory of its own, or at least each stream. Results that are right today do not prove it; a look at what orders what does.
 # - The most that overlap can gain is (h + k + d) / max(h, k, d), and less where the directions share the bus.
 # - A few dozen chunks are enough. Too many small ones cost more than they hide: the least is near a square root.
 # - Launches cost microseconds of the host. Prepare what you repeat.
 #
-# **Back:** [04 Bank conflicts](04_bank_conflicts.ipynb). **Next:** [07 Reduce](07_reduce.ipynb).
+# **Back:** [05 Matmul all the way](05_fast_matmul.ipynb). **Next:** [07 Reduce](07_reduce.ipynb).
