@@ -37,7 +37,7 @@ print("kernels run on:", device.info().name)
 # %% [markdown]
 # ## What is the best that can be?
 #
-# A sum of n float32 reads 4 n bytes and makes n - 1 additions: a quarter of an addition for each byte. A GPU can do more than ten additions in the time that it takes to read one byte, so the additions hardly count. What counts is how many bytes per second come from memory, and the specification is one line:
+# A sum of n float32 reads 4 n bytes and makes n - 1 additions: a quarter of an addition for each byte. A large GPU can do several additions in the time that it takes to read one byte, so the additions hardly count. What counts is how many bytes per second come from memory, and the specification is one line:
 
 
 # %%
@@ -152,6 +152,8 @@ conflicting = next(a for a in traces["interleaved_conflict"].accesses if a.space
 traces["interleaved_conflict"].plot_banks(line=conflicting.line, array="values");
 # %% [markdown]
 # **Check yourself.** That is the worst of its requests. In which step was it made: how far apart are the lanes, and how many are there? Why are the later steps not worse still?
+#
+# <details><summary>Answer</summary>The lanes are 8 words apart, and 8 is <code>2 * step</code>: the step is 4. All 32 lanes take part, in 4 banks. In the next step they are 16 words apart, in 2 banks; but then the block adds only 16 pairs, so 16 lanes take part: again 8 in each bank. In the one after that, 8 lanes meet in a single bank. From there on the bank stays and the lanes become fewer.</details>
 
 # %% [markdown]
 # ## Fewer threads, fewer barriers
@@ -301,7 +303,7 @@ results.table(rows, {name: name for name in rows[0]})
 # %% [markdown]
 # ## Which sum is the right one?
 #
-# Additions of floats round, so their order matters. Add a million numbers of about the same size one after the other, and the running sum is soon a million times larger than what is added: the low digits of every number are lost, always the same ones. In a tree, numbers of about the same size are added, and none goes through more than 20 additions.
+# Additions of floats round, so their order matters. Add a million numbers of about the same size one after the other, and in the end the running sum is a million times larger than what is added: most digits of each number are lost. In a tree, numbers of about the same size are added, and none goes through more than 20 additions.
 
 # %%
 terms = np.random.default_rng(1).random(2**20, np.float32)
@@ -348,7 +350,7 @@ print(where)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes beside an array of megabytes, and to set `out` to 0 costs as much as the last block's work.
+# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes beside an array of megabytes, and to set `out` to 0 costs at least as much as the last block's work.
 #
 # ## From a sum to any reduction
 #
@@ -489,7 +491,7 @@ print(source)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# Short rows pay next to nothing, and neither do columns: their threads keep to themselves, or meet once anyway. A long row pays for both. And columns of an odd length pay for another reason: `skewed` takes rows out of turn, so a function that wants its order has to do without wide loads there.
+# Short rows pay next to nothing, and nor do columns: their threads keep to themselves, or meet once anyway. A long row pays for both. And columns of an array whose rows have an odd number of elements pay for another reason: `skewed` takes rows out of turn, so a function that wants its order has to do without wide loads there.
 #
 # ## Beside the libraries
 #
@@ -536,7 +538,7 @@ print(source)
 results.table(list(table.values()), {"float32": "float32", **{name: name for name in names}})
 
 # %% [markdown]
-# Up to some million elements, the kernel is the smaller part. Of a PyTorch tensor Python has to ask dtype, shape, strides and memory, one after the other; PyTorch's own functions read them in C++, and where the kernel is short they are ahead. What the checks and the choice of a kernel find out depends only on shapes, dtypes and strides, so `reduce` keeps it, together with launches whose arguments are packed: the next call with arrays like these exchanges the addresses and launches (`gpukit.launching`).
+# Up to some million elements, the kernel is the smaller part. Of a PyTorch tensor Python has to ask dtype, shape, strides and memory, one after the other; PyTorch's own functions read them in C++, and where the kernel is short they are mostly ahead. What the checks and the choice of a kernel find out depends only on shapes, dtypes and strides, so `reduce` keeps it, together with launches whose arguments are packed: the next call with arrays like these exchanges the addresses and launches (`gpukit.launching`).
 
 # %% [markdown]
 # ## Exercises
