@@ -357,7 +357,7 @@ with plot.figure(rows=2, columns=2, size=(5.6, 5.9)) as axes:
 # %% [markdown]
 # ## Pixels of three bytes
 #
-# Now to speed. A warp reads memory in sectors of 32 bytes ([01](01_threads_and_blocks.ipynb)), and a pixel has three. Three ways to exchange the channels of an image, without any resize, so that nothing else is in the way: a thread for each pixel, for each channel, and for each four bytes.
+# Now to speed. A warp reads memory in sectors of 32 bytes ([02](02_matmul.ipynb)), and a pixel has three. Three ways to exchange the channels of an image, without any resize, so that nothing else is in the way: a thread for each pixel, for each channel, and for each four bytes.
 
 
 # %%
@@ -472,7 +472,7 @@ print("equal in every bit:", np.array_equal(*blobs))
 # %% [markdown]
 # ## How fast
 #
-# 32 frames of 1080 by 1920 become planes of 640 by 640, normalised, with a cold cache, all in one run. "torch interpolate" is PyTorch with functions as lean as they can be put together, and "torch compiled" what `torch.compile` makes of the same work; torchvision and CuPy have a function of their own for the resize. OpenCV works on the host, with a frame for each core. The copy reads and writes as many bytes as must move here: no kernel that does the work can be much faster.
+# 32 frames of 1080 by 1920 become planes of 640 by 640, normalised, with a cold cache, all in one run. "torch interpolate" is PyTorch with functions as lean as they can be put together, and "torch compiled", which is in the record only, what `torch.compile` makes of the same work; torchvision and CuPy have a function of their own for the resize. OpenCV works on the host, with a frame for each core. The copy reads and writes as many bytes as must move here: no kernel that does the work can be much faster.
 
 # %%
 shape, target = (32, 1080, 1920, 3), (640, 640)
@@ -593,7 +593,7 @@ for number, result in enumerate(resize.video(pan, (128, 128), mean=127.5, factor
         print(f"frame {number:2}: {planes.dtype} {planes.shape}, from {planes.min():+.2f} to {planes.max():+.2f}")
 
 # %% [markdown]
-# How many frames that are per second, beside OpenCV on the host. No video can be faster than the copies of its frames alone, the dashed line; a frame that is not pinned has to be read and written once more on the way.
+# How many frames that are per second, beside OpenCV on the host. The dashed line is the rate of the copies alone, one frame at a time: it is the bus that limits a video. With several frames under way there is less of a pause between two copies, so a video may come out a little above the line. A frame that is not pinned has to be read and written once more on the way.
 
 # %%
 video, mark = [r for r in recorded if r["case"] == "video"], where
