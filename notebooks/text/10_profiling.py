@@ -667,4 +667,4 @@ print(f"{loads.sectors:,} sectors loaded, {atomics.requests:,} requests of atomi
 # - L1 and shared memory are one: their wavefronts add up, and L1 has bank conflicts too.
 # - A measured time far above the least time means waiting, or instructions that you did not write. One below it means that something is missing.
 #
-# **Back:** [07 Reduce](07_reduce.ipynb).
+# **Back:** [09 Convolution](09_convolution.ipynb).
