@@ -327,7 +327,7 @@ except KernelError as error:
 # %% [markdown]
 # ## Exercises
 #
-# Each has a check that you can run: the trace counts what you have built.
+# Each has a check that you can run: the trace counts what you have built. As they stand, the cells say "not yet".
 #
 # **1. One matrix.** Many products are `a @ a.T`, and b need not exist at all. Write a tiled kernel that takes `a` and `out` alone, loads both tiles from rows of a, and is right for any size. Take care that both loads still read along rows: the trace should show no more sectors than are needed for them.
 
@@ -346,14 +346,54 @@ def times_own_transpose(a, out):
 a, _, _ = matrices(50, 1, 37)
 out = np.full((50, 50), np.nan, np.float32)
 trace = gpukit.trace(times_own_transpose[(4, 4), (16, 16)], a, out)
-loads = trace.total("global", "load")
-print("right:", np.allclose(out, a @ a.T, atol=1e-4), " findings:", len(trace.findings))
-print(f"sectors of loads: {loads.sectors:,}, for a tiled kernel about {2 * 4 * 4 * 3 * 16 * 3:,}")
+sectors = trace.total("global", "load").sectors
+most = 2 * 16 * 3 * 16 * 3  # 2 tiles, 16 blocks, 3 steps, 16 rows, 3 sectors: a row of 64 bytes may begin inside of one
+right = np.allclose(out, a @ a.T, atol=1e-4)
+print(f"right: {right}, findings: {len(trace.findings)}, sectors of loads: {sectors:,}, with tiles at most {most:,}")
+print("done" if right and not trace.findings and sectors <= most else "not yet")
 
 # %% [markdown]
-# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair into the one while it multiplies the other. How many barriers per step are left? Change `matmul.tiled` accordingly, and let the trace say whether there is a race. (`sum(barrier.passed for barrier in trace.barriers)` counts.)
-#
-# **3. The largest tile.** Which depth is the largest that a tile of 32 can have on this device, in float32 and in float64? Compute it from `device.info()`, then try it with `matmul.configure`, and one step more.
+# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair into the one while slow threads still multiply the other. How many barriers per step are left? The kernel below is the tiled one for sizes that are multiples of 16. Change it, and let the trace say whether there is a race.
+
+
+# %%
+@cuda.jit
+def with_two_pairs(a, b, out):
+    tile_a = cuda.shared.array((16, 16), float32)  # your kernel; this one has one pair, and two barriers per step
+    tile_b = cuda.shared.array((16, 16), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    total = float32(0)
+    for first in range(0, a.shape[1], 16):
+        tile_a[ty, tx] = a[row, first + tx]
+        tile_b[ty, tx] = b[first + ty, col]
+        cuda.syncthreads()
+        for k in range(16):
+            total += tile_a[ty, k] * tile_b[k, tx]
+        cuda.syncthreads()
+    out[row, col] = total
+
+
+a, b, out = matrices(64, 64, 64)
+trace = gpukit.trace(with_two_pairs[(4, 4), (16, 16)], a, b, out)
+barriers = sum(barrier.passed for barrier in trace.barriers) / 16  # of each block, for its 4 steps
+right = np.allclose(out, a @ b, atol=1e-4)
+print(f"right: {right}, findings: {len(trace.findings)}, barriers of a block: {barriers:.0f}")
+print("done" if right and not trace.findings and barriers <= 4 + 1 else "not yet")
+
+# %% [markdown]
+# **3. The deepest tile.** Which depth is the largest that a tile of 32 can have on this device, in float32 and in float64? It must be a multiple of 32. Compute it from `device.info()`; the cell tries it, and one step more.
+
+# %%
+my_depths = {"float32": 32, "float64": 32}  # your numbers
+for dtype, depth in my_depths.items():
+    verdict = "not yet: there is room for more"
+    try:
+        matmul.configure("dynamic", out.shape, dtype, tile=32, depth=depth)
+        matmul.configure("dynamic", out.shape, dtype, tile=32, depth=depth + 32)
+    except ValueError as error:
+        verdict = f"right. {error}" if f"depth is {depth + 32};" in str(error) else f"not yet: {error}"
+    print(f"{dtype}, depth {depth}: {verdict}")
 
 # %% [markdown]
 # ## Key points
