@@ -421,8 +421,8 @@ if on_gpu():
         return lambda: launch(a, out)
 
     measured = timing.bench_many({variant: launched(variant) for variant in (*ladder, "wide_copy")})
-    rates = {variant: result.median for variant, result in measured.items()}
-    where = device.info().name
+    rates |= {variant: result.median for variant, result in measured.items()}
+    where = f"{device.info().name}; libraries: {where}"
 
 print(f"wide has {rates['wide_copy'] / rates['wide']:.2f} of the speed of the copy that it is made like")
 
@@ -511,9 +511,52 @@ for tile, pad in answers.items():
     print(f"tile {tile:2}, pad {pad}: {verdict}")
 
 # %% [markdown]
-# **2. Both at once.** Change `matmul.swapped` so that a warp still stores down the columns of the tiles but reads both matrices along their rows. Which of the two tiles can be stored without a conflict and without a pad? Let the trace show that the sectors are back at those of `tiled`.
-#
-# **3. A tile of 24.** Blocks of 24 by 24 threads: a warp is one row and a third of the next. Is there a pad without conflicts? Compute the banks of every warp of the block as in the cell above, for all pads from 0 to 8, before you write the kernel.
+# **2. One change taken back.** The kernel below is `matmul.swapped` for sizes that are multiples of 16. Change its two loads so that a warp reads both matrices along their rows again, and leave the loop over k and the result as they are. The sectors should be back at those of `tiled`. Which accesses to shared memory still conflict then, and what would a pad do for them?
+
+
+# %%
+@cuda.jit
+def along_rows(a, b, out):
+    tile_a = cuda.shared.array((16, 16), float32)
+    tile_b = cuda.shared.array((16, 16), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.grid(2)
+    total = float32(0)
+    for first in range(0, a.shape[1], 16):
+        tile_a[tx, ty] = a[row, first + ty]  # your loads; these read down columns
+        tile_b[tx, ty] = b[first + tx, col]
+        cuda.syncthreads()
+        for k in range(16):
+            total += tile_a[tx, k] * tile_b[k, ty]
+        cuda.syncthreads()
+    out[row, col] = total
+
+
+a, b, out = matrices(64, 64, 64)
+trace = gpukit.trace(along_rows[(4, 4), (16, 16)], a, b, out)
+sectors, plain = (t.total("global", "load").sectors for t in (trace, traced("tiled", tile=16)))
+for access in trace.accesses:
+    if access.space == "shared":
+        print(f"{access.op:6}{access.array}, wavefronts for each request: {access.wavefronts / access.requests:.0f}")
+right = np.allclose(out, a @ b, atol=1e-3) and not trace.findings
+print(f"right: {right}, sectors of loads: {sectors:,}, those of tiled: {plain:,}")
+print("done" if right and sectors == plain else "not yet")
+
+# %% [markdown]
+# **3. A tile of 24.** Blocks of 24 by 24 threads are 18 warps, each of them one row of the block and a third of the next. Is there a pad without conflicts? Write a function that computes the banks of every warp, as in the cell above, and adds up the wavefronts. Without conflicts it gives 18.
+
+
+# %%
+def wavefronts_of_a_tile(pad):
+    """Wavefronts in which the 18 warps of a block store one tile: thread (tx, ty) goes to row tx, column ty."""
+    return 18  # your count
+
+
+for pad in range(9):
+    a, b, out = matrices(24, 24, 24)
+    trace = gpukit.trace(matmul.swapped(float32, 24, pad)[1, (24, 24)], a, b, out)
+    counted_by_trace = trace.total("shared", "store").wavefronts // 2  # two tiles are stored
+    print(f"pad {pad}:", "right" if wavefronts_of_a_tile(pad) == counted_by_trace else "not yet")
 
 # %% [markdown]
 # ## Key points
