@@ -565,7 +565,11 @@ print("right" if right else f"not yet: {events} events, {len(schedule.races())} 
 # %% [markdown]
 # **3. One copy engine.** Most graphics cards for games have one or two copy engines. Play the pipeline of 8 chunks through on `streams.Model().but(copy_engines=1)`. How much of the gain is left, and why is it more than nothing? What would it be with `copy_engines=0`?
 #
+# <details><summary>Answer</summary>With one engine the copies in and out take turns, so they need h + d together: three stages of the same length can gain at most 3 / 2, where three engines allow 3. What is gained comes from the kernels, which still hide behind copies. Without an engine of its own, a copy keeps everything else waiting: nothing overlaps, and eight chunks take longer than one, since each has its cost.</details>
+#
 # **4. Two streams or four?** Make pipelines of 16 chunks with 1, 2, 3 and 4 streams. From which number on does nothing change, and why is it that number?
+#
+# <details><summary>Answer</summary>From three on. Three engines can be busy at a time: with copies in, with kernels, with copies out. Two streams have two operations under way at most, so one engine is always idle; a fourth stream has no fourth engine to keep busy. A real device may want a few more: they bridge the time in which the host asks.</details>
 
 # %% [markdown]
 # ## Key points
