@@ -581,14 +581,18 @@ def place_of_largest(x, out):
 
 
 numbers = np.random.default_rng(5).integers(0, 50, 256).astype(np.float32)
+alike = np.zeros(256, np.float32)
+alike[[72, 80, 144]] = 1  # the first two are in one warp, the third in another
 place = np.full(1, -1, np.int64)
-for values in (numbers, numbers[::-1].copy(), -numbers, np.zeros(256, np.float32), np.arange(256, dtype=np.float32)):
+for values in (numbers, numbers[::-1].copy(), -numbers, 0 * numbers, np.arange(256, dtype=np.float32), alike):
     trace = gpukit.trace(place_of_largest[1, 256], values, place)
     right = place[0] == values.argmax() and not trace.findings
     print("right" if right else f"not yet: {place[0]}, it is {values.argmax()}")
 
 # %% [markdown]
-# **3. A barrier too few.** Take one `syncthreads` out of `sequential_512` above and trace it. What does the trace call it, and which two threads meet? Then put the barrier of the loop *inside* of the `if`.
+# **3. A barrier too few.** Take one `syncthreads` out of `sequential_512` above and trace it. What does the trace call it, and which two threads meet? Then put the barrier of the loop *inside* of the `if`. Why has the trace only advice for you, and no finding? Would there be one if another barrier stood behind the loop?
+#
+# <details><summary>Answer</summary>Without a barrier it is a race: one thread reads what another one writes, and nothing orders the two. Inside of the <code>if</code>, the threads that do not add run past the barrier and return, and since compute capability 7.0 a barrier does not wait for threads that have returned. With another barrier behind the loop they would wait there, while the others wait inside of the <code>if</code>: threads of a block at different barriers, which the trace calls barrier divergence.</details>
 
 # %% [markdown]
 # ## Key points
