@@ -350,7 +350,7 @@ print(where)
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
-# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes beside an array of megabytes, and to set `out` to 0 costs at least as much as the last block's work.
+# Determinism is often said to be slow. For a sum it is not: the partial sums are a few kilobytes beside an array of megabytes, and to set `out` to 0 costs about as much as the last block's work.
 #
 # ## From a sum to any reduction
 #
