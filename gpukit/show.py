@@ -72,11 +72,20 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self):
+        aligned = [_alignment(column) for column in zip(self.header, *self.rows, strict=True)]
+
         def line(cells, tag):
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            cells = zip(cells, aligned, strict=True)
+            return "<tr>" + "".join(f"<{tag} {align}>{html.escape(cell)}</{tag}>" for cell, align in cells) + "</tr>"
 
         body = "".join(line(row, "td") for row in self.rows)
         return f"<table><thead>{line(self.header, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def _alignment(column):
+    """The style of a column whose first cell is its heading: numbers to the right, words to the left."""
+    words = any(cell[0].isalpha() for cell in column[1:] if cell)
+    return f'style="text-align: {"left" if words else "right"}"'
 
 
 def table(records, columns=None, rows=16):

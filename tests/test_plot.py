@@ -1,5 +1,6 @@
 """The figures: what they show is what kernels record, numbers can be read, and the device stands on every one."""
 
+import re
 from itertools import product
 
 import matplotlib
@@ -233,8 +234,17 @@ def test_table_keeps_the_order_of_columns_and_the_ends_of_long_ones():
         ["…", "…"],
         ["39", "(9, 0, 0)"],
     ]
-    cell_count = show.table(table[:3], ["x", "y"])._repr_html_().count("<td>")
+    cell_count = show.table(table[:3], ["x", "y"])._repr_html_().count("<td ")
     assert cell_count == len(list(product(range(3), range(2))))
+
+
+def test_a_table_has_words_at_the_left_and_numbers_at_the_right():
+    page = show.Table(
+        ["kernel", "us", "of a copy", "tile"], [["copy", "1.5", "", "16 x 16"], ["a < b", "-2", "98%", ""]]
+    )
+    cells = re.findall(r'<t[hd] style="text-align: (left|right)">([^<]*)<', page._repr_html_())
+    assert [text for _, text in cells] == "kernel,us,of a copy,tile,copy,1.5,,16 x 16,a &lt; b,-2,98%,".split(",")
+    assert [side for side, _ in cells] == ["left", "right", "right", "right"] * 3
 
 
 # -- tiles of a matrix product ---------------------------------------------------------------------
