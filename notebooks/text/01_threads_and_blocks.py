@@ -23,6 +23,7 @@ from math import ceil
 
 import numpy as np
 
+import gpukit
 from gpukit import cuda, device, indexing, on_gpu, plot, show, timing
 from gpukit.emulator import KernelError
 from gpukit.emulator import cuda as emulated
@@ -477,6 +478,48 @@ print(visits)
 
 # %% [markdown]
 # Every element should have been visited once. Here the last ones were visited by every block. With a thousand blocks instead of three, most of the work would be done a thousand times: a kernel that is suspiciously slow is worth a look.
+
+# %% [markdown]
+# ## Exercises
+#
+# `gpukit.trace`, which the next chapter introduces, runs a launch in the emulator on any machine, counts what it does, and goes on where a plain launch would stop. It checks your kernels here.
+#
+# **1. Every third element.** Write a kernel with a grid-stride loop that copies every third element of `x`: `out[i]` becomes `x[3 * i]`. It must be right for any number of elements with any grid, and write each element once.
+
+
+# %%
+@cuda.jit
+def every_third(x, out):
+    i = cuda.grid(1)  # your kernel; this one has no loop, and no guard
+    out[i] = x[3 * i]
+
+
+for n in (1, 29, 1000):
+    for blocks, threads in ((1, 32), (3, 64), (40, 256)):
+        x, out = np.arange(3 * n, dtype=np.float32), np.full(n, -1, np.float32)
+        trace = gpukit.trace(every_third[blocks, threads], x, out)
+        stores = sum(access.requests * access.active_lanes for access in trace.accesses if access.op == "store")
+        right = np.array_equal(out, x[::3]) and not trace.findings
+        verdict = "not yet" if not right else "right" if stores == n else "right, but elements are written again"
+        print(f"{n:4} elements, {blocks:2} blocks of {threads:3}: {verdict}")
+
+# %% [markdown]
+# **2. Down the columns.** Number the elements of a matrix down its columns: 0, 1, 2 ... in the first one, and on from there in the next. One thread for each element, in blocks of 16 by 16; the matrix may have any shape.
+
+
+# %%
+@cuda.jit
+def number_down(matrix):
+    col, row = cuda.grid(2)
+    if row < matrix.shape[0] and col < matrix.shape[1]:
+        matrix[row, col] = row * matrix.shape[1] + col  # your formula; this one goes along the rows
+
+
+for rows, columns in ((4, 6), (17, 40), (33, 5)):
+    matrix = np.full((rows, columns), -1)
+    trace = gpukit.trace(number_down[(ceil(columns / 16), ceil(rows / 16)), (16, 16)], matrix)
+    expected = np.arange(rows * columns).reshape(columns, rows).T
+    print(f"{rows} x {columns}:", "right" if np.array_equal(matrix, expected) and not trace.findings else "not yet")
 
 # %% [markdown]
 # ## Key points
