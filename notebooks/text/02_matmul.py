@@ -520,6 +520,43 @@ show.Table(["array", "elements", "read", "written"], rows)
 # - never believe a speed before the result.
 
 # %% [markdown]
+# ## Exercises
+#
+# **1. Predict the sectors.** `naive_uncoalesced` with a block of 16 x 16: how many sectors does one request of a warp take for `a`, and how many for `b`? Put your numbers into the cell, and let the trace count.
+
+# %%
+my_sectors = {"a": 0, "b": 0}  # your numbers
+block = (16, 16)
+a, b = (random.uniform(-1, 1, (128, 128)).astype(np.float32) for _ in range(2))
+out = np.full((128, 128), np.nan, np.float32)
+trace = gpukit.trace(matmul.naive_uncoalesced[naive.grid_for(out.shape, block, True), block], a, b, out)
+for load in trace.accesses:
+    if load.op == "load":
+        print(f"{load.array}:", "right" if load.sectors == my_sectors[load.array] * load.requests else "not yet")
+
+# %% [markdown]
+# **2. Find the float64.** This kernel fades from one picture to another, from left to right. Its arrays are float32, and yet it computes in float64, in more than one place. Get rid of all of it; the result must stay the same, but for the last digits.
+
+
+# %%
+@cuda.jit
+def fade(a, b, out):
+    col, row = cuda.grid(2)
+    if row < out.shape[0] and col < out.shape[1]:
+        weight = col / out.shape[1]  # your turn, here and below
+        out[row, col] = (1.0 - weight) * a[row, col] + weight * b[row, col]
+
+
+a, b = (random.uniform(0, 1, (45, 70)).astype(np.float32) for _ in range(2))
+out = np.full((45, 70), np.nan, np.float32)
+trace = gpukit.trace(fade[naive.grid_for(out.shape, block), block], a, b, out)
+share = np.arange(70) / 70
+right = np.allclose(out, (1 - share) * a + share * b, atol=1e-6) and not trace.findings
+wide = sum(line.fp64 + line.fp64_conversions for line in trace.operations)
+print(f"right: {right}, operations on float64 or between it and other types: {wide:,}")
+print("done" if right and not wide else "not yet")
+
+# %% [markdown]
 # ## Key points
 #
 # - One thread per element of the result; a ceil-divided grid; a guard. Each thread reads a row and a column: 2 K values for one that it writes. The next chapter is about reading less.
