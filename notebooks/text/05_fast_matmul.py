@@ -549,7 +549,11 @@ print("right" if banks_of_a_store() == 32 and keeps_quads() else "not yet")
 # %% [markdown]
 # **3. A barrier that looks superfluous.** `asynchronous` has one barrier per step. Which two things does it keep apart? Copy `ladder.asynchronous` into a cell, take the barrier out, and let the trace name two pairs of lines.
 #
+# <details><summary>Answer</summary>In one direction: a thread waits for its own copies only, so without the barrier it may read what another thread has begun to copy and nobody has waited for. In the other: the copies that begin behind the barrier go to the tiles of the step before, which slow threads would still be reading. The trace finds races between the copies and the loads of either kind.</details>
+#
 # **4. Predict a choice.** For a result of 1536 x 1536 and K = 4096, compute by hand how many rounds the multiprocessors need with tiles of 128 x 256 and 1, 3 and 9 parts of K. Compare with `matmul.choose(1536, 1536, 4096, 1, True, 132)`.
+#
+# <details><summary>Answer</summary>There are 12 x 6 = 72 tiles, and a multiprocessor holds one block of this size. One part: 72 blocks for 132 multiprocessors, one round of the whole K, and nearly half of the device idle. Three parts: 216 blocks, two rounds of a third each, so 2 / 3 of the time. Nine parts: 648 blocks, five rounds of a ninth, 5 / 9 of it; but then nine results have to be added up. <code>choose</code> weighs all that, and takes a smaller tile in fewer parts, which shares the work out more evenly still.</details>
 
 # %% [markdown]
 # ## Key points
