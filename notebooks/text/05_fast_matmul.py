@@ -398,7 +398,7 @@ print(mark)
 as_table(rows)
 
 # %% [markdown]
-# Not every idea pays at once. `read_ahead` gains next to nothing in this record: each step still ends with stores to shared memory and a barrier, and what is read ahead within a step does not help with that. And asynchronous copies in `warp_tiles`, without `read_ahead`, gain nothing at all. Together they make the largest step since `wide`. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
+# Not every idea pays at once. `read_ahead` gains next to nothing in this record: each step still ends with stores to shared memory and a barrier, and what is read ahead within a step does not help with that. The asynchronous copies that come next do away with these stores, and then the two together make the largest step since `wide`. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
 #
 # On a GPU, the next cell measures the ladder at a smaller size, beside cuBLAS if PyTorch or CuPy is installed. Elsewhere there is nothing to time, and it says so. Mind the size: a result of 1024 x 1024 in tiles of 128 x 128 has 64 blocks, fewer than an H200 has multiprocessors. There `registers_2d`, with its large tiles, falls behind `registers_1d`.
 
