@@ -195,7 +195,7 @@ plot_stores(traced("tiled_padded", tile=16, pad=2))
 # %%
 tile = 8
 place = np.arange(tile)[None, :] ^ np.arange(tile)[:, None]
-with plot.figure(columns=2, size=(6, 2.9)) as axes:
+with plot.figure(columns=2, size=(6, 2.9), mark="a drawing") as axes:
     columns = np.tile(np.arange(tile), (tile, 1))
     for ax, shown, title in zip(axes, (columns, place), ("as it is", "c ^ r"), strict=True):
         ax.imshow(shown, cmap="tab10", vmax=9)
