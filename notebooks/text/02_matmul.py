@@ -568,4 +568,4 @@ print("done" if right and not wide else "not yet")
 # - Errors come at the launch, later, or for good. `errors.check_launch` asks before, `errors.checked()` waits and translates, `gpukit.trace` names line, block and thread.
 # - No error is not a result. Poison the output, compare all of it, and mistrust what is fast.
 #
-# **Next:** [03 Shared memory](03_shared_memory.ipynb). **Back:** [01 Threads and blocks](01_threads_and_blocks.ipynb).
+# **Back:** [01 Threads and blocks](01_threads_and_blocks.ipynb). **Next:** [03 Shared memory](03_shared_memory.ipynb).
