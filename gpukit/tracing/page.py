@@ -39,7 +39,7 @@ STYLE = """
   line-height: 1.4; font-variant-numeric: tabular-nums; display: table; width: auto; max-width: none;
   table-layout: auto; color: inherit; }
 .gpukit-trace.gpukit-trace table tbody tr, .gpukit-trace.gpukit-trace table tbody tr:hover { background: none; }
-.gpukit-trace.gpukit-trace table th, .gpukit-trace.gpukit-trace table td { border: none; padding: .1em .7em;
+.gpukit-trace.gpukit-trace table th, .gpukit-trace.gpukit-trace table td { border: none; padding: .1em .5em;
   text-align: right; vertical-align: baseline; white-space: nowrap; max-width: none; }
 .gpukit-trace.gpukit-trace table th { font-weight: 400; opacity: .68; border-bottom: 1px solid var(--line); }
 .gpukit-trace.gpukit-trace table .words { text-align: left; }
