@@ -66,6 +66,14 @@ def reference_conv(x, weight, bias, groups, **how):
     return parts
 
 
+def together(weight):
+    """Weights whose products with pixels bound those of a pair, which multiplies both pixels by the sum of weights."""
+    size = abs(weight.astype(np.float64))
+    pairs = size.shape[3] // 2 * 2
+    size[..., :pairs] = (size[..., 0:pairs:2] + size[..., 1:pairs:2]).repeat(2, axis=3)
+    return size
+
+
 def random(*shape, dtype=np.float32, seed=0):
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
 
@@ -182,15 +190,21 @@ def tolerance(exact, size, terms, dtype):
 @example(((2, 0, 19, 23), {"kernel_size": 3, **PLAIN}), np.float32, "im2col", 1, (20, 9), True)
 @example(((1, 0, 9, 40), {"kernel_size": (3, 1), **PLAIN}), np.float16, "direct", 1, (5, 2), True)
 @example(((3, 0, 6, 7), {"kernel_size": 1, **PLAIN}), np.float32, "im2col", 2, (5, 3), True)
+@example(((1, 0, 9, 43), {"kernel_size": (4, 5), **PLAIN}), np.float32, "direct", 1, (3, 6), True)
+@example(((2, 0, 8, 19), {"kernel_size": (2, 4), **PLAIN}), np.float16, "paired", 2, (3, 2), True)
 def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     (samples, _, height, width), how = case
     if algorithm != "auto" and dtype not in (host.OF_COLUMNS if algorithm == "im2col" else host.OF_DIRECT):
         dtype = np.float32
     kernel, made, channels = pair(how.pop("kernel_size")), sizes[0] * groups, sizes[1] * groups
+    if algorithm == "paired" and (kernel[1] == 1 or (pair(how["stride"])[1], pair(how["dilation"])[1]) != (1, 1)):
+        algorithm = "specialised"
     x = random(samples, channels, height, width, dtype=dtype)
     weight = random(made, sizes[1], *kernel, dtype=dtype)
     bias = random(made, dtype=dtype) if with_bias else None
     exact, size = reference_conv(x, weight, bias, groups, **how)
+    if algorithm in ("auto", "direct", "paired"):
+        size = reference_conv(x, together(weight), bias, groups, **how)[1]
     result = conv.conv2d(x, weight, bias, groups=groups, algorithm=algorithm, **how)
     assert result.dtype == dtype and result.shape[:2] == (samples, made)
     terms = sizes[1] * kernel[0] * kernel[1] + 2
@@ -211,7 +225,9 @@ def layouts(draw):
     half, split, stages = draw(st.booleans()), draw(st.sampled_from((1, 2, 4))), draw(st.integers(2, 3))
     depth = split * draw(st.integers(1, 3 // split + 1))
     quads = not half and draw(st.booleans())
-    layout = conv.Layout(kernel, stride, dilation, outs, parts, run, across, down, depth, stages, quads, half, split)
+    paired = draw(st.booleans()) and kernel[1] > 1 and (stride[1], dilation[1]) == (1, 1)
+    tile = run, across, down, depth, stages
+    layout = conv.Layout(kernel, stride, dilation, outs, parts, *tile, quads, half, split, paired)
     padding, size = draw(st.tuples(st.integers(0, 3), st.integers(0, 3))), []
     if quads:
         padding = padding[0], 4 * (padding[1] // 3)
@@ -225,8 +241,28 @@ def layouts(draw):
     return layout, (samples, groups * channels, *size), (groups * made, channels, *kernel), padding, groups
 
 
-@settings(max_examples=FEW(5) + 1)
+@settings(max_examples=FEW(7) + 1)
 @given(case=layouts(), with_bias=st.booleans())
+@example(
+    (
+        conv.Layout((2, 5), (1, 1), (1, 1), 3, 2, 8, 4, 8, 2, 2, split=2, paired=True),
+        (1, 3, 9, 45),
+        (7, 3, 2, 5),
+        (1, 3),
+        1,
+    ),
+    True,
+)
+@example(
+    (
+        conv.Layout((3, 6), (2, 1), (1, 1), 6, 1, 12, 8, 4, 1, 3, True, paired=True),
+        (2, 4, 11, 100),
+        (12, 2, 3, 6),
+        (0, 0),
+        2,
+    ),
+    False,
+)
 def test_every_layout(case, with_bias):
     """The kernel made to measure is right for any layout, not only for those that are chosen."""
     layout, shape, weight_shape, padding, groups = case
@@ -237,6 +273,8 @@ def test_every_layout(case, with_bias):
     bias = random(weight_shape[0], dtype=dtype) if with_bias else None
     how = {"stride": layout.stride, "padding": padding, "dilation": layout.dilation}
     exact, size = reference_conv(x, weight, bias, groups, **how)
+    if layout.paired:
+        size = reference_conv(x, together(weight), bias, groups, **how)[1]
     at = windows.windows(shape[2:], weight_shape[2:], **how)
     out = cuda.to_device(poisoned(shape[0], weight_shape[0], *at.out_size, dtype=dtype))
     operands = (None if array is None else cuda.to_device(array) for array in (x, weight, bias))
@@ -260,8 +298,8 @@ def test_no_copy_is_under_way_when_sums_take_its_place(split):
 def test_rows_are_loaded_without_conflicts():
     """A quarter of a warp, wherever its lanes are in the tile, finds 32 banks, and there are no findings."""
     layout = conv.Layout((3, 5), (1, 1), (1, 1), 3, 1, 12, 8, 4, 2, 2)
-    for across, run, stride in ((8, 12, 1), (2, 16, 1), (1, 4, 2)):
-        chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride))
+    for across, run, stride, paired in ((8, 12, 1, False), (8, 12, 1, True), (2, 16, 1, False), (1, 4, 2, False)):
+        chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride), paired=paired)
         x, weight = random(1, 3, 9, 6 * across * run), random(3, 3, 3, 5)
         at = windows.windows(x.shape[2:], (3, 5), chosen.stride, (1, 2), 1)
         out = poisoned(1, 3, *at.out_size)
@@ -270,6 +308,14 @@ def test_rows_are_loaded_without_conflicts():
         assert trace.findings == []
         loads = [a for a in trace.accesses if (a.space, a.op) == ("shared", "load") and "load4" in a.code]
         assert loads and all(a.wavefronts <= a.ideal_wavefronts for a in loads), (across, run)
+
+
+def test_pairs_of_whole_numbers_are_exact():
+    """Differences and sums of small whole numbers are exact, and so is what a pair shares."""
+    rng = np.random.default_rng(0)
+    x, weight = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((2, 6, 20, 37), (5, 6, 4, 7)))
+    exact, _ = reference_conv(x, weight, None, 1, padding=3)
+    assert np.array_equal(conv.conv2d(x, weight, padding=3, algorithm="paired").reshape(exact.shape), exact)
 
 
 def test_conv2d_in_a_workspace():
@@ -347,8 +393,10 @@ def test_what_auto_stands_for(x_shape, weight_shape, how, dtype, expected):
 def test_layouts_that_are_chosen():
     at = windows.windows((512, 768), 6, 1, 0, 1)
     layout = choice.layout_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32")
-    assert layout.outs == 6 and layout.quads and not layout.has_conflicts
+    assert layout.outs == 6 and layout.quads and layout.paired and not layout.has_conflicts
     assert layout.nbytes < 227 * 1024 and layout.threads <= 256
+    few = choice.layout_of((1, 2, 512, 768), (6, 2, 6, 6), at, 1, True, "float32")  # 72 terms
+    assert not few.paired and choice.layout_of((1, 2, 512, 768), (6, 2, 6, 6), at, 1, True, "float32", True).paired
     for count in (1, 5):
         assert len(choice.layouts_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32", count)) == count
     wide = windows.windows((300, 300), (3, 99), 1, 0, 1)
@@ -361,7 +409,7 @@ def test_tiles_that_do_not_fit():
     exact, size = reference_conv(x, weight, None, 1, dilation=240)
     result = conv.conv2d(x, weight, dilation=240, algorithm="direct")
     assert (abs(result.reshape(exact.shape) - exact) <= tolerance(exact, size, 5, result.dtype)).all()
-    for algorithm in ("blocked", "specialised"):
+    for algorithm in ("blocked", "specialised", "paired"):
         with pytest.raises(ValueError, match=f"algorithm is '{algorithm}'; "):
             conv.conv2d(x, weight, dilation=240, algorithm=algorithm)
 

@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 #: The direct kernels, from the naive one to the one made to measure.
-LADDER = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised")
+LADDER = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised", "paired")
+#: Algorithms that have layouts, and whether values are in pairs there; for "direct" whichever is faster.
+OF_LAYOUTS = {"direct": None, "specialised": False, "paired": True}
 #: Shared memory of a multiprocessor, and what each block takes of it for itself.
 SHARED, OF_A_BLOCK = 227 * 1024, 1024
 #: Bytes of a workspace up to which the columns of several samples are written at a time, and that im2col writes in a
@@ -59,7 +61,7 @@ def choose_algorithm(algorithm, x_shape, weight_shape, at, groups, dtype):
 
 def expected(x_shape, weight_shape, at, groups):
     """{"direct": microseconds, "im2col": microseconds} that a convolution of float32, not an empty one, may take."""
-    direct = _fastest(x_shape, weight_shape, at, groups, False, np.float32)
+    direct = _fastest(x_shape, weight_shape, at, groups, False, np.float32, None)
     return {"direct": direct[0][0] if direct else np.inf, "im2col": _by_columns(x_shape, weight_shape, at, groups)}
 
 
@@ -82,12 +84,12 @@ def _by_columns(x_shape, weight_shape, at, groups):
 def direct_launch(name, x, weight, bias, out, at, groups, stream):
     """(launch, arguments) of a direct kernel for contiguous arrays; "direct" is the fastest that can be."""
     wide, most = is_wide(x, at), cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    if name in ("direct", "specialised"):
-        layout = layout_of(x.shape, weight.shape, at, groups, wide, dtype_of(x))
+    if name in OF_LAYOUTS:
+        layout = layout_of(x.shape, weight.shape, at, groups, wide, dtype_of(x), OF_LAYOUTS[name])
         if layout is not None:
             return launch_specialised(layout, x, weight, bias, out, at, groups, wide, stream)
-        if name == "specialised":
-            raise ValueError("algorithm is 'specialised'; no layout of it fits the kernel, stride and dilation")
+        if name != "direct":
+            raise ValueError(f"algorithm is {name!r}; no layout of it fits the kernel, stride and dilation")
     names = ("blocked", "naive") if name == "direct" else (name,)
     rungs = (_rung(name, weight, at, groups, dtype_of(x)) for name in names)
     rung = next((rung for rung in rungs if rung.nbytes <= most), None)
@@ -180,6 +182,10 @@ LONG, BANKS = 100, 0.6
 FEW_THREADS, MANY_BLOCKS, COPYING = 64, 4, 1.1
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
+#: From how many in channels on there are stages enough for longer ones, and how long they are then.
+MANY_CHANNELS, LONG_STAGE_LINES, LONG_STAGE_DEPTH = 16, 36, 4
+#: Values are in pairs where the kernel has so many columns, and a sum so many terms: its rounding is worse for few.
+PAIRED_COLUMNS, PAIRED_TERMS = 5, 100
 #: Neighbouring values of a thread.
 RUNS = 4, 8, 12, 16, 28
 #: Sets of warps that share the in channels of a stage.
@@ -187,6 +193,8 @@ SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
+#: How much longer a multiply-add takes in pairs: more of them find their operands in one bank of registers.
+IN_PAIRS = 1.08
 #: Cycles of a warp that `predict` counts with, fitted to 472 measurements on an H200: for the weights of one value of
 #: the kernel, for four pixels of a row, for a copy of pixels and one of weights, for a value stored, and for a sum that
 #: sets of warps give each other.
@@ -197,26 +205,33 @@ ALONE, ALONE_LINE, ALONE_STAGE = 0.73, 76, 1330
 LAUNCH, CYCLES, MEMORY = 5.2, 1980, 2.2e6
 
 
-def layout_of(x_shape, weight_shape, at, groups, wide, dtype):
-    """The Layout for a convolution; None if the kernel is too wide, or the stride or dilation too large."""
-    return next(iter(layouts_of(x_shape, weight_shape, at, groups, wide, dtype, 1)), None)
+def layout_of(x_shape, weight_shape, at, groups, wide, dtype, paired=None):
+    """The Layout for a convolution; None if the kernel is too wide, or the stride or dilation too large.
+
+    ``paired`` tells whether its values are in pairs; None stands for whichever is expected to be faster, with pairs
+    only where a sum has many terms.
+    """
+    return next(iter(layouts_of(x_shape, weight_shape, at, groups, wide, dtype, 1, paired)), None)
 
 
-def layouts_of(x_shape, weight_shape, at, groups, wide, dtype, count):
+def layouts_of(x_shape, weight_shape, at, groups, wide, dtype, count, paired=None):
     """The ``count`` Layouts that are expected to be the fastest, that first; fewer if there are fewer."""
-    return [layout for _, layout in _fastest(x_shape, weight_shape, at, groups, wide, dtype)[:count]]
+    return [layout for _, layout in _fastest(x_shape, weight_shape, at, groups, wide, dtype, paired)[:count]]
 
 
-def _fastest(x_shape, weight_shape, at, groups, wide, dtype):
+def _fastest(x_shape, weight_shape, at, groups, wide, dtype, paired):
     """[(microseconds, layout), ...] of the specialised kernels that are expected to be the fastest."""
-    half, made = np.dtype(dtype) == np.float16, weight_shape[0] // groups
+    half, (made, channels, *kernel) = np.dtype(dtype) == np.float16, weight_shape
     stride = int(at.stride_h.value), int(at.stride_w.value)
     dilation = int(at.dilation_h), int(at.dilation_w)
     quads = bool(wide and not half and int(at.padding_w) % 4 == 0)
-    kernel = tuple(weight_shape[2:])
-    depth = max(1, min(STAGE_LINES // kernel[0], MOST_DEPTH, weight_shape[1]))
-    how = kernel, stride, dilation, depth, min(weight_shape[1], max(SPLITS)), quads, half
-    return _best(how, x_shape[0] * groups, weight_shape[1], made, at.out_size, _multiprocessors())
+    lines, most = (STAGE_LINES, MOST_DEPTH) if channels < MANY_CHANNELS else (LONG_STAGE_LINES, LONG_STAGE_DEPTH)
+    depth = max(1, min(lines // kernel[0], most, channels))
+    ways = (paired,)
+    if paired is None:
+        ways = (False, True) if kernel[1] >= PAIRED_COLUMNS and channels * at.counts[0] >= PAIRED_TERMS else (False,)
+    how = tuple(kernel), stride, dilation, depth, min(channels, max(SPLITS)), quads, half, ways
+    return _best(how, x_shape[0] * groups, channels, made // groups, at.out_size, _multiprocessors())
 
 
 def _multiprocessors():
@@ -256,6 +271,8 @@ class Known(NamedTuple):
     outs: np.ndarray
     made: np.ndarray
     run: np.ndarray
+    adds: np.ndarray  # of a thread for a row of the kernel, in multiply-adds
+    lines: np.ndarray  # of weights, for a row of the kernel
     span: np.ndarray
     split: np.ndarray
     rows: np.ndarray  # of the tile
@@ -272,24 +289,23 @@ class Known(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _layouts(kernel, stride, dilation, depth, channels, quads, half):
+def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways):
     """Every layout for a kernel that fits into a multiprocessor, and what is known of them."""
     layouts = []
     splits = [split for split in SPLITS if split <= channels]
     for outs, parts, run, split in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), RUNS, splits):
         for across, threads in itertools.product((1, 2, 4, 8), (32, 64, 128, 256)):
             if outs * parts <= MOST_MADE and threads * parts * split <= MOST_THREADS:
-                whole = -(-depth // split) * split
-                layout = Layout(
-                    kernel, stride, dilation, outs, parts, run, across, threads // across, whole, 2, quads, half, split
-                )
-                if _fits(layout):
-                    layouts.append(layout)
+                tile = run, across, threads // across, -(-depth // split) * split, 2
+                of_all = Layout(kernel, stride, dilation, outs, parts, *tile, quads, half, split)
+                layouts += [layout for paired in ways if _fits(layout := of_all._replace(paired=paired))]
     rows = [_known(layout) for layout in layouts]
     return layouts, Known(*map(np.array, zip(*rows, strict=True)), kernel, stride) if rows else None
 
 
 def _fits(layout):
+    if layout.paired and (layout.kernel[1] < 2 or layout.stride[1] > 1 or layout.dilation[1] > 1):
+        return False
     if layout.span > MOST_SPAN or layout.copies > MOST_COPIES:
         return False
     if layout.has_conflicts and layout.stride == (1, 1):  # with other strides all have them
@@ -301,23 +317,28 @@ def _fits(layout):
 
 def _registers(layout):
     """About how many registers a thread needs."""
-    return layout.sets * layout.outs * layout.run + 2 * layout.span + 2 * layout.slot + 36
+    row = (3 + layout.kernel[1] % 2) * layout.pixel_pairs if layout.paired else layout.span
+    return layout.sets * layout.outs * layout.sums + layout.span + row + 2 * layout.slot + 36
 
 
 def _known(layout):
     threads, registers = layout.threads, min(-(-_registers(layout) // 8) * 8, 255)
     limits = REGISTERS // (registers * threads), SHARED // (layout.nbytes + OF_A_BLOCK), 2048 // threads, 32
     weights = layout.kernel[0] * layout.kernel[1] * layout.parts * layout.slot / threads
-    tile = layout.tile
+    adds = layout.multiply_adds
+    if layout.paired:
+        adds = IN_PAIRS * adds + 2 * layout.pixel_pairs
     return (
         threads,
         max(1, min(limits)),
         layout.outs,
         layout.made,
         layout.run,
+        adds,
+        layout.lines,
         layout.span,
         layout.split,
-        *tile,
+        *layout.tile,
         layout.depth,
         layout.copies,
         weights,
@@ -336,13 +357,12 @@ def predict(known, images, channels, made, out_size, multiprocessors):
     own instructions have followed one another. The multiprocessor with the most blocks counts, and memory.
     """
     stages, blocks = np.ceil(channels / known.depth) * known.depth, _blocks(known, images, made, out_size)
-    adds = known.kernel[1] * known.run * known.outs
-    weights = WEIGHTS * known.kernel[1] * np.ceil(known.outs / 4)
+    weights = WEIGHTS * known.lines * np.ceil(known.outs / 4)
     values, lines = known.outs * known.run, channels * known.kernel[0] / known.split
     store = values * (STORE / known.split + np.where(known.split > 1, COMBINE, 0))
     copy = COPY * known.copies + WEIGHT_COPY * known.weights
-    issued = lines * (adds + weights + PIXELS_OF_ROW * known.span / 4) + stages * copy + store
-    alone = lines * (ALONE * adds + weights + ALONE_LINE) + ALONE_STAGE * stages / known.depth + store
+    issued = lines * (known.adds + weights + PIXELS_OF_ROW * known.span / 4) + stages * copy + store
+    alone = lines * (ALONE * known.adds + weights + ALONE_LINE) + ALONE_STAGE * stages / known.depth + store
 
     def together(count):
         return np.where(count > 0, np.hypot(count * issued * known.threads / 128, alone), 0)

@@ -47,13 +47,15 @@ class Layout(NamedTuple):
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
     half: bool = False  # float16 in global memory
     split: int = 1  # sets of warps, each for in channels of its own: depth is a multiple of it
+    paired: bool = False  # neighbouring values share products; for a stride and dilation of 1 along rows
 
     @property
     def text(self):
         """What tells it from others for the same kernel, in short."""
         outs = f"{self.parts} x {self.outs} out channels"
-        shared = f" by {self.split}" if self.split > 1 else ""
-        return f"{outs}, {self.across} x {self.down} threads of {self.run}, {self.depth} channels a stage{shared}"
+        shared, pairs = f" by {self.split}" if self.split > 1 else "", ", in pairs" if self.paired else ""
+        values = f"{self.across} x {self.down} threads of {self.run}{pairs}"
+        return f"{outs}, {values}, {self.depth} channels a stage{shared}"
 
     @property
     def threads(self):
@@ -72,8 +74,30 @@ class Layout(NamedTuple):
 
     @property
     def sets(self):
-        """Sets of sums: one for even columns of the kernel and one for odd ones, if it has more than one."""
-        return min(self.kernel[1], 2)
+        """Sets of sums: one for even columns of the kernel and one for odd ones, if it has more than one; in pairs, one
+        for the first value of each pair, one for the second, and one for both.
+        """
+        return 3 if self.paired else min(self.kernel[1], 2)
+
+    @property
+    def sums(self):
+        """Sums of a set, for each out channel."""
+        return self.run // 2 if self.paired else self.run
+
+    @property
+    def lines(self):
+        """Weights for a row of the kernel: its own, and the sum of each pair of them."""
+        return self.kernel[1] + (self.kernel[1] // 2 if self.paired else 0)
+
+    @property
+    def pixel_pairs(self):
+        """Pairs of pixels of a row that a thread needs, if its values are in pairs."""
+        return self.run // 2 + (self.kernel[1] - 1) // 2
+
+    @property
+    def multiply_adds(self):
+        """Multiply-adds of a thread for a row of the kernel."""
+        return self.outs * self.sums * (self.lines + self.kernel[1] % 2 if self.paired else self.lines)
 
     @property
     def span(self):
@@ -132,7 +156,7 @@ class Layout(NamedTuple):
     @property
     def stage_words(self):
         """Words of a stage: pixels, then weights."""
-        return self.image_words + _up(self.depth * self.kernel[0] * self.kernel[1] * self.weight_pitch, 4)
+        return self.image_words + _up(self.depth * self.kernel[0] * self.lines * self.weight_pitch, 4)
 
     @property
     def sums_words(self):
@@ -189,31 +213,34 @@ def weight_loader(layout):
 @functools.cache
 def multiplier(layout):
     """Device function: a row of the kernel times a row of pixels, added to the sums; ``after`` is where the weights
-    of the next row begin.
+    of the next row begin. In pairs, ``x`` is what `pair_multiplier` makes of the pixels.
 
     It is put together from pieces that the compiler unrolls, so that all indices of registers are constants.
     """
-    outs, slot, run, sets, pitch = layout.outs, layout.slot, layout.run, layout.sets, layout.weight_pitch
-    stride, dilation, taps = layout.stride[1], layout.dilation[1], layout.kernel[1]
+    outs, slot, sums, sets, pitch = layout.outs, layout.slot, layout.sums, layout.sets, layout.weight_pitch
+    dilation, lines, paired, pairs = layout.dilation[1], layout.lines, layout.paired, max(1, layout.kernel[1] // 2)
+    step, count = 1 if paired else layout.stride[1], layout.pixel_pairs
     load_weights = weight_loader(layout)
 
     def piece(first, last):
         @cuda.jit(device=True, forceinline=True)
         def multiply(buffer, at, after, x, w, total):
             now = cuda.local.array(slot, float32)
-            for kw in range(first, last):
+            for n in range(first, last):
                 for o in range(outs):
                     now[o] = w[o]
-                load_weights(buffer, after if kw == taps - 1 else uint64(at + uint64((kw + 1) * pitch)), w)
+                load_weights(buffer, after if n == lines - 1 else uint64(at + uint64((n + 1) * pitch)), w)
+                which = n // pairs if paired else n % sets
+                begin = which * count + n % pairs if paired else n * dilation
                 for o in range(outs):
-                    for k in range(run):
-                        i = k if o % 2 == 0 else run - 1 - k
-                        total[kw % sets, o, i] += x[i * stride + kw * dilation] * now[o]
+                    for k in range(sums):
+                        i = k if o % 2 == 0 else sums - 1 - k
+                        total[which, o, i] += x[begin + i * step] * now[o]
 
         return multiply
 
     def pieces(last):
-        first = max(0, last - max(1, MOST_UNROLLED // (run * outs)))
+        first = max(0, last - max(1, MOST_UNROLLED // (sums * outs)))
         own = piece(first, last)
         if first == 0:
             return own
@@ -226,18 +253,53 @@ def multiplier(layout):
 
         return multiply
 
-    return pieces(taps)
+    return pieces(3 * pairs if paired else lines)
+
+
+@functools.cache
+def pair_multiplier(layout):
+    """What `multiplier` is, for values in pairs: three products where two values take four.
+
+    Two neighbours x0 w0 + x1 w1 and x1 w0 + x2 w1 are (x0 - x1) w0 + b and (x2 - x1) w1 + b with b = x1 (w0 + w1). A
+    pair has a sum for each of the three products, and that of b is added to the others in the end. The last of an odd
+    number of weights is multiplied as it is.
+    """
+    outs, slot, sums, count = layout.outs, layout.slot, layout.sums, layout.pixel_pairs
+    pairs, is_odd = layout.kernel[1] // 2, layout.kernel[1] % 2
+    known, differences = 4 * count, count - is_odd
+    load_weights, multiply_pairs = weight_loader(layout), multiplier(layout)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(buffer, at, after, row, w, total):
+        x, last = cuda.local.array(known, float32), cuda.local.array(slot, float32)
+        for i in range(differences):
+            x[i] = row[2 * i] - row[2 * i + 1]
+            x[count + i] = row[2 * i + 2] - row[2 * i + 1]
+        for i in range(count):
+            x[2 * count + i], x[3 * count + i] = row[2 * i + 1], row[2 * i]
+        multiply_pairs(buffer, at, after, x, w, total)
+        if is_odd:
+            for o in range(outs):
+                last[o] = w[o]
+            load_weights(buffer, after, w)
+            for o in range(outs):
+                for i in range(sums):
+                    total[0, o, i] += x[3 * count + pairs + i] * last[o]
+                    total[1, o, i] += x[2 * count + pairs + i] * last[o]
+
+    return multiply
 
 
 @functools.cache
 def accumulator(layout):
     """Device function: all rows of the kernel for ``count`` in channels of a stage."""
-    load_row, load_weights, multiply = row_loader(layout), weight_loader(layout), multiplier(layout)
+    load_row, load_weights = row_loader(layout), weight_loader(layout)
+    multiply = pair_multiplier(layout) if layout.paired else multiplier(layout)
     taps, span, slot = layout.kernel[0], layout.span, layout.slot
     down = layout.dilation[0] * layout.pitch
     channel = layout.rows * layout.pitch
     over = channel - (taps - 1) * down  # from a channel's last row to the next one's first
-    along = layout.kernel[1] * layout.weight_pitch
+    along = layout.lines * layout.weight_pitch
 
     @cuda.jit(device=True, forceinline=True)
     def step(buffer, at, wt, kh, last, last_wt, now, then, w, total):
@@ -344,35 +406,74 @@ def image_copier(layout):
 
 @functools.cache
 def weight_copier(layout):
-    """Device function: begin to copy the weights of a stage's in channels, those of a value of the kernel together.
+    """Two device functions: one begins to copy the weights of a stage's in channels, those of a value of the kernel
+    together; the other, when they have arrived, adds those of each pair.
 
-    A thread copies weights of one out channel.
+    A thread has whole rows of the kernel, for one out channel, and adds what it has copied itself: of all places only
+    the first of a row has to be worked out.
     """
-    taps, outs, slot = layout.kernel[0] * layout.kernel[1], layout.outs, layout.slot
-    lines, along, step = layout.parts * slot, layout.depth * taps, layout.threads // (layout.parts * slot)
+    (height, across), outs, slot, paired = layout.kernel, layout.outs, layout.slot, layout.paired
+    each, lines, rows = layout.weight_pitch, layout.lines * layout.weight_pitch, layout.depth * layout.kernel[0]
+    at_once = layout.threads // each
+    rounds, is_even, pairs = -(-rows // at_once), rows % at_once == 0, across // 2
     copy = copy_now if layout.half else copy_async
 
     @cuda.jit(device=True, forceinline=True)
     def copy_weights(buffer, start, weight, group, made, first, sizes):
         tid = uint32(cuda.threadIdx.x)
-        i = tid // uint32(lines)
-        line = uint32(tid - i * uint32(lines))
+        row = tid // uint32(each)
+        line = uint32(tid - row * uint32(each))
         part = line // uint32(slot)
         k = uint32(line - part * uint32(slot))
         o = uint32(made + part * uint32(outs) + k)
-        there, each = k < uint32(outs) and o < sizes.outs, uint32(sizes.channels * uint32(taps))
-        source = uint64(uint64(group * sizes.outs + o) * each)
-        while i < uint32(along):
-            j = uint32(first * uint32(taps) + i)
-            copy(
-                buffer, uint64(start + uint64(i * uint32(lines) + line)), weight, uint64(source + j), there and j < each
-            )
-            i = uint32(i + uint32(step))
+        to, of_out = uint64(start + row * uint32(lines) + line), uint32(sizes.channels * uint32(height))
+        above = uint32(first * uint32(height))  # rows of the in channels before this stage
+        source = uint64((uint64(group * sizes.outs + o) * of_out + above + row) * uint64(across))
+        for n in range(rounds):
+            if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
+                there = k < uint32(outs) and o < sizes.outs and uint32(above + row + uint32(n * at_once)) < of_out
+                for j in range(across):
+                    place = n * at_once * lines + (j // 2 + j % 2 * pairs if paired else j) * each
+                    if paired and j == 2 * pairs:  # the last one, of an odd number
+                        place = n * at_once * lines + 3 * pairs * each
+                    beside = n * at_once * across + j
+                    copy(buffer, uint64(to + uint64(place)), weight, uint64(source + uint64(beside)), there)
 
-    return copy_weights
+    @cuda.jit(device=True, forceinline=True)
+    def add_weights(buffer, start):
+        tid = uint32(cuda.threadIdx.x)
+        row = tid // uint32(each)
+        to = uint64(start + row * uint32(lines) + tid - row * uint32(each))
+        for n in range(rounds):
+            if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
+                for j in range(pairs):
+                    at = uint64(to + uint64(n * at_once * lines + j * each))
+                    both = buffer[at] + buffer[uint64(at + uint64(pairs * each))]
+                    buffer[uint64(at + uint64(2 * pairs * each))] = both
+
+    return copy_weights, add_weights
 
 
 # -- the sums of all sets of warps -----------------------------------------------------------------
+
+
+@functools.cache
+def settler(layout):
+    """Device function: the values of a thread, from its sets of sums."""
+    outs, run, sets, paired = layout.outs, layout.run, layout.sets, layout.paired
+
+    @cuda.jit(device=True, forceinline=True)
+    def settle(total, value):
+        for o in range(outs):
+            for i in range(run):
+                if paired:
+                    value[o, i] = total[i % 2, o, i // 2] + total[2, o, i // 2]
+                elif sets == 2:
+                    value[o, i] = total[0, o, i] + total[1, o, i]
+                else:
+                    value[o, i] = total[0, o, i]
+
+    return settle
 
 
 @functools.cache
@@ -380,43 +481,40 @@ def combiner(layout):
     """Device function: every set of warps has some of the out channels for its own. It gives its sums of the others
     away, and adds what it is given to its own, in the order of the sets.
     """
-    outs, run, split, sets = layout.outs, layout.run, layout.split, layout.sets
+    outs, run, split = layout.outs, layout.run, layout.split
     each = layout.threads // split
 
     @cuda.jit(device=True, forceinline=True)
-    def give(buffer, at, o, total):
+    def give(buffer, at, o, value):
         for i in range(0, run, 4):
-            for k in range(i, i + 4):
-                if sets == 2:
-                    total[0, o, k] += total[1, o, k]
-                    total[1, o, k] = float32(0)
-            a, b, c, d = total[0, o, i], total[0, o, i + 1], total[0, o, i + 2], total[0, o, i + 3]
-            store4(buffer, uint64(at + uint32(i * each)), a, b, c, d)
+            store4(
+                buffer, uint64(at + uint32(i * each)), value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3]
+            )
 
     @cuda.jit(device=True, forceinline=True)
-    def take(buffer, at, o, total):
+    def take(buffer, at, o, value):
         for i in range(0, run, 4):
             a, b, c, d = load4(buffer, uint64(at + uint32(i * each)))
-            total[0, o, i] += a
-            total[0, o, i + 1] += b
-            total[0, o, i + 2] += c
-            total[0, o, i + 3] += d
+            value[o, i] += a
+            value[o, i + 1] += b
+            value[o, i + 2] += c
+            value[o, i + 3] += d
 
     @cuda.jit(device=True, forceinline=True)
-    def combine(buffer, mine, inside, total):
+    def combine(buffer, mine, inside, value):
         cuda.syncthreads()  # nobody reads a stage any more
         for o in range(outs):
             owner = o * split // outs
             slot = uint32(mine if mine < uint32(owner) else mine - uint32(1))
             if mine != uint32(owner):
                 at = uint32((slot + uint32(o * (split - 1))) * uint32(each * run) + inside * uint32(4))
-                give(buffer, at, o, total)
+                give(buffer, at, o, value)
         cuda.syncthreads()
         for o in range(outs):
             if mine == uint32(o * split // outs):
                 for slot in range(split - 1):
                     at = uint32(uint32((slot + o * (split - 1)) * each * run) + inside * uint32(4))
-                    take(buffer, at, o, total)
+                    take(buffer, at, o, value)
 
     return combine
 
@@ -429,7 +527,7 @@ def writer(layout):
     """Three device functions: one works out where a lane's values go in every plane of out, one brings the sums of each
     thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at a time.
     """
-    run, line, sets, outs = layout.run, layout.across * layout.run, layout.sets, layout.outs
+    run, line, outs = layout.run, layout.across * layout.run, layout.outs
 
     @cuda.jit(device=True, forceinline=True)
     def find_spots(spots, top, left, sizes):
@@ -445,17 +543,12 @@ def writer(layout):
                 spots[k] = uint32(row * sizes.out_w + col)
 
     @cuda.jit(device=True, forceinline=True)
-    def sum_of(total, o, i):
-        return total[0, o, i] + total[1, o, i] if sets == 2 else total[0, o, i]
-
-    @cuda.jit(device=True, forceinline=True)
-    def hand_over(buffer, piece, total):
+    def hand_over(buffer, piece, value):
         at = uint64(piece + uint64(uint32(cuda.threadIdx.x) % uint32(32) * uint32(run)))
         for o in range(outs):
             for i in range(0, run, 4):
-                a, b = sum_of(total, o, i), sum_of(total, o, i + 1)
-                c, d = sum_of(total, o, i + 2), sum_of(total, o, i + 3)
-                store4(buffer, uint64(at + uint64(o * 32 * run + i)), a, b, c, d)
+                to = uint64(at + uint64(o * 32 * run + i))
+                store4(buffer, to, value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3])
 
     @cuda.jit(device=True, forceinline=True)
     def write(buffer, piece, plane, spots):
@@ -484,18 +577,19 @@ def specialised(layout):
     """
     outs, run, across, depth, stages = layout.outs, layout.run, layout.across, layout.depth, layout.stages
     (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
-    split, sets, slot, pitch = layout.split, layout.sets, layout.slot, layout.pitch
+    split, sets, sums, slot, pitch = layout.split, layout.sets, layout.sums, layout.slot, layout.pitch
     each_part, each_set, share = across * tile_h, layout.threads // split, depth // split
     stage_words, image_words, sums_words = layout.stage_words, layout.image_words, layout.sums_words
-    taps, channel_words = layout.kernel[0] * layout.kernel[1] * layout.weight_pitch, layout.rows * pitch
+    weight_words, channel_words = layout.kernel[0] * layout.lines * layout.weight_pitch, layout.rows * pitch
     end, ahead, pending, lines = stages * stage_words, stages - 1, stages - 2, 32 // across
-    copy_image, copy_weights = image_copier(layout), weight_copier(layout)
-    accumulate, combine, (find_spots, hand_over, write) = accumulator(layout), combiner(layout), writer(layout)
+    copy_image, (copy_weights, add_weights), paired = image_copier(layout), weight_copier(layout), layout.paired
+    accumulate, settle, combine = accumulator(layout), settler(layout), combiner(layout)
+    find_spots, hand_over, write = writer(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
         buffer = cuda.shared.array(0, float32)
-        total = cuda.local.array((sets, outs, run), float32)
+        total, value = cuda.local.array((sets, outs, sums), float32), cuda.local.array((outs, run), float32)
         sample, group, first_made, top, left = place(sizes, uint32(tile_h), uint32(tile_w), uint32(made_by_all))
         sample_group = uint64(sample * sizes.groups.value + group)
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
@@ -504,8 +598,8 @@ def specialised(layout):
         for s in range(ahead):  # a group of copies for each stage but one
             start = uint32(s * stage_words)
             channel = uint32(s * depth)
-            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, first_made, channel, sizes)
             copy_image(buffer, start, x, base, channel, from_row, from_col, sizes)
+            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, first_made, channel, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
@@ -519,22 +613,26 @@ def specialised(layout):
             initial = float32(0)
             if sizes.biased and mine == uint32(0) and uint32(made + uint32(o)) < sizes.outs:
                 initial = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
-            for i in range(run):
+            for i in range(sums):
                 total[0, o, i] = initial
-                if sets == 2:
-                    total[1, o, i] = float32(0)
+                if sets > 1:
+                    total[1, o, i] = initial if paired else float32(0)
+                if sets > 2:
+                    total[2, o, i] = float32(0)
 
         first_pixel = mine * uint32(share * channel_words) + line * uint32(stride_h * pitch)
         at = uint32(first_pixel + col * uint32(run * stride_w))
-        wt = uint32(uint32(image_words) + part * uint32(slot) + mine * uint32(share * taps))
+        wt = uint32(uint32(image_words) + part * uint32(slot) + mine * uint32(share * weight_words))
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
+            if paired:
+                add_weights(buffer, uint32(now + uint32(image_words)))
             cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
-                copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, first_made, further, sizes)
                 copy_image(buffer, then, x, base, further, from_row, from_col, sizes)
+                copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, first_made, further, sizes)
             commit_copies()
             own = uint32(first + mine * uint32(share))
             if own < sizes.channels:
@@ -546,15 +644,16 @@ def specialised(layout):
 
         if pending:
             wait_copies(0)  # of zeros, for stages that no channel fills
+        settle(total, value)
         if split > 1:
-            combine(buffer, mine, inside, total)
+            combine(buffer, mine, inside, value)
         else:
             cuda.syncthreads()  # nobody reads a stage any more
         warp = tid // uint32(32)
         piece = uint32(uint32(sums_words) + warp * uint32(32 * run * outs))
         spots = cuda.local.array(run, uint32)
         find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
-        hand_over(buffer, uint64(piece), total)
+        hand_over(buffer, uint64(piece), value)
         cuda.syncwarp()
         positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
         while o < uint32(outs):  # one piece of code for all: code that runs once costs more to fetch than to run

@@ -59,7 +59,7 @@ def conv2d(
         Out channels of a group are made of the same group's channels of x alone.
     algorithm : str
         One of ``ALGORITHMS``, or "auto", which is "direct" or "im2col", what a model of both expects to be faster. A
-        name from the ladder, "naive" to "specialised", is for learners. "im2col" is not for float16, and it alone is
+        name from the ladder, "naive" to "paired", is for learners. "im2col" is not for float16, and it alone is
         for float64.
     out : array of shape (N, O, OH, OW), optional
         Of the same kind and dtype. On the device it must not share memory with the others.
