@@ -120,8 +120,8 @@ SMALL = (
     Problem(16, 16, (56, 56), 16, 3, 1, 1),
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
-#: Kernels of the ladder, timed for the article's convolution.
-RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked")
+#: Kernels of the ladder, timed for the article's convolution; "direct" is the last one, in pairs.
+RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised")
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------

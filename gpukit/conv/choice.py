@@ -176,8 +176,9 @@ REGISTERS, MOST_REGISTERS = 65536, 250
 MOST_LISTED, ABOUT = 8, 1.02
 #: What is added to the time of a layout for each further set of warps that shares its in channels.
 WAITING = 0.02
-#: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth.
-LONG, BANKS = 100, 0.6
+#: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth; in
+#: pairs always, where a weight has half as many.
+LONG, BANKS, BANKS_IN_PAIRS = 100, 0.6, 0.65
 #: What makes blocks few threads, and many for a multiprocessor; and how much longer such blocks take than expected.
 FEW_THREADS, MANY_BLOCKS, COPYING = 64, 4, 1.1
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
@@ -193,8 +194,6 @@ SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
 #: copies of more weights get into each other's way) and threads of a block.
 MOST_SPAN, MOST_COPIES, MOST_MADE, MOST_THREADS = 44, 16, 16, 256
-#: How much longer a multiply-add takes in pairs: more of them find their operands in one bank of registers.
-IN_PAIRS = 1.08
 #: Cycles of a warp that `predict` counts with, fitted to 472 measurements on an H200: for the weights of one value of
 #: the kernel, for four pixels of a row, for a copy of pixels and one of weights, for a value stored, and for a sum that
 #: sets of warps give each other.
@@ -327,7 +326,7 @@ def _known(layout):
     weights = layout.kernel[0] * layout.kernel[1] * layout.parts * layout.slot / threads
     adds = layout.multiply_adds
     if layout.paired:
-        adds = IN_PAIRS * adds + 2 * layout.pixel_pairs
+        adds = (1 + BANKS_IN_PAIRS / layout.sums) * adds + 2 * layout.pixel_pairs
     return (
         threads,
         max(1, min(limits)),

@@ -1,6 +1,6 @@
 """Direct convolution, made to measure: a kernel for each size of kernel, stride, dilation and number of out channels.
 
-The last step of the ladder (E7), as far as it goes. A thread computes ``run`` neighbouring values of up to four out
+The last steps of the ladder (E7), as far as they go. A thread computes ``run`` neighbouring values of up to eight out
 channels. A row of pixels that they need goes from shared memory to registers in 128-bit loads, and then serves for all
 values of the kernel's row and all out channels; the next row is loaded meanwhile, into a second set of registers. Input
 channels pass through a ring of stages in shared memory, filled by asynchronous copies. Where a result is small and has
@@ -12,6 +12,9 @@ reads two operands from one bank takes a cycle more. A 128-bit load binds neighb
 banks; the sum that pixel i + kw is added to is sum i, so a sum meets both banks, unless the sums of even and of odd kw
 are kept apart and added at the end. And the order of the loops, all values of one weight after another, up and down in
 turns, lets one operand be reused from the instruction before.
+
+Then nearly all instructions are multiply-adds, and what is left is to need fewer: values in pairs share products, three
+where they took four (``paired``, see `pair_multiplier`).
 """
 
 import functools

@@ -60,7 +60,8 @@ def conv2d(
     algorithm : str
         One of ``ALGORITHMS``, or "auto", which is "direct" or "im2col", what a model of both expects to be faster. A
         name from the ladder, "naive" to "paired", is for learners. "im2col" is not for float16, and it alone is
-        for float64.
+        for float64. "direct" shares products between neighbours ("paired") where a value has 100 terms or more: that
+        rounds about as well, but an infinity in a window may become NaN.
     out : array of shape (N, O, OH, OW), optional
         Of the same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional

@@ -313,36 +313,38 @@ show.source(ladder.blocked)
 
 # %%
 at = windows(bench.ARTICLE.size, 6, 1, 0, 1)
-layout = choice.layout_of(bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape, at, 1, False, "float32")
+shapes = bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape
+layout = choice.layout_of(*shapes, at, 1, False, "float32", paired=False)
+of_image = {"specialised": layout, "paired": choice.layout_of(*shapes, at, 1, False, "float32", paired=True)}
 rows, cols = layout.tile
 x, weight = random(1, 6, rows + 5, cols + 5), random(6, 6, 6, 6)
 right = conv.serial(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
-names, traces = (*bench.RUNGS, "specialised"), {}
+names, traces = (*bench.RUNGS, "paired"), {}
 for name in names:
     out = np.full(right.shape, np.nan, np.float32)
-    if name == "specialised":  # the layout for the whole image, not for this part
+    if name in of_image:  # the layout for the whole image, not for this part
         at = windows(x.shape[2:], 6, 1, 0, 1)
-        steps = [choice.launch_specialised(layout, x, weight, None, out, at, 1, False, 0)]
+        steps = [choice.launch_specialised(of_image[name], x, weight, None, out, at, 1, False, 0)]
     else:
         steps = conv.steps(name, x, weight, out)
     for launch, arguments in steps:
         traces[name] = gpukit.trace(launch, *arguments)
     assert np.allclose(out, right, atol=1e-3) and not traces[name].findings
-adds = out.size * 6 * 36 / 32  # instructions of a warp
-heads = "global loads", "sectors", "shared loads", "wavefronts", "multiply-adds per load"
+terms = out.size * 6 * 36 / 32  # for a lane of a warp
+heads = "global loads", "sectors", "shared loads", "wavefronts", "terms per load"
 print(f"{'':12}" + "".join(f"{head:>{len(head) + 2}}" for head in heads))
 for name, trace in traces.items():
     loads, shared = trace.total("global", "load"), trace.total("shared", "load")
-    per_load = adds / (loads.requests + shared.requests)
+    per_load = terms / (loads.requests + shared.requests)
     numbers = loads.requests, loads.sectors, shared.requests, shared.wavefronts, round(per_load, 1)
     print(f"{name:12}" + "".join(f"{n:{len(head) + 2},}" for n, head in zip(numbers, heads, strict=True)))
 
 # %% [markdown]
-# Read the last column. Up to `prefetch` every multiply-add needs a pixel and a weight, two loads for each: the tile took the pixels out of global memory, but then nothing changed. Only sums in registers do: `blocked` needs less than one load for a multiply-add, and the last kernel, to which we come now, has many multiply-adds for each.
+# Read the last column. A term is a pixel times a weight. Up to `prefetch` every one of them needs two loads: the tile took the pixels out of global memory, but then nothing changed. Only sums in registers do: `blocked` needs less than one load for a term, and the last two kernels, to which we come now, add many terms for each.
 #
 # ## To the end
 #
-# What limits `blocked`? It does not know the size of the kernel, so it computes addresses for every step, and it takes pixels and weights one at a time. The last rung is made to measure: a function writes a kernel for one size of kernel, stride, dilation and number of out channels, and the compiler knows all of it.
+# What limits `blocked`? It does not know the size of the kernel, so it computes addresses for every step, and it takes pixels and weights one at a time. `specialised` is made to measure: a function writes a kernel for one size of kernel, stride, dilation and number of out channels, and the compiler knows all of it.
 
 # %%
 show.source(direct.multiplier)
@@ -373,13 +375,37 @@ print(sum(a.wavefronts for a in loads), "wavefronts for", sum(a.requests for a i
 print(sum(a.ideal_wavefronts for a in loads), "at the least")
 
 # %% [markdown]
+# ## Three products in place of four
+#
+# Now nearly every instruction of the loop is a multiply-add, one for each product. What is left is to need fewer products. Take two neighbours, and two weights of a row of the kernel:
+#
+# - the first is x0 w0 + x1 w1,
+# - the second is x1 w0 + x2 w1.
+#
+# These are four products. But with b = x1 (w0 + w1) the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both values once, after all in channels. So a pair of neighbours has three sums in place of two, and a row of an even number of weights takes three quarters of the multiply-adds. `paired` is the same kernel with that idea. Each thread makes the differences of the pixels that it has loaded, and the sum of the weights that it has copied:
+
+# %%
+show.source(direct.pair_multiplier)
+
+# %%
+by_way = {name: of_image[name].multiply_adds for name in of_image}
+print(f"multiply-adds of a thread for a row of the kernel: {by_way['specialised']}, and {by_way['paired']} in pairs")
+x, weight = random(1, 6, 30, 40), random(6, 6, 6, 6)
+exact = conv.serial(x.astype(float), weight.astype(float), None, (1, 1), (0, 0), (1, 1), 1)
+for name in of_image:
+    error = abs(conv.conv2d(x, weight, algorithm=name) - exact)
+    print(f"{name:12} differs from float64 by {np.sqrt((error**2).mean()):.1e} on average, {error.max():.1e} at most")
+
+# %% [markdown]
+# Differences round too, so the errors are somewhat larger; `conv2d` takes pairs by itself only where a value is a sum of many terms, which rounds in any case. And where a pixel is infinite, a difference of two infinities may make NaN of a value that would have been infinite.
+#
 # Here is the whole ladder, for the article's convolution:
 
 # %%
 ladder_times = {r["variant"]: r["value"] for r in recorded if r["case"] == "ladder" and r["dtype"] == "float32"}
 article = [r for r in recorded if r["case"] == "article"]
 out_shape = 1, 6, 507, 763
-ladder_times["specialised"] = min(r["value"] for r in article if r["variant"] == "direct")
+ladder_times["paired"] = min(r["value"] for r in article if r["variant"] == "direct")
 shown = where
 if on_gpu():
     x, weight = (cuda.to_device(random(*shape)) for shape in (bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape))
@@ -400,20 +426,22 @@ with plot.figure(size=(8, 3.2), mark=shown) as ax:
     ax.invert_yaxis()
     ax.set(xscale="log", xlim=(10, 3000), xlabel="microseconds, cold cache, launch not in the time")
     ax.set_title("6 channels of 768 x 512, 6 x 6, 6 out channels")
-ratio = ladder_times["cudnn (torch)"] / ladder_times["specialised"]
-print(f"the last kernel takes {ladder_times['specialised'] * 1e6:.1f} us, cuDNN {ratio:.1f} times as long")
+ratio = ladder_times["cudnn (torch)"] / ladder_times["paired"]
+print(f"the last kernel takes {ladder_times['paired'] * 1e6:.1f} us, cuDNN {ratio:.1f} times as long")
 
 # %% [markdown]
 # The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch change little. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
 #
-# What keeps the last kernel from the peak? Here is what its multiply-adds alone take at the rate that was measured of registers only, and its bytes at that of a copy. The bytes come on top: every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
+# A quarter of the multiply-adds less is not a quarter of the time less. The register banks again: the sums of a weight are half as many in pairs, and the first multiply-add of each weight, which shares no operand with the one before, reads three registers from two banks. What else keeps the last kernel from the peak? Here is what its multiply-adds alone take at the rate that was measured of registers only, and its bytes at that of a copy. The bytes come on top: every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
 
 # %%
 limits = prediction.recorded()
 moved = 4 * (np.prod(bench.ARTICLE.x_shape) + np.prod(out_shape))
-print(f"{bench.ARTICLE.flops / limits.fp32 * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
+share = by_way["paired"] / by_way["specialised"]
+least = share * bench.ARTICLE.flops / limits.fp32
+print(f"{least * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
 print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
-print(f"of {ladder_times['specialised'] * 1e6:.1f} us")
+print(f"of {ladder_times['paired'] * 1e6:.1f} us")
 
 # %% [markdown]
 # Two ideas against that cost as much as they save on an H200. The out channels in several passes over a tile that stays in shared memory, so that one pass stores while the next computes: each pass reads all the pixels again. Some of the out channels completed and stored before the others: it needs the loop twice, for all out channels and for some, and a multiprocessor has to fetch twice the code before it can run it. Code that runs once is not free.
@@ -462,20 +490,22 @@ print(f"at most 16 channels, kernels from 3: ahead in {sum(r > 1 for r in small)
 print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in rest)} of {len(rest)}, least {min(rest):.2f}")
 
 # %% [markdown]
-# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. Here are the cells where cuDNN is ahead by more than a tenth. How many operations of the direct way would it do per second, if it went that way? And how fast could a direct kernel be that did nothing but multiply-adds at the chip's peak?
+# The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. Here are the cells where cuDNN is ahead by more than a tenth. How many operations of the direct way would it do per second, if it went that way? And how long would a direct kernel take that did nothing but the multiply-adds of pairs, as fast as registers alone allow?
 
 # %%
 print("                                  cuDNN's time   cuDNN, operations    cuDNN's time /")
-print("images           channels  kernel   / gpukit's   of the direct way    that at the peak")
+print("images           channels  kernel   / gpukit's   of the direct way       of pairs alone")
 for cell, ratio in ratios.items():
     if ratio < 0.9:
-        theirs, least = timed[cell][0], cell.flops / limits.fp32
+        k = cell.kernel
+        theirs, least = timed[cell][0], (k // 2 * 3 + k % 2 * 2) / (2 * k) * cell.flops / limits.fp32
         image = f"{cell.samples:2} of {cell.size[0]:3} x {cell.size[1]:3}"
         speed = f"{cell.flops / theirs * 1e-12:7.0f} TFLOP/s"
-        print(f"{image:16} {cell.channels:8} {cell.kernel:7} {ratio:12.2f} {speed:>19} {theirs / least:18.2f}")
+        print(f"{image:16} {cell.channels:8} {cell.kernel:7} {ratio:12.2f} {speed:>19} {theirs / least:20.2f}")
+print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
-# The chip's peak is 67 TFLOP/s. Where cuDNN's figure is above that, it does not go the direct way: it needs fewer operations, and how comes next. There no direct kernel can be as fast as cuDNN, and where the last column is below a half, none can be half as fast.
+# Where cuDNN's figure is near the last one or above it, it does not go the direct way: it needs fewer operations, and how comes next. Where the last column is below one, no direct kernel of pairs can be as fast as cuDNN, and where it is below a half, none can be half as fast.
 #
 # A kernel of 1 x 1, the first row of the map, is a matrix product and nothing else: windows of one pixel are the image itself.
 #
@@ -487,11 +517,11 @@ show.source(choice.predict)
 # %% [markdown]
 # ## Fewer multiplications
 #
-# Two ways to compute a convolution need fewer multiplications than it has. They are not implemented here; what they save can be counted.
+# Pairs save a quarter of the products. Two ways go much further in that direction. They are not implemented here; what they save can be counted.
 #
 # **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel, the weights of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the kernel does not matter then: a transform of n values takes about 2.5 n log2 n operations, and with real numbers half of the frequencies are enough.
 #
-# **Winograd.** The results of a small tile, 2 x 2 or 4 x 4 values, for a kernel of 3 x 3 can be had with fewer multiplications, if pixels and weights are first added up in certain ways: 16 in place of 36 for a tile of 2 x 2, 36 in place of 144 for 4 x 4. The sums over in channels are left as matrix products. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
+# **Winograd.** A pair with its three products is the smallest case. The results of a small tile, 2 x 2 or 4 x 4 values, for a kernel of 3 x 3 can be had with fewer multiplications, if pixels and weights are first added up in certain ways: 16 in place of 36 for a tile of 2 x 2, 36 in place of 144 for 4 x 4. The sums over in channels are left as matrix products. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
 
 # %%
 def operations(channels, made, size, kernel, samples=1):
@@ -634,6 +664,7 @@ print("the same:", np.allclose(one_call, two_calls, atol=1e-5), "| multiply-adds
 # - Share a copy evenly; a warp waits for its slowest lane.
 # - A step that helped on one GPU may cost on another. Measure each one alone.
 # - A kernel that knows its sizes needs no addresses, and its sums stay in registers; in the end register banks decide.
+# - When all instructions are multiply-adds, fewer products are what is left: three for a pair in place of four.
 # - No algorithm wins everywhere. Fewer operations are not less time, and a ratio is worth nothing without its shape.
 #
 # **Back:** [08 Resize](08_resize.ipynb). **Next:** [10 Profiling](10_profiling.ipynb).
