@@ -255,9 +255,9 @@ def layouts(draw):
 )
 @example(
     (
-        conv.Layout((3, 6), (2, 1), (1, 1), 6, 1, 12, 8, 4, 1, 3, True, paired=True),
-        (2, 4, 11, 100),
-        (12, 2, 3, 6),
+        conv.Layout((3, 7), (2, 1), (1, 1), 6, 1, 12, 8, 4, 2, 3, True, paired=True),  # 6 rows of weights, 4 at a time
+        (1, 10, 11, 100),
+        (12, 5, 3, 7),
         (0, 0),
         2,
     ),
@@ -310,12 +310,27 @@ def test_rows_are_loaded_without_conflicts():
         assert loads and all(a.wavefronts <= a.ideal_wavefronts for a in loads), (across, run)
 
 
+#: Shapes of x and weight of the tests of pairs, which take one kernel.
+IN_PAIRS = (2, 6, 20, 37), (5, 6, 4, 7)
+
+
 def test_pairs_of_whole_numbers_are_exact():
     """Differences and sums of small whole numbers are exact, and so is what a pair shares."""
     rng = np.random.default_rng(0)
-    x, weight = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((2, 6, 20, 37), (5, 6, 4, 7)))
+    x, weight = (rng.integers(-9, 10, shape).astype(np.float32) for shape in IN_PAIRS)
     exact, _ = reference_conv(x, weight, None, 1, padding=3)
     assert np.array_equal(conv.conv2d(x, weight, padding=3, algorithm="paired").reshape(exact.shape), exact)
+
+
+def test_infinities_stay_in_their_windows():
+    """A pair may make NaN of an infinity, which tells it from the kernel it is made of, but only where there is one."""
+    x, weight = random(*IN_PAIRS[0]), abs(random(*IN_PAIRS[1]))
+    x[0, 1, 4, 13] = x[1, 2, 16, 22] = np.inf
+    exact, _ = reference_conv(x, weight, None, 1, padding=3)
+    for algorithm, in_pairs in (("specialised", False), ("paired", True)):
+        result = conv.conv2d(x, weight, padding=3, algorithm=algorithm).reshape(exact.shape)
+        assert np.array_equal(np.isfinite(result), np.isfinite(exact))
+        assert np.isnan(result).any() == in_pairs
 
 
 def test_conv2d_in_a_workspace():
@@ -395,12 +410,30 @@ def test_layouts_that_are_chosen():
     layout = choice.layout_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32")
     assert layout.outs == 6 and layout.quads and layout.paired and not layout.has_conflicts
     assert layout.nbytes < 227 * 1024 and layout.threads <= 256
-    few = choice.layout_of((1, 2, 512, 768), (6, 2, 6, 6), at, 1, True, "float32")  # 72 terms
-    assert not few.paired and choice.layout_of((1, 2, 512, 768), (6, 2, 6, 6), at, 1, True, "float32", True).paired
     for count in (1, 5):
         assert len(choice.layouts_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32", count)) == count
     wide = windows.windows((300, 300), (3, 99), 1, 0, 1)
     assert choice.layout_of((1, 3, 300, 300), (3, 3, 3, 99), wide, 1, False, "float32") is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "channels", "kernel", "how", "in_pairs"),
+    [
+        ("specialised", 6, 6, {}, False),
+        ("paired", 2, 2, {"stride": (2, 1), "dilation": (2, 1)}, True),
+        ("direct", 6, 6, {}, True),
+        ("direct", 2, 6, {}, False),  # 72 terms
+        ("direct", 20, 4, {}, False),
+        ("direct", 6, 6, {"stride": (1, 2)}, False),
+        ("direct", 6, 6, {"dilation": (1, 2)}, False),
+    ],
+)
+def test_who_takes_pairs(monkeypatch, algorithm, channels, kernel, how, in_pairs):
+    """By name, and "direct" where the kernel is wide, a sum has many terms, and neighbours have neighbouring pixels."""
+    monkeypatch.setattr(choice, "launch_specialised", lambda layout, *rest: layout)
+    x, weight = np.empty((1, channels, 512, 768), np.float32), np.empty((6, channels, kernel, kernel), np.float32)
+    at = windows.windows(x.shape[2:], kernel, **{**PLAIN, **how})
+    assert choice.direct_launch(algorithm, x, weight, None, None, at, 1, 0).paired == in_pairs
 
 
 def test_tiles_that_do_not_fit():
@@ -586,6 +619,16 @@ WRONG = [
         lambda: conv.conv2d(X.astype("f8"), WEIGHT.astype("f8"), algorithm="direct"),
         TypeError,
         "x has dtype float64; it must be float16 or float32 for the algorithm 'direct'",
+    ),
+    (
+        lambda: conv.conv2d(X, WEIGHT[..., :1], algorithm="paired"),
+        ValueError,
+        r"algorithm is 'paired'; the kernel is \(3, 1\), .*; it needs a kernel of 2 columns or more",
+    ),
+    (
+        lambda: conv.conv2d(X, WEIGHT, stride=(1, 2), algorithm="paired"),
+        ValueError,
+        r"stride \(1, 2\) and dilation \(1, 1\); it needs .* a stride and dilation of 1 along a row",
     ),
     (lambda: conv.im2col(X, 3, variant="aligned", out=OUT), ValueError, "variant is 'aligned'; it needs at least 8 w"),
     (

@@ -89,7 +89,7 @@ def direct_launch(name, x, weight, bias, out, at, groups, stream):
         if layout is not None:
             return launch_specialised(layout, x, weight, bias, out, at, groups, wide, stream)
         if name != "direct":
-            raise ValueError(f"algorithm is {name!r}; no layout of it fits the kernel, stride and dilation")
+            raise ValueError(f"algorithm is {name!r}; {_what_fits(name, weight.shape[2:], at)}")
     names = ("blocked", "naive") if name == "direct" else (name,)
     rungs = (_rung(name, weight, at, groups, dtype_of(x)) for name in names)
     rung = next((rung for rung in rungs if rung.nbytes <= most), None)
@@ -98,6 +98,15 @@ def direct_launch(name, x, weight, bias, out, at, groups, stream):
     sizes, blocks = _sizes(x, weight, at, groups, rung.tile, rung.made, bias is not None, wide)
     launch = _configure(rung.kernel, blocks, rung.block, stream, rung.nbytes)
     return launch, (x, weight, weight.reshape(weight.size) if bias is None else bias, out, sizes)
+
+
+def _what_fits(name, kernel, at):
+    """Why an algorithm has no layout: what it was given, and what it needs."""
+    stride, dilation = _steps(at)
+    how = f"the kernel is {tuple(kernel)}, stride {stride} and dilation {dilation}"
+    if OF_LAYOUTS[name] and not _can_be_paired(kernel, stride, dilation):
+        return f"{how}; it needs a kernel of 2 columns or more, and a stride and dilation of 1 along a row"
+    return f"{how}; 4 neighbours may need {MOST_SPAN} pixels of a row at most, and a tile must fit into shared memory"
 
 
 def launch_specialised(layout, x, weight, bias, out, at, groups, wide, stream):
@@ -221,8 +230,7 @@ def layouts_of(x_shape, weight_shape, at, groups, wide, dtype, count, paired=Non
 def _fastest(x_shape, weight_shape, at, groups, wide, dtype, paired):
     """[(microseconds, layout), ...] of the specialised kernels that are expected to be the fastest."""
     half, (made, channels, *kernel) = np.dtype(dtype) == np.float16, weight_shape
-    stride = int(at.stride_h.value), int(at.stride_w.value)
-    dilation = int(at.dilation_h), int(at.dilation_w)
+    stride, dilation = _steps(at)
     quads = bool(wide and not half and int(at.padding_w) % 4 == 0)
     lines, most = (STAGE_LINES, MOST_DEPTH) if channels < MANY_CHANNELS else (LONG_STAGE_LINES, LONG_STAGE_DEPTH)
     depth = max(1, min(lines // kernel[0], most, channels))
@@ -231,6 +239,16 @@ def _fastest(x_shape, weight_shape, at, groups, wide, dtype, paired):
         ways = (False, True) if kernel[1] >= PAIRED_COLUMNS and channels * at.counts[0] >= PAIRED_TERMS else (False,)
     how = tuple(kernel), stride, dilation, depth, min(channels, max(SPLITS)), quads, half, ways
     return _best(how, x_shape[0] * groups, channels, made // groups, at.out_size, _multiprocessors())
+
+
+def _steps(at):
+    """Strides and dilations along columns and rows."""
+    return (int(at.stride_h.value), int(at.stride_w.value)), (int(at.dilation_h), int(at.dilation_w))
+
+
+def _can_be_paired(kernel, stride, dilation):
+    """Whether neighbouring values have neighbouring pixels, and two weights of a row to share them."""
+    return kernel[1] > 1 and stride[1] == dilation[1] == 1
 
 
 def _multiprocessors():
@@ -303,7 +321,7 @@ def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways):
 
 
 def _fits(layout):
-    if layout.paired and (layout.kernel[1] < 2 or layout.stride[1] > 1 or layout.dilation[1] > 1):
+    if layout.paired and not _can_be_paired(layout.kernel, layout.stride, layout.dilation):
         return False
     if layout.span > MOST_SPAN or layout.copies > MOST_COPIES:
         return False

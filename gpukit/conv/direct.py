@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
     half: bool = False  # float16 in global memory
     split: int = 1  # sets of warps, each for in channels of its own: depth is a multiple of it
-    paired: bool = False  # neighbouring values share products; for a stride and dilation of 1 along rows
+    paired: bool = False  # neighbouring values share products: for 2 columns or more, stride and dilation 1 along rows
 
     @property
     def text(self):

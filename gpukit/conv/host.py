@@ -60,8 +60,10 @@ def conv2d(
     algorithm : str
         One of ``ALGORITHMS``, or "auto", which is "direct" or "im2col", what a model of both expects to be faster. A
         name from the ladder, "naive" to "paired", is for learners. "im2col" is not for float16, and it alone is
-        for float64. "direct" shares products between neighbours ("paired") where a value has 100 terms or more: that
-        rounds about as well, but an infinity in a window may become NaN.
+        for float64. "direct" may share products between neighbours ("paired") where a value has 100 terms or more, in
+        kernels of 5 columns or more: its errors are somewhat larger, and a value whose window has an infinity may be
+        NaN in place of it. By name "paired" is for kernels of 2 columns or more, with a stride and dilation of 1 along
+        rows.
     out : array of shape (N, O, OH, OW), optional
         Of the same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
