@@ -255,11 +255,11 @@ def layouts(draw):
 )
 @example(
     (
-        conv.Layout((3, 7), (2, 1), (1, 1), 6, 1, 12, 8, 4, 2, 3, True, paired=True),  # 6 rows of weights, 4 at a time
-        (1, 10, 11, 100),
-        (12, 5, 3, 7),
+        conv.Layout((3, 7), (2, 1), (1, 1), 6, 1, 4, 8, 4, 2, 3, True, paired=True),  # 6 rows of weights, 4 at a time
+        (1, 5, 11, 40),
+        (7, 5, 3, 7),
         (0, 0),
-        2,
+        1,
     ),
     False,
 )
@@ -300,7 +300,7 @@ def test_rows_are_loaded_without_conflicts():
     layout = conv.Layout((3, 5), (1, 1), (1, 1), 3, 1, 12, 8, 4, 2, 2)
     for across, run, stride, paired in ((8, 12, 1, False), (8, 12, 1, True), (2, 16, 1, False), (1, 4, 2, False)):
         chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride), paired=paired)
-        x, weight = random(1, 3, 9, 6 * across * run), random(3, 3, 3, 5)
+        x, weight = random(1, 3, 9, 3 * across * run), random(3, 3, 3, 5)
         at = windows.windows(x.shape[2:], (3, 5), chosen.stride, (1, 2), 1)
         out = poisoned(1, 3, *at.out_size)
         launch, arguments = choice.launch_specialised(chosen, x, weight, None, out, at, 1, False, 0)
