@@ -158,7 +158,7 @@ def test_col2im(case, dtype, request):
         assert result.dtype == dtype and result.shape == shape and np.array_equal(result, out)
 
 
-@settings(max_examples=FEW(20))
+@settings(max_examples=FEW(12))
 @given(case=cases(least=1), variant=st.sampled_from(conv.VARIANTS))
 def test_adjoint(case, variant):
     """<im2col(x), y> = <x, col2im(y)>: exact, for small whole numbers."""
