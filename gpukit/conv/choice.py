@@ -36,8 +36,9 @@ SHARED, OF_A_BLOCK = 227 * 1024, 1024
 #: microsecond.
 WORKSPACE, COLUMNS = 32 << 20, 2.7e6
 #: How much longer the products of convolutions take than `matmul` expects, whose matrices are small and begin anywhere,
-#: and microseconds beside.
-LONGER, FURTHER = 1.4, 4.0
+#: and microseconds beside; and how much of the time that `predict` expects the direct kernels take, which copy weights
+#: faster than those that its constants were fitted to.
+LONGER, FURTHER, SHORTER = 1.08, 1.5, 0.88
 #: Block of "naive", and of "blocked" with the rows of the result that each of its threads computes.
 NAIVE, BLOCKED, PIXELS = (32, 8), (32, 8), 4
 #: Out channels of a thread of "blocked", at most.
@@ -62,7 +63,10 @@ def choose_algorithm(algorithm, x_shape, weight_shape, at, groups, dtype):
 def expected(x_shape, weight_shape, at, groups):
     """{"direct": microseconds, "im2col": microseconds} that a convolution of float32, not an empty one, may take."""
     direct = _fastest(x_shape, weight_shape, at, groups, False, np.float32, None)
-    return {"direct": direct[0][0] if direct else np.inf, "im2col": _by_columns(x_shape, weight_shape, at, groups)}
+    return {
+        "direct": SHORTER * direct[0][0] if direct else np.inf,
+        "im2col": _by_columns(x_shape, weight_shape, at, groups),
+    }
 
 
 def _by_columns(x_shape, weight_shape, at, groups):
@@ -185,16 +189,17 @@ REGISTERS, MOST_REGISTERS = 65536, 250
 MOST_LISTED, ABOUT = 8, 1.02
 #: What is added to the time of a layout for each further set of warps that shares its in channels.
 WAITING = 0.02
-#: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth; in
-#: pairs always, where a weight has half as many.
-LONG, BANKS, BANKS_IN_PAIRS = 100, 0.6, 0.65
+#: Microseconds from which multiply-adds alone count, and how many more of them the first of each weight is worth then;
+#: in pairs, where a weight has half as many, always.
+LONG, BANKS, BANKS_IN_PAIRS = 100, 0.6, 0.9
 #: What makes blocks few threads, and many for a multiprocessor; and how much longer such blocks take than expected.
 FEW_THREADS, MANY_BLOCKS, COPYING = 64, 4, 1.1
 #: Rows of the kernel, of all in channels of a stage together, for which a stage is worth its barrier; most channels.
 STAGE_LINES, MOST_DEPTH = 12, 8
 #: From how many in channels on there are stages enough for longer ones, and how long they are then.
 MANY_CHANNELS, LONG_STAGE_LINES, LONG_STAGE_DEPTH = 16, 36, 4
-#: Values are in pairs where the kernel has so many columns, and a sum so many terms: its rounding is worse for few.
+#: Values are in pairs where the kernel has so many columns, as for fewer the differences cost what they save, and a sum
+#: has so many terms: the rounding of differences is small beside that of a long sum.
 PAIRED_COLUMNS, PAIRED_TERMS = 5, 100
 #: Neighbouring values of a thread.
 RUNS = 4, 8, 12, 16, 28
@@ -263,7 +268,7 @@ def _best(how, images, channels, made, out_size, multiprocessors):
         return []
     times = predict(known, images, channels, made, out_size, multiprocessors)
     # A weight's first multiply-add finds its operands in one bank of registers; it shows where these alone count.
-    times = np.where(times > LONG, times * (1 + BANKS / known.run), times)
+    times = np.where((times > LONG) & ~known.paired, times * (1 + BANKS / known.run), times)
     # What sets of warps have to wait for each other is not in the model.
     times *= 1 + WAITING * (known.split - 1)
     # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
@@ -290,6 +295,7 @@ class Known(NamedTuple):
     run: np.ndarray
     adds: np.ndarray  # of a thread for a row of the kernel, in multiply-adds
     lines: np.ndarray  # of weights, for a row of the kernel
+    paired: np.ndarray
     span: np.ndarray
     split: np.ndarray
     rows: np.ndarray  # of the tile
@@ -353,6 +359,7 @@ def _known(layout):
         layout.run,
         adds,
         layout.lines,
+        layout.paired,
         layout.span,
         layout.split,
         *layout.tile,

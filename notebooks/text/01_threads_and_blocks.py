@@ -18,13 +18,13 @@
 
 # %%
 import warnings
-from functools import partial
 from math import ceil
 
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, indexing, on_gpu, plot, show, timing
+from gpukit import cuda, device, indexing, on_gpu, plot, show
+from gpukit.benchmarks import axpy
 from gpukit.emulator import KernelError
 from gpukit.emulator import cuda as emulated
 
@@ -376,30 +376,31 @@ for block in ((1024, 1), (32, 32), (64, 64), (1, 1, 128)):
 # %% [markdown]
 # ## How many blocks does a device want?
 #
-# A block runs on one SM, so one block keeps one SM busy and leaves all others idle. The grid-stride loop lets us see what that costs: the same kernel does the same work with any number of blocks, so the number of blocks is all that changes. The next cell measures how many bytes per second it moves; `axpy` reads two values and writes one for each element. A time comes from a GPU or not at all, so without one the cell only says so.
+# A block runs on one SM, so one block keeps one SM busy and leaves all others idle. The grid-stride loop lets us see what that costs: the same kernel does the same work with any number of blocks, so the number of blocks is all that changes. The next cell shows how many bytes per second it moves; `axpy` reads two values and writes one for each element. A time comes from a GPU or not at all: if there is one here, the cell measures, and otherwise it reads what was recorded on another one, and says on which (`gpukit bench axpy` makes such a record).
 
 # %%
-if on_gpu():
-    n, counts = 2**25, [2**k for k in range(13)]
-    x, y = (cuda.to_device(random.random(n, np.float32)) for _ in range(2))
-    out = cuda.device_array(n, np.float32)
-    runs = {}
-    for blocks in counts:
-        launch = indexing.axpy_grid_stride[blocks, 256]
-        runs[f"{blocks} blocks"] = partial(launch, np.float32(2.5), x, y, out)
-    timings = timing.bench_many(runs)
-    for name, result in timings.items():
-        print(f"{name:>12}: {result.gbps(3 * x.nbytes):7.1f} GB/s")
+records = axpy.measured()
+mark = f"{records[0]['gpu']}{'' if on_gpu() else ', recorded'} {records[0]['date']}"
+rates = {record["blocks"]: 1e-9 * record["nbytes"] / record["value"] for record in records}
+print(mark)
+for blocks, rate in rates.items():
+    print(f"{blocks:5} blocks: {rate:7.1f} GB/s")
 
-    with plot.figure() as ax:
-        plot.lines(counts, timings.values(), lambda seconds: 3e-9 * x.nbytes / seconds, "GB/s", ax=ax)
-        ax.set(xscale="log", yscale="log", xlabel="blocks of 256 threads", title=f"axpy, {n:,} float32 elements")
-        ax.axvline(device.info().sm_count, color="gray", linestyle=":", label="number of SMs")
-        ax.legend()
-else:
-    print("There is no GPU here, so there is nothing to time.")
+sm_count = device.info().sm_count  # the emulator stands for an H200
+with plot.figure(f"axpy, {records[0]['shape'][0]:,} float32 elements", size=(8, 3.4), mark=mark) as ax:
+    ax.plot(list(rates), list(rates.values()), marker="o")
+    ax.axvline(sm_count, color="gray", linestyle=":", label=f"{sm_count} SMs")
+    ax.set(xlabel="blocks of 256 threads", ylabel="GB/s")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.grid(axis="y")
+    ax.legend()
 
 # %% [markdown]
+# Both axes are logarithmic. Up to the number of SMs, twice as many blocks move twice as many bytes: each new block has an SM to itself. Beyond, the line goes on climbing, since one block of 256 threads does not fill an SM: it holds 2048 threads, which is eight of these blocks, and while the warps of one wait for memory those of another go on. Where every SM has its eight, memory delivers no faster, and more blocks do neither good nor harm.
+#
 # ## What goes wrong
 #
 # Three mistakes, planted on purpose, in the order of how hard they are to notice.

@@ -71,7 +71,8 @@ with plot.figure(columns=4, rows=2, size=(9, 4.8)) as axes:
     for i, (name, kernel) in enumerate(filters.items()):
         plot.image(0.5 + 0.5 * kernel / abs(kernel).max(), name, ax=axes[0, i])
         shown = filtered[i] if name in ("blur", "sharpen") else np.abs(filtered[i])
-        plot.image(np.clip(shown / (shown.max() if name in ("edge (Sobel)", "Gabor") else 1), 0, 1), ax=axes[1, i])
+        most = np.percentile(shown, 99.5) if name in ("edge (Sobel)", "Gabor") else 1
+        plot.image(np.clip(shown / most, 0, 1), ax=axes[1, i])
 
 # %% [markdown]
 # All four results came from one call: an image with one channel, and four **out channels**. In general images have the shape (N, C, H, W), the weights (O, C, KH, KW), and the result (N, O, OH, OW); every out channel sums over all in channels. A **stride** moves the kernel by more than one pixel, a **dilation** spreads its values apart, **groups** keep some channels to themselves.
@@ -106,7 +107,7 @@ for algorithm in ("im2col", "naive", "direct"):
 # %%
 small = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
 matrix = conv.im2col(small, 3)[0]
-with plot.figure(columns=2, size=(6, 3.4)) as axes:
+with plot.figure(columns=2, size=(6, 3.4), mark="a drawing") as axes:
     for ax, values, title in zip(axes, (small[0, 0], matrix), ("an image", "its four windows as columns"), strict=True):
         ax.imshow(values, cmap="viridis", vmin=0, vmax=20)
         for (row, col), value in np.ndenumerate(values):
@@ -197,7 +198,7 @@ def plot_shares(case, names):
             places = np.arange(len(shown)) + (i - len(names) / 2 + 0.5) * 0.8 / len(names)
             ax.bar(places, [s.get(name, 0) for s in shown.values()], 0.8 / len(names), label=name)
         ax.axhline(1, color="0.4", linewidth=1)
-        ax.set_xticks(range(len(shown)), shown, fontsize=6)
+        ax.set_xticks(range(len(shown)), shown, fontsize=7)
         ax.set(ylabel="of the speed of a copy", title=case, ylim=(0, 1.3))
         ax.legend(ncols=4, fontsize=8)
 
@@ -228,7 +229,7 @@ conv.col2im(y, (12, 13), 3, **how, out=total, request="add")
 print("added to ones:", np.array_equal(total, 1 + conv.col2im(y, (12, 13), 3, **how)))
 
 # %%
-plot_shares("col2im", ("gather", "strided", "torch (fold)"))
+plot_shares("col2im", ("strided", "torch (fold)"))
 
 # %% [markdown]
 # ## A convolution as a matrix product
@@ -252,7 +253,7 @@ for launch, _ in conv.steps("im2col", x, weight, out, bias, groups=2):
 sizes = range(1, 24, 2)
 x_shape, made = (1, 64, 256, 256), 64
 needs = [conv.extra_memory(x_shape, (made, 64, k, k), padding=k // 2) for k in sizes]
-with plot.figure(size=(7, 3.4)) as ax:
+with plot.figure(size=(7, 3.4), mark="by formula") as ax:
     for name in ("sparse", "im2col"):
         ax.plot(sizes, [need[name] / 2**30 for need in needs], marker="o", label=name)
     ax.axhline(16, color="0.4", linewidth=1)
@@ -285,22 +286,22 @@ plan_1 = np.ones((tile_h, tile_w), int)
 plan_1[-1] *= 3
 plan_1[:, -1] *= 3
 plan_2 = np.bincount(np.arange(rows * cols) % (tile_h * tile_w)).reshape(tile_h, tile_w)
-with plot.figure(columns=2, size=(8, 2.6)) as axes:
+with plot.figure(columns=2, size=(9.5, 2.6), mark="a drawing") as axes:
     titles = "plan 1: the edge copies the halo", "plan 2: all share"
     for ax, plan, title in zip(axes, (plan_1, plan_2), titles, strict=True):
         ax.imshow(plan, cmap="viridis", vmin=0, vmax=9)
         for (row, col), value in np.ndenumerate(plan):
-            ax.text(col, row, value, ha="center", va="center", color="white")
+            ax.text(col, row, value, ha="center", va="center", color="black" if value > 6 else "white")
         ax.set(title=f"{title}: {plan.mean():.3f} each, at most {plan.max()}", xticks=[], yticks=[])
 
 # %% [markdown]
-# A warp is as slow as its slowest lane: 9 rounds by the first plan, 2 by the second. The two kernels differ in nothing but that:
+# A warp is as slow as its slowest lane: 9 rounds by the first plan, 2 by the second. The two kernels differ in nothing but that, and it is what makes the first, `tiled`, slower than no tile at all, as we shall see:
 
 # %%
 show.source(ladder.copy_by_edges, ladder.copy_evenly, ladder.tiled)
 
 # %% [markdown]
-# Three more ideas, one kernel each. `wide` copies four floats per instruction; since rows must begin at multiples of 16 bytes for that, it copies a little more than it needs. `prefetch` has two tiles, and copies the next channel into one, asynchronously, while it computes on the other (E6). `blocked` has each thread sum several out channels of several rows in registers (E7), so that a pixel from shared memory serves for all of its out channels, and a weight for all of its rows:
+# Three more ideas, one kernel each. `wide` copies four floats per instruction. Rows must begin at multiples of 16 bytes for that, so it copies up to three pixels more at both ends of a row, which for a tile as narrow as this one is a lot: the table below shows it. `prefetch` has two tiles, and copies the next channel into one, asynchronously, while it computes on the other (E6). `blocked` has each thread sum several out channels of several rows in registers (E7), so that a pixel from shared memory serves for all of its out channels, and a weight for all of its rows:
 
 # %%
 show.source(ladder.prefetch)
@@ -372,7 +373,7 @@ print(f"{6 * layout.outs * layout.run} multiply-adds for them, with the six weig
 trace = traces["specialised"]
 loads = [a for a in trace.accesses if (a.space, a.op) == ("shared", "load") and "load4" in a.code]
 print(sum(a.wavefronts for a in loads), "wavefronts for", sum(a.requests for a in loads), "loads of 128 bits,")
-print(sum(a.ideal_wavefronts for a in loads), "at the least")
+print(sum(a.ideal_wavefronts for a in loads), "at the least: neighbouring lanes share pixels, and a word is read once for all")
 
 # %% [markdown]
 # ## Three products in place of four
@@ -382,7 +383,7 @@ print(sum(a.ideal_wavefronts for a in loads), "at the least")
 # - the first is x0 w0 + x1 w1,
 # - the second is x1 w0 + x2 w1.
 #
-# These are four products. But with b = x1 (w0 + w1) the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both values once, after all in channels. So a pair of neighbours has three sums in place of two, and a row of an even number of weights takes three quarters of the multiply-adds. `paired` is the same kernel with that idea. Each thread makes the differences of the pixels that it has loaded, and the sum of the weights that it has copied:
+# These are four products. But with b = x1 (w0 + w1) the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both values once, after all in channels. So a pair has three sums, one for each product (`specialised` keeps four, two for each value), and a row of an even number of weights takes three quarters of the multiply-adds. `paired` is the same kernel with that idea. Each thread makes the differences of the pixels that it has loaded, and the sum of the weights that it has copied:
 
 # %%
 show.source(direct.pair_multiplier)
@@ -397,7 +398,7 @@ for name in of_image:
     print(f"{name:12} differs from float64 by {np.sqrt((error**2).mean()):.1e} on average, {error.max():.1e} at most")
 
 # %% [markdown]
-# Differences round too, so the errors are somewhat larger; `conv2d` takes pairs by itself only where a value is a sum of many terms, which rounds in any case. And where a pixel is infinite, a difference of two infinities may make NaN of a value that would have been infinite.
+# Differences round too, so the errors are somewhat larger; `conv2d` takes pairs by itself only where a value is a sum of many terms, which rounds in any case, and the kernel has five columns or more. And where a pixel is infinite, the products of a pair may be infinities of both signs, whose sum is NaN, where the plain sum would be infinite. Other windows are not touched.
 #
 # Here is the whole ladder, for the article's convolution:
 
@@ -430,14 +431,14 @@ ratio = ladder_times["cudnn (torch)"] / ladder_times["paired"]
 print(f"the last kernel takes {ladder_times['paired'] * 1e6:.1f} us, cuDNN {ratio:.1f} times as long")
 
 # %% [markdown]
-# The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too: on this GPU the copy of four floats and the prefetch change little. The loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up. An optimisation is worth what the bottleneck lets it be worth.
+# The article reached 1.2 times the speed of cuDNN on its GPU. Look at the middle of the ladder, too. `tiled`, with its nine rounds of copying, is slower than `naive`, which has the L1 cache to share pixels. And the copy of four floats changes little, and the prefetch makes it slower: the loop over the kernel is bound by its loads from shared memory and its address arithmetic, so a faster copy has nothing to speed up, and a second tile only costs. An optimisation is worth what the bottleneck lets it be worth.
 #
-# A quarter of the multiply-adds less is not a quarter of the time less. The register banks again: the sums of a weight are half as many in pairs, and the first multiply-add of each weight, which shares no operand with the one before, reads three registers from two banks. What else keeps the last kernel from the peak? Here is what its multiply-adds alone take at the rate that was measured of registers only, and its bytes at that of a copy. The bytes come on top: every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
+# A quarter of the multiply-adds less is not a quarter of the time less. The register banks again: the sums of a weight are half as many in pairs, and the first multiply-add of each weight, which shares no operand with the one before, reads three registers from two banks, so that two of them lie in one, and it takes a cycle more. What else keeps the last kernel from the peak? Here is what its multiply-adds alone take at the rate that was measured of registers only, and its bytes at that of a copy. The bytes come on top: every multiprocessor has to fill its shared memory before the first sum, and all of them store at once after the last:
 
 # %%
 limits = prediction.recorded()
 moved = 4 * (np.prod(bench.ARTICLE.x_shape) + np.prod(out_shape))
-share = by_way["paired"] / by_way["specialised"]
+share = by_way["paired"] / (6 * of_image["paired"].outs * of_image["paired"].run)
 least = share * bench.ARTICLE.flops / limits.fp32
 print(f"{least * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
 print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
@@ -496,7 +497,7 @@ print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in re
 print("                                  cuDNN's time   cuDNN, operations    cuDNN's time /")
 print("images           channels  kernel   / gpukit's   of the direct way       of pairs alone")
 for cell, ratio in ratios.items():
-    if ratio < 0.9:
+    if ratio < 0.9 and cell.kernel > 1:
         k = cell.kernel
         theirs, least = timed[cell][0], (k // 2 * 3 + k % 2 * 2) / (2 * k) * cell.flops / limits.fp32
         image = f"{cell.samples:2} of {cell.size[0]:3} x {cell.size[1]:3}"
@@ -505,7 +506,7 @@ for cell, ratio in ratios.items():
 print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
-# Where cuDNN's figure is near the last one or above it, it does not go the direct way: it needs fewer operations, and how comes next. Where the last column is below one, no direct kernel of pairs can be as fast as cuDNN, and where it is below a half, none can be half as fast.
+# All of them are of 56 x 56, and most have 64 channels: for these cuDNN has a way that it has neither for 128 channels nor for images of 512 x 512. Where cuDNN's figure is above the last one, it does not go the direct way: it needs fewer operations, and how comes next. Where the last column is below one, no direct kernel of pairs can be as fast as cuDNN, and where it is below a half, none can be half as fast.
 #
 # A kernel of 1 x 1, the first row of the map, is a matrix product and nothing else: windows of one pixel are the image itself.
 #
@@ -565,20 +566,25 @@ print(f"float16 in, float32 sums, {half.dtype} out: largest difference {abs(half
 of_half = [r for r in recorded if (r["case"], r["dtype"]) == ("ladder", "float16")]
 for record in sorted(of_half, key=lambda r: r["value"])[:4]:
     print(f"  {record['variant']:14} {record['value'] * 1e6:7.1f} us ({where})")
+print(f"float32, direct: {ladder_times['paired'] * 1e6:.1f} us")
+
+# %% [markdown]
+# Half the bytes are not half the time: the multiply-adds are the same, in float32. And what is converted on its way to shared memory cannot be copied asynchronously, so every thread loads it, converts it and stores it. cuDNN can use tensor cores for float16. Here the gain is memory, not time.
 
 # %% [markdown]
 # ## The host's part
 #
-# A small convolution is over before the host has launched the next one: then what counts is how long a call takes the host. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Beside PyTorch's own, on PyTorch's tensors:
+# A small convolution is over before the host has launched the next one: then what counts is how long a call takes the host. `conv2d` remembers what it launched for arrays of the same kind, and repeats it: one launch for the direct way, two for columns and product. Here it writes to `out`, or to a new array (`new result`), beside PyTorch's own, on PyTorch's tensors:
 
 # %%
 by_host = [r for r in recorded if r["case"] in ("host", "call and wait")]
-print(f"{'microseconds':44}{'host, a call':>14}{'call and wait':>16}   ({where})")
+print(where)
+print(f"{'microseconds':52}{'host, a call':>14}{'call and wait':>16}")
 for problem in bench.SMALL:
     for variant in dict.fromkeys(r["variant"] for r in by_host):
         of_case = {r["case"]: r["value"] for r in by_host if (r["shape"], r["variant"]) == (problem.x_shape, variant)}
         name = f"{problem.x_shape} to {problem.made}: {variant}"
-        print(f"{name:54}" + "".join(f"{of_case[case] * 1e6:{w}.1f}" for case, w in (("host", 4), ("call and wait", 16))))
+        print(f"{name:52}{of_case['host'] * 1e6:14.1f}{of_case['call and wait'] * 1e6:16.1f}")
 
 # %% [markdown]
 # ## What goes wrong
@@ -609,7 +615,7 @@ for name, used in (("weights all alike", alike), ("random weights", weight)):
     print(f"{name}: right {right}; {seen.read} of {seen.elements} weights read")
 
 # %% [markdown]
-# **A barrier too few.** The tile is used again for the next channel. Without the second barrier a fast warp overwrites what a slow one still reads. A block of one warp, as in the article, hides it: its lanes are mostly in step. With two warps the trace names the race:
+# **A barrier too few.** The tile is used again for the next channel. Without the second barrier a fast warp overwrites what a slow one still reads. A block of one warp, as in the article, hides it: its lanes are mostly in step. With eight warps the trace names the race:
 
 
 # %%
@@ -646,15 +652,38 @@ for finding in trace.findings[:2]:
 line = np.exp(-(across**2) / 18)
 line = (line / line.sum()).astype(np.float32)
 one_call = filtered[1:2][None]  # by one kernel of 15 x 15
-two_calls = one_call.copy()  # your two calls here
-print("the same:", np.allclose(one_call, two_calls, atol=1e-5), "| multiply-adds per pixel: 225 and", 30)
+two_calls = np.zeros_like(one_call)  # your two calls here
+yours = []  # the two kernels that you called them with
+adds = sum(kernel.size for kernel in yours)
+if yours and np.allclose(one_call, two_calls, atol=1e-5):
+    print(f"done: {adds} multiply-adds per pixel in place of {kernels[1].size}")
+else:
+    print("not yet")
 
 # %% [markdown]
 # **2. The halo's price.** For a tile of 8 x 4 and a kernel of k x k, how many pixels does a block copy for each value that it computes? Plot it for k from 1 to 11, and for a tile of 32 x 32. Why does `blocked` have the larger tile?
 #
-# **3. A transposed convolution** is `col2im` of a matrix product: the gradient of `conv2d` with respect to x. Write it with `conv.col2im` and `gpukit.matmul`, and test it by the adjoint: the sum of `conv2d(x) * y` must be that of `x * transposed(y)`.
+# <details><summary>Answer</summary>(8 + k - 1)(4 + k - 1) / 32 and (32 + k - 1)<sup>2</sup> / 1024: for k = 11 that is 7.9 and 1.7 pixels. The halo is as wide for every tile, so a larger tile has less of it for each value; and <code>blocked</code> can have one, because its threads compute several values each.</details>
 #
-# **4. Which tile?** `conv.Layout` describes the last kernel. Take `choice.layouts_of` for a convolution of your own, and have the trace count the wavefronts and the global sectors of the first three. Does the order agree?
+# **3. A transposed convolution** is `col2im` of a matrix product: the gradient of `conv2d` with respect to x. Write it with `conv.col2im` and `gpukit.matmul.matmul`, and test it by the adjoint: the sum of `conv2d(x) * y` must be that of `x * transposed(y)`.
+
+
+# %%
+def transposed(y, weight, size):
+    """What `conv2d` is the adjoint of, for images of ``size``."""
+    return np.zeros((y.shape[0], weight.shape[1], *size), np.float32)  # your two calls here
+
+
+x, weight, y = random(2, 3, 9, 10), random(5, 3, 4, 3), random(2, 5, 6, 8)
+left, right = (conv.conv2d(x, weight) * y).sum(), (x * transposed(y, weight, (9, 10))).sum()
+print("done" if np.isclose(left, right, rtol=1e-3) else f"not yet: {left:.3f} and {right:.3f}")
+
+# %% [markdown]
+# <details><summary>Answer</summary><code>columns = gpukit.matmul.matmul(np.ascontiguousarray(weight.reshape(len(weight), -1).T), y.reshape(len(y), len(weight), -1))</code>, and then <code>conv.col2im(columns, size, weight.shape[2:])</code>: the columns of every window are the weights of all out channels, times what came back for them.</details>
+#
+# **4. Which tile?** `conv.Layout` describes the last two kernels. Take `choice.layouts_of` for a convolution of your own, and have the trace count the wavefronts and the global sectors of the first three. Does the order agree?
+#
+# <details><summary>Answer</summary>Often not. Larger tiles need fewer sectors, and more values for a thread fewer wavefronts; but a tile that leaves multiprocessors without a block, or a thread with too few neighbours in its scheduler, costs more than that. <code>choice.predict</code> has both, and a trace of one launch knows nothing of the second.</details>
 #
 # ## Key points
 #
