@@ -439,9 +439,7 @@ def test_events_hold_in_the_model():
 
 
 def test_the_modelled_h200_is_like_the_recorded_one():
-    """16 MB and more, in chunks of 1 MB and more: with less, the host, which is not as fast on every machine, is most of
-    the time.
-    """
+    """16 MB and more, in chunks of 1 MB and more: with less, the host, not as fast on every machine, is what counts."""
     kernels_of = {r["shape"]: r["value"] for r in results.load("streams-h200", case="stage", variant="kernel")}
     compared = 0
     for record in results.load("streams-h200", case="pipeline", memory="pinned"):
