@@ -439,12 +439,12 @@ def test_events_hold_in_the_model():
 
 
 def test_the_modelled_h200_is_like_the_recorded_one():
-    """16 MB and more, in chunks of 1 MB and more: with less, the host, not as fast on every machine, is what counts."""
+    """16 MB and more: with less, the call and the last synchronisation are most of the time."""
     kernels_of = {r["shape"]: r["value"] for r in results.load("streams-h200", case="stage", variant="kernel")}
     compared = 0
     for record in results.load("streams-h200", case="pipeline", memory="pinned"):
         (elements,), chunks = record["shape"], record["chunks"]
-        if elements >= 2**22 and 4 * elements // chunks >= 2**20:
+        if elements >= 2**22:
             schedule = Schedule()
             for task in range(chunks):
                 for engine in ENGINES:

@@ -91,9 +91,9 @@ class Model:
     pageable_in: float = 9.8e9
     pageable_out: float = 17.9e9
     memory: float = 4.2e12
-    copy_start: float = 5e-6
+    copy_start: float = 5.6e-6
     kernel_start: float = 2e-6
-    issue: float = 4.7e-6
+    issue: float = 5e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
     in_order: bool = False
