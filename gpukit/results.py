@@ -23,6 +23,7 @@ __all__ = [
     "documents",
     "first",
     "host",
+    "joined",
     "load",
     "machine",
     "of_timing",
@@ -149,8 +150,16 @@ def load(source, **wanted):
         If there is no such file; the message lists those that come with gpukit.
     """
     head, records = read(source)
-    records = [head | record | {"shape": tuple(record["shape"])} for record in records]
-    return [record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items())]
+    return [
+        record
+        for record in joined(head, records)
+        if all(_fits(record.get(key), value) for key, value in wanted.items())
+    ]
+
+
+def joined(head, records):
+    """Records as `load` gives them: each with what ``head`` says of all, and its shape as a tuple."""
+    return [head | record | {"shape": tuple(record["shape"])} for record in records]
 
 
 def read(source):

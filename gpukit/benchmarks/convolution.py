@@ -121,7 +121,7 @@ SMALL = (
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
 #: Kernels of the ladder, timed for the article's convolution; "direct" is the last one, in pairs.
-RUNGS = ("naive", "tiled", "even", "wide", "prefetch", "blocked", "specialised")
+RUNGS = choice.LADDER[:-1]
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------

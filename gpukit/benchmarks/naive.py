@@ -234,8 +234,7 @@ def measured(case, n=1024, dtype="float32"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
             MEASURES[case](recorder)
-        head = common.machine_and_cpu()
-        return [head | record | {"shape": tuple(record["shape"])} for record in recorder.records]
+        return results.joined(common.machine_and_cpu(), recorder.records)
     cases = [case, "instructions"] if case == "types" else [case]
     return results.load(RECORDED, case=cases, shape=(n, n, n), dtype=dtype)
 

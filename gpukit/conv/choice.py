@@ -242,6 +242,8 @@ def _fastest(x_shape, weight_shape, at, groups, wide, dtype, paired):
     ways = (paired,)
     if paired is None:
         ways = (False, True) if kernel[1] >= PAIRED_COLUMNS and channels * at.counts[0] >= PAIRED_TERMS else (False,)
+    if not _can_be_paired(kernel, stride, dilation):
+        ways = tuple(way for way in ways if not way)
     how = tuple(kernel), stride, dilation, depth, min(channels, max(SPLITS)), quads, half, ways
     return _best(how, x_shape[0] * groups, channels, made // groups, at.out_size, _multiprocessors())
 
@@ -327,8 +329,6 @@ def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways):
 
 
 def _fits(layout):
-    if layout.paired and not _can_be_paired(layout.kernel, layout.stride, layout.dilation):
-        return False
     if layout.span > MOST_SPAN or layout.copies > MOST_COPIES:
         return False
     if layout.has_conflicts and layout.stride == (1, 1):  # with other strides all have them

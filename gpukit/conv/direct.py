@@ -527,8 +527,8 @@ def combiner(layout):
 
 @functools.cache
 def writer(layout):
-    """Three device functions: one works out where a lane's values go in every plane of out, one brings the sums of each
-    thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at a time.
+    """Three device functions: one works out where a lane's values go in every plane of out, one brings the values of
+    each thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at a time.
     """
     run, line, outs = layout.run, layout.across * layout.run, layout.outs
 
