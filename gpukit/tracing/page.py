@@ -35,6 +35,8 @@ STYLE = """
 .gpukit-trace.gpukit-trace code { font-family: var(--mono); font-size: 12px; background: none; padding: 0;
   color: inherit; border: none; }
 .gpukit-trace .scroll { overflow-x: auto; }
+.gpukit-trace.gpukit-trace .scroll td > code { display: block; max-width: 34em; white-space: normal;
+  padding-left: 2em; text-indent: -2em; }
 .gpukit-trace.gpukit-trace table { border-collapse: collapse; border: none; margin: .3em 0; font-size: 12px;
   line-height: 1.4; font-variant-numeric: tabular-nums; display: table; width: auto; max-width: none;
   table-layout: auto; color: inherit; }
