@@ -58,8 +58,8 @@ doctor: env
 	@$(BIN)/python -m gpukit doctor
 
 clean:
-	rm -rf build .pytest_cache .ruff_cache .hypothesis gpukit.egg-info
-	find gpukit tests tools notebooks -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf build .pytest_cache .ruff_cache .hypothesis
+	find gpukit warpstep bench tests tools notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

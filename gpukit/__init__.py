@@ -9,14 +9,11 @@ import importlib
 __version__ = "0.1.0"
 
 _FROM_BACKEND = ("cuda", "on_gpu")
-_FROM_TRACING = ("compare", "trace")
-_FROM_PREDICTION = ("predict",)
+_FROM_WARPSTEP = ("compare", "predict", "trace")
 #: What ``%load_ext gpukit`` and ``%unload_ext gpukit`` call.
 _FROM_RUN = ("load_ipython_extension", "unload_ipython_extension")
 _MODULES = (
     "backend",
-    "benchmarks",
-    "calibration",
     "clinic",
     "conv",
     "device",
@@ -27,7 +24,7 @@ _MODULES = (
     "intrinsics",
     "launching",
     "matmul",
-    "operands",
+    "pitfalls",
     "plot",
     "prediction",
     "reduce",
@@ -41,18 +38,16 @@ _MODULES = (
     "transpose",
 )
 
-__all__ = [*_FROM_BACKEND, *_FROM_TRACING, *_FROM_PREDICTION, *_MODULES]
+__all__ = [*_FROM_BACKEND, *_FROM_WARPSTEP, *_MODULES]
 
 
 def __getattr__(name):
     if name in _FROM_BACKEND:
         return getattr(importlib.import_module("gpukit.backend"), name)
-    if name in _FROM_TRACING:
-        return getattr(importlib.import_module("gpukit.tracing"), name)
-    if name in _FROM_PREDICTION:
-        return getattr(importlib.import_module("gpukit.prediction"), name)
+    if name in _FROM_WARPSTEP:
+        return getattr(importlib.import_module("warpstep"), name)
     if name in _FROM_RUN:
-        return getattr(importlib.import_module("gpukit.run"), name)
+        return getattr(importlib.import_module("warpstep.run"), name)
     if name in _MODULES:
         return importlib.import_module(f"gpukit.{name}")
     raise AttributeError(f"module 'gpukit' has no attribute {name!r}")

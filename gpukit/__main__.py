@@ -42,13 +42,17 @@ def _doctor(parser, rest):
 
 
 def _bench(parser, rest):
-    from gpukit import benchmarks
+    from gpukit import _bench
 
-    return benchmarks.main(rest)
+    try:
+        bench = _bench.load("bench")
+    except ImportError as error:
+        parser.error(str(error))
+    return bench.main(rest)
 
 
 def _run(rest):
-    from gpukit import run
+    from warpstep import run
 
     return run.main(rest)
 

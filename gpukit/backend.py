@@ -65,7 +65,7 @@ NAME, REASON = _choose()
 if NAME == "gpu":
     from numba import cuda
 else:
-    from gpukit.emulator import cuda
+    from warpstep import cuda
 
 __all__ = ["CHOICES", "ENVIRONMENT_VARIABLE", "NAME", "REASON", "BackendError", "cuda", "on_gpu", "why_no_gpu"]
 

@@ -19,17 +19,18 @@ from typing import NamedTuple
 
 import numba.cuda
 
+import warpstep
 from gpukit.backend import cuda, on_gpu
-from gpukit.checks import whole
-from gpukit.emulator import KernelError, LaunchError
-from gpukit.emulator.launch import Configured, Kernel, by, check_cooperative, check_limits
-from gpukit.emulator.runtime import shown
+from warpstep import KernelError, LaunchError
+from warpstep.checks import check_int
+from warpstep.launch import Configured, Kernel, by, check_cooperative, check_limits
+from warpstep.machine.batch import shown
 
 __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 
 PACKAGE = str(Path(__file__).resolve().parent)
 #: Frames of these files stand between a launch and the line that makes it.
-INSIDE = (__file__, str(Path(PACKAGE, "emulator")), str(Path(numba.cuda.__file__).parent), "<frozen")
+INSIDE = (__file__, str(Path(warpstep.__file__).parent), str(Path(numba.cuda.__file__).parent), "<frozen")
 SHOWN = 6  # launches that a message lists
 
 
@@ -61,7 +62,7 @@ def check_launch(kernel, grid, block, shared_bytes=0):
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
     grid, block = _dimensions("grid", grid), _dimensions("block", block)
-    _check(kernel, grid, block, whole("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))
+    _check(kernel, grid, block, check_int("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))
 
 
 def _dimensions(name, value):
@@ -144,7 +145,7 @@ def _look_on_gpu(overload, block, shared_bytes, allowed):
 
 
 def _gpu_limits():
-    """Limits of the current GPU, by the names that ``gpukit.emulator.device.Limits`` has."""
+    """Limits of the current GPU, by the names that ``warpstep.device.Limits`` has."""
     device = cuda.get_current_device()
     return SimpleNamespace(
         compute_capability=device.compute_capability,

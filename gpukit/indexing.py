@@ -11,9 +11,10 @@ from numbers import Real
 
 import numpy as np
 
+from gpukit._host.arrays import check_alike, check_array, configured
+from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu
-from gpukit.checks import launch_shape, whole
-from gpukit.operands import check_alike, check_array, configured
+from warpstep.checks import check_int
 
 __all__ = [
     "STEP",
@@ -213,9 +214,9 @@ def num_blocks(n, threads=256, limit=65535):
     TypeError, ValueError
         For an argument that is not as above; the message names it.
     """
-    whole("n", n, 0)
-    whole("threads", threads, 1, 1024)
-    whole("limit", limit, 1, 2**31 - 1)
+    check_int("n", n, 0)
+    check_int("threads", threads, 1, 1024)
+    check_int("limit", limit, 1, 2**31 - 1)
     return max(1, min(-(-n // threads), limit))
 
 
@@ -268,7 +269,7 @@ def block_order(blocks, threads=32, *, stream=0):
     TypeError, ValueError
         If ``blocks`` or ``threads`` is not an int, or more than the device allows.
     """
-    launch_shape(whole("blocks", blocks, 1), whole("threads", threads, 1))
+    launch_shape(check_int("blocks", blocks, 1), check_int("threads", threads, 1))
     tickets = cuda.to_device(np.zeros(1, np.int64), stream=stream)
     order = cuda.to_device(np.full(blocks, -1, np.int64), stream=stream)
     configured(record_block_order, blocks, threads, stream)(tickets, order)
@@ -298,7 +299,7 @@ def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
     TypeError, ValueError
         For an argument that is not as above, or more than the device allows.
     """
-    whole("n", n, 0)
+    check_int("n", n, 0)
     blocks, threads = _one_dimensional(n, threads, blocks)
     missed = np.full(n, -1, STEP)
     if n == 0:
@@ -385,7 +386,7 @@ def listing(kernel, grid, block, *args):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by gpukit.cuda.jit")
     grid, block = launch_shape(grid, block)
     if on_gpu():
-        from gpukit.emulator import cuda as emulated
+        from warpstep import cuda as emulated
 
         kernel = emulated.jit(kernel.py_func)
     text = io.StringIO()
@@ -399,8 +400,8 @@ def listing(kernel, grid, block, *args):
 
 def _one_dimensional(n, threads, blocks):
     """Blocks and threads of a one-dimensional launch for ``n`` elements."""
-    blocks = num_blocks(n, threads) if blocks is None else whole("blocks", blocks, 1)
-    launch_shape(blocks, whole("threads", threads, 1))
+    blocks = num_blocks(n, threads) if blocks is None else check_int("blocks", blocks, 1)
+    launch_shape(blocks, check_int("threads", threads, 1))
     return blocks, threads
 
 

@@ -17,9 +17,10 @@ from numba.cuda.np.arrayobj import fix_integer_index
 from numba.cuda.typing import signature
 from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
 
-from gpukit.checks import whole
-from gpukit.emulator import LaunchError, calls
-from gpukit.emulator.launch import Kernel
+from warpstep import LaunchError
+from warpstep.checks import check_int
+from warpstep.compiler import calls
+from warpstep.launch import Kernel
 
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
@@ -280,7 +281,7 @@ def allow_dynamic_shared(kernel, nbytes):
     """
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
-    whole("nbytes", nbytes, 0)
+    check_int("nbytes", nbytes, 0)
     if isinstance(kernel, Kernel):
         kernel.allow_dynamic_shared(nbytes)
         return

@@ -17,8 +17,8 @@ from numba.cuda.np import numpy_support
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpukit import backend
+from gpukit._host.arrays import address_of, as_device_array, maker, span, stream_of
 from gpukit.backend import cuda
-from gpukit.operands import address_of, as_device_array, maker, span, stream_of
 
 __all__ = ["Plans", "Prepared", "handle_of", "layout_of", "look", "prepare", "upload"]
 

@@ -13,7 +13,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from gpukit import device
 from gpukit.backend import on_gpu
-from gpukit.checks import three, whole
+from warpstep.checks import as_dim3, check_int
+from warpstep.report import axes
+from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on, stamp, style
 
 __all__ = [
     "EMULATED",
@@ -28,40 +30,6 @@ __all__ = [
     "product_tiles",
     "warps",
 ]
-
-#: What a figure says in place of a device's name where kernels ran on the emulator.
-EMULATED = "emulated: counts, no times"
-
-#: The colours of Okabe and Ito, which stay apart for colour-blind readers; without their black, which is for text.
-PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
-INK, FAINT = "#222222", "#767676"
-SCALE = plt.get_cmap("cividis")  # for values with an order; made for colour-blind readers too
-
-STYLE = {
-    "figure.dpi": 110,
-    "font.size": 10,
-    "text.color": INK,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 8,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": False,
-    "axes.axisbelow": True,
-    "axes.prop_cycle": plt.cycler(color=[PALETTE[i] for i in (5, 6, 2, 1, 3, 0, 7, 4)]),
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": "#DDDDDD",
-    "lines.linewidth": 1.8,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "image.cmap": "cividis",
-    "image.interpolation": "nearest",
-}
 
 #: What ``launch`` can colour by and write into the cells: the names that ``indexing.thread_table`` uses.
 FIELDS = {
@@ -78,7 +46,6 @@ CATEGORIES = ("block_index", "warp")  # names rather than amounts: neighbours ge
 WARP_SIZE = 32
 NOBODY = "#E8E8E8"  # a thread without an element, an element without a thread
 
-WIDTH = 8.0  # inches: the text column of a notebook
 TALLEST, PICTURE = 4.4, 3.5  # inches: the most that cells fill of its height, and the most that an image does
 CELL = 0.38  # inches, the largest a cell is drawn; twice that if its number needs it
 SMALLEST = 5.0  # points: smaller numbers are left out
@@ -88,27 +55,12 @@ GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and with a
 ELEMENTS_AT = 3.2  # where the elements begin below their threads, in cells
 
 
-# -- the look --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _look():
-    """The style, for as long as something is drawn.
-
-    Not ``matplotlib.rc_context``: when the first figure of a notebook starts its backend, that would undo what the
-    backend has set, and no later figure would be shown.
-    """
-    before = {name: plt.rcParams[name] for name in STYLE}
-    plt.rcParams.update(STYLE)
-    try:
-        yield
-    finally:
-        plt.rcParams.update(before)
+# -- style ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
-    """A figure in the look of the course, to draw on inside of ``with plot.figure(...) as ax:``.
+    """Open a figure in the style of the course: ``with plot.figure(...) as ax:``.
 
     Parameters
     ----------
@@ -116,9 +68,9 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
     size : tuple of 2 float
         Width and height in inches; a notebook has room for a width of 8.
     rows, columns : int
-        Axes to make; with more than one, an array of them is what ``as`` gets.
+        Number of axes; with more than one, ``as`` gets an array of them.
     mark : str
-        What the figure says under it; the device in use unless given. For what was recorded on another one.
+        Text under the figure; by default the device in use. For figures that show what was recorded on another one.
     **options
         For ``matplotlib.pyplot.subplots``.
 
@@ -127,31 +79,23 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
     TypeError, ValueError
         If ``rows`` or ``columns`` is not an int of 1 or more.
     """
-    whole("rows", rows, 1)
-    whole("columns", columns, 1)
-    with _look():
-        made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
-        if title:
-            made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
-        _stamp(made, mark)
-        yield axes
+    with axes.figure(title, size, rows, columns, mark or _device(), **options) as made:
+        yield made
 
 
-def _stamp(figure_, mark=""):
-    """Write the device under a figure, once."""
-    if not figure_.get_supxlabel():
-        mark = mark or (device.info().name if on_gpu() else EMULATED)
-        figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
+def _device():
+    """The text under a figure: the device that it was made on."""
+    return device.info().name if on_gpu() else EMULATED
 
 
 def _in_style(draw):
-    """Give a drawing function the look of the course, and its figure the mark of the device."""
+    """Give a drawing function the style of the course, and its figure the mark of the device."""
 
     @functools.wraps(draw)
     def drawn(*args, **kwargs):
-        with _look():
+        with style():
             ax = draw(*args, **kwargs)
-            _stamp(ax.get_figure(root=True))
+            stamp(ax.get_figure(root=True), _device())
             return ax
 
     return drawn
@@ -314,14 +258,8 @@ class _Cells:
                 continue
             centre = square.get_x() + 0.5, square.get_y() + 0.53
             look = {"ha": "center", "va": "center", "fontsize": size, "gid": "number"}
-            ax.text(*centre, text, color=_ink(face), **look)
+            ax.text(*centre, text, color=ink_on(face), **look)
         return True
-
-
-def _ink(face):
-    """The colour to write with on a cell of this colour: dark or white, whichever stands out more."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(face)]
-    return INK if np.dot(linear, (0.2126, 0.7152, 0.0722)) > 0.21 else "white"
 
 
 def _tint(rank):
@@ -332,11 +270,6 @@ def _tint(rank):
 def _room(largest, inches, most):
     """How many cells fit into so many inches, gaps included, if the largest number is to be read in them."""
     return max(8, min(most, int(72 * inches / (DIGIT * len(_written(largest)) * SMALLEST)) - 1))
-
-
-def _shown(n, most):
-    """Which of n to draw: all, or the first ones and the last, with None for those left out."""
-    return list(range(n)) if n <= most else [*range(most - 2), None, n - 1]
 
 
 def _axis(blocks, threads, most, gap=GAP):
@@ -351,9 +284,9 @@ def _axis(blocks, threads, most, gap=GAP):
     """
     inside, outside = list(range(threads)), list(range(blocks))
     if blocks * (threads + gap) - gap > most:
-        inside = _shown(threads, max(5, int((most + gap) / blocks - gap)))
+        inside = abridge(threads, max(5, int((most + gap) / blocks - gap)))
     if blocks * (len(inside) + gap) - gap > most:
-        outside = _shown(blocks, max(3, 1 + int((most - 1) / (len(inside) + gap))))
+        outside = abridge(blocks, max(3, 1 + int((most - 1) / (len(inside) + gap))))
     drawn, missing, at = [], [], 0.0
     for block in outside:
         if block is None:
@@ -402,7 +335,7 @@ def launch(grid, block, color_by="block_index", label="index_in_block", title=No
     TypeError, ValueError
         For an argument that is not as above; the message names it.
     """
-    grid, block = three("grid", grid), three("block", block)
+    grid, block = as_dim3("grid", grid), as_dim3("block", block)
     color_by = _per_thread("color_by", color_by, grid, block)
     label = None if label is None else _per_thread("label", label, grid, block)
     cells, threads = _Cells(), []
@@ -447,7 +380,7 @@ def _per_thread(name, given, grid, block):
 
 def _slices(cells, grid, block, axes):
     """The z of each slice to draw, and where its left edge is."""
-    shown = _shown(grid[2] * block[2], SLICES)
+    shown = abridge(grid[2] * block[2], SLICES)
     width = _span(axes[0][0])[1]
     places, left = [], 0.0
     for z in shown:
@@ -590,10 +523,10 @@ def warps(block, *, ax=None):
     TypeError, ValueError
         If ``block`` is not as above.
     """
-    threads = prod(three("block", block))
+    threads = prod(as_dim3("block", block))
     count = ceil(threads / WARP_SIZE)
     idle = count * WARP_SIZE - threads
-    title = f"Block {_size(three('block', block))}: {threads:,} thread{'s' * (threads > 1)}, "
+    title = f"Block {_size(as_dim3('block', block))}: {threads:,} thread{'s' * (threads > 1)}, "
     title += f"{count} warp{'s' * (count > 1)}.  Number: lane"
     if idle:
         title += f".  The last warp has {idle} lane{'s' * (idle > 1)} without a thread"
@@ -627,7 +560,7 @@ def mapping(elements, size, threads, *, ax=None):
     TypeError, ValueError
         For an argument that is not as above; the message names it.
     """
-    size, threads = whole("size", size, 1), whole("threads", threads, 1)
+    size, threads = check_int("size", size, 1), check_int("threads", threads, 1)
     elements = np.asarray(elements)
     if elements.dtype.kind not in "iu":
         raise TypeError(f"elements has dtype {elements.dtype}; it must hold integers")
@@ -715,11 +648,11 @@ def grid_stride(n, threads, blocks, *, ax=None):
     TypeError, ValueError
         For an argument that is not as above; the message names it.
     """
-    n, threads, blocks = whole("n", n, 0), whole("threads", threads, 1), whole("blocks", blocks, 1)
+    n, threads, blocks = check_int("n", n, 0), check_int("threads", threads, 1), check_int("blocks", blocks, 1)
     stride = threads * blocks
     steps = ceil(n / stride)
     drawn, missing = _axis(blocks, threads, _room(n, WIDTH - 1, ACROSS - 4))
-    rows = list(enumerate(_shown(max(steps, 1), 8)))
+    rows = list(enumerate(abridge(max(steps, 1), 8)))
     cells = _Cells()
     for block, across in drawn:
         cells.outline(*_corners(across, 0, len(rows)))
@@ -774,11 +707,11 @@ def product_tiles(m, n, k, tile, block=(0, 0), step=0, *, ax=None):
     TypeError, ValueError
         If an argument is not as above, or there is no such block or step.
     """
-    m, n, k, tile = whole("m", m, 1), whole("n", n, 1), whole("k", k, 1), whole("tile", tile, 1)
+    m, n, k, tile = check_int("m", m, 1), check_int("n", n, 1), check_int("k", k, 1), check_int("tile", tile, 1)
     steps = ceil(k / tile)
-    step = whole("step", step, 0, steps - 1)
-    x = whole("block[0]", block[0], 0, ceil(n / tile) - 1) * tile
-    y = whole("block[1]", block[1], 0, ceil(m / tile) - 1) * tile
+    step = check_int("step", step, 0, steps - 1)
+    x = check_int("block[0]", block[0], 0, ceil(n / tile) - 1) * tile
+    y = check_int("block[1]", block[1], 0, ceil(m / tile) - 1) * tile
     gap = 0.12 * (k + max(m, n))
     left, above = k + gap, k + gap
     if ax is None:

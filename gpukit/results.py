@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpukit.show import Table
+from warpstep.prediction import ceilings
 
 __all__ = [
     "DOCUMENTS",
@@ -32,8 +33,12 @@ __all__ = [
     "table",
 ]
 
-RECORDED = Path(__file__).resolve().parents[1] / "data" / "results"
-DOCUMENTS = RECORDED.parent / "documents.json"
+_HERE = Path(__file__).resolve().parent
+#: The wheel has the folder in the package, a checkout beside it.
+DATA = next(folder for folder in (_HERE / "data", _HERE.parent / "data") if folder.is_dir())
+RECORDED = DATA / "results"
+CEILINGS = Path(ceilings.__file__).resolve().parent
+DOCUMENTS = DATA / "documents.json"
 #: Fields of a record that say what was found; the others say of what.
 FOUND = ("value", "unit", "spread", "n", "quartiles", "invalid", "launch_bound", "clock", "sm_mhz")
 PACKAGES = (
@@ -167,12 +172,17 @@ def read(source):
 
     ``source`` is as for `load`, and so is what is raised.
     """
-    path = Path(source) if Path(source).suffix == ".json" else RECORDED / f"{source}.json"
+    path = Path(source) if Path(source).suffix == ".json" else _find(f"{source}.json")
     if not path.is_file():
-        there = ", ".join(sorted(p.stem for p in RECORDED.glob("*.json")))
+        there = ", ".join(sorted(p.stem for folder in (RECORDED, CEILINGS) for p in folder.glob("*.json")))
         raise FileNotFoundError(f"{path} is not there; recorded are {there}")
     head = json.loads(path.read_text(encoding="utf-8"))
     return head, head.pop("records")
+
+
+def _find(name):
+    """The path of a record that comes with gpukit; of the ceilings, warpstep has it."""
+    return CEILINGS / name if (CEILINGS / name).is_file() else RECORDED / name
 
 
 def _fits(value, wanted):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpukit.checks import whole
+from warpstep.checks import check_int
 
 __all__ = ["Source", "Table", "source", "table"]
 
@@ -117,7 +117,7 @@ def table(records, columns=None, rows=16):
     for name in columns:
         if name not in records.dtype.names:
             raise ValueError(f"columns has {name!r}; it must be among {', '.join(records.dtype.names)}")
-    whole("rows", rows, 3)
+    check_int("rows", rows, 3)
     first = records if len(records) <= rows else records[: rows - 2]
     lines = [[_cell(record[name]) for name in columns] for record in first]
     if len(records) > rows:

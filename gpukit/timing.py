@@ -15,11 +15,10 @@ from numbers import Integral
 import numpy as np
 
 from gpukit.backend import cuda, on_gpu
+from warpstep.report.units import UNITS, format_seconds
 
 __all__ = ["UNITS", "EmulatedTimeError", "Timer", "Timing", "bench", "bench_many", "format_seconds"]
 
-#: Seconds in each unit that a ``Timer`` can show.
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 DEVICES = ("cpu", "gpu")
 
 NOISY_SPREAD = 0.05  # a larger interquartile range, over the median, marks a result as noisy
@@ -46,15 +45,6 @@ def _check_device(device, what):
             "For exact counts use gpukit.trace(kernel[grid, block], *args); for times, results recorded on a GPU; "
             "to time host code, device='cpu'"
         )
-
-
-def format_seconds(seconds):
-    """Write a duration with four significant digits and the unit that fits: ``0.00001234`` s is ``'12.34 us'``."""
-    if seconds == 0:
-        return "0 s"
-    texts = {unit: f"{seconds / size:#.4g}".rstrip(".") for unit, size in UNITS.items()}
-    unit = next((unit for unit, text in texts.items() if abs(float(text)) >= 1), "ns")
-    return f"{texts[unit]} {unit}"
 
 
 class Timer:

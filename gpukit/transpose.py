@@ -9,11 +9,7 @@ import functools
 import numpy as np
 from numba.cuda import types, uint32
 
-from gpukit.backend import cuda
-from gpukit.checks import whole
-from gpukit.intrinsics import load2, load4, store2, store4
-from gpukit.launching import Plans
-from gpukit.operands import (
+from gpukit._host.arrays import (
     Output,
     address_of,
     as_device_array,
@@ -25,6 +21,10 @@ from gpukit.operands import (
     stream_of,
     to_device,
 )
+from gpukit.backend import cuda
+from gpukit.intrinsics import load2, load4, store2, store4
+from gpukit.launching import Plans
+from warpstep.checks import check_int
 
 __all__ = [
     "CONTROLS",
@@ -435,7 +435,7 @@ def _check_configuration(variant, shape, dtype):
     if variant not in (*CONTROLS, *VARIANTS):
         raise ValueError(f"variant is {variant!r}; it must be one of {', '.join((*CONTROLS, *VARIANTS))}")
     for axis, most in ((0, MOST_BLOCKS * TILE), (1, 2**31 - 1)):
-        whole(f"shape[{axis}]", shape[axis], 1, most)
+        check_int(f"shape[{axis}]", shape[axis], 1, most)
     if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES:
         raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 1, 2, 4 or 8 bytes")
     if variant.startswith("wide"):

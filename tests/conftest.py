@@ -19,8 +19,8 @@ MEMORY = 4 * 2**30
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     """``-n auto``: a process for each core, or as many as can share the GPU."""
+    from bench import turns
     from gpukit import backend, results
-    from gpukit.benchmarks import turns
 
     return turns.processes(memory=MEMORY) if backend.on_gpu() else results.cores()
 

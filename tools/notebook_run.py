@@ -106,7 +106,7 @@ def execute(notebook, name, folder, timeout=600):
 def digest(notebook):
     """A digest of what decides what a notebook shows: its cells, package, data, these tools, versions, settings."""
     found = hashlib.sha256(json.dumps([[cell.cell_type, cell.source] for cell in notebook.cells]).encode())
-    for folder, pattern in (("gpukit", "*.py"), ("data", "*"), ("tools", "*")):
+    for folder, pattern in (("gpukit", "*.py"), ("warpstep", "*"), ("bench", "*.py"), ("data", "*"), ("tools", "*")):
         for path in sorted((ROOT / folder).rglob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())

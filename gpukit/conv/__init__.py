@@ -8,9 +8,9 @@ ordered by channel, kernel row and kernel column, the columns by out row and out
 one idea each, ``direct`` the one that they lead to, and ``choice`` knows what is the fastest for a shape.
 """
 
+from gpukit.conv.api import ALGORITHMS, conv2d, extra_memory, free_workspaces, steps, workspace_size
 from gpukit.conv.columns import REQUESTS, VARIANTS, col2im, configure_col2im, configure_im2col, im2col
-from gpukit.conv.direct import Layout, specialised
-from gpukit.conv.host import ALGORITHMS, conv2d, extra_memory, free_workspaces, steps, workspace_size
+from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.ladder import serial
 from gpukit.conv.windows import DTYPES
 

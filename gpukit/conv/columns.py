@@ -12,6 +12,16 @@ import functools
 import numpy as np
 from numba.cuda import types, uint32, uint64
 
+from gpukit._host.arrays import (
+    Output,
+    address_of,
+    check_array,
+    configured,
+    dtype_of,
+    share_memory,
+    stream_of,
+    to_device,
+)
 from gpukit.backend import cuda
 from gpukit.conv.windows import (
     DTYPES,
@@ -26,7 +36,6 @@ from gpukit.conv.windows import (
 )
 from gpukit.intrinsics import store2, store4
 from gpukit.launching import Plans
-from gpukit.operands import Output, address_of, check_array, configured, dtype_of, share_memory, stream_of, to_device
 
 __all__ = [
     "REQUESTS",

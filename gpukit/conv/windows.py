@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numba.cuda import uint32, uint64
 
+from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit.backend import cuda
-from gpukit.checks import whole
-from gpukit.operands import check_alike, check_apart, check_array
+from warpstep.checks import check_int
 
 __all__ = ["DTYPES", "Divisor", "Windows", "check_out", "check_shape", "check_size", "divided", "pair", "windows"]
 
@@ -117,17 +117,17 @@ def windows(size, kernel_size, stride, padding, dilation):
 def pair(name, value, least):
     """An int or two of them as two ints, none below ``least``."""
     if not isinstance(value, tuple | list):
-        return (whole(name, value, least),) * 2
+        return (check_int(name, value, least),) * 2
     if len(value) != 2:
         raise ValueError(f"{name} is {value!r}; it must be an int or two of them")
-    return tuple(whole(f"{name}[{axis}]", n, least) for axis, n in enumerate(value))
+    return tuple(check_int(f"{name}[{axis}]", n, least) for axis, n in enumerate(value))
 
 
 def check_shape(shape, least=(1, 1, 0, 0), name="shape"):
     """``shape`` as N, C, H, W, none of which is less than its least."""
     if len(shape) != 4:
         raise ValueError(f"{name} is {tuple(shape)}; it must be N, C, H, W")
-    return [whole(f"{name}[{axis}]", n, few) for axis, (n, few) in enumerate(zip(shape, least, strict=True))]
+    return [check_int(f"{name}[{axis}]", n, few) for axis, (n, few) in enumerate(zip(shape, least, strict=True))]
 
 
 def check_size(name, planes, threads):

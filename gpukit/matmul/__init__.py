@@ -7,9 +7,9 @@ function has that function's arguments as constants, so the compiler knows the s
 ``choice`` knows which tile of that fits a shape, ``host`` has the functions for arrays.
 """
 
-from gpukit.matmul.choice import choose
-from gpukit.matmul.fast_kernel import Tile, fast
-from gpukit.matmul.host import DTYPES, LADDER, SIMPLE, TILES, VARIANTS, configure, matmul, steps
+from gpukit.matmul.api import DTYPES, LADDER, SIMPLE, TILES, VARIANTS, configure, matmul, steps
+from gpukit.matmul.cost import choose
+from gpukit.matmul.fast import Tile, fast
 from gpukit.matmul.ladder import (
     asynchronous,
     double_buffered,

@@ -4,7 +4,7 @@
 kernel. The kernels of ``reduce`` are in ``kernels``, put together from the device functions in ``primitives``.
 """
 
-from gpukit.reduce.host import reduce, reduce_higher_dim
+from gpukit.reduce.api import reduce, reduce_higher_dim
 from gpukit.reduce.ladder import VARIANTS, steps, sum_by
 from gpukit.reduce.operators import OPERATORS
 

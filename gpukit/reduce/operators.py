@@ -123,7 +123,7 @@ def _make(op, dtype):
     name = op if isinstance(op, str) else None
     accumulator = accumulator_dtype(name, dtype)
     combine, identity = _named(op, accumulator) if name else (_device_function(op[0]), op[1])
-    # A thread's share is so small (`gpukit.reduce.host.MOST_TILES`) that no sum of short ones overflows 32 bits.
+    # A thread's share is so small (`gpukit.reduce.api.MOST_TILES`) that no sum of short ones overflows 32 bits.
     short = name in ("sum", "mean", "max", "min") and dtype.kind in "iu" and dtype.itemsize <= 2
     inside = types.int32 if short else getattr(types, accumulator.name)
     result = result_dtype(name, dtype)

@@ -5,9 +5,9 @@ frames one after another; ``placement`` maps coordinates both ways. ``ladder`` h
 per kernel; ``sampling`` where a pixel lies and how its neighbours are mixed, and ``kernels`` what is launched.
 """
 
-from gpukit.resize.frames import video
-from gpukit.resize.host import METHODS, blob, letterbox, resize
+from gpukit.resize.api import METHODS, blob, letterbox, resize
 from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, Placement, placement
+from gpukit.resize.video import video
 
 __all__ = [
     "CHANNELS",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit.checks import whole
+from warpstep.checks import check_int
 
 __all__ = ["CHANNELS", "MOST_PIXELS", "Letterbox", "Placement", "fill_of", "placed", "placement", "size_of", "three"]
 
@@ -115,7 +115,7 @@ def size_of(name, size):
     """Height and width of an image as two ints; TypeError or ValueError if they are not as they must be."""
     if not isinstance(size, tuple | list) or len(size) != 2:
         raise TypeError(f"{name} is {size!r}; it must be a tuple of 2 ints, height and width")
-    return tuple(whole(f"{name}[{axis}]", n, 1, MOST_PIXELS) for axis, n in enumerate(size))
+    return tuple(check_int(f"{name}[{axis}]", n, 1, MOST_PIXELS) for axis, n in enumerate(size))
 
 
 def three(name, value, dtype, kind=Real, what="real number"):

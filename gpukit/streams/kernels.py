@@ -9,11 +9,12 @@ import numpy as np
 from numba.cuda import uint32
 
 from gpukit import device
+from gpukit._host.arrays import configured
+from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu
-from gpukit.checks import launch_shape, whole
 from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
-from gpukit.operands import configured
+from warpstep.checks import check_int
 
 __all__ = ["BLOCK", "SleepKernel", "WorkKernel", "occupancy", "scrambled", "sleep", "work"]
 
@@ -119,7 +120,7 @@ class _Timed:
             if grid[2] > 1 or block[2] > 1:
                 raise ValueError(f"grid is {grid} and block is {block}; they must have one or two dimensions")
         else:
-            whole("block", block, 1, cuda.get_current_device().MAX_THREADS_PER_BLOCK)
+            check_int("block", block, 1, cuda.get_current_device().MAX_THREADS_PER_BLOCK)
         self.grid, self.block = grid, block
 
     def shape(self, elements):
@@ -164,7 +165,7 @@ class SleepKernel(_Timed):
     """
 
     def __init__(self, cycles, grid=None, block=BLOCK):
-        self.cycles = whole("cycles", cycles, 0)
+        self.cycles = check_int("cycles", cycles, 0)
         super().__init__(grid, block)
 
     def __repr__(self):
@@ -201,7 +202,7 @@ class WorkKernel(_Timed):
     WORDS_PER_CYCLE = 7.4  # that a multiprocessor takes through a round, with the loop around it: measured on an H200
 
     def __init__(self, rounds, grid=None, block=BLOCK):
-        self.rounds = whole("rounds", rounds, 0)
+        self.rounds = check_int("rounds", rounds, 0)
         super().__init__(grid, block)
 
     def __repr__(self):

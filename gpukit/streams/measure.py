@@ -6,11 +6,11 @@ import numpy as np
 
 from gpukit import device
 from gpukit.backend import cuda
-from gpukit.checks import whole
 from gpukit.streams.kernels import SleepKernel
 from gpukit.streams.model import Model
 from gpukit.streams.pipeline import Pipeline, prepared_copy
 from gpukit.streams.schedule import Schedule, _check_gpu
+from warpstep.checks import check_int
 
 __all__ = ["copy_speeds", "engine_starts", "measured_model", "operation_seconds"]
 
@@ -39,7 +39,7 @@ def measured_model(nbytes=2**27):
         On the emulator.
     """
     _check_gpu("a measured model")
-    whole("nbytes", nbytes, 4)
+    check_int("nbytes", nbytes, 4)
     info, speeds, starts = device.info(), copy_speeds(nbytes), engine_starts()
     return Model(
         name=f"the figures of this {info.name}, measured",

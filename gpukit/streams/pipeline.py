@@ -5,13 +5,13 @@ from numbers import Integral
 
 import numpy as np
 
+from gpukit._host.arrays import configured
 from gpukit.backend import cuda, on_gpu
-from gpukit.checks import three, whole
 from gpukit.launching import prepare
-from gpukit.operands import configured
 from gpukit.streams.kernels import BLOCK, occupancy
 from gpukit.streams.model import modelled
 from gpukit.streams.schedule import Schedule, _check_gpu
+from warpstep.checks import as_dim3, check_int
 
 __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepared_copy", "run_pipeline", "sizes_of"]
 
@@ -114,7 +114,7 @@ class Pipeline:
     def __init__(self, kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, buffers="task", out=None):
         kernel = _kernel_of(kernel)
         _check(x, out, order, buffers, pinned)
-        whole("streams", streams, 1)
+        check_int("streams", streams, 1)
         self.sizes = sizes_of(chunks, len(x))
         self.x = x
         self.out = _host_memory(x, pinned) if out is None else out
@@ -233,10 +233,10 @@ def _check(x, out, order, buffers, pinned):
 def sizes_of(chunks, rows):
     """The rows of each task, as a tuple of int: ``chunks`` of them, the first ones one longer where it must be."""
     if isinstance(chunks, Integral) and not isinstance(chunks, bool):
-        count = whole("chunks", chunks, 1)
+        count = check_int("chunks", chunks, 1)
         return tuple(rows // count + (i < rows % count) for i in range(count))
     try:
-        sizes = tuple(whole(f"chunks[{i}]", size, 0) for i, size in enumerate(chunks))
+        sizes = tuple(check_int(f"chunks[{i}]", size, 0) for i, size in enumerate(chunks))
     except TypeError as error:
         if "chunks[" in str(error):
             raise
@@ -302,7 +302,7 @@ class _Launched:
 
     def known(self, elements):
         grid, block, _ = self.shape(elements)
-        return {"share": occupancy(three("grid", grid), three("block", block))[0]} if elements else {}
+        return {"share": occupancy(as_dim3("grid", grid), as_dim3("block", block))[0]} if elements else {}
 
 
 class _Called:

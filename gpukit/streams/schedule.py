@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit import device
+from gpukit._host.arrays import configured
 from gpukit.backend import cuda, on_gpu
-from gpukit.checks import whole
 from gpukit.intrinsics import globaltimer
-from gpukit.operands import configured
 from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
+from warpstep.checks import check_int
 
 __all__ = ["Operation", "Race", "Schedule", "is_done"]
 
@@ -158,10 +158,10 @@ class Schedule:
             raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(map(repr, ENGINES))}")
         if not callable(action):
             raise TypeError(f"action is {action!r}; it must be a function of a stream")
-        whole("stream", stream, 0)
+        check_int("stream", stream, 0)
         after = tuple(after)
         for other in after:
-            if whole("after", other, 0) >= number:
+            if check_int("after", other, 0) >= number:
                 raise ValueError(f"after names operation {other}; there are {number} before this one")
         task = number if task is None else task
         operation = Operation(

@@ -142,8 +142,8 @@ plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}");
 
 
 # %%
-from gpukit.emulator import KernelError
-from gpukit.emulator import cuda as emulated
+from warpstep import KernelError
+from warpstep import cuda as emulated
 
 
 @emulated.jit
@@ -186,7 +186,7 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | D1 to D3 | `gpukit.reduce` |
 # | [08 Resize](08_resize.ipynb) | nearest, bilinear, letterbox, several steps in one kernel, frames for a network | A14 | `gpukit.resize` |
 # | [09 Convolution](09_convolution.ipynb) | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | `gpukit.conv` |
-# | [10 Profiling](10_profiling.ipynb) | a profiler's report beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `gpukit.prediction`, `gpukit.clinic` |
+# | [10 Profiling](10_profiling.ipynb) | a profiler's report beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `warpstep.prediction`, `gpukit.pitfalls` |
 
 # %% [markdown]
 # ## Key points

@@ -23,10 +23,10 @@ from math import ceil
 import numpy as np
 
 import gpukit
+from bench import axpy
 from gpukit import cuda, device, indexing, on_gpu, plot, show
-from gpukit.benchmarks import axpy
-from gpukit.emulator import KernelError
-from gpukit.emulator import cuda as emulated
+from warpstep import KernelError
+from warpstep import cuda as emulated
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

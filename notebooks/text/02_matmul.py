@@ -24,9 +24,9 @@ import numpy as np
 from matplotlib.patches import Rectangle
 
 import gpukit
+from bench import naive
+from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, device, errors, matmul, on_gpu, plot, results, show, timing
-from gpukit.benchmarks import naive
-from gpukit.calibration import mistakes
 
 # Numba warns of grids that are too small for a GPU: here they are small on purpose.
 warnings.filterwarnings("ignore", ".*Grid size")
@@ -124,7 +124,7 @@ except ValueError as error:
 #
 # The documents time 1024 x 1024 matrices from outside: around a function like `multiply`. That number contains allocation, two copies in, the launch, the kernel and a copy out. The next cell takes them apart.
 #
-# Timings in this chapter are measured here if there is a GPU, and otherwise read from a record; each table and figure says which. The function that takes them is `gpukit.benchmarks.naive`, and `gpukit bench naive` repeats the whole record.
+# Timings in this chapter are measured here if there is a GPU, and otherwise read from a record; each table and figure says which. The function that takes them is `bench.naive`, and `gpukit bench naive` repeats the whole record.
 
 
 # %%

@@ -23,8 +23,8 @@ from numba.cuda import float32
 
 import gpukit
 from gpukit import cuda, device, intrinsics, matmul, on_gpu, plot, results, show, timing
-from gpukit.emulator import KernelError, LaunchError
-from gpukit.emulator import cuda as emulated
+from warpstep import KernelError, LaunchError
+from warpstep import cuda as emulated
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

@@ -487,8 +487,8 @@ print("different matrices, right:", np.allclose(out, a @ b, rtol=1e-5))
 # **A pad in one place only.** With dynamic shared memory the pad must be in the row length of both tiles *and* in the size that the launch asks for. A launch that forgets the second is stopped by the emulator; a GPU may read what belongs to nobody:
 
 # %%
-from gpukit.emulator import KernelError
-from gpukit.emulator import cuda as emulated
+from warpstep import KernelError
+from warpstep import cuda as emulated
 
 kernel = emulated.jit(matmul.dynamic_swapped(float32).py_func)
 try:

@@ -24,10 +24,12 @@ import numpy as np
 from numba.cuda import float32
 
 import gpukit
+from bench import code, fast_matmul
 from gpukit import cuda, device, matmul, on_gpu, plot, results, show
-from gpukit.benchmarks import code, fast_matmul
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
-from gpukit.matmul import choice, fast_kernel, ladder
+from gpukit.matmul import cost as choice
+from gpukit.matmul import fast as fast_kernel
+from gpukit.matmul import ladder
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

@@ -22,9 +22,9 @@ import warnings
 
 import numpy as np
 
+from bench import common
+from bench.streams import measure_launches
 from gpukit import cuda, device, launching, on_gpu, plot, resize, results, show, streams, timing
-from gpukit.benchmarks import common
-from gpukit.benchmarks.streams import measure_launches
 from gpukit.intrinsics import clock64, globaltimer, smid
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.

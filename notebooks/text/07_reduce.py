@@ -26,9 +26,11 @@ import numpy as np
 from numba.cuda import float32, int32
 
 import gpukit
+from bench import common
+from bench import reduce as reductions
 from gpukit import cuda, device, on_gpu, plot, reduce, results, show
-from gpukit.benchmarks import common, reductions
-from gpukit.reduce import kernels, ladder, operators, primitives
+from gpukit.reduce import fast as kernels
+from gpukit.reduce import ladder, operators, primitives
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

@@ -30,12 +30,13 @@ from matplotlib.patches import Rectangle
 from numba.cuda import uint8
 
 import gpukit
+from bench import resize as measurements
+from bench.common import libraries
+from bench.resize import least_bytes
 from gpukit import cuda, device, on_gpu, plot, resize, results, show
-from gpukit.benchmarks import resize as measurements
-from gpukit.benchmarks.common import libraries
-from gpukit.benchmarks.resize import least_bytes
 from gpukit.intrinsics import load4, store4
-from gpukit.resize import kernels, ladder, sampling
+from gpukit.resize import fast as kernels
+from gpukit.resize import ladder, sampling
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

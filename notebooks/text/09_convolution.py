@@ -24,10 +24,13 @@ import numpy as np
 from numba.cuda import float32
 
 import gpukit
-from gpukit import conv, cuda, device, on_gpu, plot, prediction, results, show, timing
-from gpukit.benchmarks import convolution as bench
-from gpukit.conv import choice, columns, direct, ladder
+from bench import conv as bench
+from gpukit import conv, cuda, device, on_gpu, plot, results, show, timing
+from gpukit.conv import columns, ladder
+from gpukit.conv import cost as choice
+from gpukit.conv import fast as direct
 from gpukit.conv.windows import windows
+from warpstep import prediction
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

@@ -24,10 +24,12 @@ from collections import Counter
 import numpy as np
 
 import gpukit
-from gpukit import clinic, cuda, device, matmul, on_gpu, plot, prediction, results, show, timing, transpose
-from gpukit.benchmarks import clinic as of_clinic
-from gpukit.benchmarks import code, predictions, profile
-from gpukit.prediction import plots
+from bench import code, predictions, profile
+from bench import pitfalls as of_clinic
+from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing, transpose
+from gpukit import pitfalls as clinic
+from warpstep import prediction
+from warpstep.prediction import plots
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -237,7 +239,7 @@ for metric, unit, meaning in READ_FIRST:
 # The percentages above are of something: of a ceiling. A ceiling can be looked up, or better be measured, each by a kernel that needs nothing else. `gpukit bench ceilings` does that. The one for arithmetic keeps chains of multiply-adds in registers and touches no memory:
 
 # %%
-from gpukit.benchmarks import ceilings as of_ceilings
+from bench import ceilings as of_ceilings
 
 show.source(of_ceilings.multiply_adds)
 

@@ -1,0 +1,88 @@
+"""``gpukit bench axpy``: chapter 01's grid-stride loop (row B1) by the number of its blocks, from 1 to thousands.
+
+Times are of the device, with a cold L2 cache.
+"""
+
+import argparse
+import warnings
+from functools import partial
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from bench import common
+from gpukit import indexing, results, timing
+from gpukit.backend import cuda, on_gpu
+
+__all__ = ["BLOCKS", "FACTOR", "RECORDED", "SIZE", "THREADS", "main", "measure", "measured"]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "axpy-h200"
+SIZE = 2**25
+THREADS = 256
+BLOCKS = tuple(2**k for k in range(13))
+FACTOR = np.float32(2.5)
+
+
+def measure(size=SIZE, blocks=BLOCKS, report=print):
+    """Check, then time the launches of ``out = FACTOR * x + y`` of ``size`` float32 by so many blocks, in turns.
+
+    Returns
+    -------
+    list of dict
+        Records; none of what is wrong. "nbytes" is what a launch reads and writes.
+    bool
+        Whether all results were right.
+    """
+    random = np.random.default_rng(size)
+    x, y = (random.random(size, np.float32) for _ in range(2))
+    expected = (float(FACTOR) * x.astype(np.float64) + y).astype(np.float32)
+    vectors, out = [cuda.to_device(vector) for vector in (x, y)], cuda.device_array(size, np.float32)
+    runs = {count: partial(indexing.axpy_grid_stride[count, THREADS], FACTOR, *vectors, out) for count in blocks}
+    right = {count: run for count, run in runs.items() if _is_right(run, out, expected)}
+    for count in runs.keys() - right:
+        report(f"  WRONG: {count} blocks")
+    records = []
+    timings = timing.bench_many(right, min_time=0.1, warmup=0.02) if right else {}
+    for count, timed in timings.items():
+        head = "indexing", "axpy", f"{count} blocks", (size,), "float32", timed
+        records.append(results.of_timing(*head, blocks=count, threads=THREADS, nbytes=3 * x.nbytes))
+        report(f"  {count:5} blocks {timing.format_seconds(timed.median):>10} {timed.gbps(3 * x.nbytes):8.1f} GB/s")
+    return records, len(right) == len(runs)
+
+
+def _is_right(run, out, expected):
+    out.copy_to_device(np.full(out.shape, np.nan, np.float32))
+    run()
+    return np.allclose(out.copy_to_host(), expected, rtol=1e-6, atol=0)
+
+
+def measured():
+    """Records of all numbers of blocks: measured now where there is a GPU, otherwise those that come with gpukit.
+
+    Returns
+    -------
+    list of dict
+        As ``gpukit.results.load`` gives them.
+    """
+    if not on_gpu():
+        return results.load(RECORDED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        records, right = measure(report=lambda line: None)
+    if not right:
+        raise AssertionError("axpy gave a wrong result: `gpukit bench axpy` says for how many blocks")
+    return results.joined(results.machine(), records)
+
+
+def main(argv=None):
+    """Run ``gpukit bench axpy``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench axpy", description=__doc__)
+    parser.add_argument("--save", metavar="FILE", help=f"write the records to FILE ({RECORDED}.json is one)")
+    parser.add_argument("--quick", action="store_true", help="every fourth number of blocks")
+    options = parser.parse_args(argv)
+    if not common.has_gpu():
+        return 1
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    blocks = BLOCKS[:: 4 if options.quick else 1]
+    return 0 if common.run([(f"axpy, {SIZE:,} float32", partial(measure, blocks=blocks))], options.save) else 1

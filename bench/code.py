@@ -1,0 +1,231 @@
+"""``gpukit bench code``: what the compiler makes of the matrix products, in a table. It needs no GPU.
+
+It needs what Numba compiles with, which the extras ``cu12`` and ``cu13`` bring, and ``nvdisasm``, from a CUDA toolkit
+or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in processes of their own, where gpukit takes
+``numba.cuda`` even if there is no GPU.
+"""
+
+import argparse
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from bench import common, compiling
+from gpukit import results
+
+__all__ = ["RECORDED", "find_tool", "inner_loops", "loop_of", "main", "measure", "mix", "occupancy", "resources"]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "fast-matmul-code"
+#: The compute capability that is compiled for.
+TARGET = (9, 0)
+#: What a multiprocessor of it has: registers, bytes of shared memory (of which each block takes
+#: 1024 for the system), threads, blocks.
+REGISTERS, SHARED, SYSTEM, THREADS, BLOCKS = 65536, 227 * 1024, 1024, 2048, 32
+#: Registers are given out in units of 8 per thread, or 256 per warp.
+UNIT = 8
+#: Attributes of a compiled kernel, and the format of those with a size.
+REGISTER_COUNT, FRAME_SIZE, SIZED = 0x2F, 0x11, 4
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
+LABEL = re.compile(r"^(\.L_x_\d+):")
+BRANCH = re.compile(r"BRA(?:\.\S+)?\s.*`\((\.L_x_\d+)\)")
+#: Groups of instructions, by how their names begin; the first that fits counts.
+GROUPS = {
+    "multiply-add": ("FFMA",),
+    "shared, 16 bytes": ("LDS.128", "STS.128"),
+    "shared, less": ("LDS", "STS"),
+    "copies": ("LDGSTS",),
+    "global": ("LDG", "STG"),
+    "local": ("LDL", "STL"),
+    "float64": ("DADD", "DMUL", "DFMA", "DSETP", "F2F.F64", "F2F.F32.F64"),
+    "barriers": ("BAR",),
+}
+
+
+def find_tool(name):
+    """Path of a tool of the CUDA toolkit, in a wheel or on the path; None if it is not there."""
+    wheels = Path(sysconfig.get_paths()["purelib"], "nvidia").glob(f"*/bin/{name}")
+    return next(map(str, wheels), None) or shutil.which(name)
+
+
+def occupancy(registers, shared, threads):
+    """Blocks that a multiprocessor works on at a time, and the share of its threads that this is."""
+    per_block = -(-registers // UNIT) * UNIT * -(-threads // 32) * 32
+    blocks = min(REGISTERS // per_block, SHARED // (shared + SYSTEM), THREADS // threads, BLOCKS)
+    return blocks, blocks * threads / THREADS
+
+
+def inner_loops(disassembly):
+    """The instructions of each loop without a loop inside, as lists."""
+    code, labels = [], {}
+    for line in disassembly.splitlines():
+        if label := LABEL.match(line):
+            labels[label[1]] = len(code)
+        elif found := INSTRUCTION.match(line):
+            code.append(found[1])
+    loops = []
+    for last, text in enumerate(code):
+        branch = BRANCH.search(text)
+        if branch and labels.get(branch[1], last + 1) < last:
+            loops.append((labels[branch[1]], last))
+    inner = [loop for loop in loops if not any(loop[0] <= a and b <= loop[1] and (a, b) != loop for a, b in loops)]
+    return [code[first : last + 1] for first, last in inner]
+
+
+def loop_of(disassembly):
+    """The instructions of the inner loop with the most multiply-adds; [] without one."""
+    return max(inner_loops(disassembly), key=lambda loop: sum("FFMA" in text for text in loop), default=[])
+
+
+def mix(code):
+    """{group: number of instructions}; those of no group are "other", and those that never run are left out."""
+    counts = dict.fromkeys((*GROUPS, "other"), 0)
+    for text in code:
+        if text.startswith("@!PT "):
+            continue
+        name = re.sub(r"^@!?U?P\w+\s+", "", text).split()[0]
+        counts[next((group for group, starts in GROUPS.items() if name.startswith(starts)), "other")] += 1
+    return counts
+
+
+def resources(binary):
+    """Registers, bytes of local memory and bytes of static shared memory of a kernel, from its ELF file as bytes.
+
+    The section .nv.info is a list of attributes: a format, a name, the size of what follows, the number of a symbol and
+    a value.
+    """
+    (start,), (size, count, strings) = struct.unpack_from("<Q", binary, 0x28), struct.unpack_from("<HHH", binary, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", binary, start + i * size) for i in range(count)]
+    sections = {}
+    for name, _, _, _, offset, length in headers:
+        first = headers[strings][4] + name
+        sections[binary[first : binary.index(b"\0", first)].decode()] = offset, length
+    found, (at, length) = {}, sections[".nv.info"]
+    stop = at + length
+    while at < stop:
+        kind, name, more = struct.unpack_from("<BBH", binary, at)
+        if kind == SIZED and more == 8:
+            found[name] = struct.unpack_from("<I", binary, at + 8)[0]
+        at += 4 + (more if kind == SIZED else 0)
+    shared = sum(n for name, (_, n) in sections.items() if name.startswith(".nv.shared.") and "reserved" not in name)
+    return found[REGISTER_COUNT], found.get(FRAME_SIZE, 0), max(0, shared - SYSTEM)
+
+
+# -- in processes of their own ----------------------------------------------------------------------
+
+
+def _products():
+    """(variant, tile or None) of all products; those with tiles are in the form for aligned rows."""
+    from gpukit import matmul
+    from gpukit.matmul.cost import SPEEDS
+
+    return [(variant, None) for variant in ("naive", "tiled", *matmul.LADDER[:-1])] + [
+        ("fast", speed.tile) for speed in SPEEDS
+    ]
+
+
+def _kernel(variant, tile):
+    """(kernel, types of its arguments, threads) of a product."""
+    from numba.cuda import types
+
+    from gpukit import matmul
+    from gpukit.matmul import ladder
+
+    number = types.float32
+    three = (types.Array(number, 2, "C"),) * 3
+    if variant == "naive":
+        return matmul.naive, three, 256
+    if variant == "tiled":
+        return matmul.tiled(number, 16), three, 256
+    if variant == "fast":
+        flat, sizes = types.Array(number, 1, "C"), types.UniTuple(types.uint32, 5)
+        wide = tile.thread_columns < 16  # as for large K
+        return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, sizes, number, number), tile.threads
+    kernel = getattr(ladder, variant)(number if variant.startswith("registers") else True)
+    return kernel, three, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
+
+
+def compile_job(job):
+    """The record of one product, for compute capability 9.0; for `compiling.side_by_side`."""
+    from numba.cuda.dispatcher import _Kernel
+
+    variant, tile = job
+    kernel, arguments, threads = _kernel(variant, tile)
+    binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=TARGET).code
+    registers, local, shared = resources(binary)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        done = subprocess.run([find_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True)
+    blocks, share = occupancy(registers, shared, threads)
+    record = {"variant": variant, "tile": tile and f"{tile.rows} x {tile.columns}", "threads": threads}
+    record |= {"registers": registers, "local": local, "shared": shared, "blocks": blocks, "occupancy": share}
+    return record | {"loop": mix(loop_of(done.stdout))}
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def measure(variants=(), report=print):
+    """Compile kernels of `gpukit.matmul` and look at what came of them.
+
+    Parameters
+    ----------
+    variants : sequence of str
+        "naive", "tiled", or of ``matmul.LADDER``; none for all.
+
+    Returns
+    -------
+    list of dict
+        For each kernel "variant", "tile", "threads", "registers" of a thread, its bytes of "local" memory, where
+        registers that are too many are spilled, bytes of "shared" memory, "blocks" that a multiprocessor holds, its
+        "occupancy", and "loop": how many instructions of each kind the loop with most of the work has.
+
+    Raises
+    ------
+    FileNotFoundError
+        If nvdisasm is missing.
+    RuntimeError
+        If the kernels cannot be compiled; the message has what the compiler said.
+    """
+    if find_tool("nvdisasm") is None:
+        raise FileNotFoundError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    jobs = [job for job in _products() if not variants or job[0] in variants]
+    records = compiling.side_by_side("bench.code", jobs, TARGET)
+    report(common.columns(list(_rows(records)), right=range(1, 14)))
+    return records
+
+
+def _rows(records):
+    """Cells of a table."""
+    shown = ("multiply-add", "shared, 16 bytes", "shared, less", "copies", "global", "other")
+    yield ["kernel", "threads", "registers", "local", "shared", "blocks", "occupancy", *shown, "share"]
+    for record in records:
+        loop, name = record["loop"], " ".join(filter(None, (record["variant"], record["tile"])))
+        counts = [loop[group] for group in shown]
+        share = counts[0] / max(1, sum(loop.values()))
+        numbers = [record[key] for key in ("threads", "registers", "local", "shared", "blocks")]
+        yield [name, *map(str, numbers), f"{record['occupancy']:.0%}", *map(str, counts), f"{share:.0%}"]
+
+
+def main(argv=None):
+    """Run ``gpukit bench code``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench code", description=__doc__)
+    parser.add_argument("--variants", nargs="*", default=(), help="of gpukit.matmul.LADDER, naive, tiled; or else all")
+    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
+    options = parser.parse_args(argv)
+    try:
+        records = measure(options.variants)
+    except (FileNotFoundError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.save:
+        fixed = {"chapter": "fast_matmul", "case": "code", "shape": [], "dtype": "float32", "unit": "1"}
+        head = results.host(("numba-cuda", "nvidia-nvjitlink", "nvidia-nvvm")) | {"target": "compute capability 9.0"}
+        results.save(options.save, [fixed | {"value": record["registers"]} | record for record in records], head)
+    return 0

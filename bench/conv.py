@@ -1,0 +1,410 @@
+"""``gpukit bench conv``: convolutions on a GPU, each checked and then timed beside cuDNN, and im2col and col2im beside
+PyTorch's unfold and fold and a plain copy, in turns, with a cold L2 cache; small ones by the host's clock too.
+
+cuDNN is in benchmark mode, where it tries all of its algorithms and keeps the fastest, and without TF32. Kernels are
+made for each size, and it is their compilation that takes most of the time: several processes share it, and take turns
+on the GPU.
+"""
+
+import argparse
+import contextlib
+import time
+import traceback
+import warnings
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from bench import common, turns
+from gpukit import conv, launching, results, timing
+from gpukit.backend import cuda
+from gpukit.conv import cost as choice
+from gpukit.conv.windows import windows
+
+__all__ = [
+    "ARTICLE",
+    "CELLS",
+    "CHANNELS",
+    "COLUMNS",
+    "IMAGES",
+    "KERNELS",
+    "RECORDED",
+    "SMALL",
+    "Problem",
+    "main",
+    "measure",
+    "measure_calls",
+    "measure_columns",
+    "of_auto",
+]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "conv-h200"
+
+
+class Problem(NamedTuple):
+    """One convolution: x is (samples, channels, height, width), weight (made, channels, kernel, kernel)."""
+
+    samples: int
+    channels: int
+    size: tuple
+    made: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+
+    @property
+    def x_shape(self):
+        """Shape of x."""
+        return self.samples, self.channels, *self.size
+
+    @property
+    def weight_shape(self):
+        """Shape of the weights."""
+        return self.made, self.channels, self.kernel, self.kernel
+
+    @property
+    def flops(self):
+        """Operations of the direct way, a multiply-add being two."""
+        out = [(n + 2 * self.padding - self.kernel) // self.stride + 1 for n in self.size]
+        return 2 * self.samples * self.made * out[0] * out[1] * self.channels * self.kernel**2
+
+    def described(self):
+        """What a record says of it."""
+        return {"made": self.made, "kernel": self.kernel, "stride": self.stride, "padding": self.padding}
+
+
+#: The article's own convolution (E8).
+ARTICLE = Problem(1, 6, (512, 768), 6, 6)
+#: The map: as many out channels as in channels, images as (samples, height and width), padded to keep their size.
+CHANNELS, KERNELS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 3, 5, 7, 9, 11)
+IMAGES = ((1, 512), (16, 56))
+CELLS = tuple(
+    Problem(samples, channels, (size, size), channels, kernel, 1, kernel // 2)
+    for channels in CHANNELS
+    for kernel in KERNELS
+    for samples, size in IMAGES
+)
+#: Further ones: small images in large batches, strides, the first layer of a network.
+OTHERS = (
+    Problem(64, 128, (14, 14), 128, 3, 1, 1),
+    Problem(64, 16, (14, 14), 16, 5, 1, 2),
+    Problem(64, 128, (7, 7), 128, 3, 1, 1),
+    Problem(32, 128, (28, 28), 128, 3, 1, 1),
+    Problem(16, 16, (112, 112), 16, 3, 2, 1),
+    Problem(16, 64, (56, 56), 64, 3, 2, 1),
+    Problem(16, 3, (224, 224), 64, 7, 2, 3),
+)
+#: im2col and col2im: (shape, kernel, stride, padding, dilation).
+COLUMNS = (
+    ((1, 6, 512, 768), 6, 1, 0, 1),
+    ((16, 64, 56, 56), 3, 1, 1, 1),
+    ((32, 128, 28, 28), 3, 1, 1, 1),
+    ((8, 16, 127, 129), 3, 1, 0, 1),
+    ((64, 3, 224, 224), 7, 2, 3, 1),
+    ((1, 64, 128, 128), 5, 1, 2, 2),
+    ((32, 64, 56, 56), 3, 2, 1, 1),
+)
+SECONDS = 0.015  # of timed repetitions for each function
+LONG = 1e11  # operations from which five repetitions are enough
+MOST_COLUMNS = 2**32  # bytes of a sample's columns beyond which im2col is left out
+#: Layouts that are tried for each convolution of the map: the one that is chosen alone. Where im2col is expected to
+#: take at most so many times as long it is timed as well.
+LAYOUTS, COMPARABLE = 1, 2
+#: Small convolutions, whose calls the host's clock times, many in a row.
+SMALL = (
+    Problem(1, 3, (32, 32), 8, 3, 1, 1),
+    Problem(1, 16, (56, 56), 16, 3, 1, 1),
+    Problem(16, 16, (56, 56), 16, 3, 1, 1),
+)
+BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
+#: Kernels of the ladder, timed for the article's convolution; "direct" is the last one, in pairs.
+RUNGS = choice.LADDER[:-1]
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+def _allocate(problem, dtype):
+    """x, weight and out as tensors on the device."""
+    torch = common.libraries()["torch"]
+    out = [(n + 2 * problem.padding - problem.kernel) // problem.stride + 1 for n in problem.size]
+    shapes = problem.x_shape, problem.weight_shape, (problem.samples, problem.made, *out)
+    return [torch.empty(shape, dtype=getattr(torch, dtype), device="cuda") for shape in shapes]
+
+
+def _fill(x, weight, problem):
+    """Random numbers for both; gives back what tells whether a result is right.
+
+    cuDNN's result in float32, by whichever algorithm, tells for all values whether they are about right. A few out
+    channels of the first and last sample are compared with float64. A float32 sum of n normal products is about
+    sqrt(n), and each of its n steps rounds to 2^-24 of that: the errors are some 2e-8 n, and of millions of them, some
+    of sums that are larger than most, the largest is ten to fifteen times that. A missing product is a whole one.
+    """
+    torch = common.libraries()["torch"]
+    torch.manual_seed(1)
+    x.normal_()
+    weight.normal_()
+    how = {"stride": problem.stride, "padding": problem.padding}
+    # PyTorch keeps the algorithm of the first call for a shape: it must be one that was chosen by trying.
+    torch.backends.cudnn.benchmark = True
+    about = torch.nn.functional.conv2d(x.float(), weight.float(), **how)
+    torch.backends.cudnn.benchmark = False
+    chosen = sorted({round(k * (problem.made - 1) / 3) for k in range(4)})
+    samples = sorted({0, problem.samples - 1})
+    exact = torch.nn.functional.conv2d(x[samples].double(), weight[chosen].double(), **how)
+    torch.backends.cudnn.benchmark = True
+    terms, rounding = problem.channels * problem.kernel**2, 2e-3 if x.dtype == torch.float16 else 0
+
+    def is_right(out):
+        picked = out[samples][:, chosen].double()
+        near = ((picked - exact).abs() <= 1e-5 + 5e-7 * terms + rounding * exact.abs()).all()
+        alike = ((out.float() - about).abs() <= 1e-2 + 1e-3 * terms**0.5 + rounding * about.abs()).all()
+        return bool(near) and bool(alike)
+
+    return is_right
+
+
+def _ways(problem, x, weight, out, algorithms, layouts):
+    """{(variant, layout as text): launches} of what is to be timed, compiled and ready."""
+    arrays, ways = [cuda.as_cuda_array(array) for array in (x, weight, out)], {}
+    for name in algorithms:
+        ways[name, None] = conv.steps(name, *arrays, stride=problem.stride, padding=problem.padding)
+    at = windows(problem.size, problem.kernel, problem.stride, problem.padding, 1)
+    wide, dtype = choice.is_wide(arrays[0], at), arrays[0].dtype
+    for layout in _different(choice.layouts_of(problem.x_shape, problem.weight_shape, at, 1, wide, dtype, 8), layouts):
+        launch = choice.launch_specialised(layout, *arrays[:2], None, arrays[2], at, 1, wide, 0)
+        ways["direct", layout.text] = [launch]
+    return {key: [launching.prepare(launch, *of) for launch, of in way] for key, way in ways.items()}
+
+
+def _different(layouts, count):
+    """The first layouts that differ in what a thread computes."""
+    found = {}
+    for layout in layouts:
+        found.setdefault((layout.outs, layout.parts, layout.run), layout)
+    return list(found.values())[:count]
+
+
+def _repeat(launches):
+    for launch in launches:
+        launch()
+
+
+def _time(runs, few, **options):
+    """`timing.bench_many` for names that are tuples; a few repetitions of what takes long."""
+    options["repeat"] = 5 if few else None
+    timings = timing.bench_many({str(key): run for key, run in runs.items()}, min_time=SECONDS, warmup=0.005, **options)
+    return dict(zip(runs, timings.values(), strict=True))
+
+
+def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS, report=print):
+    """Check and time the direct kernel by several layouts, further algorithms, and cuDNN.
+
+    Returns
+    -------
+    list of dict
+        Records; none of a way whose result is wrong.
+    bool
+        Whether all results were right.
+    """
+    x, weight, out = _allocate(problem, dtype)
+    ways, torch = _ways(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
+    runs, hot, wrong = {}, {}, []
+    with turns.mine():
+        is_right = _fill(x, weight, problem)
+        for key, launches in ways.items():
+            out.fill_(float("nan"))
+            _repeat(launches)
+            if is_right(out):
+                runs[key] = partial(_repeat, launches)
+            else:
+                wrong.append(key)
+        how = {"stride": problem.stride, "padding": problem.padding}
+        runs["cudnn (torch)", None] = partial(torch.nn.functional.conv2d, x, weight, **how)
+        cold = _time(runs, problem.flops > LONG)
+        if case == "article":
+            hot = _time(runs, False, l2_flush=False)
+    records, cudnn = [], cold["cudnn (torch)", None].median
+    lines = [f"{problem.x_shape} to {problem.made} by {problem.kernel}", *(f"  WRONG: {key}" for key in wrong)]
+    for name, timings in ((case, cold), (f"{case}, hot", hot)):
+        for (variant, layout), timed in timings.items():
+            further = problem.described() | ({"layout": layout} if layout else {})
+            records.append(results.of_timing("conv", name, variant, problem.x_shape, dtype, timed, **further))
+            speed = f"{timed.median * 1e6:9.2f} us {timed.tflops(problem.flops):6.1f} TFLOP/s"
+            lines.append(f"  {name:12} {variant:14} {layout or '':30} {speed} {cudnn / timed.median:6.2f} of cuDNN")
+    report("\n".join(lines), flush=True)
+    return records, not wrong
+
+
+# -- im2col and col2im -------------------------------------------------------------------------------------------------
+
+
+def measure_columns(shape, kernel, stride, padding, dilation, report=print):
+    """Check and time all variants of im2col, and col2im, beside PyTorch's and a copy; returns as ``measure`` does."""
+    torch = common.libraries()["torch"]
+    functional, how = torch.nn.functional, {"stride": stride, "padding": padding, "dilation": dilation}
+    at = windows(shape[2:], kernel, stride, padding, dilation)
+    x, back = (torch.empty(shape, device="cuda") for _ in range(2))
+    wide = shape[0], shape[1] * at.counts[0], at.counts[1]
+    columns, out = (torch.empty(wide, device="cuda") for _ in range(2))
+    many, copied = (torch.empty((x.numel() + columns.numel()) // 2, device="cuda") for _ in range(2))
+    flat_x, flat_back, flat_columns, flat_out = (cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out))
+    runs = {}
+    for variant in conv.VARIANTS:
+        with contextlib.suppress(ValueError):  # one that is not for these windows
+            launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
+            runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
+    launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
+    runs["col2im", launch.dispatcher.py_func.__name__] = launching.prepare(launch, flat_columns, flat_back, *further)
+    wrong = []
+    with turns.mine():
+        x.normal_()
+        many.normal_()
+        columns.copy_(functional.unfold(x, kernel, **how))
+        image = functional.fold(columns, shape[2:], kernel, **how)
+        for key, launch in list(runs.items()):
+            target, right = (out, columns) if key[0] == "im2col" else (back, image)
+            target.fill_(float("nan"))
+            launch()
+            if not torch.allclose(target, right, rtol=1e-5, atol=1e-5):
+                wrong.append(key)
+                del runs[key]
+        runs["im2col", "torch (unfold)"] = partial(functional.unfold, x, kernel, **how)
+        runs["im2col", "copy"] = partial(copied.copy_, many)  # of as many bytes as im2col moves
+        runs["im2col", "copy of the columns"] = partial(out.copy_, columns)
+        runs["col2im", "torch (fold)"] = partial(functional.fold, columns, shape[2:], kernel, **how)
+        timings = _time(runs, False)
+    problem = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    records, moved = [], 4 * (x.numel() + columns.numel())
+    lines = [f"{shape} by {kernel}, stride {stride}, dilation {dilation}", *(f"  WRONG: {key}" for key in wrong)]
+    for (case, variant), timed in timings.items():
+        nbytes = 8 * columns.numel() if variant == "copy of the columns" else moved
+        records.append(results.of_timing("conv", case, variant, shape, "float32", timed, **problem, nbytes=nbytes))
+        lines.append(f"  {case} {variant:14} {timed.median * 1e6:9.2f} us {timed.gbps(nbytes):6.0f} GB/s")
+    report("\n".join(lines), flush=True)
+    return records, not wrong
+
+
+# -- the host's part ---------------------------------------------------------------------------------------------------
+
+
+def measure_calls(problem, report=print):
+    """``conv2d`` on PyTorch's tensors beside PyTorch's own, by the host's clock: the host's part of a call, and a call
+    whose result is waited for; returns as ``measure`` does.
+    """
+    x, weight, out = _allocate(problem, "float32")
+    torch, how = common.libraries()["torch"], (problem.stride, problem.padding)
+    runs = {
+        "conv2d (torch)": partial(conv.conv2d, x, weight, None, *how, out=out),
+        "conv2d (torch), new result": partial(conv.conv2d, x, weight, None, *how),
+        "torch (conv2d)": partial(torch.nn.functional.conv2d, x, weight, None, *how),
+    }
+    records, lines = [], [f"{problem.x_shape} to {problem.made} by {problem.kernel}, by the host's clock"]
+    with turns.mine():
+        is_right = _fill(x, weight, problem)
+        wrong = [name for name, run in runs.items() if not is_right(run())]
+        waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+        for case, chosen, setup in (("host", runs, cuda.synchronize), ("call and wait", waited, None)):
+            timings = timing.bench_many(chosen, warmup=0.01, setup=setup, **BY_THE_HOST)
+            for name, timed in timings.items():
+                further = problem.described()
+                records.append(results.of_timing("conv", case, name, problem.x_shape, "float32", timed, **further))
+                lines.append(f"  {case:14} {name:28} {timed.median * 1e6:9.2f} us")
+    report("\n".join([*lines, *(f"  WRONG: {name}" for name in wrong)]), flush=True)
+    return records, not wrong
+
+
+# -- what conv2d takes -------------------------------------------------------------------------------------------------
+
+
+def of_auto(records, problem, case="map"):
+    """The record of what ``conv2d`` takes for a convolution by itself; None if it was not timed.
+
+    Parameters
+    ----------
+    records : list of dict
+        As ``results.load`` gives them.
+    problem : Problem
+    case : str
+
+    Returns
+    -------
+    dict or None
+    """
+    at = windows(problem.size, problem.kernel, problem.stride, problem.padding, 1)
+    shapes = problem.x_shape, problem.weight_shape
+    name, wanted = choice.choose_algorithm("auto", *shapes, at, 1, np.dtype("float32")), {}
+    if name == "direct":
+        layout = choice.layout_of(*shapes, at, 1, problem.size[1] % 4 == 0, "float32")
+        wanted = {"layout": layout.text}
+    wanted |= {"case": case, "variant": name, "shape": problem.x_shape, "dtype": "float32"} | problem.described()
+    return next((r for r in records if all(r.get(key) == value for key, value in wanted.items())), None)
+
+
+# -- many at a time ----------------------------------------------------------------------------------------------------
+
+
+def _attempt(work, until):
+    """Records of one piece of work, if there is time left for it; none, and not all right, if it fails."""
+    if time.time() > until:
+        print(f"no time left for {work.args}", flush=True)
+        return [], True
+    try:
+        return work()
+    except Exception:
+        traceback.print_exc()
+        return [], False
+
+
+def measure_all(works, jobs, seconds):
+    """Do pieces of work in several processes, which take turns on the GPU; none begins after so many seconds."""
+    until, records, all_right = time.time() + seconds, [], True
+    for more, right in turns.side_by_side([partial(_attempt, work, until) for work in works], jobs):
+        records += more
+        all_right &= right
+    return records, all_right
+
+
+def _is_comparable(problem):
+    """Whether im2col is worth timing beside the direct kernel."""
+    how = problem.kernel, problem.stride, problem.padding
+    if 4 * conv.workspace_size(problem.x_shape, *how) > MOST_COLUMNS:
+        return False
+    times = choice.expected(problem.x_shape, problem.weight_shape, windows(problem.size, *how, 1), 1)
+    return times["im2col"] <= COMPARABLE * times["direct"]
+
+
+def _works(quick):
+    """Pieces of work, the most important first."""
+    works = [partial(measure, ARTICLE, "article", algorithms=("im2col",), layouts=4)]
+    if quick:
+        return works
+    works += [partial(measure, ARTICLE, "ladder", dtype, RUNGS, 1) for dtype in ("float32", "float16")]
+    works += [partial(measure_columns, *case) for case in COLUMNS]
+    works += [partial(measure_calls, problem) for problem in SMALL]
+    # What takes longest comes first, so that the last ones end together.
+    for cell in sorted((*CELLS, *OTHERS), key=lambda cell: -cell.flops):
+        works.append(partial(measure, cell, algorithms=("im2col",) if _is_comparable(cell) else ()))
+    return works
+
+
+def main(argv=None):
+    """Run ``gpukit bench conv``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench conv", description=__doc__)
+    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
+    parser.add_argument("--quick", action="store_true", help="the article's convolution only")
+    parser.add_argument("--jobs", type=int, help="processes that compile side by side (default: by the machine)")
+    parser.add_argument("--seconds", type=float, default=600, help="begin nothing after so many seconds")
+    options = parser.parse_args(argv)
+    if not common.has_gpu():
+        return 1
+    if "torch" not in common.libraries():
+        print("PyTorch is not installed: there is no cuDNN to measure beside")
+        return 1
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    works = _works(options.quick)
+    together = partial(measure_all, works, options.jobs, options.seconds)
+    return 0 if common.run([(f"convolutions, {len(works)} pieces of work", together)], options.save) else 1

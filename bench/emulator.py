@@ -1,0 +1,244 @@
+"""``gpukit bench emulator``: how fast the emulator is beside Numba's own simulator, in one run on one machine.
+
+The simulator replaces ``numba.cuda`` in a whole process, so this file runs a second time, as a plain script, in a
+child process. There it must not import gpukit, whose emulator needs the ``numba.cuda`` that compiles.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from statistics import median
+
+import numpy as np
+from numba import cuda, float32
+
+THREADS = 256  # per block, vector add
+TILE = 16
+
+
+# The kernels, as plain functions: each side compiles them with its own cuda.jit.
+
+
+def vector_add(a, b, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a[i] + b[i]
+
+
+def tiled_matmul(a, b, out):
+    """Square float32 matrices whose size is a multiple of the tile."""
+    tile_a = cuda.shared.array((TILE, TILE), float32)
+    tile_b = cuda.shared.array((TILE, TILE), float32)
+    col, row = cuda.grid(2)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    total = float32(0)
+    for k in range(0, a.shape[1], TILE):
+        tile_a[ty, tx] = a[row, k + tx]
+        tile_b[ty, tx] = b[k + ty, col]
+        cuda.syncthreads()
+        for i in range(TILE):
+            total += tile_a[ty, i] * tile_b[i, tx]
+        cuda.syncthreads()
+    out[row, col] = total
+
+
+def naive_matmul(a, b, out):
+    col, row = cuda.grid(2)
+    if row < out.shape[0] and col < out.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, col]
+        out[row, col] = total
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one size. ``size`` is the number of threads of the vector add and the rows of a matrix."""
+
+    kernel: str
+    size: int
+    repetitions: int  # emulator launches after the first
+    simulate: bool = True
+
+    @property
+    def title(self):
+        if self.kernel == "vector_add":
+            return f"vector add, {self.size:,} threads"
+        tiles = f", {TILE}x{TILE} tiles" if self.kernel == "tiled_matmul" else ""
+        return f"{self.kernel.replace('_', ' ')}, {self.size}x{self.size}{tiles}"
+
+    def launch(self):
+        """Grid and block."""
+        if self.kernel == "vector_add":
+            return -(-self.size // THREADS), THREADS
+        blocks = -(-self.size // TILE)
+        return (blocks, blocks), (TILE, TILE)
+
+    def inputs(self):
+        """Two random float32 arrays, the same in both processes."""
+        shape = (self.size,) if self.kernel == "vector_add" else (self.size, self.size)
+        random = np.random.default_rng(self.size)
+        return random.random(shape, np.float32), random.random(shape, np.float32)
+
+    def is_right(self, out, a, b):
+        """Compare with NumPy: the sums exactly, the products within what a float32 sum of this length can lose."""
+        if self.kernel == "vector_add":
+            return bool(np.array_equal(out, a + b))
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        return bool(np.all(np.abs(out - exact) <= self.size * np.finfo(np.float32).eps * exact))
+
+
+FULL = (Case("vector_add", 262_144, 20), Case("tiled_matmul", 64, 20), Case("naive_matmul", 1024, 1, simulate=False))
+QUICK = (Case("vector_add", 4096, 10), Case("tiled_matmul", 32, 10), Case("naive_matmul", 128, 3, simulate=False))
+
+
+class SimulatorError(RuntimeError):
+    """Numba's simulator did not get through a case; the message holds its output."""
+
+
+@dataclass
+class Measured:
+    """Wall seconds of one case in one place: launch and synchronise, with the data on the device before."""
+
+    first: float  # compilation included
+    repeated: list = field(default_factory=list)
+    right: bool = True
+
+
+class Runner:
+    """Launches one case with one ``cuda`` module, the emulator's or the simulator's, and keeps the times."""
+
+    def __init__(self, case, module):
+        self.case, self.module = case, module
+        self.a, self.b = case.inputs()
+        self.arrays = [module.to_device(array) for array in (self.a, self.b, np.full_like(self.a, np.nan))]
+        self.kernel = module.jit(globals()[case.kernel])
+        self.measured = Measured(self._launch())
+        self._check()
+
+    def _launch(self):
+        begin = time.perf_counter()
+        self.kernel[self.case.launch()](*self.arrays)
+        self.module.synchronize()
+        return time.perf_counter() - begin
+
+    def repeat(self, times):
+        self.measured.repeated += [self._launch() for _ in range(times)]
+        self._check()
+
+    def _check(self):
+        right = self.case.is_right(self.arrays[2].copy_to_host(), self.a, self.b)
+        self.measured.right = self.measured.right and right
+
+
+def _simulate(case):
+    """Run one case in Numba's simulator, in a child process. SimulatorError if it fails."""
+    command = [sys.executable, "-P", __file__, json.dumps(asdict(case))]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if child.returncode:
+        raise SimulatorError(f"Numba's simulator failed on {case.title}:\n{child.stderr.strip()}")
+    return Measured(**json.loads(child.stdout.splitlines()[-1]))
+
+
+def _simulator_child(text):
+    """What the child process does: one launch, its time and whether the result is right, as JSON on the last line."""
+    print(json.dumps(asdict(Runner(Case(**json.loads(text)), cuda).measured)))
+
+
+def measure(case, report=lambda text: None):
+    """Measure one case: the emulator's first launch, half of its repetitions, the simulator's launch, the other half.
+
+    Returns
+    -------
+    tuple of Measured
+        The emulator's, and the simulator's or None.
+    """
+    from warpstep import cuda as emulated_cuda
+
+    report(f"{case.title}: emulator")
+    runner = Runner(case, emulated_cuda)
+    runner.repeat((case.repetitions + 1) // 2)
+    simulator = None
+    if case.simulate:
+        report(f"{case.title}: Numba's simulator")
+        simulator = _simulate(case)
+    runner.repeat(case.repetitions // 2)
+    return runner.measured, simulator
+
+
+def records_of(case, emulator, simulator):
+    """Records of what was measured and is right."""
+    from gpukit import results, timing  # not in the simulator's process
+
+    samples = {"emulator, first launch": [emulator.first], "emulator, repeated": emulator.repeated}
+    samples = samples if emulator.right else {}
+    if simulator and simulator.right:
+        samples["simulator"] = [simulator.first]
+    return [
+        results.of_timing(
+            "emulator", case.title, variant, (case.size,), "float32", timing.Timing(tuple(seconds), device="cpu")
+        )
+        for variant, seconds in samples.items()
+    ]
+
+
+def _row(case, emulator, simulator):
+    """The line of a case in the table."""
+    first, repeated = emulator.first, median(emulator.repeated)
+    right = emulator.right and (simulator is None or simulator.right)
+    cells = [case.title, _seconds(first), _seconds(repeated), "not run", "", ""]
+    if simulator:
+        cells[3:] = _seconds(simulator.first), *(f"{simulator.first / own:,.0f} x" for own in (first, repeated))
+    return *cells, "right" if right else "WRONG"
+
+
+HEADER = ("", "emulator, first launch", "emulator, repeated", "simulator", "ratio, first", "ratio, repeated", "result")
+
+
+def _seconds(value):
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+NOTE = """\
+Wall time of launch and synchronise, with the data on the device before. The first launch compiles; repeated is the
+median of those after it. The simulator does not compile; it ran once, halfway through the emulator's repetitions."""
+
+
+def _measured(case, rows):
+    """(records, whether all was right) of a case, whose line is added to the table."""
+    try:
+        emulator, simulator = measure(case, lambda text: print(f"  {text} ...", file=sys.stderr))
+    except SimulatorError as error:
+        print(error, file=sys.stderr)
+        return [], False
+    rows.append(_row(case, emulator, simulator))
+    return records_of(case, emulator, simulator), rows[-1][-1] == "right"
+
+
+def main(argv):
+    """Run ``gpukit bench emulator``; ``argv`` holds its options. Exit status 1 if a result was wrong."""
+    from bench import common
+    from gpukit import results  # not in the simulator's process
+
+    text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
+    parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
+    parser.add_argument("--save", metavar="FILE", help="also write the records to FILE")
+    options = parser.parse_args(argv)
+    rows = [HEADER]
+    cases = ((case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL))
+    right = common.run(cases, options.save, results.host())
+    print(common.columns(rows, right=range(1, len(HEADER))))
+    print(NOTE)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    _simulator_child(sys.argv[1])

@@ -1,0 +1,75 @@
+"""``gpukit bench clinic``: the slow kernels of chapter 10 and their cures on a GPU, checked and then timed in turns.
+
+"kernel" is time on the device with a cold L2 cache; "call" is what a caller waits for, launches included, by the host's
+clock.
+"""
+
+import argparse
+import warnings
+from functools import partial
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from bench import common
+from gpukit import launching, results, timing
+from gpukit import pitfalls as clinic
+
+__all__ = ["RECORDED", "main", "measure"]
+
+#: The record that comes with gpukit, for ``results.load``.
+RECORDED = "clinic-h200"
+
+
+def measure(name, size, report=print):
+    """Check and time a patient, its cure, and both with prepared launches.
+
+    Returns
+    -------
+    list of dict
+        Records; none of what is wrong.
+    bool
+        Whether all results were right.
+    """
+    treatment = clinic.treatment(name, size)
+    runs, all_right = {}, True
+    for variant in ("patient", "cure"):
+        steps = getattr(treatment, variant)
+        if _is_right(steps, treatment):
+            prepared = [(launching.prepare(launch, *arguments), ()) for launch, arguments in steps]
+            runs |= {
+                variant: partial(common.launch_all, steps),
+                f"{variant}, prepared": partial(common.launch_all, prepared),
+            }
+        else:
+            all_right = False
+            report(f"  WRONG: {variant}")
+    calls = {variant: partial(common.wait_for, run) for variant, run in runs.items()}
+    timings = {"kernel": timing.bench_many(runs, min_time=0.05, warmup=0.02)}
+    timings["call"] = timing.bench_many(calls, device="cpu", min_time=0.05, warmup=0.02)
+    records = []
+    for what, timed in timings.items():
+        for variant, result in timed.items():
+            records.append(results.of_timing("clinic", what, variant, size, "float32", result, patient=name))
+            report(f"  {what:8}{variant:20} {timing.format_seconds(result.median):>10}")
+    return records, all_right
+
+
+def _is_right(steps, treatment):
+    treatment.out.copy_to_device(np.full(treatment.out.shape, np.nan, np.float32))
+    common.launch_all(steps)
+    return np.allclose(treatment.out.copy_to_host(), treatment.expected, rtol=1e-5, atol=1e-5)
+
+
+def main(argv=None):
+    """Run ``gpukit bench clinic``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench clinic", description=__doc__)
+    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
+    parser.add_argument("--quick", action="store_true", help="the first case only")
+    options = parser.parse_args(argv)
+    if not common.has_gpu():
+        return 1
+    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+    chosen = clinic.CASES[: 1 if options.quick else None]
+    measurements = [(case.name, partial(measure, case.name, case.size)) for case in chosen]
+    return 0 if common.run(measurements, options.save) else 1

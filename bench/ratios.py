@@ -1,0 +1,273 @@
+"""gpukit beside the libraries of one run, and one run beside another."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from bench.common import columns
+from gpukit import results, timing
+
+__all__ = [
+    "Change",
+    "Pair",
+    "changes",
+    "falls",
+    "library_of",
+    "pairs",
+    "problem_of",
+    "size_of",
+    "table_of_changes",
+    "table_of_pairs",
+]
+
+#: What the variant of a library's record begins with, and the library's name as it writes it.
+LIBRARIES = {
+    "cublas": "cuBLAS",
+    "cub": "CUB",
+    "cudnn": "cuDNN",
+    "cupy": "CuPy",
+    "cupyx": "CuPy",
+    "opencv": "OpenCV",
+    "torch": "PyTorch",
+    "torchvision": "torchvision",
+}
+#: Chapters and cases of references on the CPU, where no side is gpukit's.
+NO_RIVALS = {"cpu", "emulator"}
+_SAME = ("chapter", "case", "shape", "dtype", "unit")
+#: Smaller changes of a time, in parts of it, are those of two runs of the same program.
+NOTHING = 0.03
+
+
+def library_of(record):
+    """Name of the library whose time a record holds; None for gpukit's own kernels and for controls such as copies."""
+    words = re.findall(r"[a-z]+", record["variant"].lower())
+    return words[0] if words and words[0] in LIBRARIES and "copy" not in words else None
+
+
+def problem_of(record):
+    """What a library's record was measured on: all of its fields but the variant and what was found."""
+    return {key: _plain(value) for key, value in record.items() if key != "variant" and key not in results.FOUND}
+
+
+def _plain(value):
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The fastest of gpukit's kernels and the fastest library on one problem, by the same clock.
+
+    Attributes
+    ----------
+    problem : dict
+        What both did: "chapter", "case", "shape", "dtype" and whatever else tells it from others.
+    ours, theirs : dict
+        Records.
+    """
+
+    problem: dict
+    ours: dict
+    theirs: dict
+
+    @property
+    def key(self):
+        """str: the same for the same problem in another run."""
+        return json.dumps(self.problem, sort_keys=True)
+
+    @property
+    def ratio(self):
+        """float: the library's time over ours: above 1, gpukit is faster."""
+        return self.theirs["value"] / self.ours["value"]
+
+    @property
+    def remark(self):
+        """str: what speaks against the ratio; "" if nothing does."""
+        for name, side in (("gpukit", self.ours), ("library", self.theirs)):
+            if side.get("invalid"):
+                return f"INVALID: {name}'s spread {side['spread']:.0%}"
+        bound = any(side.get("launch_bound") for side in (self.ours, self.theirs))
+        return "launches may be in the times" if bound else ""
+
+    @property
+    def valid(self):
+        """bool: whether both sides were steady enough to be compared."""
+        return not (self.ours.get("invalid") or self.theirs.get("invalid"))
+
+
+def pairs(records):
+    """gpukit beside the fastest library, for every problem that both were timed on.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of one run, without what their file says once (``results.read``). A file may hold those of several runs, told
+        apart by a field "run"; only what was measured in the same one is compared. Times of whose spread nothing is
+        known are left out.
+
+    Returns
+    -------
+    list of Pair
+        In the order in which the libraries' records come.
+    """
+    ours, rivals = {}, {}
+    for record in records:
+        if not _is_compared(record):
+            continue
+        if library_of(record):
+            problem = problem_of(record)
+            key = json.dumps([problem, _clock(record)], sort_keys=True)
+            if key not in rivals or record["value"] < rivals[key][1]["value"]:
+                rivals[key] = problem, record
+        elif not re.search("copy|memcpy", record["variant"]):
+            ours.setdefault(_place(record), []).append(record)
+    found = []
+    for problem, theirs in rivals.values():
+        fitting = [r for r in ours.get(_place(theirs), ()) if all(_plain(r.get(k, v)) == v for k, v in problem.items())]
+        if fitting:
+            found.append(Pair(problem, min(fitting, key=lambda r: r["value"]), theirs))
+    return found
+
+
+def _is_compared(record):
+    timed = record["unit"] == "s" and record.get("spread") is not None
+    return timed and not NO_RIVALS & {record["chapter"], record["case"]}
+
+
+def _clock(record):
+    return record.get("clock", "device")
+
+
+def _place(record):
+    return (*(_plain(record[name]) for name in _SAME), _clock(record), record.get("run"))
+
+
+def size_of(problem):
+    """Shape and dtype of a problem or a record, as text."""
+    return f"{' x '.join(f'{n:,}' for n in problem['shape'])} {problem['dtype']}"
+
+
+def _case(problem):
+    """The case, and what else the problem says of itself that its name does not."""
+    further = [value for key, value in problem.items() if key not in _SAME and str(value) not in problem["case"]]
+    return ", ".join(map(str, [problem["case"], *further]))
+
+
+def table_of_pairs(found):
+    """Text: a line for each pair."""
+    rows = [("chapter", "what", "size", "gpukit", "", "library", "", "ratio", "")]
+    for pair in found:
+        ours, theirs = pair.ours, pair.theirs
+        rows.append(
+            (
+                *(pair.problem["chapter"], _case(pair.problem), size_of(pair.problem)),
+                *(ours["variant"], timing.format_seconds(ours["value"])),
+                *(theirs["variant"], timing.format_seconds(theirs["value"])),
+                *(f"{pair.ratio:.2f}", pair.remark),
+            )
+        )
+    return columns(rows, right=(4, 6, 7))
+
+
+# -- against an earlier run --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value before and now.
+
+    Attributes
+    ----------
+    what : str
+    before, now : float
+        Seconds, or ratios to a library.
+    unit : {"s", "ratio"}
+    judged : bool
+        False if one of the two was not steady enough to compare.
+    sides : str
+        Of a ratio: the times that it is of.
+    """
+
+    what: str
+    before: float
+    now: float
+    unit: str
+    judged: bool = True
+    sides: str = ""
+
+    @property
+    def gain(self):
+        """float: how many times better it is now: faster, or a higher ratio."""
+        return self.before / self.now if self.unit == "s" else self.now / self.before
+
+
+def changes(now, before, times=True):
+    """What two runs have in common, each as it was and as it is.
+
+    Parameters
+    ----------
+    now, before : list of dict
+        Records of two runs.
+    times : bool
+        Compare times too. Only the ratios of two different GPUs can be set side by side.
+
+    Returns
+    -------
+    list of Change
+        Of times, then of ratios to the fastest library.
+    """
+    found = []
+    if times:
+        known = {_name(r): r for r in before if r["unit"] == "s"}
+        for record in now:
+            old = known.get(_name(record)) if record["unit"] == "s" else None
+            if old and old["value"] > 0 and record["value"] > 0:
+                steady = not (old.get("invalid") or record.get("invalid") or record.get("spread") is None)
+                found.append(Change(_name(record), old["value"], record["value"], "s", steady))
+    known = {pair.key: pair for pair in pairs(before)}
+    for pair in pairs(now):
+        old = known.get(pair.key)
+        if old:
+            what = f"{pair.problem['chapter']}, {_case(pair.problem)}, {size_of(pair.problem)}"
+            found.append(Change(what, old.ratio, pair.ratio, "ratio", old.valid and pair.valid, _sides(old, pair)))
+    return found
+
+
+def _sides(before, now):
+    """Which of two sides a ratio changed by, as text: the times of both, before and now."""
+    kinds = (("gpukit", before.ours, now.ours), ("library", before.theirs, now.theirs))
+    return "; ".join(f"{kind} {_timed(old)}, now {_timed(new)}" for kind, old, new in kinds)
+
+
+def _timed(record):
+    return f"{timing.format_seconds(record['value'])} ({record['variant']})"
+
+
+def _name(record):
+    """What a record is of, as a line."""
+    further = {k: v for k, v in problem_of(record).items() if k not in _SAME}
+    tail = "".join(f", {key} {value}" for key, value in sorted(further.items()))
+    return f"{record['chapter']}, {record['case']}, {size_of(record)}, {record['variant']}{tail}"
+
+
+def falls(found, percent):
+    """Those ratios that fell by more than ``percent``, of what was steady enough to judge; the worst first."""
+    fallen = [c for c in found if c.unit == "ratio" and c.judged and c.gain < 1 - percent / 100]
+    return sorted(fallen, key=lambda c: c.gain)
+
+
+def table_of_changes(found):
+    """Text: what is faster or slower by more than two runs of the same program are, the worst first."""
+    shown = sorted((c for c in found if c.judged and abs(c.gain - 1) > NOTHING), key=lambda c: c.gain)
+    rows = [("", "before", "now", "", "what")]
+    for change in shown:
+        seconds = change.unit == "s"
+        values = [timing.format_seconds(v) if seconds else f"{v:.2f}" for v in (change.before, change.now)]
+        words = ("slower", "faster") if seconds else ("ratio fell", "ratio rose")
+        # A time that doubles is 100 % slower; a ratio that halves fell by 50 %, of which --max-fall speaks too.
+        by = max(change.gain, 1 / change.gain) - 1 if seconds else abs(change.gain - 1)
+        rows.append((words[change.gain > 1], *values, f"{by:.0%}", change.what))
+    judged = sum(c.judged for c in found)
+    rest = f"{judged - len(shown)} of {judged} are within {NOTHING:.0%}"
+    unsteady = len(found) - judged
+    tail = f"{rest}; {unsteady} were not steady enough to compare." if unsteady else f"{rest}."
+    return f"{columns(rows, right=(1, 2, 3))}\n{tail}" if shown else tail

@@ -1,0 +1,421 @@
+"""``gpukit bench readme``: the README's tables of chapters and of results, from the notebooks and the recorded results,
+what it says of the emulator's speed and of predicted times, and its picture, from traces and records.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+from pathlib import Path
+from statistics import median
+
+from bench import common, ratios
+from gpukit import results, timing
+
+__all__ = [
+    "AFTERWARDS",
+    "HEADLINES",
+    "Headline",
+    "ReadmeError",
+    "chapters",
+    "main",
+    "mapped",
+    "measured",
+    "summed",
+    "written",
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+README, TEXTS, PICTURE = ROOT / "README.md", ROOT / "notebooks" / "text", ROOT / "docs" / "picture.png"
+
+#: What a reader of a chapter can do afterwards.
+AFTERWARDS = {
+    "00": "tell where a notebook runs, write a first kernel and launch it over a photograph",
+    "01": "compute which element a thread works on, in one to three dimensions, for any size",
+    "02": "write a matrix product, choose its block and types, and catch launches that fail or lie",
+    "03": "write kernels with tiles in shared memory, and show what a missing barrier does",
+    "04": "count the wavefronts of any access to shared memory, and choose a pad or a swizzle without conflicts",
+    "05": "take a matrix product to the speed of cuBLAS, one measured idea at a time",
+    "06": "overlap copies and kernels, predict what that gains, and launch in a few microseconds",
+    "07": "reduce over any axes at the speed of memory, and explain each step that leads there",
+    "08": "resize, letterbox and normalise batches of frames in one kernel, to OpenCV's pixels",
+    "09": "write convolutions as matrix products and directly, and say when each is faster",
+    "10": "read a profiler's report beside a trace, predict a kernel's time, and cure a slow one",
+}
+
+
+class ReadmeError(Exception):
+    """Something that the README is written from is missing; the message says what, and where it belongs."""
+
+
+# -- chapters ----------------------------------------------------------------------------------------------------------
+
+
+def chapters():
+    """The table of chapters, Markdown: a line for each notebook."""
+    known = mapped()
+    lines = ["| | chapter | documents | in gpukit | afterwards you can |", "|---|---|---|---|---|"]
+    for path in sorted(TEXTS.parent.glob("*.ipynb")):
+        path = TEXTS / f"{path.stem}.py"
+        number = path.stem.split("_")[0]
+        title = re.search(r"^# # (?:\d\d\w? )?(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1].strip()
+        rows, modules = known.get(number, ("", ""))
+        link = f"[{title}](notebooks/{path.stem}.ipynb)"
+        lines.append(f"| {number} | {link} | {rows} | {modules} | {AFTERWARDS.get(number[:2], '')} |")
+    return "\n".join(lines)
+
+
+def mapped():
+    """{number: (rows of the documents, modules)} as the map in the first notebook has them, of what exists."""
+    found = {}
+    for line in (TEXTS / "00_start.py").read_text(encoding="utf-8").splitlines():
+        chapter = re.match(r"# \| \[?(\d\d\w?) ", line)
+        if chapter and ("[" in chapter[0] or chapter[1] == "00"):
+            *_, rows, modules, _ = (cell.strip() for cell in line.split("|"))
+            found[chapter[1]] = rows, modules
+    return found
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+#: The form of a launch that a script should use.
+LAUNCH = "gpukit.launching, same arguments"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A line of the table of results.
+
+    Attributes
+    ----------
+    what : str
+    record : str
+        Name of the record, for ``results.read``.
+    variant : str
+        What a user of gpukit gets without choosing.
+    problem : dict
+        Fields of the problem; a shape as a tuple.
+    amount : float
+        What a call handles, of which ``unit`` is a part per second: 1e9 bytes for "GB/s". 0: the time is shown.
+    unit : str
+    """
+
+    what: str
+    record: str
+    variant: str
+    problem: dict = field(default_factory=dict)
+    amount: float = 0.0
+    unit: str = ""
+
+    def pair(self):
+        """The `ratios.Pair`; None if nothing is recorded under that name yet. ReadmeError if it lacks the problem."""
+        if not (results.RECORDED / f"{self.record}.json").is_file():
+            return None
+        fitting = [
+            pair
+            for pair in _pairs(self.record, self.variant)
+            if all(pair.problem.get(key) == value for key, value in self.problem.items())
+        ]
+        if len(fitting) != 1:
+            raise ReadmeError(
+                f"{self.what}: {self.record}.json has {len(fitting)} problems with {self.problem}, not one"
+            )
+        return fitting[0]
+
+    def figure(self, record):
+        """The speed or time of one side, as text."""
+        if not self.amount:
+            return timing.format_seconds(record["value"])
+        rate = self.amount / record["value"] / {"GB/s": 1e9, "TFLOP/s": 1e12, "frames/s": 1.0}[self.unit]
+        return f"{rate:,.0f} {self.unit}" if rate >= 100 else f"{rate:.1f} {self.unit}"
+
+
+@cache
+def _pairs(record, variant):
+    """The libraries beside one of our variants."""
+    return ratios.pairs([r for r in results.read(record)[1] if r["variant"] == variant or ratios.library_of(r)])
+
+
+def _product(what, n):
+    problem = {"case": "shape", "shape": (n, n, n), "dtype": "float32"}
+    return Headline(what, "fast-matmul-h200", "fast", problem, 2.0 * n**3, "TFLOP/s")
+
+
+def _sum(what, case, *shape):
+    problem = {"case": case, "shape": shape, "dtype": "float32"}
+    return Headline(what, "reduce-h200", "reduce", problem, 4.0 * prod(shape), "GB/s")
+
+
+def _convolution(what, case, shape, kernel):
+    problem = {"case": case, "shape": shape, "dtype": "float32", "kernel": kernel}
+    return Headline(what, "conv-h200", "direct", problem)
+
+
+def _transpose(what, *shape):
+    problem = {"case": "time", "shape": shape, "dtype": "float32"}
+    return Headline(what, "transpose-h200", "wide", problem, 8.0 * prod(shape), "GB/s")
+
+
+#: The lines of the table of results, as a user would ask: each kind of work at a size or two.
+HEADLINES = (
+    _product("matrix product, 4096 x 4096", 4096),
+    _product("matrix product, 1024 x 1024", 1024),
+    _transpose("transpose, 8192 x 8192", 8192, 8192),
+    _sum("sum of 2^28 numbers", "sum over all", 2**28),
+    _sum("sum over the first axis, 30522 x 10240", "sum over axis 0", 30522, 10240),
+    _sum("sum over the last axis, 65536 x 1000", "sum over axis 1", 65536, 1000),
+    Headline(
+        "letterbox and normalise, 32 frames of 1920 x 1080",
+        "resize-h200",
+        "blob",
+        {"case": "blob", "shape": (32, 1080, 1920, 3), "dtype": "float32"},
+        32.0,
+        "frames/s",
+    ),
+    _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6),
+    _convolution("convolution 5 x 5, 16 to 16 channels, 512 x 512", "map", (1, 16, 512, 512), 5),
+    Headline("launch of a prepared kernel, on the host", "streams-h200", LAUNCH, {"case": "launch"}),
+)
+
+
+def measured():
+    """The table of results, Markdown, and the machine below it."""
+    lines = ["| float32 | gpukit | the fastest library | ratio |", "|---|--:|--:|--:|"]
+    heads = []
+    for headline in HEADLINES:
+        pair = headline.pair()
+        if pair is not None:
+            ours, theirs = headline.figure(pair.ours), headline.figure(pair.theirs)
+            library = ratios.LIBRARIES[ratios.library_of(pair.theirs)]
+            ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
+            lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
+            heads.append(results.read(headline.record)[0])
+    return "\n".join([*lines, "", summed(), "", *_machines(heads)])
+
+
+#: The records that hold gpukit's best beside the libraries, and of what they are. A ladder is there for its steps.
+KINDS = {
+    "fast-matmul-h200": "matrix products",
+    "transpose-h200": "transposes",
+    "reduce-h200": "reductions",
+    "resize-h200": "resizing",
+    "conv-h200": "convolutions, im2col, col2im",
+}
+
+
+def summed():
+    """The table of all problems by kind, Markdown, with the fastest of gpukit's forms for each."""
+    lines = ["| all that was measured | problems | gpukit as fast or faster | median ratio | lowest |"]
+    lines.append("|---|--:|--:|--:|---|")
+    for record, kind in KINDS.items():
+        if (results.RECORDED / f"{record}.json").is_file():
+            found = ratios.pairs(results.read(record)[1])
+            found = [pair for pair in found if pair.valid and pair.problem["case"] != "ladder"]
+            ahead, middle = sum(pair.ratio >= 1 for pair in found), median(pair.ratio for pair in found)
+            lowest = min(found, key=lambda pair: pair.ratio)
+            worst = f"{lowest.ratio:.2f} ({ratios.size_of(lowest.problem)})"
+            lines.append(f"| {kind} | {len(found)} | {ahead} | {middle:.2f} | {worst} |")
+    return "\n".join(lines)
+
+
+def _machines(heads):
+    """A sentence for each machine: with what, and when, the results were measured there."""
+    alike = {}
+    for head in heads:
+        alike.setdefault((head["gpu"], head["driver"], head["power_limit"]), []).append(head)
+    for group in alike.values():
+        found = sorted({f"{name} {number}" for head in group for name, number in head["versions"].items()})
+        yield f"Measured on {common.described(max(group, key=len))} ({', '.join(found)})."
+
+
+EMULATOR = "emulator-host"
+
+
+def emulator():
+    """A sentence on the emulator's speed, with the third quartile of its launches: three of four take no longer."""
+    head, records = results.read(EMULATOR)
+    values = {(r["case"], r["variant"]): r["quartiles"][1] for r in records}
+    cases = [case for case, variant in values if variant == "simulator"]
+    parts = [
+        f"{case}: three launches of four within {_short(values[case, 'emulator, repeated'])}, Numba's own simulator "
+        f"{_short(values[case, 'simulator'])}"
+        for case in cases
+    ]
+    return f"On {head['cores']} cores of an {head['cpu']}: {'; '.join(parts)} (`gpukit bench emulator`)."
+
+
+def _short(seconds):
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{seconds * 1e3:.2g} ms"
+
+
+def predicted():
+    """A sentence on how near the predicted times come."""
+    from bench import predictions as bench
+
+    head, records = results.read(bench.RECORDED)
+    pairs = [(least["value"], measured["value"]) for least, measured in bench.paired(records)]
+    return (
+        "`trace.predict()` divides these counts by what a GPU can do: how long a launch takes at least, and what "
+        f"limits it. From the trace alone, {bench.near(pairs)} of the {len(pairs)} kernels of the course come within "
+        f"a factor of {bench.WITHIN} of their time on an {head['gpu']} (`gpukit bench predictions`)."
+    )
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+SIDE = 64  # of the matrix that is transposed for it
+TITLES = {"tiled": "a column of a tile", "tiled_padded": "its rows padded by one"}
+#: Where the bars are recorded, the better place first: the record and the case.
+LADDERS = (("fast-matmul-h200", "ladder"), ("matmul-h200", "time"))
+#: The variants among them, and what the bar is called.
+RUNGS = {
+    "naive": "one thread per element",
+    "tiled": "tiles in shared memory",
+    "registers_1d": "sums in registers, 1-D",
+    "registers_2d": "sums in registers, 2-D",
+    "wide": "128-bit loads",
+    "padded": "transposed and padded",
+    "double_buffered": "double buffers",
+    "warp_tiles": "tiles of warps",
+    "read_ahead": "values read ahead",
+    "asynchronous": "asynchronous copies",
+    "fast": "fast",
+}
+PRODUCT = {"shape": (4096, 4096, 4096), "dtype": "float32", "unit": "s"}
+
+
+def _requests():
+    """For the two transposes of the picture: title, wavefronts of the worst load, and the bank of each of its lanes."""
+    import numpy as np
+
+    import gpukit
+    from gpukit import transpose
+
+    x = np.zeros((SIDE, SIDE), np.float32)
+    found = []
+    for variant in TITLES:
+        trace = gpukit.trace(transpose.configure(variant, x.shape), x, np.empty_like(x))
+        loads = [access for access in trace.accesses if (access.space, access.op) == ("shared", "load")]
+        request = max(loads, key=lambda access: access.wavefronts).worst
+        found.append((TITLES[variant], request.wavefronts, [int(a) // 4 % 32 for a in request.addresses]))
+    return found
+
+
+def _bars():
+    """(name, TFLOP/s) of each rung, cuBLAS last, and what they were measured on."""
+    record, case = next(pair for pair in LADDERS if (results.RECORDED / f"{pair[0]}.json").is_file())
+    records = results.load(record, case=case, **PRODUCT)
+    found = {}
+    for variant, name in RUNGS.items():
+        if known := [record for record in records if record["variant"] == variant]:
+            found[name] = min(known, key=_seconds)
+    found["cuBLAS"] = min((r for r in records if ratios.library_of(r)), key=_seconds)
+    flops = 2 * prod(PRODUCT["shape"])
+    return [(name, flops / r["value"] * 1e-12) for name, r in found.items()], records[0]["gpu"]
+
+
+def _seconds(record):
+    return record["value"]
+
+
+def _digest(requests, bars):
+    return hashlib.sha256(json.dumps([requests, bars]).encode()).hexdigest()
+
+
+def draw(path, requests, bars):
+    """Write the picture, with the digest of what it shows inside of it."""
+    from matplotlib import pyplot as plt
+
+    from gpukit import plot
+
+    mark = f"left: counted by gpukit.trace, on any machine; right: recorded on {bars[1]}"
+    with plot.figure(columns=3, size=(9.4, 3.1), mark=mark, width_ratios=(1, 1, 1.5)) as axes:
+        for ax, request in zip(axes, requests, strict=False):
+            _draw_banks(ax, *request)
+        axes[0].set_ylabel("lane of the warp")
+        _draw_bars(axes[2], *bars)
+        made = axes[0].get_figure()
+        made.savefig(path, dpi=160, metadata={"Description": _digest(requests, bars), "Software": None})
+        plt.close(made)
+
+
+def _draw_banks(ax, title, wavefronts, banks):
+    from matplotlib.patches import Rectangle
+
+    from gpukit.plot import PALETTE
+
+    color = PALETTE[6] if wavefronts > 1 else PALETTE[5]
+    for lane, bank in enumerate(banks):
+        ax.add_patch(Rectangle((bank, lane), 1, 1, facecolor=color))
+    ax.set(xlim=(0, 32), ylim=(32, 0), aspect="equal", xticks=(0, 8, 16, 24, 32), yticks=(0, 8, 16, 24, 32))
+    ax.set_xlabel("bank of shared memory")
+    ax.set_title(f"{title}\n{wavefronts} wavefront{'s' if wavefronts > 1 else ''}")
+    ax.grid(color="#EDEDED", linewidth=0.6)
+
+
+def _draw_bars(ax, rates, gpu):
+    from gpukit.plot import FAINT, PALETTE
+
+    names, values = zip(*rates, strict=True)
+    bars = ax.barh(names, values, color=[PALETTE[5]] * (len(values) - 1) + [FAINT])
+    ax.bar_label(bars, [f"{value:.1f}" for value in values], padding=3)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.15 * max(values)), title="4096 x 4096 float32 product\nTFLOP/s")
+
+
+def _drawn(path):
+    """The digest in a picture; None if there is none."""
+    if not path.is_file():
+        return None
+    found = re.search(rb"Description\x00([0-9a-f]{64})", path.read_bytes())
+    return found[1].decode() if found else None
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+TABLES = {"chapters": chapters, "results": measured, "emulator": emulator, "predictions": predicted}
+
+
+def written(text):
+    """The README with its tables as they should be."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name}: gpukit bench readme writes this -->", f"<!-- end of {name} -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ReadmeError(f"README.md must have the lines {begin} and {end} once each")
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n\n{table()}\n\n{end}{tail}"
+    return text
+
+
+def main(argv=None):
+    """Run ``gpukit bench readme``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench readme", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if something is out of date"
+    )
+    options = parser.parse_args(argv)
+    if not README.is_file():
+        print(f"{README} is not there: this command is for a clone of the repository", file=sys.stderr)
+        return 1
+    text = README.read_text(encoding="utf-8")
+    try:
+        new, shown = written(text), (_requests(), _bars())
+    except (ReadmeError, LookupError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    stale = {README.name: text != new, PICTURE.name: _drawn(PICTURE) != _digest(*shown)}
+    names = " and ".join(name for name, is_stale in stale.items() if is_stale)
+    if options.check or not names:
+        print(f"out of date: {names}" if names else "README.md and its picture are up to date")
+        return 1 if names else 0
+    README.write_text(new, encoding="utf-8")
+    if stale[PICTURE.name]:
+        PICTURE.parent.mkdir(exist_ok=True)
+        draw(PICTURE, *shown)
+    print(f"written: {names}")
+    return 0

@@ -1,0 +1,584 @@
+"""``gpukit bench resize``: frames made to fit a network's input on a GPU, each result checked and then timed beside
+PyTorch, CuPy and OpenCV on all cores, in turns, with a cold L2 cache; single frames and videos by the host's clock too.
+"""
+
+import argparse
+import functools
+import math
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import cv2
+import numpy as np
+
+from bench import common
+from gpukit import resize, results, timing
+from gpukit.backend import cuda
+from gpukit.launching import upload
+from gpukit.resize import ladder
+
+__all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "least_bytes", "main"]
+
+SOURCE, TARGET = (1080, 1920), (640, 640)
+FRAMES = (1, 32, 256)
+FILL, MEAN, FACTOR = (114, 114, 114), (123.675, 116.28, 103.53), (0.01712475, 0.017507, 0.01742919)
+SECONDS = 0.03  # of timed repetitions for each function
+SECTOR = 32  # bytes: the least that memory gives
+CUT = (224, 224)
+VIDEO = 300  # frames
+DEPTHS = (1, 4, 8)  # frames under way at a time
+CHECKED = 4  # frames of a batch that are compared with OpenCV's
+COMPILED = 32  # frames, at most, for which PyTorch's compiler is asked: it takes seconds for each number
+
+
+# -- what must move --------------------------------------------------------------------------------
+
+
+def least_bytes(frames, source, target, place=None, items=(1, 4), nearest=False):
+    """Bytes that making frames fit must move at least: those that a cold cache has to read, and all that is written.
+
+    Read must be, once, every sector of 32 bytes that holds a value whose share in the result is not 0, of frames that
+    follow one another from an aligned address on. A bilinear reduction by 3 has its places on the centres of every
+    third row and column: of the rows it needs a third, and in those, of bytes, every sector.
+
+    Parameters
+    ----------
+    frames : int
+    source, target : tuple of 2 int
+        Height and width.
+    place : resize.Placement, optional
+        Of the letterbox in the target; the whole target unless given.
+    items : tuple of 2 int
+        Bytes of a value in the source and in the target.
+    nearest : bool
+        Not bilinear.
+
+    Returns
+    -------
+    int
+    """
+    size = target if place is None else (place.height, place.width)
+    rows, columns = (_counts(n, to, nearest) for n, to in zip(source, size, strict=True))
+    needed = np.repeat(rows[:, None] & columns, 3 * items[0]).reshape(-1)
+    # Frames repeat in how they lie to the sectors.
+    period = SECTOR // math.gcd(SECTOR, needed.size)
+    sectors = frames // period * _sectors(needed, period) + _sectors(needed, frames % period)
+    return sectors * SECTOR + frames * target[0] * target[1] * 3 * items[1]
+
+
+def _sectors(needed, frames):
+    """How many sectors hold a byte that is needed, of some frames."""
+    every = np.tile(needed, frames)
+    return int(np.pad(every, (0, -every.size % SECTOR)).reshape(-1, SECTOR).any(axis=1).sum())
+
+
+def _counts(n, size, nearest=False):
+    """Which of n pixels have a share in one of ``size``."""
+    if nearest:
+        first = second = np.arange(size) * n // size
+    else:
+        first, rest = np.divmod((2 * np.arange(size) + 1) * n - size, 2 * size)
+        second = first + (rest > 0)
+    counts = np.zeros(n, bool)
+    counts[np.clip(first, 0, n - 1)] = True
+    counts[np.clip(second, 0, n - 1)] = True
+    return counts
+
+
+# -- frames, and what the libraries make of them ---------------------------------------------------
+
+
+def by_opencv(frame, place, out):
+    """Letterbox and planes of one frame on the host."""
+    height, width, top, left = place[1:5]
+    below, right = out.shape[1] - top - height, out.shape[2] - left - width
+    inner = cv2.resize(frame, (width, height))
+    boxed = cv2.copyMakeBorder(inner, top, below, left, right, cv2.BORDER_CONSTANT, value=FILL)
+    for channel in range(3):
+        np.multiply(boxed[..., 2 - channel], np.float32(FACTOR[channel]), out=out[channel], dtype=np.float32)
+        out[channel] -= np.float32(MEAN[channel] * FACTOR[channel])
+
+
+class Frames:
+    """Frames on the device and on the host, and the ways to make them fit.
+
+    Attributes
+    ----------
+    hosts : list of ndarray
+        A few frames; those on the device repeat them.
+    device : device array, shape (N, H, W, 3), uint8
+    place : resize.Placement
+    """
+
+    def __init__(self, count):
+        random = np.random.default_rng(8)
+        self.count, self.source, self.target = count, SOURCE, TARGET
+        self.hosts = [random.integers(0, 256, (*SOURCE, 3), np.uint8) for _ in range(min(count, CHECKED))]
+        self.device = cuda.device_array((count, *SOURCE, 3), np.uint8)
+        for i in range(count):
+            self.device[i].copy_to_device(self.hosts[i % len(self.hosts)])
+        self.place = resize.placement(SOURCE, TARGET)
+
+    def like(self, shape, dtype):
+        return cuda.device_array((self.count, *shape), dtype)
+
+    def inside(self, array):
+        """The picture's part of planes."""
+        place = self.place
+        return array[..., place.top : place.top + place.height, place.left : place.left + place.width]
+
+    def by_opencv(self, frame, out):
+        by_opencv(frame, self.place, out)
+
+    def is_right(self, blobs, tolerance):
+        """Whether the first frames' planes are OpenCV's, up to a level of the bytes and a rounding of the planes."""
+        expected = np.empty((3, *self.target), np.float32)
+        for frame, got in zip(self.hosts, blobs, strict=False):
+            self.by_opencv(frame, expected)
+            if not np.abs(expected - got.astype(np.float32)).max() <= max(FACTOR) + tolerance:
+                return False
+        return True
+
+
+def torch_forms(torch, frames, dtype="float32", compiled=True):
+    """{name: function} of PyTorch's ways to the same planes.
+
+    "torch interpolate" has no compiler, and every array made and every pass over memory saved that can be; "torch
+    compiled" leaves that to ``torch.compile``, which takes seconds.
+    """
+    x = torch.as_tensor(frames.device, device="cuda")
+    place = frames.place
+    mean, factor, fill = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR, FILL))
+    out = torch.empty((frames.count, 3, *frames.target), device="cuda", dtype=getattr(torch, dtype))
+    border, offset, inside = (fill - mean) * factor, -mean * factor, frames.inside(out)
+
+    def interpolate():
+        planes = x.permute(0, 3, 1, 2).float()
+        inner = torch.nn.functional.interpolate(planes, place[1:3], mode="bilinear", align_corners=False).flip(1)
+        out.copy_(border.expand(out.shape))
+        if dtype == "float32":
+            torch.addcmul(offset, inner, factor, out=inside)
+        else:
+            inside.copy_(torch.addcmul(offset, inner, factor))
+        return out
+
+    if not compiled or dtype != "float32" or frames.count > COMPILED:
+        return {"torch interpolate": interpolate}
+    return {
+        "torch interpolate": interpolate,
+        "torch compiled": lambda: _compiled(torch)(x, mean, factor, place[1:3], _pad(frames)),
+    }
+
+
+@functools.cache
+def _compiled(torch):
+    def straight(x, mean, factor, size, pad):
+        planes = x.permute(0, 3, 1, 2).float()
+        inner = torch.nn.functional.interpolate(planes, size, mode="bilinear", align_corners=False).flip(1)
+        return (torch.nn.functional.pad(inner, pad, value=float(FILL[0])) - mean) * factor
+
+    return torch.compile(straight, dynamic=False)
+
+
+def _pad(frames):
+    place, (height, width) = frames.place, frames.target
+    return place.left, width - place.left - place.width, place.top, height - place.top - place.height
+
+
+def torchvision_form(torch, frames):
+    """torchvision's resize of the bytes and PyTorch for the rest."""
+    from torchvision.transforms.v2 import functional
+
+    x = torch.as_tensor(frames.device, device="cuda").permute(0, 3, 1, 2)
+    mean, factor = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR))
+    place = frames.place
+
+    def run():
+        inner = functional.resize(x, [place.height, place.width], antialias=False)
+        boxed = torch.nn.functional.pad(inner.flip(1), _pad(frames), value=float(FILL[0]))
+        return (boxed.float() - mean) * factor
+
+    return run
+
+
+def cupy_form(cupy, frames):
+    """cupyx's zoom with half-pixel centres, and CuPy for the rest."""
+    import cupyx.scipy.ndimage as ndimage
+
+    x, place = cupy.asarray(frames.device), frames.place
+    mean, factor = (cupy.asarray(v, np.float32)[:, None, None] for v in (MEAN, FACTOR))
+    out = cupy.empty((frames.count, 3, *frames.target), np.float32)
+    inside = frames.inside(out)
+    zooms = (1, place.height / frames.source[0], place.width / frames.source[1], 1)
+    fill = (cupy.asarray(FILL, np.float32)[:, None, None] - mean) * factor
+
+    def run():
+        inner = ndimage.zoom(x, zooms, np.float32, order=1, mode="nearest", grid_mode=True)
+        out[...] = fill
+        inside[...] = (inner[..., ::-1].transpose(0, 3, 1, 2) - mean) * factor
+        return out
+
+    return run
+
+
+@functools.cache
+def _pool():
+    return ThreadPoolExecutor(results.cores())
+
+
+def opencv_form(frames):
+    """OpenCV on all cores: each takes a frame at a time; a single frame is shared by OpenCV's own threads."""
+    outs = np.empty((frames.count, 3, *frames.target), np.float32)
+    several = frames.count > 1
+
+    def run():
+        cv2.setNumThreads(1 if several else results.cores())
+        work = [(frames.hosts[i % len(frames.hosts)], out) for i, out in enumerate(outs)]
+        for _ in _pool().map(lambda pair: frames.by_opencv(*pair), work) if several else (frames.by_opencv(*work[0]),):
+            pass
+
+    return run
+
+
+def copy_of(nbytes):
+    """A copy on the device that reads and writes so many bytes together."""
+    source, target = (cuda.device_array(nbytes // 2, np.uint8) for _ in range(2))
+    return partial(target.copy_to_device, source)
+
+
+# -- measurements ----------------------------------------------------------------------------------
+
+
+def _host(array):
+    return cuda.as_cuda_array(array).copy_to_host()
+
+
+def _checked(runs, is_right, report):
+    """(the runs whose result is right, whether all were)."""
+    good = {}
+    for name, run in runs.items():
+        try:
+            result = run()
+        except Exception as error:  # a library may lack what is asked of it
+            report(f"  {name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            continue
+        if is_right(_host(result[:CHECKED])):
+            good[name] = run
+        else:
+            report(f"  WRONG: {name}")
+    return good, len(good) == len(runs)
+
+
+def _timed(case, runs, frames, dtype, moved, report, **options):
+    records = []
+    further = {"target": list(frames.target), "bytes": moved}
+    options = {"min_time": SECONDS, "warmup": 0.005} | options
+    for name, timed in timing.bench_many(runs, **options).items():
+        shape = (frames.count, *frames.source, 3)
+        records.append(results.of_timing("resize", case, name, shape, dtype, timed, **further))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us  {timed.gbps(moved):7.0f} GB/s")
+    return records
+
+
+def measure_blob(count, dtype, libraries, report=print, compiled=True):
+    """Letterbox, normalised, in planes: (records, whether all of gpukit's were right). ``compiled``: by torch.compile
+    too.
+    """
+    frames = Frames(count)
+    moved = least_bytes(count, frames.source, frames.target, frames.place, (1, np.dtype(dtype).itemsize))
+    out = frames.like((3, *frames.target), dtype)
+    own = {"blob": lambda: resize.blob(frames.device, TARGET, MEAN, FACTOR, FILL, dtype=dtype, out=out).image}
+    if dtype == "float32":
+        launch, arguments = ladder.rung(
+            "letterbox_planes", frames.device, out, fill=FILL, swap_rb=True, mean=MEAN, factor=FACTOR
+        )
+        own["letterbox_planes"] = lambda: launch(*arguments) or out
+    tolerance = 1e-5 if dtype == "float32" else 2e-3
+    own, right = _checked(own, lambda got: frames.is_right(got, tolerance), report)
+    others = _of_libraries(frames, libraries, dtype, report, compiled)
+    others, _ = _checked(others, lambda got: frames.is_right(got, tolerance), report)
+    runs = own | others | {"copy": copy_of(moved)}
+    records = _timed("blob", runs, frames, dtype, moved, report)
+    if dtype == "float32":
+        runs = {f"opencv, {results.cores()} cores": opencv_form(frames)}
+        records += _timed("blob", runs, frames, dtype, moved, report, device="cpu")
+    return records, right
+
+
+def _of_libraries(frames, libraries, dtype, report, compiled=True):
+    """{name: function} of the libraries' ways that can be had here; what one of them lacks ends no measurement."""
+    makers = []
+    if "torch" in libraries:
+        makers.append(lambda: torch_forms(libraries["torch"], frames, dtype, compiled))
+        if dtype == "float32":
+            makers.append(lambda: {"torchvision": torchvision_form(libraries["torch"], frames)})
+    if "cupy" in libraries and dtype == "float32" and frames.count <= COMPILED:
+        makers.append(lambda: {"cupyx zoom": cupy_form(libraries["cupy"], frames)})
+    found = {}
+    for make in makers:
+        try:
+            found |= make()
+        except Exception as error:
+            report(f"  left out: {type(error).__name__}: {error}")
+    return found
+
+
+def measure_ladder(count, report=print):
+    """Rungs beside ``resize`` and ``letterbox``, bytes to bytes: (records, whether all were right)."""
+    frames = Frames(count)
+    out = frames.like((*frames.target, 3), np.uint8)
+    runs = {}
+    for name in ladder.RUNGS[:4]:
+        launch, arguments = ladder.rung(name, frames.device, out, fill=FILL, swap_rb=True)
+        runs[name] = lambda launch=launch, arguments=arguments: launch(*arguments) or out
+    for method in resize.METHODS:
+        runs[f"resize, {method}"] = partial(resize.resize, frames.device, TARGET, method, swap_rb=True, out=out)
+    runs["letterbox"] = lambda: resize.letterbox(frames.device, TARGET, FILL, out=out).image
+    records, all_right = [], True
+    for case in ("nearest", "bilinear", "letterbox"):
+        place = frames.place if case == "letterbox" else None
+        moved = least_bytes(count, frames.source, frames.target, place, (1, 1), case == "nearest")
+        good = {}
+        for name in [name for name in runs if case in name]:
+            if _is_opencvs(name, frames, _host(runs[name]())[0]):
+                good[name] = runs[name]
+            else:
+                all_right = False
+                report(f"  WRONG: {name}")
+        records += _timed(case, good | {"copy": copy_of(moved)}, frames, "uint8", moved, report)
+    return records, all_right
+
+
+def _is_opencvs(name, frames, got):
+    """Whether the first frame, with channels exchanged, is what OpenCV makes of it, up to a level."""
+    place = resize.placement(frames.source, frames.target, name != "letterbox_corner")
+    height, width, top, left = place[1:5] if name.startswith("letterbox") else (*frames.target, 0, 0)
+    nearest = "nearest" in name
+    inner = cv2.resize(
+        frames.hosts[0], (width, height), interpolation=cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
+    )
+    expected = np.full((*frames.target, 3), FILL, np.uint8)
+    expected[top : top + height, left : left + width] = inner[..., ::-1]
+    return cv2.absdiff(got, expected).max() <= (0 if nearest else 1)
+
+
+def measure_floats(count, libraries, report=print):
+    """float32 pixels to float32 pixels, beside PyTorch's interpolate of the same memory, to which it is a batch in
+    channels-last order, and of the same values in planes.
+    """
+    frames = Frames(count)
+    x = cuda.to_device(np.random.default_rng(1).random((count, *SOURCE, 3), np.float32))
+    out = frames.like((*TARGET, 3), np.float32)
+    runs = {"resize": lambda: resize.resize(x, TARGET, out=out)}
+    right = True
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        last = torch.as_tensor(x, device="cuda").permute(0, 3, 1, 2)
+        options = {"size": TARGET, "mode": "bilinear", "align_corners": False}
+        runs["torch interpolate"] = partial(torch.nn.functional.interpolate, last, **options)
+        planar = last.contiguous()
+        runs["torch interpolate, planes"] = partial(torch.nn.functional.interpolate, planar, **options)
+        own = torch.as_tensor(runs["resize"](), device="cuda").permute(0, 3, 1, 2)
+        right = bool((own - runs["torch interpolate"]()).abs().max() < 1e-5)
+        if not right:
+            report("  WRONG: resize")
+    moved = least_bytes(count, SOURCE, TARGET, items=(4, 4))
+    return _timed("resize floats", runs | {"copy": copy_of(moved)}, frames, "float32", moved, report), right
+
+
+CALLS = 50  # in a row, of those that the host's clock times
+
+
+def measure_calls(libraries, report=print):
+    """One frame by the host's clock, with a warm cache: from the call to its end, and what of it is the host's part."""
+    frames, runs = Frames(1), {}
+    out = frames.like((3, *TARGET), np.float32)
+    runs["blob"] = partial(resize.blob, frames.device, TARGET, MEAN, FACTOR, FILL, out=out)
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        x, y = torch.as_tensor(frames.device, device="cuda"), torch.as_tensor(out, device="cuda")
+        runs["blob (torch)"] = partial(resize.blob, x, TARGET, MEAN, FACTOR, FILL, out=y)
+        runs["blob (torch), new result"] = partial(resize.blob, x, TARGET, MEAN, FACTOR, FILL)
+        others = _of_libraries(frames, {"torch": torch}, "float32", report)
+        runs |= _checked(others, lambda got: frames.is_right(got, 1e-5), report)[0]
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+    moved = least_bytes(1, SOURCE, TARGET, frames.place)
+    records = _timed("blob, call and wait", waited, frames, "float32", moved, report, **BY_THE_HOST)
+    for name, timed in timing.bench_many(runs, warmup=0.005, setup=cuda.synchronize, **BY_THE_HOST).items():
+        records.append(results.of_timing("resize", "blob, host", name, (1, *SOURCE, 3), "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us of the host for a call")
+    return records, True
+
+
+#: Many calls in a row, so that none finds the processor's caches full of what another library has left there.
+BY_THE_HOST = {"device": "cpu", "calls": CALLS, "min_time": 0.1}
+
+
+def cuts_of(shape, count):
+    """(top, left, height, width) of cuts of many sizes from a frame, as a detector would find them."""
+    random = np.random.default_rng(3)
+    found = []
+    for _ in range(count):
+        size = tuple(int(random.integers(1 + most // 20, most // 3)) for most in shape)
+        found.append((*(int(random.integers(0, most - n)) for most, n in zip(shape, size, strict=True)), *size))
+    return found
+
+
+def torch_cuts(torch, cuts, target):
+    """PyTorch's way to the same: one cut after another, and what can be done at once for all."""
+    mean, factor, fill = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR, FILL))
+    out = torch.empty((len(cuts), 3, *target), device="cuda")
+    border, offset = (fill - mean) * factor, -mean * factor
+    places = [resize.placement(tuple(cut.shape[:2]), target) for cut in cuts]
+
+    def run():
+        out.copy_(border.expand(out.shape))
+        for cut, one, (_, height, width, top, left, _) in zip(cuts, out, places, strict=True):
+            planes = cut.permute(2, 0, 1)[None].float()
+            inner = torch.nn.functional.interpolate(planes, (height, width), mode="bilinear", align_corners=False)
+            torch.addcmul(offset, inner.flip(1), factor, out=one[None, :, top : top + height, left : left + width])
+        return out
+
+    return run
+
+
+def opencv_cuts(cuts, target):
+    """OpenCV on all cores, a cut at a time, into the same planes again and again."""
+    places = [resize.placement(cut.shape[:2], target) for cut in cuts]
+    planes = np.empty((len(cuts), 3, *target), np.float32)
+
+    def run():
+        cv2.setNumThreads(1)
+        list(_pool().map(by_opencv, cuts, places, planes))
+        return planes
+
+    return run
+
+
+def measure_sizes(count, libraries, report=print):
+    """Cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
+    frames, target = Frames(1), CUT
+    host, places = frames.hosts[0], cuts_of(SOURCE, count)
+    cuts, on_host = (
+        [frame[top : top + height, left : left + width] for top, left, height, width in places]
+        for frame in (frames.device[0], host)
+    )
+    out = cuda.device_array((count, 3, *target), np.float32)
+    outs = [out[i] for i in range(count)]
+
+    def one_by_one():
+        for cut, one in zip(cuts, outs, strict=True):
+            resize.blob(cut, target, MEAN, FACTOR, FILL, out=one)
+        return out
+
+    by_all_cores = opencv_cuts(on_host, target)
+    expected = by_all_cores().copy()
+
+    def is_right(got):
+        return np.abs(got - expected[: len(got)]).max() <= max(FACTOR) + 1e-5
+
+    runs = {
+        "blob": lambda: resize.blob(cuts, target, MEAN, FACTOR, FILL, out=out).image,
+        "blob, one by one": one_by_one,
+    }
+    runs, right = _checked(runs, is_right, report)
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        tensors = [torch.as_tensor(cut, device="cuda") for cut in cuts]
+        others = {
+            "blob (torch), new result": lambda: resize.blob(tensors, target, MEAN, FACTOR, FILL).image,
+            "torch interpolate": torch_cuts(torch, tensors, target),
+        }
+        others, more = _checked(others, is_right, report)
+        runs, right = runs | others, right and more
+    shape = (count, *target, 3)
+    records = []
+    for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.005).items():
+        records.append(results.of_timing("resize", "many sizes", name, shape, "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us of the device")
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+    waited[f"opencv, {results.cores()} cores"] = by_all_cores
+    for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005, calls=5).items():
+        records.append(results.of_timing("resize", "many sizes, call and wait", name, shape, "float32", timed))
+        report(f"  {name:24} {timed.median * 1e6:10.2f} us, call and wait")
+    return records, right
+
+
+def measure_video(report=print):
+    """Seconds for a frame of a video, from the host's memory to planes on the device; beside OpenCV on the host."""
+    pinned = [cuda.pinned_array((*SOURCE, 3), np.uint8) for _ in range(16)]
+    frames = Frames(1)
+    for frame in pinned:
+        frame[...] = frames.hosts[0]
+    plain = [frame.copy() for frame in pinned]
+    seconds = timing.bench(partial(upload, frames.device, pinned[0], 0), min_time=SECONDS).median
+    records = [_video_record("copy to the device", seconds)]
+    report(f"  copies of pinned frames alone: {1 / seconds:8.0f} frames per second")
+    for name, source in (("pinned frames", pinned), ("plain frames", plain)):
+        for depth in DEPTHS:
+            seconds = _video_seconds(source, depth)
+            records.append(_video_record(f"video, {name}", seconds, depth=depth))
+            report(f"  {name}, depth {depth}: {1 / seconds:8.0f} frames per second")
+    cv2.setNumThreads(1)
+    outs = np.empty((len(plain), 3, *TARGET), np.float32)
+    for cores in (1, results.cores()):
+        with ThreadPoolExecutor(cores) as pool:
+            best = []
+            for _ in range(5):
+                begin = time.perf_counter()
+                work = [(plain[i % len(plain)], outs[i % len(plain)]) for i in range(VIDEO // 4)]
+                list(pool.map(lambda pair: frames.by_opencv(*pair), work))
+                best.append((time.perf_counter() - begin) / len(work))
+        seconds = float(np.median(best))
+        records.append(_video_record(f"opencv, {cores} cores", seconds))
+        report(f"  opencv, {cores} cores: {1 / seconds:8.0f} frames per second")
+    return records, True
+
+
+def _video_seconds(source, depth):
+    """For a frame, once memory and streams are there, as in a long video."""
+    found, first = [], 2 * depth
+    for _ in range(3):
+        frames = (source[i % len(source)] for i in range(first + VIDEO))
+        for number, _ in enumerate(resize.video(frames, TARGET, MEAN, FACTOR, FILL, depth=depth)):
+            if number == first - 1:
+                begin = time.perf_counter()
+        found.append((time.perf_counter() - begin) / VIDEO)
+    return float(np.median(found))
+
+
+def _video_record(variant, seconds, **further):
+    head = {"chapter": "resize", "case": "video", "variant": variant, "shape": [*SOURCE, 3], "dtype": "float32"}
+    return head | further | {"value": seconds, "unit": "s", "spread": None, "clock": "host"}
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def main(argv=None):
+    """Run ``gpukit bench resize``; give back the exit status."""
+    parser = argparse.ArgumentParser(prog="gpukit bench resize", description=__doc__)
+    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
+    parser.add_argument("--quick", action="store_true", help="one frame and a batch of 32 only, no video")
+    options = parser.parse_args(argv)
+    if not common.has_gpu():
+        return 1
+    warnings.simplefilter("ignore")
+    return 0 if common.run(_runs(options, common.libraries()), options.save, common.machine_and_cpu()) else 1
+
+
+def _runs(options, libraries):
+    """(title, what measures it) of each measurement."""
+    for count in FRAMES[1::-1] if options.quick else (*FRAMES[1::-1], *FRAMES[2:]):
+        yield f"blob of {count} frames, float32", partial(measure_blob, count, "float32", libraries)
+    yield "one frame, launch included", partial(measure_calls, libraries)
+    if options.quick:
+        return
+    yield "bytes to bytes, 32 frames", partial(measure_ladder, 32)
+    yield "blob of 32 frames, float16", partial(measure_blob, 32, "float16", libraries)
+    for count in FRAMES[:2]:
+        yield f"float32 pixels, {count} frames", partial(measure_floats, count, libraries)
+    yield "64 cuts of many sizes", partial(measure_sizes, 64, libraries)
+    yield "video", measure_video

@@ -1,0 +1,322 @@
+"""What host functions do with the arrays they are given: check them, bring them to the device, and give back the same
+kind of array.
+"""
+
+import functools
+import sys
+import warnings
+
+import numpy as np
+from numba.cuda.core.errors import NumbaPerformanceWarning
+
+from gpukit.backend import cuda, on_gpu
+
+__all__ = [
+    "Output",
+    "WorkMemory",
+    "address_of",
+    "as_device_array",
+    "check_alike",
+    "check_apart",
+    "check_array",
+    "configured",
+    "dtype_of",
+    "maker",
+    "new_like",
+    "share_memory",
+    "span",
+    "stream_of",
+    "to_device",
+    "window",
+]
+
+
+def as_device_array(array):
+    """A device array of whatever library as one of Numba, or of the emulator.
+
+    The array interface of CuPy asks to wait for the stream that CuPy works on; this does. An array of Numba is taken as
+    it is, as a launch takes it: a stream that it is bound to is not waited for.
+    """
+    return array if getattr(array, "__cuda_ndarray__", False) else cuda.as_cuda_array(array)
+
+
+def address_of(array):
+    """Address of the first element of a device array, 0 if it is empty; 0 for a NumPy array too, whose copy on the
+    device begins where a new allocation does.
+    """
+    return 0 if isinstance(array, np.ndarray) else as_device_array(array).device_ctypes_pointer.value or 0
+
+
+def dtype_of(array):
+    """The NumPy dtype of a NumPy or device array (PyTorch has dtypes of its own)."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    return array.dtype if interface is None else np.dtype(interface["typestr"])
+
+
+_foreign_streams = {}
+
+
+def stream_of(stream):
+    """A ``stream=`` argument as ``kernel[grid, block, stream]`` takes it: 0, the default stream, for None; a stream of
+    CuPy or PyTorch as one of Numba.
+    """
+    if not stream:
+        return 0
+    handle = getattr(stream, "cuda_stream", None) if _library(stream) == "torch" else None
+    handle = stream.ptr if _library(stream) == "cupy" else handle
+    if handle is None:
+        return stream
+    # The same object every time: work memory belongs to a stream.
+    return _foreign_streams.setdefault(handle, cuda.external_stream(handle)) if handle else 0
+
+
+def _library(thing):
+    """The top package that the class of an object is from."""
+    return type(thing).__module__.partition(".")[0]
+
+
+def configured(kernel, grid, block, stream=0, shared_bytes=0):
+    """``kernel[grid, block, stream, shared_bytes]`` without Numba's warning that a small grid leaves a GPU idle: who
+    calls a host function does not choose the grid.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        return kernel[grid, block, stream, shared_bytes]
+
+
+def _side(array):
+    return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
+
+
+def check_array(name, array, dimensions, dtypes=None, more=False):
+    """TypeError or ValueError unless ``array`` is a NumPy or device array with as many dimensions, or one of several
+    numbers of them, or ``more``, and one of the dtypes.
+    """
+    if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
+        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+    dtype = dtype_of(array)
+    if dtypes is not None and dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
+    allowed = dimensions if isinstance(dimensions, tuple) else (dimensions,)
+    if len(array.shape) not in allowed and not (more and len(array.shape) > max(allowed)):
+        what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
+        what += " or more" if more else ""
+        raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
+
+
+def check_alike(name, array, other_name, other, shape=None, dtype=None):
+    """TypeError or ValueError unless both are on the same side, and ``array`` has the shape, and the dtype if one is
+    given, otherwise that of the other.
+    """
+    if cuda.is_cuda_array(array) != cuda.is_cuda_array(other):
+        raise TypeError(f"{name} is {_side(array)} and {other_name} is {_side(other)}; they must be alike")
+    if dtype is not None and dtype_of(array) != dtype:
+        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {np.dtype(dtype)}")
+    if dtype is None and dtype_of(array) != dtype_of(other):
+        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {dtype_of(other)}, as {other_name} is")
+    if shape is not None and tuple(array.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {tuple(shape)}")
+
+
+def check_apart(name, array, **others):
+    """ValueError if a device array shares memory with one of the others. NumPy arrays may: the kernel has copies."""
+    if not cuda.is_cuda_array(array):
+        return
+    for other_name, other in others.items():
+        if share_memory(array, other):
+            raise ValueError(f"{name} shares memory with {other_name}; they must be apart")
+
+
+def share_memory(array, other):
+    """Whether the memory of two device arrays overlaps, from the first byte of each to its last."""
+    (start, stop), (other_start, other_stop) = span(array), span(other)
+    return start < other_stop and other_start < stop
+
+
+def span(array):
+    """Address of the first byte of a device array and of the byte after its last; (0, 0) if it is empty."""
+    array = as_device_array(array)
+    if array.size == 0:
+        return 0, 0
+    reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    start = address_of(array)
+    return start + sum(min(r, 0) for r in reach), start + sum(max(r, 0) for r in reach) + array.dtype.itemsize
+
+
+@functools.cache
+def _array_class():
+    if on_gpu():
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        return DeviceNDArray
+    from warpstep.api.arrays import DeviceArray
+
+    return DeviceArray
+
+
+def window(array, dtype, count):
+    """The memory of a device array from its first element on, as ``count`` elements of a dtype in one dimension: what
+    lies between its rows too. Nothing checks on a GPU that it ends where the memory does.
+    """
+    dtype, array = np.dtype(dtype), as_device_array(array)
+    return _array_class()((count,), (dtype.itemsize,), dtype, gpu_data=array.gpu_data)
+
+
+#: Most dimensions that one launch of ``copy_strided`` takes.
+MOST_DIMENSIONS = 4
+
+
+@cuda.jit
+def copy_strided(source, target):
+    """target[...] = source[...] for two arrays with any strides, of one to four dimensions.
+
+    Threads count through the elements of the target in the order of its indices.
+    """
+    i = cuda.grid(1)
+    while i < target.size:
+        last = i % target.shape[target.ndim - 1]
+        rest = i // target.shape[target.ndim - 1]
+        if target.ndim == 1:
+            target[last] = source[last]
+        elif target.ndim == 2:
+            target[rest, last] = source[rest, last]
+        elif target.ndim == 3:
+            index = rest // target.shape[1], rest % target.shape[1], last
+            target[index] = source[index]
+        else:
+            head = rest // target.shape[2]
+            index = head // target.shape[1], head % target.shape[1], rest % target.shape[2], last
+            target[index] = source[index]
+        i += cuda.gridsize(1)
+
+
+def _copy(source, target, stream):
+    if target.ndim == 0:
+        source, target = source.reshape(1), target.reshape(1)
+    if target.ndim > MOST_DIMENSIONS:
+        for i in range(target.shape[0]):
+            _copy(source[i], target[i], stream)
+    elif target.size:
+        copy_strided[min(-(-target.size // 256), 65535), 256, stream](source, target)
+
+
+def to_device(array, stream):
+    """An array as a C-contiguous device array: itself if it is one already, otherwise a copy."""
+    if not cuda.is_cuda_array(array):
+        # An axis of length 1 may have any stride; through one dimension it gets the usual one.
+        contiguous = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
+        return cuda.to_device(contiguous, stream=stream)
+    array = as_device_array(array)
+    if array.is_c_contiguous():
+        return array
+    contiguous = cuda.device_array(array.shape, array.dtype, stream=stream)
+    _copy(array, contiguous, stream)
+    return contiguous
+
+
+def new_like(like, shape, dtype, stream):
+    """A new device array of the library that ``like`` comes from, uninitialised."""
+    library = _library(like)
+    if library == "torch":
+        return like.new_empty(shape, dtype=_torch_dtype(dtype))
+    if library == "cupy":
+        return type(like)(shape, dtype)
+    return cuda.device_array(shape, dtype, stream=stream)
+
+
+def maker(like, shape, dtype):
+    """A function that makes one array after another as `new_like` does, and gives each with its address."""
+    if _library(like) == "torch":
+        # An empty tensor knows the dtype and the device; that is cheaper than to say them each time.
+        empty = like.new_empty(0, dtype=_torch_dtype(dtype)).new_empty
+
+        def make():
+            array = empty(shape)
+            return array, array.data_ptr()
+
+    elif _library(like) == "cupy":
+        kind = type(like)
+
+        def make():
+            array = kind(shape, dtype)
+            return array, array.data.ptr
+
+    else:
+
+        def make():
+            array = cuda.device_array(shape, dtype)
+            return array, address_of(array)
+
+    return make
+
+
+class WorkMemory(dict):
+    """Device memory that the calls of a host function leave to the next: one array for each purpose, dtype, stream and
+    device, as large as any call needed it.
+
+    The launches of a call follow those of the one before on their stream, and `gpukit.launching.Plans` keeps the
+    launches of one call together.
+    """
+
+    def take(self, size, dtype, stream, which=0):
+        """A flat array of so many elements, with anything in them; ``which`` tells purposes apart."""
+        key = which, np.dtype(dtype), stream, cuda.get_current_device().id
+        kept = self.get(key)
+        if kept is None or kept.size < size:
+            kept = self[key] = cuda.device_array(size, dtype)
+        return kept[:size]
+
+
+@functools.cache
+def _torch_dtype(dtype):
+    return getattr(sys.modules["torch"], dtype.name)
+
+
+class Output:
+    """Where the array that a host function computes goes.
+
+    Parameters
+    ----------
+    like : ndarray or device array
+        An input: the result is of its kind.
+    shape : tuple of int
+    out : array or None
+        What the caller wants the result in; checked before.
+    stream : 0 or a CUDA stream
+    dtype : NumPy dtype, optional
+        That of ``like`` unless given.
+    keep : bool, optional
+        The kernel needs what is in ``out``, to add to it; there must be an ``out`` then.
+
+    Attributes
+    ----------
+    device : C-contiguous device array
+        For the kernel to write.
+    """
+
+    def __init__(self, like, shape, out, stream, dtype=None, keep=False):
+        self.stream, self.out = stream, out
+        self.on_host = not cuda.is_cuda_array(like)
+        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
+        if self.on_host:
+            self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
+            return
+        if out is None:
+            self.out = new_like(like, shape, dtype, stream)
+        self.target = as_device_array(self.out)
+        self.device = to_device(self.target, stream) if keep else self.target
+        if not keep and not self.target.is_c_contiguous():
+            self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
+
+    def finish(self):
+        """What the caller gets: ``out`` or a new array. A NumPy array is complete, a device array may be under way."""
+        if self.on_host:
+            host = self.device.copy_to_host(stream=self.stream)
+            if self.stream:
+                self.stream.synchronize()
+            if self.out is None:
+                return host
+            self.out[...] = host
+        elif self.device is not self.target:
+            _copy(self.device, self.target, self.stream)
+        return self.out

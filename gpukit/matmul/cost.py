@@ -1,0 +1,148 @@
+"""Which tiles, and how many parts of K, for a product of a given shape.
+
+A small model predicts the time of each choice. A multiprocessor works on as many blocks of a tile at a time as its
+registers and shared memory hold, and more blocks wait. What counts is the multiprocessor with the most blocks.
+"""
+
+import functools
+from math import ceil
+from typing import NamedTuple
+
+from gpukit.matmul.fast import Tile
+
+__all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict"]
+
+
+class Speed(NamedTuple):
+    """What a tile costs, measured on an H200 in microseconds; on another GPU only their ratios matter.
+
+    Attributes
+    ----------
+    tile : Tile
+    resident : int
+        Blocks that a multiprocessor works on at a time.
+    work : float
+        Of a step of one block, where the multiprocessor has enough to do.
+    latency : float
+        Of a step of one block that is alone, or of several that together have no more work than that.
+    rest : float
+        Of the first copies and the last stores.
+    """
+
+    tile: Tile
+    resident: int
+    work: float
+    latency: float
+    rest: float
+
+
+#: The tiles that `choose` has. Large ones need fewer loads for a product: with 128 x 128 and 8 x 8 per thread, which
+#: load a third more for each multiply-add, 4096 x 4096 x 4096 takes 6 % longer than with the first. Small ones make
+#: enough blocks of a small result, and do not compute much that lies outside of it; they have little work in a step, so
+#: their steps are deeper.
+SPEEDS = (
+    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.280, 1.280, 5.0),
+    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.340, 0.409, 1.1),
+    Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.370, 0.436, 1.2),
+    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.219, 0.289, 1.2),
+    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.262, 0.319, 1.2),
+    Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.336, 0.292, 1.2),
+    Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
+    Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
+)
+#: Microseconds of a launch, and of the second one where parts are added up, which also costs this much per part.
+LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
+#: Bytes per microsecond of matrices that come from memory, and of parts, which stay in the L2 cache if they are small.
+MEMORY, PARTS = 2.6e6, 6e6
+#: How much longer the kernel takes if the rows of b begin anywhere, so that it copies them element by element.
+NARROW = 1.12
+#: What it costs to copy b to longer rows first: microseconds, and bytes per microsecond.
+WIDEN, WIDEN_BYTES = 3.5, 2.5e6
+#: Most parts of K, most elements of all parts, and the fewest steps of one; most matrices of which K is cut.
+MOST_PARTS, MOST_ELEMENTS, FEWEST_STEPS, MOST_MATRICES = 96, 16 << 20, 2, 65535
+#: A last tile with no more rows or columns than this may be computed on its own, by another tile.
+NARROW_EDGE = 64
+
+
+class Piece(NamedTuple):
+    """A part of the result that one launch computes: from ``row`` on ``rows``, from ``col`` on ``columns``."""
+
+    row: int
+    col: int
+    rows: int
+    columns: int
+    tile: Tile
+    parts: int
+
+
+def predict(speed, m, n, k, batch, parts, multiprocessors):
+    """Microseconds that the launches for a product take by one tile, with K in so many parts."""
+    tile = speed.tile
+    blocks = ceil(m / tile.rows) * ceil(n / tile.columns) * batch * parts
+    steps = ceil(ceil(k / tile.depth) / parts)
+    rounds, last = divmod(ceil(blocks / multiprocessors), speed.resident)
+    time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
+    if last:
+        time += max(last * speed.work, speed.latency) * steps + speed.rest
+    memory = 4 * batch * (m * k + k * n + m * n) / MEMORY
+    time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two, or more if they are alike
+    if parts > 1:
+        time += SUM + SUM_PART * parts + 4 * batch * m * n * (2 * parts + 1) / PARTS
+    return time
+
+
+@functools.lru_cache(4096)
+def _best(m, n, k, batch, multiprocessors):
+    """(microseconds, Tile, parts) of the fastest choice for one launch."""
+
+    def choices():
+        for speed in SPEEDS:
+            most = min(MOST_PARTS, MOST_ELEMENTS // (batch * m * n), ceil(k / speed.tile.depth) // FEWEST_STEPS)
+            for parts in range(1, max(1, most if batch <= MOST_MATRICES else 1) + 1):
+                yield predict(speed, m, n, k, batch, parts, multiprocessors), speed.tile, parts
+
+    return min(choices(), key=lambda choice: choice[0])
+
+
+@functools.lru_cache(4096)
+def choose(m, n, k, batch, wide_b, multiprocessors):
+    """How to compute a product.
+
+    Parameters
+    ----------
+    m, n, k : int
+    batch : int
+        Matrices of the result.
+    wide_b : bool
+        Whether the rows of ``b`` begin at multiples of 16 bytes.
+    multiprocessors : int
+
+    Returns
+    -------
+    pieces : list of Piece
+        One for most shapes. If there is little left beside whole tiles, that is a piece of its own.
+    widen : bool
+        Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
+    """
+    best = None
+    for rows in _cuts(m, 128, batch):
+        for columns in _cuts(n, 256, batch):
+            pieces, time = [], 0
+            for row, more_rows in rows:
+                for col, more_columns in columns:
+                    took, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors)
+                    time += took
+                    pieces.append(Piece(row, col, more_rows, more_columns, tile, parts))
+            if best is None or time < best[0]:
+                best = time, pieces
+    time, pieces = best
+    widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
+    return pieces, not wide_b and widened < NARROW * time
+
+
+def _cuts(size, tile, batch):
+    """Ways to cut rows or columns: [(first, how many), ...] each."""
+    yield [(0, size)]
+    edge = size % tile
+    if batch == 1 and size > tile and 0 < edge <= NARROW_EDGE:
+        yield [(0, size - edge), (size - edge, edge)]

@@ -1,0 +1,221 @@
+"""What the README shows works, and what it says is so."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bench as benchmarks
+import gpukit
+from bench import readme
+from bench.corpus import kernels
+from bench.evidence import sanitizer
+from gpukit import results
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+WORDS = " ".join(README.split())
+
+
+def output_of(script, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_scripts_run(tmp_path):
+    first, traced = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    assert output_of(first, tmp_path).split() in (["False", "1998.0"], ["True", "1998.0"])
+    report = output_of(traced, tmp_path)
+    assert "race, line" in report and report.endswith("8 ['race']\n")
+
+
+def test_its_targets_and_files_exist():
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = re.findall(r"^make ([a-z]+)", README, re.MULTILINE)
+    told = " ".join(re.findall(r"`make ([a-z ]+)`", README)).split()
+    assert shown == ["notebooks", "lab", "test"]
+    assert set(shown + told) <= set(targets)
+
+    text = re.sub(r"```.+?```", "", README, flags=re.DOTALL)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_its_commands_are_understood(monkeypatch):
+    asked = []
+    monkeypatch.setattr("bench.suite.run", lambda names, options: asked.append((names, options)) or 0)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    commands = re.findall(r"gpukit bench ?([^`#\n}]*)", re.sub(r"<!--.*?-->", "", README))
+    for command in commands:
+        words = command.split()
+        if not {"NAME", "readme", "counters", "findings"} & set(words):
+            assert benchmarks.main(words) == 0
+    assert (["matmul", "reduce"], True) in [(names, options.quick) for names, options in asked]
+    assert any(options.max_fall == 10 for _, options in asked)
+
+
+# -- what is written by a command --------------------------------------------------------------------------------------
+
+
+def test_its_tables_and_its_picture_are_up_to_date(capsys):
+    assert readme.main(["--check"]) == 0, f"{capsys.readouterr()}: `gpukit bench readme` mends it"
+
+
+def test_every_chapter_is_in_the_table_and_in_the_map():
+    chapters = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    rows = [line for line in readme.chapters().splitlines() if "](notebooks/" in line]
+    assert [re.search(r"notebooks/(.+)\.ipynb", row)[1] for row in rows] == chapters
+    for chapter, row in zip(chapters, rows, strict=True):
+        number, name, _, modules, afterwards = (cell.strip() for cell in row.strip("|").split("|"))
+        assert number == chapter.split("_")[0] and name and afterwards
+        for name in re.findall(r"`gpukit\.([a-z]+)`", modules):
+            assert getattr(gpukit, name), f"{chapter}: the map names gpukit.{name}"
+        assert modules, f"{chapter}: the map in 00_start.py lacks its line, or the modules in it"
+
+
+def test_every_row_of_the_documents_has_one_chapter():
+    places = [place for rows, _ in readme.mapped().values() for place in rows.split(", ") if place]
+    covered = []
+    for place in places:
+        first, _, last = place.partition(" to ")
+        letter = first[0]
+        covered += [f"{letter}{n}" for n in range(int(first[1:]), int((last or first)[1:]) + 1)]
+    rows = [
+        f"{letter}{n}" for letter, count in zip("ABCDE", (15, 4, 3, 3, 8), strict=True) for n in range(1, count + 1)
+    ]
+    assert sorted(covered) == sorted(rows)
+
+
+def test_a_table_that_drifts_is_noticed(monkeypatch, tmp_path, capsys):
+    copy, picture = tmp_path / "README.md", tmp_path / "picture.png"
+    copy.write_text(README.replace("GB/s", "GB/h"))
+    monkeypatch.setattr(readme, "README", copy)
+    monkeypatch.setattr(readme, "PICTURE", picture)
+    assert readme.main(["--check"]) == 1
+    assert "README.md and picture.png" in capsys.readouterr().out and not picture.exists()
+    assert readme.main([]) == 0 and copy.read_text() == README
+    assert picture.read_bytes().startswith(b"\x89PNG") and readme.main(["--check"]) == 0
+    monkeypatch.setattr(readme, "SIDE", 32)
+    monkeypatch.setattr(readme, "RUNGS", {"naive": "naive"})
+    assert readme.main(["--check"]) == 1
+
+
+def test_a_lost_marker_is_an_error(monkeypatch, tmp_path, capsys):
+    copy = tmp_path / "README.md"
+    copy.write_text(README.replace("<!-- end of results -->", ""))
+    monkeypatch.setattr(readme, "README", copy)
+    assert readme.main([]) == 1
+    assert "end of results" in capsys.readouterr().err
+    monkeypatch.setattr(readme, "README", tmp_path / "none.md")
+    assert readme.main([]) == 1 and "clone" in capsys.readouterr().err
+
+
+# -- the table of results ----------------------------------------------------------------------------------------------
+
+
+def recorded(monkeypatch, tmp_path, *records):
+    monkeypatch.setattr(results, "RECORDED", tmp_path)
+    monkeypatch.setattr(readme, "KINDS", {})
+    readme._pairs.cache_clear()
+    head = {"gpu": "G", "driver": "1", "power_limit": 500.0, "versions": {"numba": "2"}, "date": "2026-11-21"}
+    results.save(tmp_path / "some-g.json", records, head)
+
+
+def line(variant, seconds, **further):
+    head = {"chapter": "c", "case": "time", "variant": variant, "shape": [1000], "dtype": "float32"}
+    return head | {"value": seconds, "unit": "s", "spread": 0.0, "n": 9} | further
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    readme._pairs.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("rate", "figures"),
+    [({"amount": 3e9, "unit": "GB/s"}, ("1,500 GB/s", "1,000 GB/s")), ({}, ("2.000 ms", "3.000 ms"))],
+)
+def test_a_headline_is_the_ratio_of_its_records(monkeypatch, tmp_path, rate, figures):
+    recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("tuned", 1e-3), line("cublas (torch)", 3e-3))
+    headline = readme.Headline("work", "some-g", "fast", {"case": "time", "shape": (1000,)}, **rate)
+    monkeypatch.setattr(readme, "HEADLINES", (headline, readme.Headline("later", "other-g", "fast")))
+    text = readme.measured()
+    assert f"| work | {figures[0]} | {figures[1]} (cuBLAS) | **1.50** |" in text and "later" not in text
+    assert "Measured on G, driver 1, 500 W; 2026-11-21 (numba 2)." in text
+
+
+def test_an_unsteady_ratio_is_not_shown(monkeypatch, tmp_path):
+    recorded(monkeypatch, tmp_path, line("fast", 2e-3, invalid=True), line("torch", 3e-3))
+    monkeypatch.setattr(readme, "HEADLINES", (readme.Headline("work", "some-g", "fast"),))
+    assert "| unsteady |" in readme.measured() and "1.50" not in readme.measured()
+
+
+def test_all_problems_are_summed_by_kind(monkeypatch, tmp_path):
+    times = {100: (1.0, 2.0), 200: (1.0, 0.5), 300: (1.0, 4.0)}
+    records = [line(v, t, shape=[n]) for n, pair in times.items() for v, t in zip(("a", "torch"), pair, strict=True)]
+    rungs = [line("a", 9.0, case="ladder"), line("torch", 1.0, case="ladder")]
+    unsteady = [line("a", 9.0, shape=[7], invalid=True), line("torch", 1.0, shape=[7])]
+    recorded(monkeypatch, tmp_path, *records, *rungs, *unsteady)
+    monkeypatch.setattr(readme, "KINDS", {"some-g": "sums", "other-g": "others"})
+    assert readme.summed().splitlines()[2:] == ["| sums | 3 | 2 | 2.00 | 0.50 (200 float32) |"]
+
+
+def test_a_headline_without_its_problem_is_an_error(monkeypatch, tmp_path):
+    recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("torch", 3e-3))
+    with pytest.raises(readme.ReadmeError, match="has 0 problems"):
+        readme.Headline("work", "some-g", "fast", {"case": "other"}).pair()
+
+
+# -- what is typed -----------------------------------------------------------------------------------------------------
+
+
+def test_its_figures_are_those_of_the_records():
+    cases = f"{len(kernels.CASES)} kernels (`gpukit bench counters`)"
+    assert cases in WORDS
+
+    wrong, correct = sanitizer.PLANTED, sanitizer.CORRECT
+    found = {name: {case.kind: []} if case.kind and not case.exempt else {} for name, case in (wrong | correct).items()}
+    summary = sanitizer.summary(json.loads(sanitizer.RECORDED.read_text()), found).splitlines()
+    counts = {row[:20].strip(): row[20:43].strip() for row in summary[1:]}
+    simulator = counts["Numba's simulator"]
+    assert (
+        f"of {len(wrong)} small wrong kernels the trace finds {counts['gpukit.trace']} at their line, "
+        f"compute-sanitizer's four tools together {counts['any of these']}, Numba's simulator {simulator}; of "
+        f"{len(correct)} correct kernels"
+    ) in WORDS
+
+    stored = json.loads((results.RECORDED / "compatibility.json").read_text())
+    outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
+    passed = {way: sum(o[place] == "pass" for o in outcomes) for place, way in enumerate(stored["ways"])}
+    assert f"Of the {len(outcomes):,} tests" in WORDS
+    assert f"the emulator passes {passed['emulator']:,} and Numba's simulator {passed['simulator']:,} (" in WORDS
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors", "version", "license", "type"} <= set(citation)
+    assert (citation["title"], citation["version"], citation["license"]) == ("gpukit", gpukit.__version__, "MIT")
+    assert all(author["name"] for author in citation["authors"])
+
+
+def test_the_changes_begin_with_this_version():
+    heading = re.search(r"^## (\S+?)(,|$)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading[1] == gpukit.__version__
+
+
+def test_the_workflow_judges_ratios():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = [step for step in workflow["jobs"]["gpu"]["steps"] if "make bench" in step.get("run", "")]
+    (step,) = steps
+    words = re.search(r'ARGS="(.+)"', step["run"])[1].replace("$MAX_FALL", "10").split()
+    assert "--max-fall" in words and "--compare" in words and step["if"]
+    assert benchmarks.suite.parser().parse_args(words).compare == str(results.RECORDED)

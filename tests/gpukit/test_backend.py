@@ -1,0 +1,46 @@
+"""The choice between GPU and emulator, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CLEAN = {k: v for k, v in os.environ.items() if k not in ("GPUKIT_BACKEND", "NUMBA_ENABLE_CUDASIM")}
+
+
+def run(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], env=CLEAN | environment, capture_output=True, text=True)
+
+
+def test_the_emulator_can_be_asked_for_on_any_machine():
+    code = "import gpukit; print(gpukit.on_gpu(), gpukit.cuda.__name__, gpukit.backend.REASON)"
+    assert run(code, GPUKIT_BACKEND="emulator").stdout.split() == [
+        "False",
+        "warpstep.cuda",
+        "GPUKIT_BACKEND=emulator",
+    ]
+
+
+def test_without_a_wish_the_machine_decides():
+    result = run("import gpukit, numba.cuda as n; print(gpukit.on_gpu(), n.is_available(), gpukit.cuda is n)")
+    assert result.stdout.split() in (["True"] * 3, ["False"] * 3), result.stderr
+
+
+@pytest.mark.parametrize(
+    "environment, words",
+    [
+        ({"GPUKIT_BACKEND": "tpu"}, ["GPUKIT_BACKEND is 'tpu'", "gpu, emulator"]),
+        ({"NUMBA_ENABLE_CUDASIM": "1"}, ["NUMBA_ENABLE_CUDASIM", "unset it"]),
+        ({"GPUKIT_BACKEND": "gpu", "CUDA_VISIBLE_DEVICES": ""}, ["GPUKIT_BACKEND=gpu, but", "gpukit doctor"]),
+    ],
+)
+def test_a_wish_that_cannot_be_met_says_what_is_missing(environment, words):
+    result = run("from gpukit import cuda", **environment)
+    assert result.returncode == 1
+    assert all(word in result.stderr.splitlines()[-1] for word in words), result.stderr
+
+
+def test_importing_gpukit_alone_loads_neither_numba_nor_numpy():
+    result = run("import sys, gpukit; print(sorted({'numba', 'numpy'} & set(sys.modules)))")
+    assert result.stdout.strip() == "[]", result.stderr

@@ -1,0 +1,232 @@
+"""`gpukit.matmul`, the fast product: its tiles in all forms, what is chosen for a shape, batches, alpha and beta."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from products import check, operands, poisoned
+
+import gpukit
+from gpukit import matmul, on_gpu
+from gpukit.backend import cuda
+from gpukit.matmul import api as host
+from gpukit.matmul import cost as choice
+from gpukit.matmul.cost import SPEEDS, Piece, choose
+
+# -- the fast product ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Lets a test say what is chosen for the next products: (pieces, widen)."""
+
+    def set_choice(pieces, widen=False):
+        monkeypatch.setattr(host, "choose", lambda *_: (pieces, widen))
+        host._plans.kept.clear()
+
+    return set_choice
+
+
+def forms():
+    """(tile, columns beyond a whole tile, whether b is widened): all forms of one tile, one of the others."""
+    every = (12, False), (13, False), (13, True)
+    for i, speed in enumerate(SPEEDS):
+        chosen_forms = every if i == 2 else every[:1] if i % 2 else every[1:2]
+        yield from ((speed.tile, *form) for form in chosen_forms)
+
+
+@pytest.mark.parametrize(("tile", "more", "widen"), list(forms()))
+def test_every_tile(tile, more, widen, chosen):
+    n = tile.columns + more
+    for k, parts in ((tile.depth + 3, 1), (5 * tile.depth + 1, 3), (2 * tile.depth, 5)):
+        m = tile.rows + 3 if parts == 1 else 9
+        a, b, out = *operands((m, k), (k, n)), poisoned(m, n)
+        chosen([Piece(0, 0, m, n, tile, parts)], widen)
+        matmul.matmul(a, b, out=out)
+        check(out, a, b)
+
+
+def test_deep_products_of_the_largest_tile(chosen):
+    tile = SPEEDS[0].tile
+    a, b, out = *operands((5, host.DEEP + 5), (host.DEEP + 5, 20)), poisoned(5, 20)
+    chosen([Piece(0, 0, 5, 20, tile, 1)])
+    matmul.matmul(a, b, out=out)
+    check(out, a, b)
+
+
+@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[2], 21), (SPEEDS[5], 20)])
+def test_no_tile_has_a_finding(speed, n, chosen):
+    tile, m = speed.tile, speed.tile.rows + 1
+    k = tile.depth * tile.stages + 5
+    a, b, out = *operands((m, k), (k, n)), poisoned(m, n)
+    chosen([Piece(0, 0, m, n, tile, 2)], n % 4 != 0)
+    for launch, arguments in matmul.steps("fast", a, b, out):
+        trace = gpukit.trace(launch, *arguments)
+        assert trace.findings == []
+    check(out, a, b)
+
+
+def test_pieces_meet_without_a_gap(chosen):
+    tile, other = SPEEDS[-1].tile, SPEEDS[-2].tile
+    m, n, k = 70, 41, 200
+    a, b, c = operands((m, k), (k, n), (m, n))
+    pieces = [Piece(0, 0, 64, 32, tile, 1), Piece(0, 32, 64, 9, other, 3)]
+    pieces += [Piece(64, 0, 6, 32, other, 2), Piece(64, 32, 6, 9, tile, 1)]
+    chosen(pieces, True)
+    check(matmul.matmul(a, b, out=poisoned(m, n)), a, b)
+    chosen(pieces, False)
+    check(matmul.matmul(a, b, alpha=-1.5, beta=0.5, out=c.copy()), a, b, -1.5, 0.5, c)
+
+
+@settings(max_examples=60)
+@given(
+    m=st.integers(1, 20000),
+    n=st.integers(1, 20000),
+    k=st.integers(0, 50000),
+    batch=st.sampled_from([1, 1, 7, 70000]),
+    wide=st.booleans(),
+)
+@example(m=4096, n=4097, k=4096, batch=1, wide=False)
+@example(m=4097, n=4097, k=64, batch=1, wide=False)
+def test_what_is_chosen_covers_the_result_once(m, n, k, batch, wide):
+    pieces, widen = choose(m, n, k, batch, wide, 132)
+    assert sum(piece.rows * piece.columns for piece in pieces) == m * n
+    assert len({(piece.row, piece.col) for piece in pieces}) == len(pieces)
+    for piece in pieces:
+        assert 0 <= piece.row and piece.row + piece.rows <= m and 0 <= piece.col and piece.col + piece.columns <= n
+        assert piece.col % 4 == 0 and piece.tile in [speed.tile for speed in SPEEDS]
+        assert piece.parts == 1 or batch * piece.parts * piece.rows * piece.columns <= choice.MOST_ELEMENTS
+    assert not (widen and wide)
+
+
+def test_choices_that_matter():
+    """Whole multiples of large tiles, thin ones and deep ones, one more than a multiple."""
+    ((piece,), _) = choose(4096, 4096, 4096, 1, True, 132)
+    assert piece.tile == SPEEDS[0].tile and piece.parts == 1
+    ((piece,), _) = choose(16, 4096, 4096, 1, True, 132)
+    assert piece.tile.rows == 16 and piece.parts > 1
+    ((piece,), _) = choose(64, 64, 32768, 1, True, 132)
+    assert piece.parts > 16
+    pieces, widen = choose(4096, 4097, 4096, 1, False, 132)
+    assert [piece.columns for piece in pieces] == [4096, 1] and widen
+
+
+def test_the_same_input_gives_the_same_bits():
+    a, b = operands((40, 3000), (3000, 24))
+    first = matmul.matmul(a, b)
+    for _ in range(3):
+        np.testing.assert_array_equal(matmul.matmul(a, b), first)
+
+
+def test_memory_that_begins_anywhere():
+    a, b = operands((30, 24), (24, 40))
+    for offset in range(4):
+        flat = [cuda.device_array(x.size + offset, np.float32)[offset:] for x in (a, b, np.empty((30, 40)))]
+        x, y, out = (f.reshape(s) for f, s in zip(flat, ((30, 24), (24, 40), (30, 40)), strict=True))
+        for source, target in ((a, x), (b, y), (poisoned(30, 40), out)):
+            target.copy_to_device(source)
+        for variant in ("auto", "wide", "asynchronous"):
+            assert matmul.matmul(x, y, variant, out=out) is out
+            check(out.copy_to_host(), a, b)
+            out.copy_to_device(poisoned(30, 40))
+
+
+# -- alpha, beta, batches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["auto", "tiled", "wide"])
+def test_alpha_and_beta(variant):
+    a, b, c = operands((37, 70), (70, 33), (37, 33))
+    for alpha, beta in ((2, 0), (-0.5, 3), (0, 2), (1, 0)):
+        out = c.copy() if beta else poisoned(37, 33)
+        check(matmul.matmul(a, b, variant, alpha=alpha, beta=beta, out=out), a, b, alpha, beta, c)
+        on_device = cuda.to_device(c if beta else poisoned(37, 33))
+        matmul.matmul(cuda.to_device(a), cuda.to_device(b), variant, alpha=alpha, beta=beta, out=on_device)
+        check(on_device.copy_to_host(), a, b, alpha, beta, c)
+    nothing = np.zeros((37, 0), np.float32), np.zeros((0, 33), np.float32)
+    np.testing.assert_array_equal(matmul.matmul(*nothing, variant, beta=2, out=c.copy()), 2 * c)
+
+
+LEADS = [((3,), (3,)), ((), (3,)), ((3,), ()), ((2, 3), (3,)), ((2, 1), (1, 3)), ((2, 3), (2, 1)), ((0,), ())]
+LEADS += [((2, 1, 3), (2, 2, 3)), ((2, 3, 2), (1, 3, 1)), ((1,), (1, 1)), ((2, 1, 2), (1, 3, 1))]
+
+
+@pytest.mark.parametrize(("lead_a", "lead_b"), LEADS)
+@pytest.mark.parametrize("variant", ["auto", "tiled"])
+def test_batches_broadcast_as_in_numpy(lead_a, lead_b, variant):
+    for m, n, k in ((5, 8, 9), (33, 3, 40)):
+        a, b = operands((*lead_a, m, k), (*lead_b, k, n))
+        lead = np.broadcast_shapes(lead_a, lead_b)
+        result = matmul.matmul(a, b, variant)
+        check(result, a, b)
+        c = operands((*lead, m, n), seed=1)[0]
+        out = cuda.to_device(c)
+        on_device = matmul.matmul(cuda.to_device(a), cuda.to_device(b), variant, alpha=2, beta=-1, out=out)
+        assert on_device is out
+        check(out.copy_to_host(), a, b, 2, -1, c)
+
+
+def test_batches_deep_and_many(monkeypatch):
+    a, b = operands((3, 20, 2000), (3, 2000, 12))
+    assert choose(20, 12, 2000, 3, True, 132)[0][0].parts > 1
+    check(matmul.matmul(a, b), a, b)
+    monkeypatch.setattr(host, "MOST_BLOCKS", 4)
+    a, b = operands((11, 3, 6), (11, 6, 5))
+    check(matmul.matmul(a, b), a, b)
+
+
+def test_calls_alike_are_repeated_with_their_own_arrays():
+    out = cuda.to_device(poisoned(40, 36))
+    for seed in range(3):
+        a, b = operands((40, 600), (600, 36), seed=seed)
+        check(matmul.matmul(cuda.to_device(a), cuda.to_device(b)).copy_to_host(), a, b)
+        matmul.matmul(cuda.to_device(a), cuda.to_device(b), alpha=seed, out=out)
+        check(out.copy_to_host(), a, b, seed)
+
+
+def test_large_work_memory_is_used_again(monkeypatch):
+    monkeypatch.setattr(host, "MOST_KEPT", 1000)
+    host._plans.kept.clear()
+    a, b = operands((20, 2000), (2000, 13))
+    check(matmul.matmul(a, b), a, b)
+    kept = {key: id(array) for key, array in host._large.items()}
+    assert kept
+    check(matmul.matmul(-a, b), -a, b)
+    assert {key: id(array) for key, array in host._large.items()} == kept
+    host._large.clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "shape", [(512, 512, 512), (1000, 1001, 999), (4096, 16, 4096), (17, 4099, 1025), (64, 64, 32768)]
+)
+def test_large_shapes(shape):
+    m, n, k = shape
+    a, b = operands((m, k), (k, n))
+    check(matmul.matmul(a, b, out=poisoned(m, n)), a, b)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+A, B, C = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32), np.ones((4, 5), np.float32)
+D = np.ones((4, 4))
+WRONG = [
+    (lambda: matmul.matmul(np.ones((2, 4, 3), "f"), np.ones((3, 3, 5), "f")), ValueError, "axes before the last two"),
+    (lambda: matmul.matmul(A, np.ones((2, 4, 5), "f")), ValueError, "b must have as many rows as a has columns"),
+    (lambda: matmul.matmul(A, B, out=np.ones((1, 4, 5), "f")), ValueError, r"out has shape \(1, 4, 5\)"),
+    (lambda: matmul.matmul(A, B, beta=1), ValueError, "beta is 1; out must be given"),
+    (lambda: matmul.matmul(A, B, alpha="1"), TypeError, "alpha is '1'; it must be a number"),
+    (lambda: matmul.matmul(A, B, alpha=True), TypeError, "alpha is True; it must be a number"),
+    (lambda: matmul.matmul(D, D, "fast"), TypeError, "a has dtype float64; variant 'fast' is for float32"),
+    (lambda: matmul.matmul(A, B, "wide", tile=32), ValueError, "tile is 32; variant 'wide' has none"),
+    (lambda: matmul.matmul(A, B, depth=32), ValueError, "depth is 32; variant 'fast' has none"),
+    (lambda: matmul.configure("wide", (4, 5)), ValueError, "variant is 'wide'; it must be one of naive"),
+    (lambda: matmul.steps("fast", A, B[:, :0], C[:, :0]), ValueError, "they must not be empty"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,450 @@
+"""`gpukit.reduce` against NumPy, and the counts of the ladder's kernels."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gpukit
+from gpukit import reduce
+from gpukit.backend import cuda
+from gpukit.reduce import api as host
+from gpukit.reduce import ladder, operators
+
+DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+
+
+def filled(shape, dtype, seed=0):
+    dtype, random = np.dtype(dtype), np.random.default_rng([seed, *shape])
+    if dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    return random.integers(0 if dtype.kind == "u" else -100, 100, shape, dtype)
+
+
+def expected(x, axis, op, keepdims=False):
+    """NumPy's result, computed in float64 where that is better, and what a result may differ from it by."""
+    exact = getattr(np, op)(x, axis, keepdims=keepdims)
+    if x.dtype.kind != "f" or op in ("max", "min"):
+        return exact, 1e-15 * abs(exact.astype(np.float64)) if op == "mean" else 0.0
+    wide = x.astype(np.float64)
+    eps, result_eps = np.finfo(np.float32 if x.itemsize <= 4 else np.float64).eps, np.finfo(x.dtype).eps
+    exact_wide = getattr(np, op)(wide, axis, keepdims=keepdims)
+    if op == "prod":
+        return exact_wide, (x.size * eps + result_eps) * abs(exact_wide) + np.finfo(x.dtype).tiny
+    magnitude = getattr(np, op)(abs(wide), axis, keepdims=keepdims)
+    return exact_wide, 24 * eps * magnitude + result_eps * abs(exact_wide)
+
+
+def check(x, axis, op, keepdims=False):
+    like = getattr(np, op)(x, axis, keepdims=keepdims)
+    exact, bound = expected(x, axis, op, keepdims)
+    got = reduce.reduce(x, axis, op, keepdims)
+    assert type(got) is type(like) and got.dtype == like.dtype and got.shape == like.shape
+    if x.dtype.kind == "f" or op == "mean":
+        with np.errstate(invalid="ignore", over="ignore"):
+            near = abs(got.astype(np.float64) - exact) <= bound
+        assert np.all(near | (got == like) | (np.isnan(got) & np.isnan(like)))
+    else:
+        assert np.array_equal(got, like)
+
+
+@st.composite
+def problems(draw):
+    """An array in one of several layouts, and axes to reduce it over."""
+    dimensions = draw(st.integers(0, 4))
+    most = (1, 20000, 200, 40, 14)[dimensions]
+    shape = draw(st.tuples(*[st.integers(1, most)] * dimensions))
+    x = filled(shape, draw(st.sampled_from(DTYPES)))
+    x = np.asarray(x)
+    layout = draw(st.sampled_from(["C", "F", "reversed", "steps"]))
+    if dimensions:
+        x = {"C": x, "F": x.T, "reversed": x[::-1], "steps": x[..., ::2]}[layout]
+    axes = draw(st.lists(st.integers(0, dimensions - 1), unique=True)) if dimensions else []
+    axis = draw(st.sampled_from([None, tuple(axes), tuple(a - dimensions for a in axes), axes[0] if axes else None]))
+    return x, axis
+
+
+@settings(max_examples=8)
+@given(problem=problems(), op=st.sampled_from(operators.OPERATORS), keepdims=st.booleans())
+@example(problem=(filled((5, 3, 7), "f4"), (0, 2)), op="sum", keepdims=False)
+@example(problem=(filled((3, 2, 5, 4), "i2"), (0, 2)), op="mean", keepdims=True)
+def test_as_numpy(problem, op, keepdims):
+    with np.errstate(all="ignore"):
+        check(*problem, op, keepdims)
+
+
+SHAPES = [
+    ((300_001,), None),
+    ((4099, 33), 0),
+    ((4096, 4), 0),
+    ((1, 70_000), 0),
+    ((3, 1025, 65), 1),
+    ((70_000, 2, 2), 1),
+    ((2, 3, 280_000), 1),
+    ((5, 4100), 1),
+    ((2, 100_000), -1),
+    ((1000, 257), -1),
+    ((37, 1000), -1),
+    ((1000, 5), -1),
+    ((20_000, 1), -1),
+    ((4, 300, 3, 50), (0, 2)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
+def test_shapes_that_take_each_kernel(shape, axis):
+    check(filled(shape, "f4"), axis, "sum")
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("f8", "mean"), ("i1", "sum"), ("f2", "max")])
+def test_other_types_with_splits(dtype, op):
+    check(filled((100_001,), dtype), None, op)
+    check(filled((4099, 33), dtype), 0, op)
+
+
+@pytest.mark.parametrize(("dtype", "lengths"), [("i1", (144, 40, 133)), ("f2", (40,))])
+def test_accesses_of_every_width(dtype, lengths):
+    """Rows and columns of lengths that 16 bytes divide, and fewer; from addresses that they divide, and not."""
+    for n in lengths:
+        x = filled((33, n), dtype)
+        for start in (0, 4) if n == lengths[0] else (0,):
+            flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
+            on_device = flat[start:].reshape(33, n)
+            for axis in (0, 1):
+                assert np.array_equal(reduce.reduce(on_device, axis, "max").copy_to_host(), x.max(axis))
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_long_rows_from_any_address(start):
+    x = np.random.default_rng(start).integers(0, 2**32, (3, 4099), np.uint32)
+    flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
+    on_device = flat[start:].reshape(3, 4099)
+    assert np.array_equal(reduce.reduce(on_device, 1).copy_to_host(), x.sum(1))
+    assert np.array_equal(reduce.reduce(on_device).copy_to_host(), x.sum())
+    assert np.array_equal(reduce.reduce(on_device, 1, (after, 1)).copy_to_host(), all_after(x.T))
+
+
+def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
+    monkeypatch.setattr(host, "MOST_BLOCKS", 3)
+    monkeypatch.setattr(host, "MOST_TILES", 2)
+    check(filled((11, 200, 70), "f4"), 1, "sum")
+    check(filled((5, 70_000), "f4"), 1, "sum")
+
+
+def test_what_a_thread_adds_of_short_numbers_fits_32_bits():
+    for limit, vector in ((2**8 - 1, 16), (2**16 - 1, 8)):
+        assert (host.MOST_TILES + 1) * host.ROW_LOADS * vector * limit < 2**31
+        assert (host.MOST_TILES + 1) * host.COLUMN_LOADS * limit < 2**31
+
+
+def test_integers_wrap_as_in_numpy():
+    for dtype in ("i8", "u8"):
+        x = np.full(1000, np.iinfo(dtype).max, dtype)
+        assert reduce.reduce(x) == x.sum() and reduce.reduce(x[::3], op="prod") == x[::3].prod()
+    assert reduce.reduce(x, op="mean") == x.mean()
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_nan_and_infinity(dtype):
+    x = filled((40, 50), dtype)
+    x[3, 4], x[5, 6], x[7, 8], x[7, 9] = np.nan, np.inf, -np.inf, np.inf
+    for op in ("sum", "max", "min") if dtype == "f4" else ("mean", "max"):
+        for axis in (1,) if dtype == "f4" else (None,):
+            with np.errstate(invalid="ignore"):
+                like = getattr(np, op)(x, axis)
+            got = reduce.reduce(x, axis, op)
+            assert np.array_equal(np.isnan(got), np.isnan(like)) and np.array_equal(np.isinf(got), np.isinf(like))
+    assert reduce.reduce(np.full(9, -np.inf, dtype), op="max") == -np.inf
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_empty():
+    for shape, axis in (((0,), None), ((3, 0), 0), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
+        for dtype in ("f4",) if len(shape) > 1 else ("i2",):
+            x = np.zeros(shape, dtype)
+            for op in ("prod", "mean", "max"):
+                try:
+                    like = getattr(np, op)(x, axis)
+                except ValueError:
+                    with pytest.raises(ValueError, match=f"no elements to reduce; op '{op}' has no identity"):
+                        reduce.reduce(x, axis, op)
+                else:
+                    got = reduce.reduce(x, axis, op)
+                    assert got.dtype == like.dtype and np.array_equal(got, like, equal_nan=True)
+
+
+def test_float32_is_as_good_as_a_tree():
+    """All terms alike in sign and size: one long float32 sum would be wrong in the fourth digit."""
+    x = np.random.default_rng(1).random(2**20, np.float32)
+    exact = x.sum(dtype=np.float64)
+    naive = np.cumsum(x, dtype=np.float32)[-1]
+    error = abs(float(reduce.reduce(x)) - exact) / exact
+    assert error <= 2 * np.finfo(np.float32).eps < abs(naive - exact) / exact
+    half = x.astype(np.float16)
+    assert reduce.reduce(half, op="mean") == np.float16(half.mean(dtype=np.float64))
+    by_columns = reduce.reduce(x.reshape(-1, 16), 0)
+    assert np.allclose(by_columns, x.reshape(-1, 16).sum(0, dtype=np.float64), rtol=3e-7, atol=0)
+
+
+def test_the_same_bits_every_time():
+    x = filled((300_001,), "f4")
+    for y, axis in ((x, None), (x[:300_000].reshape(3000, 100), 0), (x[:300_000].reshape(3, 100_000), 1)):
+        first = np.asarray(reduce.reduce(y, axis)).tobytes()
+        assert all(np.asarray(reduce.reduce(y, axis)).tobytes() == first for _ in range(3))
+
+
+def norm(a, b):
+    return math.sqrt(a * a + b * b)
+
+
+def both_bits(a, b):
+    return a & b
+
+
+def test_functions_of_the_user():
+    x = filled((700, 41), "f4")
+    for axis in (None, 0):
+        like = np.sqrt((x.astype(np.float64) ** 2).sum(axis))
+        assert np.allclose(reduce.reduce(x, axis, (norm, 0.0)), like, rtol=1e-6)
+    bits = filled((50_000,), "u4") | np.uint32(6)
+    got = reduce.reduce(bits, op=(cuda.jit(device=True)(both_bits), 0xFFFFFFFF))
+    assert got.dtype == np.uint32 and got == np.bitwise_and.reduce(bits)
+
+
+def after(f, g):
+    """x -> a x + b, with a and b of 16 bits in one number: first f, then g. Not commutative."""
+    return (f & 65535) * (g & 65535) & 65535 | ((f >> 16) * (g & 65535) + (g >> 16) & 65535) << 16
+
+
+def all_after(x):
+    """The maps along axis 0, one after the other."""
+    result = np.ones(x.shape[1:], np.int64)
+    for g in x.astype(np.int64):
+        result = after(result, g)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((70_001,), None),
+        ((3, 9001), 1),
+        ((20, 64), 1),
+        ((3000, 4), 0),
+        ((777, 3), 0),
+        ((2, 500, 40), 1),
+        ((2100, 132), 0),
+        ((6, 7, 50), (0, 2)),
+        ((140_001, 6, 2), 1),
+    ],
+    ids=str,
+)
+def test_functions_need_not_be_commutative(shape, axis):
+    x = np.random.default_rng(shape[0]).integers(0, 2**31, shape, np.int64) | 1
+    axes = tuple(range(len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    kept = tuple(n for i, n in enumerate(shape) if i not in axes)
+    like = all_after(np.moveaxis(x, axes, range(len(axes))).reshape(-1, *kept))
+    assert np.array_equal(reduce.reduce(x, axis, (after, 1)), like)
+    turned = x.T if len(shape) == 1 else np.ascontiguousarray(x.T).T
+    assert np.array_equal(reduce.reduce(turned, axis, (after, 1)), like)
+
+
+def test_device_in_device_out():
+    x = filled((30, 40, 50), "f4")
+    stream, on_device = cuda.stream(), cuda.to_device(x)
+    result = reduce.reduce(on_device, 1, stream=stream)
+    stream.synchronize()
+    assert cuda.is_cuda_array(result) and result.shape == (30, 50)
+    assert np.allclose(result.copy_to_host(), x.sum(1, dtype=np.float64), atol=1e-4)
+    out = cuda.to_device(np.full((30, 50), np.nan, np.float32))
+    assert reduce.reduce(on_device, 1, "max", out=out) is out and np.array_equal(out.copy_to_host(), x.max(1))
+    total = reduce.reduce(on_device)
+    assert total.shape == () and abs(float(total.copy_to_host()) - x.sum(dtype=np.float64)) < 0.01
+    # parts that are not contiguous, and one that begins 4 bytes after an aligned address
+    for part in (
+        (slice(None), slice(1, 9)),
+        (slice(None, None, 2), slice(None), 3),
+        (slice(None), slice(None), slice(1, None, 7)),
+    ):
+        got = reduce.reduce(on_device[part], 0, "max").copy_to_host()
+        assert np.array_equal(got, x[part].max(0))
+    flat = cuda.to_device(x.reshape(-1))
+    assert np.array_equal(reduce.reduce(flat[1:], op="max").copy_to_host(), x.reshape(-1)[1:].max())
+
+
+def test_calls_alike_give_the_results_of_their_own_arrays():
+    """What a call has launched is used again, with the addresses of other arrays, and by several threads at a time."""
+    arrays = [np.rint(8 * filled((30, 41, 52), "f4", seed)) for seed in range(4)]
+    on_device = [cuda.to_device(x) for x in arrays]
+    for axis, op in ((1, "max"), ((0, 2), "sum")):
+        results = [None] * len(arrays)
+
+        def work(i, axis=axis, op=op, results=results):
+            for _ in range(2):
+                results[i] = reduce.reduce(on_device[i], axis, op).copy_to_host()
+
+        work(0)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, range(len(arrays))))
+        for x, result in zip(arrays, results, strict=True):
+            assert np.array_equal(result, getattr(np, op)(x, axis))
+    out = cuda.to_device(np.zeros((30, 52), np.float32))
+    for x, there in zip(arrays, on_device, strict=True):
+        assert reduce.reduce(there, 1, "max", out=out) is out and np.array_equal(out.copy_to_host(), x.max(1))
+    with pytest.raises(ValueError, match="out shares memory with x"):
+        reduce.reduce(on_device[0], 1, "max", out=on_device[0].reshape(-1)[: 30 * 52].reshape(30, 52))
+    assert reduce.reduce(on_device[0], True - 1, "max").shape == (41, 52)
+    with pytest.raises(TypeError, match="axis is False"):
+        reduce.reduce(on_device[0], False, "max")
+
+
+def test_memory_in_another_order_is_read_where_it_is():
+    x = np.rint(8 * filled((6, 40, 50), "f4"))
+    for axes in ((2, 0, 1), (2, 1, 0)):
+        turned = x.transpose(axes)
+        base = cuda.to_device(x)
+        interface = {"shape": turned.shape, "strides": turned.strides, "typestr": "<f4", "version": 3}
+        interface["data"] = (base.device_ctypes_pointer.value, False)
+        on_device = cuda.from_cuda_array_interface(interface, owner=base)
+        for axis in (None, 1, (0, 2)):
+            assert np.array_equal(reduce.reduce(on_device, axis).copy_to_host(), turned.sum(axis))
+        flat, _ = host._flatten(on_device, frozenset((0, 1, 2)), 0)
+        assert flat.device_ctypes_pointer.value == on_device.device_ctypes_pointer.value
+
+
+def test_out():
+    x = filled((30, 40), "i2")
+    out = np.full((40, 30), -1, np.int64).T
+    assert reduce.reduce(x[:, None, :] + np.zeros((1, 40, 1), np.int16), 2, out=out) is out
+    assert np.array_equal(out, np.broadcast_to(x.sum(1)[:, None], (30, 40)))
+    scalar = np.full((), -1, np.int64)
+    assert reduce.reduce(x, out=scalar) is scalar and scalar == x.sum()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 1001])
+def test_higher_dim_for_any_number_of_rows(rows):
+    x = filled((rows, 3, 5, 4), "f4")
+    for op in ("sum",) if rows % 2 else ("max",):
+        got = reduce.reduce_higher_dim(x, op)
+        assert got.shape == (1, 3, 5, 4)
+        assert np.allclose(got, getattr(np, op)(x.astype(np.float64), 0, keepdims=True), atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "torch"])
+def test_arrays_of_other_libraries(name):
+    library = pytest.importorskip(name)
+    x = filled((63, 132), "i4")
+    there = library.asarray(x, device="cuda") if name == "torch" else library.asarray(x)
+    result = reduce.reduce(there, 0)
+    assert type(result) is type(there) and np.array_equal(cuda.as_cuda_array(result).copy_to_host(), x.sum(0))
+    assert int(reduce.reduce(there)) == x.sum()
+    out = library.zeros_like(result)
+    assert reduce.reduce(there, 0, out=out) is out and bool((out == result).all())
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES[:-1], ids=str)
+def test_kernels_read_each_element_once_without_error(shape, axis, monkeypatch):
+    if shape[-1] == 280_000:  # a device that this fills
+        shape, _ = (2, 7, 60), monkeypatch.setattr(host, "BLOCKS", 0)
+    shape = tuple(min(n, 9000) for n in shape)
+    axes = frozenset(range(len(shape)) if axis is None else (axis % len(shape),))
+    x = filled(shape, "f4")
+    first, again = operators.make("sum", x.dtype)
+    like = x.sum(axis, dtype=np.float64).reshape(-1)
+    out = cuda.to_device(np.full(like.size, np.nan, np.float32))
+    flat, form = host._flatten(cuda.to_device(x), axes, 0)
+    ((launch, arguments),) = host.launches(flat, form, first, again, out)
+    trace = gpukit.trace(launch, *arguments)
+    assert trace.findings == [] and np.allclose(out.copy_to_host(), like, atol=1e-3)
+    coverage = {c.array: c for c in trace.coverage}
+    assert coverage["x"].read == x.size and coverage["out"].written == like.size
+    assert not any(operations.fp64 or operations.fp64_conversions for operations in trace.operations)
+
+
+def traced_rung(variant, size=2**16):
+    """The trace of the first launch of a rung, and the sum that all of its launches give."""
+    x, out = cuda.to_device(filled((size,), "f4")), cuda.to_device(np.full(1, np.nan, np.float32))
+    steps = ladder.steps(variant, x, out)
+    traces = [gpukit.trace(launch, *arguments) for launch, arguments in steps]
+    assert all(trace.findings == [] for trace in traces), variant
+    assert abs(out.copy_to_host()[0] - filled((size,), "f4").sum(dtype=np.float64)) < 1e-2
+    return traces[0]
+
+
+def test_counts_of_the_ladder():
+    """Shared requests, conflicts in them, and global load requests, for 65536 elements in blocks of 256 threads."""
+    counts = {}
+    for variant in ladder.VARIANTS:
+        trace = traced_rung(variant)
+        shared, loads = trace.total("shared"), trace.total("global", "load")
+        counts[variant] = (shared.requests, shared.bank_conflicts, loads.requests)
+        if variant != "one_launch":
+            assert loads.sectors == loads.ideal_sectors == 8192
+    assert counts == {
+        "interleaved_divergent": (38400, 0, 2048),  # few lanes at a time
+        "interleaved_conflict": (11520, 26880, 2048),  # many lanes at a time, but as many wavefronts
+        "sequential": (11520, 0, 2048),
+        "first_add": (5760, 0, 2048),  # half of the blocks
+        "shuffle": (1152, 0, 2048),  # one value of a warp
+        "grid_stride": (144, 0, 2048),  # few blocks
+        "wide": (144, 0, 512),
+        "one_launch": (297, 0, 513),
+    }
+
+
+@settings(max_examples=25)
+@given(size=st.integers(0, 40_000), variant=st.sampled_from(ladder.VARIANTS))
+def test_ladder_for_any_size(size, variant):
+    x = filled((size,), "f4")
+    got = reduce.sum_by(x, variant)
+    assert got.shape == (1,) and abs(got[0] - x.sum(dtype=np.float64)) <= 2e-6 * abs(x).sum()
+
+
+def test_ladder_takes_strided_and_misaligned_arrays():
+    x = filled((5000,), "f4")
+    on_device = cuda.to_device(x)
+    for part in (slice(1, None), slice(None, None, 3)):
+        for variant in ("sequential", "one_launch"):
+            got = reduce.sum_by(on_device[part], variant).copy_to_host()
+            assert abs(got[0] - x[part].sum(dtype=np.float64)) < 1e-3
+
+
+def test_atomic_sum():
+    x, out = filled((5000,), "f4"), np.zeros(1, np.float32)
+    trace = gpukit.trace(ladder.atomic[4, ladder.THREADS], x, out)
+    assert trace.findings == [] and abs(out[0] - x.sum(dtype=np.float64)) < 1e-3
+
+
+A = np.ones((4, 3), np.float32)
+WRONG = [
+    (lambda: reduce.reduce([1.0]), TypeError, "x is a list"),
+    (lambda: reduce.reduce(A.astype(complex)), TypeError, "x has dtype complex128"),
+    (lambda: reduce.reduce(A > 0), TypeError, "x has dtype bool"),
+    (lambda: reduce.reduce(A, 2), ValueError, "axis is 2; x has 2 dimensions"),
+    (lambda: reduce.reduce(A, (0, -2)), ValueError, "must not name an axis twice"),
+    (lambda: reduce.reduce(A, 1.0), TypeError, "axis is 1.0; it must be an int"),
+    (lambda: reduce.reduce(A, op="median"), ValueError, "op is 'median'; it must be one of 'sum'"),
+    (lambda: reduce.reduce(A, op=norm), TypeError, "it must be a name, or a tuple of a function and its identity"),
+    (lambda: reduce.reduce(A, 0, out=np.ones(4, np.float32)), ValueError, r"out has shape \(4,\); it must be \(3,\)"),
+    (lambda: reduce.reduce(A, 0, out=np.ones(3)), TypeError, "out has dtype float64; it must be float32"),
+    (lambda: reduce.reduce(A, 0, out=cuda.to_device(A[0])), TypeError, "out and x must both be"),
+    (lambda: reduce.reduce(A, 0, out=[1]), TypeError, "out is a list"),
+    (lambda: reduce.reduce_higher_dim(np.array(1.0)), ValueError, r"x has shape \(\)"),
+    (lambda: reduce.sum_by(A), ValueError, r"x has shape \(4, 3\); it must have one dimension"),
+    (lambda: reduce.sum_by(A[0], "fast"), ValueError, "variant is 'fast'; it must be one of interleaved"),
+    (lambda: reduce.steps("fast", A[0], A[0]), ValueError, "variant is 'fast'"),
+    (lambda: reduce.steps("wide", A[0, :0], A[0]), ValueError, "x has no elements"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,356 @@
+"""What the emulator refuses, and how it says so.
+
+Limits of the device, wrong accesses, barriers that hang, endless loops, unsupported constructs.
+"""
+
+import linecache
+import textwrap
+
+import numpy as np
+import pytest
+from numba.core.errors import TypingError as CoreTypingError
+from numba.cuda.core.errors import TypingError
+
+from gpukit import emulator
+from warpstep import KernelError, LaunchError, UnsupportedError, cuda
+
+
+def line_of(error):
+    """The source line an error points at."""
+    return linecache.getline(error.filename, error.line).strip()
+
+
+@cuda.jit
+def touch(out):
+    if cuda.grid(1) == 0:
+        out[0] = 1
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "grid, block, words",
+    [
+        (1, (64, 64), ["4096 threads per block", "64 x 64 x 1", "1024", "32 x 32"]),
+        (1, 1025, ["1,025", "1,024", "dimension x"]),
+        (1, (1, 1, 65), ["dimension z of 65", "64"]),
+        ((1, 65536), 1, ["dimension y of 65,536", "65,535", "grid-stride loop"]),
+        (0, 32, ["at least 1"]),
+        (1, (8, 0), ["at least 1"]),
+    ],
+)
+def test_launch_limits_name_the_limit_the_value_and_a_way_out(grid, block, words):
+    out = np.zeros(1)
+    with pytest.raises(LaunchError) as raised:
+        touch[grid, block](out)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+    assert out[0] == 0
+
+
+def test_shared_memory_limits():
+    @cuda.jit
+    def static(out):
+        big = cuda.shared.array((128, 128), np.float32)
+        out[0] = big.size
+
+    with pytest.raises(LaunchError, match=r"65,536 bytes of shared memory.*allows 49,152"):
+        static[1, 1](np.zeros(1))
+    with pytest.raises(LaunchError, match=r"50,000 dynamic"):
+        touch[1, 1, 0, 50_000](np.zeros(1))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("alignment", "message"), [(4, "is 4; .* of 8"), (24, "is 24; .* of 2"), (16, None), (None, None)]
+)
+def test_alignment_of_an_array_is_what_numba_takes(shared, alignment, message):
+    @cuda.jit
+    def in_shared(out):
+        buffer = cuda.shared.array(32, np.uint8, alignment=alignment)
+        buffer[0] = 7
+        out[0] = buffer[0]
+
+    @cuda.jit
+    def in_local(out):
+        buffer = cuda.local.array(32, np.uint8, alignment=alignment)
+        buffer[0] = 7
+        out[0] = buffer[0]
+
+    aligned = in_shared if shared else in_local
+    out = np.zeros(1)
+    if message is None:
+        aligned[1, 1](out)
+        assert out[0] == 7
+        return
+    with pytest.raises(TypingError, match=f"alignment {message}.*line "):
+        aligned[1, 1](out)
+    assert out[0] == 0
+    touch[1, 1, 0, 49_152](np.zeros(1))
+
+
+def test_limits_follow_the_emulated_device():
+    @cuda.jit
+    def sync(out):
+        cuda.cg.this_grid().sync()
+        out[0] = 1
+
+    blocks = sync.compile("void(float64[::1])").max_cooperative_grid_blocks(256)
+    sync[blocks, 256](np.zeros(1))
+    with pytest.raises(LaunchError, match="cooperative grid"):
+        sync[blocks + 1, 256](np.zeros(1))
+    with emulator.use_device("7.5"):
+        assert sync.compile("void(float64[::1])").max_cooperative_grid_blocks(256) < blocks
+
+
+@pytest.mark.parametrize(
+    "configure, error",
+    [
+        (lambda k: k[1](np.zeros(1)), ValueError),
+        (lambda k: k(np.zeros(1)), ValueError),
+        (lambda k: k[1.5, 1](np.zeros(1)), TypeError),
+        (lambda k: k[(1, 1, 1, 1), 1](np.zeros(1)), ValueError),
+        (lambda k: k[1, 1, 0, -4](np.zeros(1)), ValueError),
+        (lambda k: k[1, 1](), TypeError),
+        (lambda k: k[1, 1](np.zeros(1), 2), TypeError),
+        (lambda k: k[1, 1](np.zeros((4, 4))[::2, ::2]), ValueError),
+        (lambda k: k[1, 1]([1.0]), (TypeError, ValueError)),
+        (lambda k: k.forall(-1), ValueError),
+    ],
+)
+def test_wrong_launches_are_refused_as_numba_does(configure, error):
+    with pytest.raises(error):
+        configure(touch)
+
+
+def test_jit_knows_its_options_and_signatures():
+    with pytest.raises(TypeError, match="no option 'fastmaths'"):
+        cuda.jit(fastmaths=True)
+    with pytest.raises(UnsupportedError, match="link"):
+        cuda.jit(link=["x.cu"])
+
+    @cuda.jit("void(float32[::1], int32)", fastmath=True, max_registers=32, launch_bounds=64)
+    def declared(out, n):
+        out[0] = n + 0.5
+
+    out = np.zeros(1, np.float32)
+    declared[1, 64](out, 7)
+    assert out[0] == 7.5
+    with pytest.raises(TypeError, match="argument n is 7.9"):
+        declared[1, 64](out, 7.9)
+    with pytest.raises(TypeError, match="array of float64; the kernel.s signature declares float32"):
+        declared[1, 1](np.zeros(1), 7)
+    with pytest.raises(LaunchError, match="launch_bounds"):
+        declared[1, 65](out, 1)
+    with pytest.raises(TypeError, match="void return type"):
+        cuda.jit("int32(int32)")(lambda x: x)
+
+
+# -- accesses ----------------------------------------------------------------------------------------------------------
+
+
+def test_out_of_bounds_names_array_shape_index_block_and_thread():
+    @cuda.jit
+    def copy(x, out):
+        i = cuda.grid(1)
+        out[i] = x[i]
+
+    x, out = np.arange(40.0), np.zeros(64)
+    with pytest.raises(KernelError) as raised:
+        copy[2, 32](x, out)
+    error = raised.value
+    assert (error.kind, error.block, error.thread) == ("out-of-bounds", (1, 0, 0), (8, 0, 0))
+    assert line_of(error) == "out[i] = x[i]"
+    for word in ("index 40", "'x'", "(40,)", "block (1, 0, 0)", "thread (8, 0, 0)", "out[i] = x[i]"):
+        assert word in str(error)
+    assert (out == 0).all()  # nothing half-written reaches the host
+
+
+@pytest.mark.parametrize("space", ["global", "shared", "local", "atomic", "slice"])
+def test_out_of_bounds_in_every_space_and_dimension(space):
+    @cuda.jit
+    def store(out, row, col):
+        s = cuda.shared.array((4, 8), np.float32)
+        p = cuda.local.array((4, 8), np.float32)
+        if space == "global":
+            out[row, col] = 1
+        elif space == "shared":
+            s[row, col] = 1
+        elif space == "local":
+            p[row, col] = 1
+        elif space == "atomic":
+            cuda.atomic.add(out, (row, col), 1)
+        else:
+            out[row][col] = 1
+
+    for row, col in ((0, 8), (4, 0), (-5, 0), (0, -9)):
+        with pytest.raises(KernelError, match="out of bounds"):
+            store[1, 1](np.zeros((4, 8), np.float32), row, col)
+    out = np.zeros((4, 8), np.float32)
+    store[1, 1](out, -1, -8)  # a negative index counts from the end, as on the device
+    assert space in ("shared", "local") or (out[3, 0] == 1 and out.sum() == 1)
+
+
+def test_threads_that_are_masked_off_do_not_count():
+    @cuda.jit
+    def guarded(x, out):
+        i = cuda.grid(1)
+        if i < x.size:
+            row = x[i:]
+            out[i] = row[0] + x[i]
+
+    out = np.zeros(50)
+    guarded[2, 32](np.arange(50.0), out)
+    assert (out == 2 * np.arange(50)).all()
+
+
+def test_a_constant_array_cannot_be_written():
+    table = np.arange(4.0)
+
+    @cuda.jit
+    def write(out):
+        c = cuda.const.array_like(table)
+        c[0] = out[0]
+
+    with pytest.raises((KernelError, TypingError, CoreTypingError)):
+        write[1, 1](np.zeros(1))
+
+
+# -- barriers and loops ------------------------------------------------------------------------------------------------
+
+
+def test_barrier_divergence_names_both_places():
+    @cuda.jit
+    def diverge(out):
+        t = cuda.threadIdx.x
+        if t < 16:
+            cuda.syncthreads()
+            out[t] = 1
+        else:
+            cuda.syncthreads()
+
+    with pytest.raises(KernelError) as raised:
+        diverge[2, 32](np.zeros(32))
+    error = raised.value
+    assert error.kind == "barrier-divergence" and error.block == (0, 0, 0) and line_of(error) == "cuda.syncthreads()"
+    assert f"line {error.line + 3}" in str(error)
+
+
+def test_a_barrier_that_only_some_threads_reach_again():
+    @cuda.jit
+    def uneven(out):
+        for _ in range(cuda.threadIdx.x % 2 + 1):
+            cuda.syncthreads()
+        out[cuda.threadIdx.x] = cuda.syncthreads_count(1)
+
+    with pytest.raises(KernelError, match="waits in syncthreads"):
+        uneven[1, 32](np.zeros(32))
+
+
+def test_threads_that_have_returned_are_not_waited_for():
+    @cuda.jit
+    def early(out):
+        if cuda.threadIdx.x >= 20:
+            return
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = 1
+
+    out = np.zeros(32)
+    early[1, 32](out)
+    assert out.sum() == 20
+
+
+def test_a_shuffle_that_a_named_lane_never_reaches():
+    @cuda.jit
+    def half(out):
+        t = cuda.threadIdx.x
+        if t < 16:
+            out[t] = cuda.shfl_sync(0xFFFFFFFF, t, 0)
+        else:
+            cuda.syncthreads()
+
+    with pytest.raises(KernelError, match="warp operation"):
+        half[1, 32](np.zeros(32, np.int32))
+
+
+def test_loops_that_get_nowhere_are_stopped():
+    @cuda.jit
+    def lock(flag, out):
+        while cuda.atomic.cas(flag, 0, 0, 1) != 0:
+            pass
+        out[0] += 1
+        cuda.atomic.exch(flag, 0, 0)
+
+    with pytest.raises(KernelError) as raised:
+        lock[1, 32](np.zeros(1, np.int32), np.zeros(1))
+    assert raised.value.kind == "no-progress" and "cas" in line_of(raised.value)
+
+    @cuda.jit
+    def endless(out):
+        while out[0] >= 0:
+            out[0] += 1
+
+    before = emulator.set_loop_limit(10_000)
+    try:
+        with pytest.raises(KernelError, match=r"more than 10,000 times"):
+            endless[1, 1](np.zeros(1))
+    finally:
+        emulator.set_loop_limit(before)
+    with pytest.raises(ValueError, match="positive"):
+        emulator.set_loop_limit(0)
+
+
+# -- what is not supported ---------------------------------------------------------------------------------------------
+
+
+def test_unsupported_constructs_name_construct_and_line():
+    @cuda.jit
+    def vector(a, out):
+        np.add(a, a, out)
+
+    with pytest.raises(UnsupportedError, match=r"add.*line \d+, in vector"):
+        vector[1, 1](np.zeros(3), np.zeros(3))
+
+    @cuda.jit
+    def maybe(out):
+        x = None
+        if out[0] > 0:
+            x = 3
+        if x is not None:
+            out[0] = x
+
+    with pytest.raises(UnsupportedError, match="None"):
+        maybe[1, 1](np.zeros(1))
+
+
+def test_what_numba_refuses_is_refused_with_numbas_words():
+    @cuda.jit
+    def shape_from_argument(out, n):
+        s = cuda.shared.array(n, np.float32)
+        out[0] = s[0]
+
+    with pytest.raises((TypingError, CoreTypingError), match="shared.array"):
+        shape_from_argument[1, 1](np.zeros(1), 4)
+
+
+def test_debug_kernels_raise_on_the_host_and_others_just_stop_the_thread():
+    source = textwrap.dedent(
+        """
+        def kernel(out):
+            i = cuda.grid(1)
+            if i == 3:
+                raise ValueError("three")
+            out[i] = 1
+        """
+    )
+
+    def make(**options):
+        namespace = {"cuda": cuda}
+        exec(source, namespace)  # no source file: lines are known, their text is not
+        return cuda.jit(**options)(namespace["kernel"])
+
+    out = np.zeros(8)
+    make()[1, 8](out)
+    assert out.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+    with pytest.raises(ValueError, match=r"line 5, tid=\[3, 0, 0\] ctaid=\[0, 0, 0\]: three"):
+        make(debug=True, opt=False)[1, 8](np.zeros(8))

@@ -1,0 +1,208 @@
+"""Instructions that nobody wrote: the rules of the estimate, and how near it comes to what Nsight Compute counted."""
+
+import math
+
+import numpy as np
+from numba.cuda import float32, uint32
+
+import gpukit
+from bench import predictions
+from gpukit import results
+from warpstep import cuda
+from warpstep.compiler.instructions import (
+    BRANCH,
+    COUNTED,
+    OPERATION,
+    PRODUCT,
+    QUOTIENT,
+    SCALING,
+    SIGN,
+    STEP,
+    SUM,
+    TURN,
+    VALUE,
+)
+
+TURNS = 7
+
+
+def overhead(kernel, *arrays):
+    """Of one warp, with arguments of 64 x 64 float32 and a number of turns."""
+    x = np.ones((64, 64), np.float32)
+    return gpukit.trace(kernel[1, 32], x, np.zeros(64, np.float32), TURNS).overhead
+
+
+@cuda.jit
+def with_sign(x, out, turns):
+    out[cuda.grid(1)] = 1
+
+
+@cuda.jit
+def without_sign(x, out, turns):
+    out[uint32(cuda.grid(1))] = 1
+
+
+@cuda.jit
+def known_to_be_positive(x, out, turns):
+    out[cuda.threadIdx.x] = 1
+
+
+def test_a_sign_is_looked_at_where_there_may_be_one():
+    assert overhead(with_sign) == SIGN + SUM + SCALING
+    assert overhead(without_sign) == overhead(known_to_be_positive) == SUM + SCALING
+
+
+@cuda.jit
+def two_dimensions(x, out, turns):
+    x[cuda.threadIdx.y, cuda.threadIdx.x] = 1
+
+
+@cuda.jit
+def at_a_known_place(x, out, turns):
+    x[3, 4] = 1
+
+
+@cuda.jit
+def in_registers(x, out, turns):
+    held = cuda.local.array(4, float32)
+    held[0] = 1
+    out[0] = held[0]
+
+
+def test_an_address_is_computed_from_its_parts():
+    assert overhead(two_dimensions) == 2 * SUM + PRODUCT + SCALING
+    assert overhead(at_a_known_place) == overhead(in_registers) == 0
+
+
+@cuda.jit
+def runtime_turns(x, out, turns):
+    total = float32(0)
+    for k in range(turns):
+        total += x[cuda.threadIdx.x, k]
+    out[0] = total
+
+
+@cuda.jit
+def turns_alone(x, out, turns):
+    total = float32(0)
+    for _ in range(turns):
+        total += float32(1)
+    out[0] = total
+
+
+@cuda.jit
+def unrolled_turns(x, out, turns):
+    total = float32(0)
+    for k in range(TURNS):
+        total += x[cuda.threadIdx.x, k]
+    out[0] = total
+
+
+@cuda.jit
+def long_turns(x, out, turns):
+    total = float32(0)
+    for _ in range(64):
+        total += float32(1)
+    out[0] = total
+
+
+@cuda.jit
+def steps(x, out, turns):
+    total, k = float32(0), uint32(0)
+    while k < uint32(turns):
+        total += x[0, k]
+        k = uint32(k + uint32(1))
+    out[0] = total
+
+
+def test_turns_of_a_loop_cost_unless_it_is_unrolled():
+    # The row's part of the address is computed before the loop. The loop is left at its head, once more than it turns.
+    before = SUM + PRODUCT
+    turn, load = TURN + VALUE + BRANCH, SIGN + SUM + SCALING
+    assert overhead(runtime_turns) == before + (TURNS + 1) * turn + TURNS * load
+    assert overhead(turns_alone) == (TURNS + 1) * (TURN + BRANCH)
+    assert overhead(unrolled_turns) == before + SCALING
+    assert overhead(long_turns) == 65 * COUNTED
+    # The first comparison is of what is known before the kernel runs.
+    # Of the sum, which Numba makes a number of 64 bits, 32 are used.
+    assert overhead(steps) == TURNS * (OPERATION["int32"] + BRANCH + STEP + OPERATION["int32"])
+
+
+@cuda.jit
+def chosen_turns(x, out, turns):
+    total = float32(0)
+    for k in range(TURNS):
+        total += x[0, k if k % 2 else 3]
+    out[0] = total
+
+
+@cuda.jit
+def swizzled(x, out, turns):
+    tile = cuda.shared.array((32, 32), float32)
+    tid = cuda.threadIdx.x
+    for k in range(TURNS):
+        tile[k, tid] = 1
+        tile[k, tid ^ k] = 1
+
+
+def test_what_an_unrolled_loop_leaves():
+    assert overhead(chosen_turns) == 0, "index and condition are known, once the loop is gone"
+    plain = SUM // 2 + SCALING // 2  # in shared memory addresses have 32 bits; computed once
+    assert overhead(swizzled) == plain + TURNS * (OPERATION["int64"] + SUM // 2 + SCALING // 2)
+
+
+@cuda.jit
+def of_floats(x, out, turns):
+    out[3] = x[2, 1] / x[1, 2]
+
+
+@cuda.jit
+def of_whole_numbers(x, out, turns):
+    lane = uint32(cuda.threadIdx.x)
+    out[3] = float32(uint32(uint32(lane // uint32(turns)) % uint32(5)))
+
+
+def test_quotients_take_many_instructions():
+    assert overhead(of_floats) == QUOTIENT["fp32"][0]
+    variable, constant = QUOTIENT["int64"]
+    assert overhead(of_whole_numbers) == variable + constant + 2 * OPERATION["int32"]
+
+
+@cuda.jit
+def by_lanes(x, out, turns):
+    total = float32(0)
+    for k in range(cuda.threadIdx.x):
+        total += x[0, k]
+    out[0] = total
+
+
+def test_what_all_lanes_of_a_warp_share():
+    def shared(kernel):
+        return gpukit.trace(
+            kernel[1, 32], np.ones((64, 64), np.float32), np.zeros(64, np.float32), TURNS
+        ).shared_overhead
+
+    assert shared(runtime_turns) == (TURNS + 1) * (TURN + VALUE) + TURNS * SIGN
+    assert shared(by_lanes) == shared(with_sign) == 0
+
+
+def test_long_computations_are_not_too_deep():
+    lines = "\n".join(f"    k = (k * 3 + {n}) & 1023" for n in range(400))
+    source = f"def long(x, out, turns):\n    k = cuda.grid(1)\n{lines}\n    out[k & 63] = k\n"
+    namespace = {"cuda": cuda}
+    exec(compile(source, "<long>", "exec"), namespace)
+    assert overhead(cuda.jit(namespace["long"])) >= 400 * OPERATION["int64"]
+
+
+def test_estimates_are_near_what_was_counted():
+    """The kernels that the constants were taken from, and others."""
+    counted = {predictions.key_of(r): r["each"] for r in results.load(predictions.RECORDED, case="instructions")}
+    ratios = {}
+    for case in predictions.cases(["matmul", "transpose"]):
+        if case.text in counted and case.shape[0] != predictions.LADDER_SIZE and case.dtype == "float32":
+            ((trace, grid),) = case.traced()
+            found = trace.predict(grid=grid).instructions
+            ratios[case.title] = counted[case.text][0] / found
+    near = [title for title, ratio in ratios.items() if 1 / 1.5 <= ratio <= 1.5]
+    assert len(near) >= 0.75 * len(ratios), ratios
+    assert math.exp(np.mean(np.abs(np.log(list(ratios.values()))))) < 1.5

@@ -1,0 +1,46 @@
+"""warpstep: runs ``@cuda.jit`` kernels on the CPU, every thread of many blocks in lockstep, and says what they do.
+
+``from warpstep import cuda`` stands in for ``numba.cuda``. ``warpstep.trace(kernel[grid, block], *args)`` counts every
+access, bank conflict and sector by source line and finds races; ``warpstep.predict`` bounds the time on a GPU.
+"""
+
+import importlib
+
+__all__ = [
+    "KernelError",
+    "LaunchError",
+    "UnsupportedError",
+    "compare",
+    "cuda",
+    "predict",
+    "set_device",
+    "set_loop_limit",
+    "trace",
+    "use_device",
+]
+
+#: Where each name comes from. They are imported when first used, so that ``import warpstep`` stays cheap.
+_SOURCES = {
+    "KernelError": ("errors", "KernelError"),
+    "LaunchError": ("errors", "LaunchError"),
+    "UnsupportedError": ("errors", "UnsupportedError"),
+    "compare": ("tracing.trace", "compare"),
+    "predict": ("prediction", "predict"),
+    "set_device": ("device", "set_device"),
+    "set_loop_limit": ("launch", "set_loop_limit"),
+    "trace": ("tracer", "trace"),
+    "use_device": ("device", "device"),
+}
+
+
+def __getattr__(name):
+    if name == "cuda":
+        return importlib.import_module("warpstep.cuda")
+    if name in _SOURCES:
+        module, attribute = _SOURCES[name]
+        return getattr(importlib.import_module(f"warpstep.{module}"), attribute)
+    raise AttributeError(f"module 'warpstep' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,954 @@
+"""Memory of the emulated device, and the arrays in it.
+
+`DeviceArray` does what numba.cuda's DeviceNDArray does, and raises where it raises. Shapes and strides after
+``reshape``, ``ravel`` and ``squeeze``, and the contiguity flags, come from numba-cuda's own `dummyarray`, so that they
+are those of a real device array.
+"""
+
+import ctypes
+import gc
+import math
+import operator
+import threading
+import warnings
+import weakref
+from functools import cached_property
+
+import numpy as np
+from cuda.bindings.driver import CUresult
+from numba.cuda import types
+from numba.cuda.api_util import prepare_shape_strides_dtype
+from numba.cuda.core import config
+from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
+from numba.cuda.cudadrv import dummyarray
+from numba.cuda.cudadrv.driver import CudaAPIError
+from numba.cuda.np import numpy_support
+
+from warpstep.api.streams import check_stream
+from warpstep.compiler.frontend import is_typing
+from warpstep.device import MB, current
+
+#: What a byte of fresh memory holds: NaN in every float type, -1 in every signed integer type.
+POISON = 0xFF
+#: Device addresses start here and are multiples of ALIGNMENT, as those of a real allocation are.
+FIRST_ADDRESS = 0x7F00_0000_0000
+ALIGNMENT = 256
+HOST_ALIGNMENT = 64
+#: Buffers are whole multiples of this, so that a view as items of any simple type fits.
+ITEM = 16
+
+_live = weakref.WeakSet()
+_lock = threading.Lock()
+_next_address = FIRST_ADDRESS
+
+
+# -- allocations --
+
+
+class Allocation:
+    """One block of emulated device memory.
+
+    Parameters
+    ----------
+    nbytes : int
+    name : str, optional
+        The array's name, for messages.
+    poison : bool
+        Fill it with 0xFF bytes; False where the caller writes all of it at once.
+    memory : ndarray of uint8, optional
+        Host memory that the device sees too (mapped memory). It is used as it is and does not count as device memory.
+
+    Attributes
+    ----------
+    bytes : ndarray of uint8, 1-D
+        Its contents, rounded up to a multiple of 16; aligned to 64 bytes unless it is mapped.
+    address : int
+        Address on the device, a multiple of 256 that no other allocation ever has; 0 if it is empty.
+    nbytes : int
+    name : str or None
+    freed : bool
+        True after `free`; every use through an array then raises.
+    known : ndarray of bool, or None
+        The bytes that were written since the allocation, for a trace; None if all were, or may have been.
+
+    Raises
+    ------
+    CudaAPIError
+        ``CUDA_ERROR_OUT_OF_MEMORY`` if the emulated device, or the machine that emulates it, has not enough left.
+    """
+
+    __slots__ = ("__weakref__", "_owner", "address", "bytes", "freed", "known", "name", "nbytes", "on_device")
+
+    def __init__(self, nbytes, name=None, *, poison=True, memory=None):
+        self.nbytes = nbytes
+        self.name = name
+        self.freed = False
+        self.on_device = memory is None
+        if self.on_device:
+            _require(nbytes)
+        self.bytes = host_memory(nbytes, poison) if memory is None else memory
+        self.known = np.zeros(self.bytes.size, bool) if poison and memory is None else None
+        self.address = _take_address(nbytes) if nbytes else 0
+        _live.add(self)
+
+    def mark(self, host):
+        """The elements of ``host``, a NumPy view on this memory, hold something from now on."""
+        if self.known is not None and host.size:
+            start = _address(host) - _address(self.bytes)
+            shape, strides = (*host.shape, host.dtype.itemsize), (*host.strides, 1)
+            np.ndarray(shape, bool, self.known, start, strides)[...] = True
+
+    def free(self):
+        """Give the memory back. RuntimeError if that was done before."""
+        if self.freed:
+            raise RuntimeError("Freeing dead memory")
+        self.freed = True
+
+    def __reduce__(self):
+        raise TypeError("emulated device memory cannot be pickled or copied as an object: use copy_to_host()")
+
+    def __repr__(self):
+        name = f" {self.name!r}" if self.name else ""
+        return f"<Allocation{name} of {self.nbytes:,} bytes at {self.address:#x}{' (freed)' if self.freed else ''}>"
+
+
+def _take_address(nbytes):
+    global _next_address
+    with _lock:
+        address = _next_address
+        _next_address += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return address
+
+
+def host_memory(nbytes, poison=True):
+    """Aligned host memory as a 1-D uint8 array of at least ``nbytes`` bytes."""
+    size = -(-nbytes // ITEM) * ITEM
+    raw = np.empty(size + HOST_ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % HOST_ALIGNMENT
+    memory = raw[start : start + size]
+    if poison:
+        memory.fill(POISON)
+    return memory
+
+
+def live_allocations():
+    """list of Allocation : all that exist and have not been freed."""
+    return [allocation for allocation in list(_live) if not allocation.freed]
+
+
+def memory_in_use():
+    """int : bytes of device memory that are allocated now (mapped host memory does not count)."""
+    return sum(allocation.nbytes for allocation in live_allocations() if allocation.on_device)
+
+
+def find_allocation(address):
+    """Allocation or None : the one that a device address lies in."""
+    for allocation in live_allocations():
+        if allocation.address <= address < allocation.address + allocation.nbytes:
+            return allocation
+    return None
+
+
+def _require(nbytes):
+    total = current().total_memory
+    free = total - memory_in_use()
+    if nbytes > free:
+        # What only reference cycles keep alive is given back first, as numba.cuda flushes its pending deallocations.
+        gc.collect()
+        free = total - memory_in_use()
+    if nbytes > free:
+        _out_of_memory(f"{nbytes:,} bytes asked for, {free:,} of {total:,} bytes of the emulated device are free")
+    available = _host_memory_available() if nbytes > 64 * MB else None
+    if available is not None and nbytes > available:
+        _out_of_memory(
+            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, can give {available:,} bytes"
+        )
+
+
+def _out_of_memory(reason):
+    code = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    raise CudaAPIError(code, f"Call to cuMemAlloc results in {code.name}: {reason}")
+
+
+def _host_memory_available():
+    """Bytes that this machine can still give, a tenth left to spare, or None where it does not say.
+
+    To fill more would not raise: it would end the process.
+    """
+    known = []
+    try:
+        with open("/proc/meminfo") as lines:
+            known.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+        # A container may allow less than the machine has.
+        with open("/sys/fs/cgroup/memory.max") as file, open("/sys/fs/cgroup/memory.stat") as lines:
+            used = next(int(line.split()[1]) for line in lines if line.startswith("anon "))
+            known.append(int(file.read()) - used)
+    except (OSError, StopIteration, ValueError):
+        pass
+    return min(known) * 9 // 10 if known else None
+
+
+class DevicePointer:
+    """Part of an allocation: what numba.cuda calls a memory pointer (``array.gpu_data``, ``context.memalloc``).
+
+    Attributes
+    ----------
+    allocation : Allocation
+    offset, size : int
+        Bytes.
+    """
+
+    __cuda_memory__ = True
+
+    def __init__(self, allocation, offset=0, size=None):
+        self.allocation = allocation
+        self.offset = offset
+        self.size = allocation.nbytes - offset if size is None else size
+
+    @property
+    def device_pointer_value(self):
+        """int or None : address on the emulated device; None for empty memory."""
+        return self.allocation.address + self.offset if self.allocation.address else None
+
+    @property
+    def device_ctypes_pointer(self):
+        """ctypes.c_size_t : the same, 0 for empty memory. Nothing outside the emulator can follow it."""
+        return ctypes.c_size_t(self.device_pointer_value or 0)
+
+    def view(self, start, stop=None):
+        """DevicePointer : bytes ``start`` to ``stop`` of this memory."""
+        size = self.size - start if stop is None else stop - start
+        if size < 0:
+            raise RuntimeError("size cannot be negative")
+        return DevicePointer(self.allocation, self.offset + start, size)
+
+    def memset(self, byte, count=None, stream=0):
+        """Set the first ``count`` bytes (all if None) to ``byte``."""
+        check_stream(stream)
+        count = self.size if count is None else count
+        if not 0 <= count <= self.size:
+            raise ValueError(f"count is {count}; this memory has {self.size} bytes")
+        self.bytes[:count] = byte & 0xFF
+        self.allocation.mark(self.bytes[:count])
+
+    def free(self):
+        """Free the whole allocation now. RuntimeError if that was done before."""
+        self.allocation.free()
+
+    @property
+    def bytes(self):
+        """ndarray of uint8 : the contents. CudaAPIError if the memory was freed."""
+        check_alive(self.allocation)
+        return self.allocation.bytes[self.offset : self.offset + self.size]
+
+
+def check_alive(allocation):
+    """Raise CudaAPIError if the memory was freed, by ``free``, by ``cuda.close`` or by a reset of the device."""
+    if allocation.freed:
+        code = CUresult.CUDA_ERROR_INVALID_VALUE
+        raise CudaAPIError(code, f"{code.name}: the memory of this array was freed: {allocation}")
+
+
+# -- arrays --
+
+
+def _normal_shape(shape):
+    if isinstance(shape, int):
+        return (shape,)
+    for extent in shape:
+        if not isinstance(extent, int | np.integer):
+            raise TypeError(f"shape elements must be integers, got {type(extent).__name__}")
+    return tuple(int(extent) for extent in shape)
+
+
+def _normal_dtype(dtype):
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(
+            f"dtype is {dtype}: Python objects cannot be in device memory; use a numeric or structured dtype"
+        )
+    return dtype
+
+
+def byte_span(shape, strides, itemsize):
+    """(low, high) : the bytes that an array covers, relative to its first element."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+class _OnDevice:
+    """What device arrays and device records have in common."""
+
+    __cuda_memory__ = True
+    __cuda_ndarray__ = True
+
+    def __init__(self, shape, strides, dtype, stream=0, gpu_data=None, name=None, poison=True):
+        shape = _normal_shape(shape)
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"shape is {shape}: negative dimensions are not allowed")
+        strides = (strides,) if isinstance(strides, int) else tuple(strides)
+        if len(strides) != len(shape):
+            raise ValueError("strides not match ndim")
+        check_stream(stream)
+        self.dtype = _normal_dtype(dtype)
+        self._dummy = dummyarray.Array.from_desc(0, shape, strides, self.dtype.itemsize)
+        self.shape = self._dummy.shape
+        self.strides = self._dummy.strides
+        self.ndim = self._dummy.ndim
+        self.size = self._dummy.size
+        self.stream = stream
+        low, high = byte_span(self.shape, self.strides, self.dtype.itemsize)
+        self.alloc_size = high - low
+        if gpu_data is None:
+            if low:
+                raise ValueError(f"strides are {strides}: a new array cannot have negative strides")
+            gpu_data = DevicePointer(Allocation(high, name, poison=poison))
+        self.gpu_data = gpu_data
+        self._host = self._view(gpu_data.allocation, gpu_data.offset)
+
+    def _view(self, allocation, offset):
+        try:
+            return np.ndarray(self.shape, self.dtype, allocation.bytes, offset if self.size else 0, self.strides)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"an array of shape {self.shape}, strides {self.strides} and dtype {self.dtype} "
+                f"does not fit into {allocation} at offset {offset}"
+            ) from error
+
+    @property
+    def allocation(self):
+        """Allocation : the memory that the array is in."""
+        return self.gpu_data.allocation
+
+    @property
+    def __cuda_array_interface__(self):
+        # An address on the emulated device is of no use to another library. But Numba tells by this attribute that a
+        # global array is memory to write to and no constant.
+        if not is_typing():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute '__cuda_array_interface__'")
+        return {}
+
+    @property
+    def host(self):
+        """ndarray : the array's elements in place, for the emulator itself. CudaAPIError if its memory was freed."""
+        check_alive(self.allocation)
+        return self._host
+
+    @property
+    def device_ctypes_pointer(self):
+        """ctypes.c_size_t : address of the first element on the emulated device."""
+        return self.gpu_data.device_ctypes_pointer
+
+    def as_cuda_arg(self):
+        """DevicePointer : the memory, from the first element on."""
+        return self.gpu_data
+
+    @property
+    def flags(self):
+        """dict with ``C_CONTIGUOUS`` and ``F_CONTIGUOUS``."""
+        return dict(self._dummy.flags)
+
+    @cached_property
+    def nbytes(self):
+        """int : bytes of the elements; `alloc_size` is what they span in memory."""
+        return self.dtype.itemsize * self.size
+
+    def bind(self, stream=0):
+        """The same array with another default stream."""
+        return self._window(self.shape, self.strides, self.dtype, stream)
+
+    def _default_stream(self, stream):
+        check_stream(stream)
+        return stream or self.stream
+
+    def _window(self, shape, strides, dtype, stream, start=0):
+        """An array on the same memory whose first element is ``start`` bytes behind this one's."""
+        _, size = byte_span(shape, strides, dtype.itemsize)
+        memory = self.gpu_data
+        if start or size != memory.size:
+            memory = DevicePointer(self.allocation, memory.offset + start, size)
+        return DeviceArray(shape, strides, dtype, stream=stream, gpu_data=memory)
+
+    def _window_of(self, host, stream):
+        """The array whose elements are those of a NumPy view on this array's."""
+        start = _address(host) - _address(self._host) if host.size else 0
+        return self._window(host.shape, host.strides, host.dtype, stream, start)
+
+    # -- copies --
+
+    def copy_to_host(self, ary=None, stream=0):
+        """Copy to the host.
+
+        Parameters
+        ----------
+        ary : ndarray, optional
+            Where to. Same shape, dtype and strides; a new array if None.
+        stream : Stream or 0
+
+        Returns
+        -------
+        ndarray
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``ary`` has another dtype, shape or strides, or is read-only.
+        NotImplementedError
+            For negative strides.
+        """
+        if any(stride < 0 for stride in self.strides):
+            raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")
+        self._default_stream(stream)
+        source = self.gpu_data.bytes[: self.alloc_size]
+        if ary is None:
+            return np.ndarray(self.shape, self.dtype, source.copy(), strides=self.strides if self.size else None)
+        if not isinstance(ary, np.ndarray):
+            raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array")
+        check_array_compatibility(self.host, ary)
+        if not ary.flags.writeable:
+            raise ValueError("ary is read-only")
+        # As cudaMemcpy does: all bytes from the first element to the last, those between strided elements included.
+        host_bytes(ary)[:] = source
+        return ary
+
+    def copy_to_device(self, ary, stream=0):
+        """Copy from the host, or from another device array, to this one.
+
+        Parameters
+        ----------
+        ary : ndarray or DeviceArray
+            Same shape and dtype. A device array must have the same strides too. Nothing is copied if it is empty.
+        stream : Stream or 0
+
+        Raises
+        ------
+        TypeError, ValueError
+            If dtype or shape differ, or this array is not contiguous.
+        """
+        source = as_device_array(ary)
+        if source is None and not isinstance(ary, np.ndarray | np.generic):
+            raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array or a device array")
+        if ary.size == 0:
+            return
+        sentry_contiguous(self.host)
+        self._default_stream(stream)
+        target = array_core(self.host)
+        if source is None:
+            source = np.asanyarray(array_core(ary), order="C" if target.flags["C_CONTIGUOUS"] else "F")
+        else:
+            sentry_contiguous(source.host)
+            source = array_core(source.host)
+        check_array_compatibility(target, source)
+        target.squeeze()[...] = source.squeeze()
+        self.allocation.mark(target)
+
+    # -- other forms of the same memory --
+
+    @property
+    def T(self):
+        return self.transpose()
+
+    def transpose(self, axes=None):
+        """DeviceArray : the transpose of a 2-D array, in new memory, as numba.cuda makes it.
+
+        Raises
+        ------
+        NotImplementedError
+            If it is not 2-D.
+        """
+        if axes and tuple(axes) == tuple(range(self.ndim)):
+            return self
+        if self.ndim != 2:
+            raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
+        if axes is not None and set(axes) != set(range(self.ndim)):
+            raise ValueError(f"invalid axes list {axes!r}")
+        return from_host(np.ascontiguousarray(self.host.T), stream=self.stream)
+
+    def split(self, section, stream=0):
+        """Yield the parts of a 1-D array, ``section`` elements each, the last one perhaps shorter.
+
+        Raises
+        ------
+        ValueError
+            If the array is not 1-D with unit stride.
+        """
+        stream = self._default_stream(stream)
+        if self.ndim != 1:
+            raise ValueError("only support 1d array")
+        if self.strides[0] != self.dtype.itemsize:
+            raise ValueError("only support unit stride")
+        for part in range(math.ceil(self.size / section)):
+            yield self._window_of(self.host[part * section : (part + 1) * section], stream)
+
+    def squeeze(self, axis=None, stream=0):
+        """DeviceArray : a view without axes of length one. ValueError for an ``axis`` that is longer."""
+        layout, _ = self._dummy.squeeze(axis=axis)
+        return self._window(layout.shape, layout.strides, self.dtype, self._default_stream(stream))
+
+    def view(self, dtype):
+        """DeviceArray : the same bytes as elements of another dtype.
+
+        Raises
+        ------
+        ValueError
+            If the size of an element changes and the array is not C-contiguous, or its last axis is not a whole number
+            of new elements.
+        """
+        dtype = _normal_dtype(dtype)
+        shape, strides = list(self.shape), list(self.strides)
+        if self.dtype.itemsize != dtype.itemsize:
+            if not self.flags["C_CONTIGUOUS"]:
+                raise ValueError("To change to a dtype of a different size, the array must be C-contiguous")
+            shape[-1], rest = divmod(shape[-1] * self.dtype.itemsize, dtype.itemsize)
+            if rest:
+                raise ValueError(
+                    "When changing to a larger dtype, its size must be a divisor of the total size in bytes of the "
+                    "last axis of the array."
+                )
+            strides[-1] = dtype.itemsize
+        return self._window(shape, strides, dtype, self.stream)
+
+
+class DeviceRecord(_OnDevice):
+    """A structured scalar on the emulated device: ``array[i]`` of a structured array, or ``to_device`` of a record."""
+
+    def __init__(self, dtype, stream=0, gpu_data=None, name=None):
+        super().__init__((), (), dtype, stream, gpu_data, name)
+
+    @property
+    def _numba_type_(self):
+        return numpy_support.from_dtype(self.dtype)
+
+    def copy_to_host(self, ary=None, stream=0):
+        """Copy to the host: to a record or an array of no dimensions; to a new array if ``ary`` is None."""
+        if not isinstance(ary, np.void):
+            return super().copy_to_host(ary, stream)
+        found = super().copy_to_host(None, stream)
+        check_array_compatibility(found, ary)
+        for field in self.dtype.names:
+            ary[field] = found[field]
+        return ary
+
+    def bind(self, stream=0):
+        """The same record with another default stream."""
+        return DeviceRecord(self.dtype, stream=stream, gpu_data=self.gpu_data)
+
+    def __getitem__(self, field):
+        return self.getitem(field)
+
+    def getitem(self, field, stream=0):
+        """A field: a NumPy scalar, a DeviceRecord for a nested record, a DeviceArray for a nested array.
+
+        KeyError if there is none of that name.
+        """
+        stream = self._default_stream(stream)
+        dtype, offset = self.dtype.fields[field][:2]
+        if dtype.names is not None:
+            return DeviceRecord(dtype, stream=stream, gpu_data=self.gpu_data.view(offset))
+        if dtype.shape:
+            shape, strides, item = prepare_shape_strides_dtype(dtype.shape, None, dtype.base, "C")
+            return self._window(shape, strides, item, stream, offset)
+        return self.host[field][()]
+
+    def __setitem__(self, field, value):
+        self.setitem(field, value)
+
+    def setitem(self, field, value, stream=0):
+        """Write one field. KeyError if there is none."""
+        self._default_stream(stream)
+        if field not in self.dtype.fields:
+            raise KeyError(field)
+        self.host[field] = value
+        self.allocation.mark(np.asarray(self.host[field]))
+
+
+class DeviceArray(_OnDevice):
+    """An array on the emulated device: numba.cuda's ``DeviceNDArray``.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    strides : int or tuple of int
+        In bytes.
+    dtype : dtype
+    stream : Stream or 0
+        Default stream of its operations.
+    gpu_data : DevicePointer, optional
+        Existing memory; new, uninitialised memory if None.
+    name : str, optional
+        For messages.
+    """
+
+    def is_c_contiguous(self):
+        """bool"""
+        return self._dummy.is_c_contig
+
+    def is_f_contiguous(self):
+        """bool"""
+        return self._dummy.is_f_contig
+
+    @cached_property
+    def _numba_type_(self):
+        # A broadcast array has layout "A": its zero strides are not those that "C" or "F" stand for.
+        broadcast = 0 in self.strides and self.size != 0
+        layout = "A"
+        if self.flags["C_CONTIGUOUS"] and not broadcast:
+            layout = "C"
+        elif self.flags["F_CONTIGUOUS"] and not broadcast:
+            layout = "F"
+        return types.Array(numpy_support.from_dtype(self.dtype), self.ndim, layout)
+
+    def __array__(self, dtype=None, copy=None):
+        if copy is False:
+            raise ValueError("`copy=False` is not supported. A copy is always created.")
+        host = self.copy_to_host()
+        return host if dtype is None else host.astype(dtype, copy=False)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __repr__(self):
+        name = f" {self.allocation.name!r}" if self.allocation.name else ""
+        return f"<DeviceArray{name} of shape {self.shape} and dtype {self.dtype} on the emulated device>"
+
+    def reshape(self, *newshape, **kws):
+        """DeviceArray : a view of another shape; ``order`` is "C", "F" or "A".
+
+        Raises
+        ------
+        NotImplementedError
+            If that is not possible without a copy.
+        ValueError
+            If the number of elements differs.
+        """
+        if len(newshape) == 1 and isinstance(newshape[0], tuple | list):
+            newshape = tuple(newshape[0])
+        if newshape == self.shape:
+            return self._window(self.shape, self.strides, self.dtype, 0)
+        layout, _ = self._dummy.reshape(*newshape, **kws)
+        self._needs_one_block()
+        return self._window(layout.shape, layout.strides, self.dtype, 0)
+
+    def ravel(self, order="C", stream=0):
+        """DeviceArray : a 1-D view. NotImplementedError if that is not possible without a copy."""
+        layout, _ = self._dummy.ravel(order=order)
+        return self._window(layout.shape, layout.strides, self.dtype, self._default_stream(stream))
+
+    def _needs_one_block(self):
+        if not (self._dummy.is_c_contig or self._dummy.is_f_contig):
+            raise NotImplementedError("operation requires copying")
+
+    def __getitem__(self, item):
+        return self.getitem(item)
+
+    def getitem(self, item, stream=0):
+        """``array[item]``: a scalar read from the device, a DeviceRecord, or a view.
+
+        Parameters
+        ----------
+        item : int, slice or tuple of those
+
+        Raises
+        ------
+        IndexError
+            Out of range, or more indices than dimensions.
+        TypeError
+            For what device arrays do not take: lists, masks, ``...``, ``None``.
+        RuntimeError
+            For a view of an empty array where numba.cuda cannot make one.
+        """
+        stream = self._default_stream(stream)
+        found = self.host[_basic_index(item, self.ndim) + (...,)]
+        if self.size == 0 and self._dummy[item].extent.end > self._dummy[item].extent.begin:
+            # The strides of an empty array from NumPy are 0, which numba.cuda takes for one element of no memory.
+            raise RuntimeError("non-empty slice into empty slice")
+        if found.ndim:
+            return self._window_of(found, stream)
+        if self.dtype.names is not None:
+            memory = self.gpu_data.view(_address(found) - _address(self._host))
+            return DeviceRecord(self.dtype, stream=stream, gpu_data=memory)
+        return found[()]
+
+    def __setitem__(self, key, value):
+        self.setitem(key, value)
+
+    def setitem(self, key, value, stream=0):
+        """``array[key] = value`` for a scalar, an array or a device array that fits by broadcasting.
+
+        Values are cast as a kernel casts them.
+
+        Raises
+        ------
+        IndexError, TypeError
+            As for `getitem`.
+        ValueError
+            If the value has more dimensions, or a length that does not fit.
+        """
+        stream = self._default_stream(stream)
+        target = self.host[_basic_index(key, self.ndim) + (...,)]
+        source, _ = auto_device(value, stream=stream, user_explicit=True)
+        source = source.host
+        if source.ndim > target.ndim:
+            raise ValueError(f"Can't assign {source.ndim}-D array to {target.ndim}-D self")
+        source = source.reshape((1,) * (target.ndim - source.ndim) + source.shape)
+        for axis, (there, here) in enumerate(zip(target.shape, source.shape, strict=True)):
+            if here not in (1, there):
+                raise ValueError(f"Can't copy sequence with size {here} to array axis {axis} with dimension {there}")
+        if source.dtype.kind == "c" and target.dtype.kind != "c":
+            raise TypingError(f"cannot store {source.dtype} in an array of {target.dtype}")
+        np.copyto(target, source, casting="unsafe")
+        self.allocation.mark(target)
+
+
+def _basic_index(item, ndim):
+    """An index of a device array as a tuple of ints and slices."""
+    items = item if isinstance(item, tuple) else (item,)
+    if len(items) > ndim:
+        raise IndexError(f"{len(items) - ndim} extra indices given")
+    normal = []
+    for part in items:
+        try:
+            normal.append(part if isinstance(part, slice) else operator.index(part))
+        except TypeError:
+            raise TypeError(f"a device array takes integers and slices as index, not {type(part).__name__}") from None
+    return tuple(normal)
+
+
+# -- host memory that the device sees --
+
+
+class MappedArray(np.ndarray):
+    """A NumPy array whose memory the device sees too (``mapped_array``): what a kernel writes is on the host at once.
+
+    Slices and views of it are mapped as well; results of NumPy operations are ordinary arrays.
+
+    Attributes
+    ----------
+    allocation : Allocation or None
+        None for an array that has left the mapped memory.
+    stream : Stream or 0
+    """
+
+    __cuda_memory__ = True
+    __cuda_ndarray__ = True
+
+    def __array_finalize__(self, parent):
+        self.stream = getattr(parent, "stream", 0)
+        allocation = getattr(parent, "allocation", None)
+        inside = allocation is not None and 0 <= _address(self) - _address(allocation.bytes) < allocation.bytes.size
+        self.allocation = allocation if inside else None
+
+    def __array_wrap__(self, array, context=None, return_scalar=False):
+        return array[()] if return_scalar else np.asarray(array)
+
+    @property
+    def device(self):
+        """DeviceArray : the same memory as the device sees it."""
+        if self.allocation is None:
+            raise TypeError("this array is not in mapped memory: it is a copy or a result, and lies on the host alone")
+        memory = DevicePointer(self.allocation, _address(self) - _address(self.allocation.bytes))
+        return DeviceArray(self.shape, self.strides, self.dtype, stream=self.stream, gpu_data=memory)
+
+    @property
+    def gpu_data(self):
+        """DevicePointer"""
+        return self.device.gpu_data
+
+    @property
+    def device_ctypes_pointer(self):
+        """ctypes.c_size_t : address of the first element on the emulated device."""
+        return self.device.device_ctypes_pointer
+
+    def copy_to_host(self, ary=None, stream=0):
+        """As `DeviceArray.copy_to_host`."""
+        return self.device.copy_to_host(ary, stream)
+
+    def copy_to_device(self, ary, stream=0):
+        """As `DeviceArray.copy_to_device`."""
+        self.device.copy_to_device(ary, stream)
+
+    def bind(self, stream=0):
+        """The same array with another default stream."""
+        check_stream(stream)
+        clone = self.view()
+        clone.stream = stream
+        return clone
+
+
+class ManagedArray(MappedArray):
+    """A NumPy array in memory that host and device share (``managed_array``)."""
+
+
+def shared_array(cls, shape, dtype, strides, order, stream, on_device):
+    """A MappedArray or ManagedArray in new memory; ``on_device`` says whether it counts as device memory."""
+    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+    check_stream(stream)
+    _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
+    allocation = Allocation(nbytes) if on_device else Allocation(nbytes, memory=host_memory(nbytes))
+    array = np.ndarray(shape, dtype, allocation.bytes, strides=strides if nbytes else None).view(cls)
+    array.allocation = allocation
+    array.stream = stream
+    return array
+
+
+def map_host(ary, stream=0):
+    """DeviceArray on the memory of an existing NumPy array, in place. ValueError if it is read-only.
+
+    The allocation keeps the array's memory alive; free it when the mapping ends.
+    """
+    if not isinstance(ary, np.ndarray):
+        raise TypeError(f"only NumPy arrays can be mapped, not {type(ary).__name__}")
+    if not ary.flags.writeable:
+        raise ValueError("only writable arrays can be mapped; this one is read-only")
+    _normal_dtype(ary.dtype)
+    memory = host_bytes(ary)
+    allocation = Allocation(memory.size, memory=memory)
+    allocation._owner = ary
+    first = _address(ary) - _address(memory) if ary.size else 0
+    return DeviceArray(ary.shape, ary.strides, ary.dtype, stream=stream, gpu_data=DevicePointer(allocation, first))
+
+
+# -- from the host to the device --
+
+
+def from_host(ndarray, name=None, stream=0, copy=True):
+    """Copy a NumPy array to the device.
+
+    Parameters
+    ----------
+    ndarray : ndarray
+        C- or F-contiguous (broadcast dimensions aside).
+    name : str, optional
+        For messages.
+    stream : Stream or 0
+    copy : bool
+        False allocates only.
+
+    Returns
+    -------
+    DeviceArray
+        Of the same shape, strides and dtype; a DeviceRecord for one record.
+
+    Raises
+    ------
+    ValueError
+        If it is not contiguous.
+    TypeError
+        If it holds Python objects.
+    """
+    if isinstance(ndarray, np.void):
+        array = DeviceRecord(ndarray.dtype, stream=stream, name=name)
+    else:
+        sentry_contiguous(ndarray)
+        array = DeviceArray(ndarray.shape, ndarray.strides, ndarray.dtype, stream=stream, name=name, poison=not copy)
+    if copy:
+        array.copy_to_device(ndarray, stream=stream)
+    return array
+
+
+def as_device_array(obj):
+    """The device's view of a DeviceArray, DeviceRecord, mapped or managed array; None for what lives on the host."""
+    if isinstance(obj, _OnDevice):
+        return obj
+    if isinstance(obj, MappedArray) and obj.allocation is not None:
+        return obj.device
+    return None
+
+
+def auto_device(obj, stream=0, copy=True, user_explicit=False, name=None):
+    """An object on the device.
+
+    Parameters
+    ----------
+    obj : array, scalar or device array
+    stream : Stream or 0
+    copy : bool
+        Copy the contents of a host object; False allocates only.
+    user_explicit : bool
+        False gives numba.cuda's NumbaPerformanceWarning when a host array is copied.
+    name : str, optional
+        For messages.
+
+    Returns
+    -------
+    DeviceArray, bool
+        True if it is new memory, False if the object is on the device already.
+
+    Raises
+    ------
+    TypeError
+        For an array on a real GPU, which the emulator cannot reach, or one of Python objects.
+    ValueError
+        For an array that is not contiguous.
+    """
+    array = as_device_array(obj)
+    if array is not None:
+        return array, False
+    if hasattr(obj, "__cuda_array_interface__"):
+        raise TypeError(
+            f"a {type(obj).__name__} is in the memory of a real GPU, which the emulator cannot reach: "
+            "copy it to the host first"
+        )
+    if not isinstance(obj, np.void):
+        warn = isinstance(obj, np.ndarray) and copy and not user_explicit
+        if warn and config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS:
+            text = "Host array used in CUDA kernel will incur copy overhead to/from device."
+            warnings.warn(NumbaPerformanceWarning(text), stacklevel=2)
+        obj = np.asanyarray(obj)
+    return from_host(obj, name, stream, copy), True
+
+
+def from_array_like(ary, stream=0, gpu_data=None):
+    """DeviceArray : of the shape, strides and dtype of another array, in new memory if ``gpu_data`` is None."""
+    return DeviceArray(ary.shape, ary.strides, ary.dtype, stream=stream, gpu_data=gpu_data)
+
+
+def from_record_like(rec, stream=0, gpu_data=None):
+    """DeviceRecord : of the dtype of another record, in new memory if ``gpu_data`` is None."""
+    return DeviceRecord(rec.dtype, stream=stream, gpu_data=gpu_data)
+
+
+# -- contiguity --
+
+
+def array_core(ary):
+    """A view of a NumPy array without its broadcast dimensions (those of stride 0)."""
+    if 0 not in ary.strides or not ary.size:
+        return ary
+    return ary[(*(0 if stride == 0 else slice(None) for stride in ary.strides), ...)]
+
+
+def sentry_contiguous(ary):
+    """Raise ValueError if a NumPy array, broadcast dimensions aside, is not one block of memory."""
+    flags = array_core(ary).flags
+    if not flags["C_CONTIGUOUS"] and not flags["F_CONTIGUOUS"]:
+        raise ValueError(
+            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
+            "Please ensure contiguous buffer with numpy .ascontiguousarray()"
+        )
+
+
+def check_array_compatibility(ary1, ary2):
+    """Raise TypeError if two NumPy arrays differ in dtype, ValueError in shape or strides, axes of length one aside."""
+    squeezed1, squeezed2 = ary1.squeeze(), ary2.squeeze()
+    if ary1.dtype != ary2.dtype:
+        raise TypeError(f"incompatible dtype: {ary1.dtype} vs. {ary2.dtype}")
+    if squeezed1.shape != squeezed2.shape:
+        raise ValueError(f"incompatible shape: {ary1.shape} vs. {ary2.shape}")
+    if ary1.size and squeezed1.strides != squeezed2.strides:
+        raise ValueError(f"incompatible strides: {ary1.strides} vs. {ary2.strides}")
+
+
+def _address(ary):
+    return ary.__array_interface__["data"][0]
+
+
+def host_bytes(ary):
+    """The bytes that a NumPy array spans, as a 1-D uint8 array on the same memory (which the caller keeps alive)."""
+    low, high = byte_span(ary.shape, ary.strides, ary.dtype.itemsize)
+    if low == high:
+        return np.empty(0, np.uint8)
+    memory = (ctypes.c_ubyte * (high - low)).from_address(_address(ary) + low)
+    return np.frombuffer(memory, np.uint8)

@@ -1,0 +1,341 @@
+"""The emulated device and its context as ``numba.cuda`` shows them (source row A8).
+
+These are what ``get_current_device``, ``gpus`` and ``current_context`` give.
+"""
+
+import uuid
+from contextlib import contextmanager
+
+from numba.cuda.cudadrv.driver import MemoryInfo
+
+from warpstep.api import arrays
+from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
+from warpstep.device import current
+
+#: Attributes of the driver that a `Limits` knows, by the field that holds them.
+_FIGURES = {
+    "ASYNC_ENGINE_COUNT": "copy_engines",
+    "CLOCK_RATE": "clock_rate",
+    "GLOBAL_MEMORY_BUS_WIDTH": "memory_bus_width",
+    "L2_CACHE_SIZE": "l2_size",
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": "max_blocks_per_multiprocessor",
+    "MAX_REGISTERS_PER_BLOCK": "max_registers_per_block",
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": "max_registers_per_multiprocessor",
+    "MAX_SHARED_MEMORY_PER_BLOCK": "max_shared_memory_per_block",
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": "max_shared_memory_per_block_optin",
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": "max_shared_memory_per_multiprocessor",
+    "MAX_THREADS_PER_BLOCK": "max_threads_per_block",
+    "MAX_THREADS_PER_MULTIPROCESSOR": "max_threads_per_multiprocessor",
+    "MEMORY_CLOCK_RATE": "memory_clock_rate",
+    "MULTIPROCESSOR_COUNT": "multiprocessor_count",
+    "REGISTERS_PER_BLOCK": "max_registers_per_block",
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": "reserved_shared_memory_per_block",
+    "SHARED_MEMORY_PER_BLOCK": "max_shared_memory_per_block",
+    "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": "single_to_double_ratio",
+    "TOTAL_CONSTANT_MEMORY": "total_constant_memory",
+    "WARP_SIZE": "warp_size",
+}
+
+#: Attributes that are the same for every device that can be emulated.
+_COMMON = {
+    "CAN_MAP_HOST_MEMORY": 1,
+    "COMPUTE_MODE": 0,
+    "COMPUTE_PREEMPTION_SUPPORTED": 1,
+    "CONCURRENT_KERNELS": 1,
+    "CONCURRENT_MANAGED_ACCESS": 1,
+    "COOPERATIVE_LAUNCH": 1,
+    "GLOBAL_L1_CACHE_SUPPORTED": 1,
+    "GPU_OVERLAP": 1,
+    "HOST_REGISTER_SUPPORTED": 1,
+    "INTEGRATED": 0,
+    "KERNEL_EXEC_TIMEOUT": 0,
+    "LOCAL_L1_CACHE_SUPPORTED": 1,
+    "MANAGED_MEMORY": 1,
+    "MAX_PITCH": 2**31 - 1,
+    "MULTI_GPU_BOARD": 0,
+    "STREAM_PRIORITIES_SUPPORTED": 1,
+    "TCC_DRIVER": 0,
+    "UNIFIED_ADDRESSING": 1,
+}
+
+
+def _attributes(limits):
+    """{name as the driver has it: value} of everything that is known of a device."""
+    major, minor = limits.compute_capability
+    known = {name: getattr(limits, field) for name, field in _FIGURES.items()}
+    known.update(_COMMON)
+    known.update(
+        COMPUTE_CAPABILITY_MAJOR=major,
+        COMPUTE_CAPABILITY_MINOR=minor,
+        CLUSTER_LAUNCH=int(major >= 9),
+        TENSOR_MAP_ACCESS_SUPPORTED=int(major >= 9),
+    )
+    for what, extents in (("BLOCK", limits.max_block_dim), ("GRID", limits.max_grid_dim)):
+        known.update({f"MAX_{what}_DIM_{axis}": extent for axis, extent in zip("XYZ", extents, strict=True)})
+    return {name: value for name, value in known.items() if value is not None}
+
+
+class Device:
+    """The emulated device: numba.cuda's ``Device``.
+
+    The driver's attributes are read by their names (``device.MAX_THREADS_PER_BLOCK``, ``device.MULTIPROCESSOR_COUNT``
+    ...). One that an emulator cannot know (the PCI bus, textures ...) raises AttributeError.
+
+    Attributes
+    ----------
+    id : int
+    name, uuid : str
+    compute_capability : (major, minor)
+    limits : device.Limits
+    """
+
+    id = 0
+
+    def __init__(self, limits):
+        self.limits = limits
+        self.name = limits.name
+        self.compute_capability = limits.compute_capability
+        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, limits.name)}"
+        self.primary_context = None
+        self._attributes = _attributes(limits)
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._attributes[name]
+        except KeyError:
+            raise AttributeError(f"the emulated device has no {name}: it is a property of real hardware") from None
+
+    def __dir__(self):
+        return [*super().__dir__(), *self._attributes]
+
+    def __repr__(self):
+        return f"<CUDA device {self.id} '{self.name}'>"
+
+    def __eq__(self, other):
+        return isinstance(other, Device) and self.limits == other.limits
+
+    def __hash__(self):
+        return hash((self.id, self.compute_capability))
+
+    @property
+    def supports_float16(self):
+        return self.compute_capability >= (5, 3)
+
+    @property
+    def supports_bfloat16(self):
+        return self.compute_capability >= (8, 0)
+
+    @property
+    def supports_fp8(self):
+        return self.compute_capability >= (8, 9)
+
+    def get_primary_context(self):
+        """Context : the context of the device."""
+        if self.primary_context is None:
+            self.primary_context = Context(self)
+        return self.primary_context
+
+    def release_primary_context(self):
+        """Forget the context; its memory stays."""
+        self.primary_context = None
+
+    def reset(self):
+        """Free all memory of the device. Arrays in it cannot be used any more."""
+        self.get_primary_context().reset()
+        self.release_primary_context()
+
+
+class _NothingPending:
+    """Memory is given back as soon as nothing refers to it, so there are never deallocations that wait."""
+
+    is_disabled = False
+
+    def __len__(self):
+        return 0
+
+    def clear(self):
+        """Nothing to do."""
+
+
+class Context:
+    """The context of the emulated device: numba.cuda's ``Context``, and its memory manager in one.
+
+    Attributes
+    ----------
+    device : Device
+    deallocations
+        Empty; ``clear()`` has nothing to do.
+    """
+
+    handle = 1
+
+    def __init__(self, device):
+        self.device = device
+        self.deallocations = _NothingPending()
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"the emulator's context has no {name}: there is no driver behind it")
+
+    def __repr__(self):
+        return f"<CUDA context {self.handle} of device {self.device.id} (emulated)>"
+
+    def __eq__(self, other):
+        return self.device == other.device if isinstance(other, Context) else NotImplemented
+
+    def __hash__(self):
+        return hash((self.handle, self.device))
+
+    @property
+    def memory_manager(self):
+        return self
+
+    # -- memory --
+
+    def get_memory_info(self):
+        """MemoryInfo : (free, total) bytes of the emulated device."""
+        total = self.device.limits.total_memory
+        return MemoryInfo(free=max(0, total - arrays.memory_in_use()), total=total)
+
+    def memalloc(self, bytesize):
+        """DevicePointer : uninitialised device memory."""
+        return arrays.DevicePointer(arrays.Allocation(_size(bytesize)))
+
+    def memallocmanaged(self, bytesize, attach_global=True):
+        """ManagedArray of uint8 : memory that host and device share."""
+        return arrays.shared_array(arrays.ManagedArray, _size(bytesize), "u1", None, "C", 0, on_device=True)
+
+    def memhostalloc(self, bytesize, mapped=False, portable=False, wc=False):
+        """Host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
+        if mapped:
+            return arrays.shared_array(arrays.MappedArray, _size(bytesize), "u1", None, "C", 0, on_device=False)
+        return arrays.host_memory(_size(bytesize))[:bytesize]
+
+    def reset(self):
+        """Free all memory of the device. Arrays in it cannot be used any more."""
+        for allocation in arrays.live_allocations():
+            allocation.free()
+
+    @contextmanager
+    def defer_cleanup(self):
+        """``with context.defer_cleanup(): ...``: on a GPU, memory that is given back inside is freed at the end."""
+        yield
+
+    # -- streams and events --
+
+    def get_default_stream(self):
+        return Stream(DEFAULT)
+
+    def get_legacy_default_stream(self):
+        return Stream(LEGACY)
+
+    def get_per_thread_default_stream(self):
+        return Stream(PER_THREAD)
+
+    def create_stream(self):
+        return Stream()
+
+    def create_external_stream(self, ptr):
+        """Stream : a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
+        if not isinstance(ptr, int):
+            raise TypeError("ptr for external stream must be an int")
+        return Stream(ptr, external=True)
+
+    def create_event(self, timing=True):
+        return Event(timing)
+
+    def synchronize(self):
+        """Wait for everything that was launched: it is done already."""
+
+    # -- the stack of contexts, which holds this one only --
+
+    def prepare_for_use(self):
+        """Nothing to do."""
+
+    def push(self):
+        """Make it the current context: it is already."""
+
+    def pop(self):
+        """Make another one the current context: there is no other."""
+
+    def can_access_peer(self, peer_device):
+        """bool : False, there is one device."""
+        return False
+
+
+def _size(nbytes):
+    if nbytes < 0:
+        raise ValueError(f"bytesize is {nbytes}; it must be 0 or more")
+    return int(nbytes)
+
+
+class ManagedDevice:
+    """An entry of ``cuda.gpus``: the device, and ``with cuda.gpus[0]: ...`` to use it."""
+
+    def __init__(self, device):
+        self._device = device
+
+    def __getattr__(self, name):
+        return getattr(self._device, name)
+
+    def __enter__(self):
+        self._device.get_primary_context().push()
+
+    def __exit__(self, *exception):
+        self._device.get_primary_context().pop()
+
+    def __str__(self):
+        return f"<Managed Device {self._device.id}>"
+
+
+class DeviceList:
+    """``cuda.gpus``: the one emulated device."""
+
+    @property
+    def lst(self):
+        return [ManagedDevice(current_device())]
+
+    @property
+    def current(self):
+        return self.lst[0]
+
+    def __getitem__(self, devnum):
+        if isinstance(devnum, slice):
+            return self.lst[devnum]
+        if not -1 <= int(devnum) <= 0:
+            raise IndexError(f"there is no device {devnum}: the emulator has one, number 0")
+        return self.lst[0]
+
+    def __iter__(self):
+        return iter(self.lst)
+
+    def __len__(self):
+        return 1
+
+    def __str__(self):
+        return ", ".join(map(str, self.lst))
+
+
+gpus = DeviceList()
+_devices = {}
+
+
+def current_device():
+    """Device : of the compute capability that is emulated now."""
+    limits = current()
+    if limits not in _devices:
+        _devices[limits] = Device(limits)
+    return _devices[limits]
+
+
+def get_context(devnum=None):
+    """Context : of the emulated device. IndexError for a ``devnum`` other than 0."""
+    return gpus[0 if devnum is None else devnum].get_primary_context()
+
+
+def reset():
+    """Free all memory of the device."""
+    current_device().reset()

@@ -1,0 +1,394 @@
+"""The host functions of ``numba.cuda``, for the emulated device; `cuda` joins them with Numba's own device side."""
+
+import os
+from contextlib import contextmanager
+
+import numpy as np
+from numba.cuda import compiler
+from numba.cuda.api import _contiguous_strides_like_array, _order_like_array
+from numba.cuda.api_util import prepare_shape_strides_dtype
+
+from warpstep.api import arrays, context
+from warpstep.api.arrays import DeviceArray, MappedArray
+from warpstep.api.context import current_device, gpus
+from warpstep.api.streams import event_elapsed_time
+
+__all__ = [
+    "as_cuda_array",
+    "close",
+    "compile_for_current_device",
+    "compile_ptx_for_current_device",
+    "cuda_error",
+    "current_context",
+    "default_stream",
+    "defer_cleanup",
+    "detect",
+    "device_array",
+    "device_array_like",
+    "event",
+    "event_elapsed_time",
+    "external_stream",
+    "from_cuda_array_interface",
+    "get_current_device",
+    "gpus",
+    "is_available",
+    "is_bfloat16_supported",
+    "is_cuda_array",
+    "is_float16_supported",
+    "is_fp8_supported",
+    "is_supported_version",
+    "legacy_default_stream",
+    "list_devices",
+    "managed_array",
+    "mapped",
+    "mapped_array",
+    "mapped_array_like",
+    "per_thread_default_stream",
+    "pinned",
+    "pinned_array",
+    "pinned_array_like",
+    "profile_start",
+    "profile_stop",
+    "profiling",
+    "require_context",
+    "select_device",
+    "stream",
+    "synchronize",
+    "to_device",
+]
+
+# -- arrays --
+
+
+def to_device(obj, stream=0, copy=True, to=None):
+    """Copy an array or a structured scalar to the device.
+
+    Parameters
+    ----------
+    obj : array_like
+        Contiguous. What is on the device already is given back as it is.
+    stream : Stream or 0
+    copy : bool
+        False allocates without copying.
+    to : DeviceArray, optional
+        Copy into this array instead of a new one.
+
+    Returns
+    -------
+    DeviceArray
+        A DeviceRecord for a structured scalar.
+
+    Raises
+    ------
+    ValueError
+        If ``obj`` is not contiguous, or differs from ``to`` in shape.
+    TypeError
+        If it holds Python objects or lies in the memory of a real GPU, or differs from ``to`` in dtype.
+    """
+    if to is None:
+        return arrays.auto_device(obj, stream=stream, copy=copy, user_explicit=True)[0]
+    if copy:
+        to.copy_to_device(obj, stream=stream)
+    return to
+
+
+def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
+    """DeviceArray : uninitialised device memory (NaN in float dtypes). As ``numba.cuda.device_array``."""
+    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+    return DeviceArray(shape, strides, dtype, stream=stream)
+
+
+def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True):
+    """ManagedArray : a NumPy array in memory that host and device share, uninitialised."""
+    return arrays.shared_array(arrays.ManagedArray, shape, dtype, strides, order, stream, on_device=True)
+
+
+def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
+    """ndarray : uninitialised host memory. It is ordinary memory: only a real GPU copies faster from pinned memory."""
+    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+    _, nbytes = arrays.byte_span(shape, strides, dtype.itemsize)
+    return np.ndarray(shape, dtype, arrays.host_memory(nbytes), strides=strides if nbytes else None)
+
+
+def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False):
+    """MappedArray : a NumPy array in host memory that the device sees too, uninitialised."""
+    return arrays.shared_array(MappedArray, shape, dtype, strides, order, stream, on_device=False)
+
+
+def device_array_like(ary, stream=0):
+    """DeviceArray : uninitialised, with the shape, dtype and memory order of another array."""
+    return device_array(**_like(ary), stream=stream)
+
+
+def mapped_array_like(ary, stream=0, portable=False, wc=False):
+    """MappedArray : uninitialised, with the shape, dtype and memory order of another array."""
+    return mapped_array(**_like(ary), stream=stream, portable=portable, wc=wc)
+
+
+def pinned_array_like(ary):
+    """ndarray : uninitialised, with the shape, dtype and memory order of another array."""
+    return pinned_array(**_like(ary))
+
+
+def _like(ary):
+    return {
+        "shape": ary.shape,
+        "dtype": ary.dtype,
+        "strides": _contiguous_strides_like_array(ary),
+        "order": _order_like_array(ary),
+    }
+
+
+@contextmanager
+def pinned(*arylist):
+    """``with cuda.pinned(a, b): ...``: on a GPU, copies from these arrays are faster and asynchronous inside the block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is not a writable NumPy array.
+    """
+    for ary in arylist:
+        _check_lockable(ary)
+    yield
+
+
+@contextmanager
+def mapped(*arylist, stream=0):
+    """``with cuda.mapped(a) as d_a: ...``: a device array on the memory of a host array, in place; a list for several.
+
+    It cannot be used after the block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is not a writable NumPy array.
+    """
+    for ary in arylist:
+        _check_lockable(ary)
+    found = [arrays.map_host(ary, stream) for ary in arylist]
+    try:
+        yield found[0] if len(found) == 1 else found
+    finally:
+        for array in found:
+            if not array.allocation.freed:
+                array.allocation.free()
+
+
+def _check_lockable(ary):
+    if not isinstance(ary, np.ndarray):
+        raise TypeError(f"only NumPy arrays can be pinned or mapped, not {type(ary).__name__}")
+    if not ary.flags.writeable:
+        raise ValueError("only writable arrays can be pinned or mapped; this one is read-only")
+
+
+def is_cuda_array(obj):
+    """bool : True for an emulated device array, and for anything that has ``__cuda_array_interface__``."""
+    return arrays.as_device_array(obj) is not None or hasattr(obj, "__cuda_array_interface__")
+
+
+def as_cuda_array(obj, sync=True):
+    """DeviceArray : the object itself if it is an emulated device array.
+
+    Raises
+    ------
+    TypeError
+        For anything else; for an array on a real GPU the message says how to get it here.
+    """
+    array = arrays.as_device_array(obj)
+    if array is not None:
+        return array
+    if hasattr(obj, "__cuda_array_interface__"):
+        return from_cuda_array_interface(obj.__cuda_array_interface__, owner=obj, sync=sync)
+    raise TypeError(f"a {type(obj).__name__} is not a device array and doesn't implement the cuda array interface")
+
+
+def from_cuda_array_interface(desc, owner=None, sync=True):
+    """DeviceArray for a description whose address lies in emulated device memory.
+
+    Raises
+    ------
+    TypeError
+        If the address lies elsewhere: the emulator cannot reach the memory of a real GPU.
+    NotImplementedError
+        For a masked array.
+    """
+    if desc.get("mask") is not None:
+        raise NotImplementedError("Masked arrays are not supported")
+    shape, strides, dtype = prepare_shape_strides_dtype(desc["shape"], desc.get("strides"), desc["typestr"], "C")
+    address = desc["data"][0]
+    allocation = arrays.find_allocation(address) if address else None
+    if allocation is not None:
+        memory = arrays.DevicePointer(allocation, address - allocation.address)
+        return DeviceArray(shape, strides, dtype, gpu_data=memory)
+    if 0 in shape:
+        return DeviceArray(shape, strides, dtype)
+    what = "this memory" if owner is None else f"a {type(owner).__name__}"
+    raise TypeError(f"{what} lies in a real GPU, which the emulator cannot reach: copy it to the host first")
+
+
+# -- streams and events --
+
+
+def stream():
+    """Stream : a new one."""
+    return current_context().create_stream()
+
+
+def default_stream():
+    """Stream : the default one."""
+    return current_context().get_default_stream()
+
+
+def legacy_default_stream():
+    """Stream : the legacy default one."""
+    return current_context().get_legacy_default_stream()
+
+
+def per_thread_default_stream():
+    """Stream : the default one of this thread."""
+    return current_context().get_per_thread_default_stream()
+
+
+def external_stream(ptr):
+    """Stream : a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
+    return current_context().create_external_stream(ptr)
+
+
+def event(timing=True):
+    """Event : a new one. Its elapsed time is an error here: the emulator has no time."""
+    return current_context().create_event(timing=timing)
+
+
+def synchronize():
+    """Wait for everything that was launched: it is done already."""
+    current_context().synchronize()
+
+
+# -- the device --
+
+
+def current_context(devnum=None):
+    """Context : of the emulated device. IndexError for a ``devnum`` other than 0."""
+    return context.get_context(devnum)
+
+
+def require_context(fn):
+    """Decorator for functions that need a context: there always is one."""
+    return fn
+
+
+def get_current_device():
+    """Device : the emulated one."""
+    return current_device()
+
+
+def select_device(device_id):
+    """Device : number 0. IndexError for any other."""
+    return current_context(device_id).device
+
+
+def list_devices():
+    """The list with the one emulated device."""
+    return gpus
+
+
+def close():
+    """Free all device memory. Arrays in it cannot be used any more."""
+    context.reset()
+
+
+def is_available():
+    """bool : True, the emulator can always run."""
+    return True
+
+
+def is_supported_version():
+    """bool : True, there is no CUDA runtime to disagree with."""
+    return True
+
+
+def cuda_error():
+    """None : nothing can go wrong when the driver is initialised, there is none."""
+
+
+def is_float16_supported():
+    """bool : True on every device."""
+    return True
+
+
+def is_bfloat16_supported():
+    """bool : from compute capability 8.0 on."""
+    return current_device().supports_bfloat16
+
+
+def is_fp8_supported():
+    """bool : from compute capability 8.9 on."""
+    return current_device().supports_fp8
+
+
+def detect():
+    """Print what ``numba.cuda.detect`` prints, for the emulated device.
+
+    Returns
+    -------
+    bool
+        True: it is supported.
+    """
+    print(f"Found {len(gpus)} CUDA devices")
+    for device in gpus:
+        rows = [
+            ("Compute Capability", "{}.{}".format(*device.compute_capability)),
+            ("PCI Device ID", "none (emulated)"),
+            ("PCI Bus ID", "none (emulated)"),
+            ("UUID", device.uuid),
+            ("Watchdog", "Enabled" if device.KERNEL_EXEC_TIMEOUT else "Disabled"),
+            ("FP32/FP64 Performance Ratio", device.SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO),
+            ("FP16 Support", "Yes" if device.supports_float16 else "No"),
+            ("BF16 Support", "Yes" if device.supports_bfloat16 else "No"),
+            ("FP8 Support", "Yes" if device.supports_fp8 else "No"),
+        ]
+        if os.name == "nt":
+            rows.insert(5, ("Compute Mode", "TCC" if device.TCC_DRIVER else "WDDM"))
+        print(f"id {device.id}    {device.name:>20} {'[SUPPORTED]':>40}")
+        for label, value in rows:
+            print(f"{label:>40}: {value}")
+    print("Summary:")
+    print(f"\t{len(gpus)}/{len(gpus)} devices are supported")
+    return True
+
+
+@contextmanager
+def defer_cleanup():
+    """``with cuda.defer_cleanup(): ...``: on a GPU, memory that is given back inside is freed at the end."""
+    with current_context().defer_cleanup():
+        yield
+
+
+def profile_start():
+    """Nothing to do: no profiler can watch the emulator. ``gpukit.trace`` shows what a kernel does."""
+
+
+def profile_stop():
+    """Nothing to do; see `profile_start`."""
+
+
+@contextmanager
+def profiling():
+    """``with cuda.profiling(): ...``: runs the block; see `profile_start`."""
+    profile_start()
+    yield
+    profile_stop()
+
+
+# -- compiling for the GPU --
+
+
+def compile_for_current_device(pyfunc, sig, **options):
+    """``numba.cuda.compile`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
+    return compiler.compile(pyfunc, sig, cc=current_device().compute_capability, **options)
+
+
+def compile_ptx_for_current_device(pyfunc, sig, **options):
+    """``numba.cuda.compile_ptx`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
+    return compiler.compile_ptx(pyfunc, sig, cc=current_device().compute_capability, **options)

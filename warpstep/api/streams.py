@@ -1,0 +1,142 @@
+"""Streams and events of the emulator (source row A13).
+
+The emulator does each operation when it is asked for, in the order of the program. That is one of the orders that CUDA
+allows, so a program that is correct on a GPU gives the same results here. There is no time: what measures it raises.
+"""
+
+import asyncio
+import itertools
+import warnings
+from contextlib import contextmanager
+
+from cuda.bindings.driver import CUresult
+from numba.cuda.cudadrv.driver import CudaAPIError
+
+from warpstep.errors import UnsupportedError
+
+DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
+_NAMES = {
+    DEFAULT: "Default CUDA stream",
+    LEGACY: "Legacy default CUDA stream",
+    PER_THREAD: "Per-thread default CUDA stream",
+}
+_handles = itertools.count(0x10)
+
+
+class Stream:
+    """A queue of operations. Each has been done by the time that the call which asked for it returns.
+
+    Attributes
+    ----------
+    handle : int
+    external : bool
+        True if made by `external_stream`.
+    """
+
+    def __init__(self, handle=None, external=False):
+        self.handle = next(_handles) if handle is None else handle
+        self.external = external
+
+    def __int__(self):
+        return self.handle
+
+    def __repr__(self):
+        name = _NAMES.get(self.handle, f"{'External ' if self.external else ''}CUDA stream {self.handle}")
+        return f"<{name} (emulated)>"
+
+    def synchronize(self):
+        """Wait until all operations of the stream are done; here they always are."""
+
+    @contextmanager
+    def auto_synchronize(self):
+        """``with stream.auto_synchronize(): ...``: synchronise when the block ends."""
+        yield self
+        self.synchronize()
+
+    def add_callback(self, callback, arg=None):
+        """Call ``callback(stream, status, arg)`` when the operations before it are done: at once. ``status`` is 0.
+
+        An exception in the callback becomes a warning, since on a GPU it happens in a thread of the driver.
+        """
+        try:
+            callback(self, 0, arg)
+        except Exception as error:
+            warnings.warn(f"Exception in stream callback: {error}", stacklevel=2)
+
+    def async_done(self):
+        """asyncio.Future : resolves to the stream when the operations before it are done.
+
+        RuntimeError without a running event loop.
+        """
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def resolve():
+            if not future.done():
+                future.set_result(self)
+
+        loop.call_soon(resolve)
+        return future
+
+
+def check_stream(stream):
+    """Raise TypeError for what is neither a Stream nor 0 (or None), which both mean the default stream."""
+    if stream and not isinstance(stream, Stream):
+        raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}")
+
+
+class Event:
+    """A mark in a stream.
+
+    Parameters
+    ----------
+    timing : bool
+        As for ``numba.cuda.event``; without it `elapsed_time` is an error on a GPU as well.
+    """
+
+    def __init__(self, timing=True):
+        self.timing = timing
+        self.recorded = False
+
+    def record(self, stream=0):
+        """Set the mark behind everything that the stream has been asked to do."""
+        check_stream(stream)
+        self.recorded = True
+
+    def query(self):
+        """bool : True when everything before the mark is done; as in CUDA, also if it was never recorded."""
+        return True
+
+    def synchronize(self):
+        """Wait until everything before the mark is done; here it always is."""
+
+    def wait(self, stream=0):
+        """Let what the stream is asked to do from now on wait for the mark."""
+        check_stream(stream)
+
+    def elapsed_time(self, evtend):
+        """Milliseconds between two marks: always an error here. See `event_elapsed_time`."""
+        return event_elapsed_time(self, evtend)
+
+
+def event_elapsed_time(evtstart, evtend):
+    """Milliseconds between two events: the emulator has none to give.
+
+    Raises
+    ------
+    CudaAPIError
+        ``CUDA_ERROR_INVALID_HANDLE``, as on a GPU, if one of the events was never recorded or was made with
+        ``timing=False``.
+    UnsupportedError
+        Otherwise: an emulated time would mean nothing.
+    """
+    for role, mark in (("start", evtstart), ("end", evtend)):
+        fault = None if mark.recorded else "has not been recorded"
+        fault = fault if mark.timing else "was made with timing=False"
+        if fault:
+            code = CUresult.CUDA_ERROR_INVALID_HANDLE
+            raise CudaAPIError(code, f"Call to cuEventElapsedTime results in {code.name}: the {role} event {fault}")
+    raise UnsupportedError(
+        "the emulator has no time, so there is none between two events: measure on a GPU, or look at the recorded "
+        "results of one; what a kernel does can be counted without a GPU by gpukit.trace"
+    )

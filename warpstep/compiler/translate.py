@@ -1,0 +1,939 @@
+"""Typed Numba IR to lockstep statements.
+
+`lower` takes a kernel's typed IR and returns a `program.Program`. Calls of device functions are inlined, so that a
+barrier inside one is a barrier of the kernel; only recursive functions become functions of their own. What a call of a
+known function becomes stands in `calls`.
+"""
+
+import operator
+
+import numpy as np
+from numba.core.errors import NumbaError as CoreNumbaError
+from numba.cuda import types
+from numba.cuda.core import ir
+from numba.cuda.core.errors import NumbaError
+from numba.cuda.types.ext_types import Dim3
+
+from warpstep.api.arrays import Allocation, as_device_array
+from warpstep.compiler import calls
+from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
+from warpstep.compiler.frontend import infer, unliteral
+from warpstep.compiler.values import COMPILE_TIME, Items, Known, Method, dtype_of
+from warpstep.errors import UnsupportedError
+from warpstep.machine.memory import global_view
+
+_OPERATORS = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+#: What a trace calls an operation on (float or not, bytes).
+_OPERATION_KINDS = {
+    (True, 2): "fp16",
+    (True, 4): "fp32",
+    (True, 8): "fp64",
+    (False, 1): "int32",
+    (False, 2): "int32",
+    (False, 4): "int32",
+    (False, 8): "int64",
+}
+#: Real operations in one on complex numbers.
+_COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
+def lower(typed, infer_options):
+    """Lower a kernel.
+
+    Parameters
+    ----------
+    typed : frontend.Typed
+    infer_options : dict
+        Keyword arguments of `frontend.infer` for the functions that it calls.
+
+    Returns
+    -------
+    program.Program
+    """
+    builder = Builder(typed.function.__name__)
+    translator = Translator(builder, infer_options)
+    parameters = translator.function(typed)
+    lowered = builder.finish(parameters)
+    pools = builder.pools
+    return Program(
+        typed.function.__name__,
+        lowered.run,
+        lowered.traced,
+        lowered.source,
+        pools.sites,
+        pools.operations,
+        pools.unwritten,
+        lowered.written,
+        pools.fences,
+        pools.static_shared,
+        sum(pools.local_bytes.values()),
+        pools.cooperative,
+        pools.places,
+    )
+
+
+class Frame:
+    """One function being translated: its types, and what its variables are called in the written program."""
+
+    def __init__(self, typed, caller=None):
+        self.typed = typed
+        self.caller = caller
+        self.names = {}
+        #: Values known while compiling, and how a tuple or bound method was made, by variable.
+        self.known = {}
+        self.labels = {}
+        self.arguments = []
+        self.on_return = None
+        self.definitions = _definition_counts(typed.blocks)
+
+    def type(self, name):
+        return self.typed.typemap[name]
+
+    def active(self, function, argument_types):
+        """True if this very function is being inlined already: a recursion."""
+        frame = self
+        while frame is not None:
+            if frame.typed.function is function and frame.typed.argument_types == argument_types:
+                return True
+            frame = frame.caller
+        return False
+
+
+def _definition_counts(blocks):
+    counts = {}
+    for block in blocks.values():
+        for statement in block.body:
+            if isinstance(statement, ir.Assign):
+                counts[statement.target.name] = counts.get(statement.target.name, 0) + 1
+    return counts
+
+
+class Translator:
+    """Fills a `Builder` from typed IR."""
+
+    def __init__(self, builder, infer_options):
+        self.b = builder
+        self.pools = builder.pools
+        self.infer_options = infer_options
+        self.line = 0
+        self.frame = None
+        self.recursive = False
+        self.array_name = None
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+
+    def function(self, typed):
+        """A whole function of its own; returns its parameters' names."""
+        frame = Frame(typed)
+        parameters = []
+        for type_ in typed.argument_types:
+            name = self.b.variable()
+            parameters.append(name)
+            frame.arguments.append((name, type_))
+        frame.on_return = lambda value, type_: self.b.end(
+            Leave(None if isinstance(typed.return_type, types.NoneType) else value)
+        )
+        self.body(frame)
+        return parameters
+
+    def body(self, frame):
+        outer, self.frame = self.frame, frame
+        blocks = frame.typed.blocks
+        first = min(blocks)
+        for label in sorted(blocks):
+            frame.labels[label] = self.b.current if label == first else self.b.new_block()
+        for label in sorted(blocks):
+            self.b.current = frame.labels[label]
+            for statement in blocks[label].body:
+                self.statement(statement)
+        self.frame = outer
+
+    def inline(self, dispatcher, argument_types, arguments, target):
+        """Splice a device function in at the current place; its result goes to ``target``."""
+        typed = infer(dispatcher, argument_types, **self.infer_options)
+        frame = Frame(typed, self.frame)
+        frame.arguments = arguments
+        after = self.b.new_block()
+        line = self.line
+
+        def on_return(value, type_):
+            if target is not None and not isinstance(typed.return_type, types.NoneType):
+                self.b.emit(value, target)
+            self.b.end(Jump(after, self.site(line=line)))
+
+        frame.on_return = on_return
+        entry = self.b.new_block()
+        self.b.end(Jump(entry, self.site()))
+        self.b.current = entry
+        self.body(frame)
+        self.b.current = after
+        self.line = line
+        return typed.return_type
+
+    def recursive_call(self, dispatcher, argument_types, arguments, return_type):
+        """A call of a function that is being inlined already.
+
+        It becomes a function of its own, run by the lanes that call it.
+        """
+        key = ("function", dispatcher, argument_types)
+        name = self.pools.add("f", None, key)
+        if self.pools.names[name] is None:
+            self.pools.names[name] = calls.Forward()
+            typed = infer(dispatcher, argument_types, **self.infer_options)
+            builder = Builder(typed.function.__name__, self.pools)
+            translator = Translator(builder, self.infer_options)
+            translator.recursive = True
+            parameters = translator.function(typed)
+            self.pools.names[name].lowered = builder.finish(parameters)
+        values = "".join(f", {value}" for value, _ in arguments)
+        return f"{name}.run(K, m{values})"
+
+    # -- what a trace counts -------------------------------------------------------------------------------------------
+
+    def count(self, type_, times=1):
+        """The expression that is being made does this many operations on values of a Numba type."""
+        type_ = unliteral(type_)
+        if isinstance(type_, types.Complex):
+            type_ = type_.underlying_float
+        if isinstance(type_, types.Number | types.EnumMember):
+            dtype = dtype_of(type_)
+            self.b.operations += [_OPERATION_KINDS[dtype.kind == "f", dtype.itemsize]] * times
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def site(self, array=None, op=None, line=None):
+        return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
+
+    def unsupported(self, what, cause=None):
+        raise UnsupportedError(
+            f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in "
+            f"{self.frame.typed.function.__name__})"
+        ) from cause
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def name_of(self, variable):
+        """The written name of a variable."""
+        if variable not in self.frame.names:
+            self.frame.names[variable] = self.b.variable()
+        return self.frame.names[variable]
+
+    def type_of(self, variable):
+        return self.frame.type(variable.name if isinstance(variable, ir.Var) else variable)
+
+    def known(self, variable):
+        """The compile-time value of a variable as `Known`, or None."""
+        if isinstance(variable, Known):
+            return variable
+        name = variable.name if isinstance(variable, ir.Var) else variable
+        type_ = self.frame.type(name)
+        if isinstance(type_, types.Literal):
+            return Known(type_.literal_value)
+        if isinstance(type_, types.NoneType):
+            return Known(None)
+        if isinstance(type_, types.Omitted):
+            return Known(type_.value)
+        value = self.frame.known.get(name)
+        return value if isinstance(value, Known) else None
+
+    def value(self, variable, as_type=None):
+        """Expression for a variable, converted to ``as_type``."""
+        if isinstance(variable, Known):
+            return self.constant(variable.value, as_type)
+        type_ = self.type_of(variable)
+        as_type = unliteral(type_) if as_type is None else unliteral(as_type)
+        known = self.known(variable)
+        if known is not None:
+            return self.constant(known.value, as_type)
+        if isinstance(type_, COMPILE_TIME):
+            return "None"
+        return self.cast(self.name_of(variable.name), type_, as_type)
+
+    def constant(self, value, type_):
+        """Expression for a compile-time value as a Numba type."""
+        type_ = unliteral(type_)
+        if isinstance(type_, types.Optional):
+            self.unsupported("a variable that is sometimes None")
+        if value is None or isinstance(type_, types.NoneType):
+            return "None"
+        if isinstance(type_, types.EllipsisType):
+            return "Ellipsis"
+        if isinstance(type_, types.SliceType):
+            return self.constant_slice(value)
+        if isinstance(type_, types.BaseTuple):
+            return "(" + "".join(self.constant(v, t) + ", " for v, t in zip(value, type_.types, strict=True)) + ")"
+        if isinstance(type_, types.Array):
+            return self.constant_array(value)
+        if isinstance(type_, types.Record):
+            return self.constant_record(value)
+        if isinstance(type_, types.EnumMember):
+            return self.pools.scalar(getattr(value, "value", value), dtype_of(type_))
+        if isinstance(type_, types.UnicodeType | types.StringLiteral):
+            return self.pools.text(value)
+        if isinstance(type_, types.Number | types.Boolean):
+            value = value.item() if isinstance(value, np.generic) else value
+            return self.pools.scalar(value, dtype_of(type_))
+        return self.unsupported(f"a constant of type {type_}")
+
+    def constant_slice(self, value):
+        bounds = (value.start, value.stop, value.step)
+        return "slice({}, {}, {})".format(*("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds))
+
+    def constant_array(self, array):
+        """A global array that a kernel reads.
+
+        A NumPy array is copied to constant memory when the kernel is compiled.
+        """
+        key = ("array", id(array))
+        name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
+        on_device = as_device_array(array)
+        if on_device is not None:
+            on_device.allocation.known = None  # a kernel that is not traced may write to it at any time
+            return self.pools.add("a", global_view(on_device.allocation, on_device.host, name), key)
+        allocation = Allocation(max(array.nbytes, 1), name)
+        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        host = np.ndarray(array.shape, array.dtype, allocation.bytes, order=order)
+        host[...] = array
+        self.pools.add("keep", (array, allocation), ("keep", id(array)))
+        return self.pools.add("a", global_view(allocation, host, name, "const"), key)
+
+    def constant_record(self, value):
+        array = np.array([value], value.dtype)
+        view = self.constant_array(array)
+        return f"M.record({view}, ({self.pools.scalar(0, np.int64)},), None, None)"
+
+    def cast(self, expression, from_type, to_type):
+        """Expression converted from one Numba type to another, as the device does it."""
+        from_type, to_type = unliteral(from_type), unliteral(to_type)
+        if from_type == to_type or isinstance(to_type, types.NoneType):
+            return expression
+        if isinstance(from_type, types.BaseTuple) and isinstance(to_type, types.BaseTuple):
+            return self._cast_tuple(expression, from_type, to_type)
+        if isinstance(from_type, types.EnumMember):
+            from_type = from_type.dtype
+        if isinstance(to_type, types.Number | types.Boolean) and isinstance(from_type, types.Number | types.Boolean):
+            return self._cast_number(expression, from_type, to_type)
+        if isinstance(to_type, types.Array) and isinstance(from_type, types.Array) and from_type.dtype == to_type.dtype:
+            return expression
+        if isinstance(from_type, types.Optional | types.NoneType) or isinstance(to_type, types.Optional):
+            return self.unsupported("a variable that is sometimes None")
+        return (
+            expression
+            if type(from_type) is type(to_type)
+            else self.unsupported(f"a conversion of {from_type} to {to_type}")
+        )
+
+    def _cast_tuple(self, expression, from_type, to_type):
+        pairs = list(zip(from_type.types, to_type.types, strict=True))
+        if all(unliteral(a) == unliteral(b) for a, b in pairs):
+            return expression
+        whole = self.b.temporary(expression)
+        return "(" + "".join(self.cast(f"{whole}[{i}]", a, b) + ", " for i, (a, b) in enumerate(pairs)) + ")"
+
+    def _cast_number(self, expression, from_type, to_type):
+        old, new = dtype_of(from_type), dtype_of(to_type)
+        if old == new:
+            return expression
+        if new.kind == "b":
+            return f"({expression} != {self.pools.scalar(0, old)})"
+        if old.kind == "f" and new.kind in "iu":
+            return f"float_to_int({expression}, {self.pools.dtype(new)})"
+        if (old == np.float64) != (new == np.float64):
+            self.b.operations.append("fp64_conversions")
+        if old.kind == "c" and new.kind != "c":
+            return self.unsupported("a conversion of a complex number to a real one")
+        return f"({expression}).astype({self.pools.dtype(new)})"
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    def statement(self, statement):
+        if self.b.blocks[self.b.current].end is not None:
+            return
+        if statement.loc.line:
+            self.line = statement.loc.line
+        self.b.place = (self.frame.typed.filename, self.line)
+        try:
+            self.translate(statement)
+        except (UnsupportedError, NumbaError, CoreNumbaError):
+            raise
+        except Exception as error:
+            # A construct that nobody has thought of: the author of the kernel is told where it is.
+            self.unsupported(f"this statement ({type(error).__name__}: {error})", error)
+
+    def translate(self, statement):
+        """One statement of the IR."""
+        if isinstance(statement, ir.Assign):
+            self.assign(statement)
+        elif isinstance(statement, ir.SetItem | ir.StaticSetItem):
+            self.set_item(statement)
+        elif isinstance(statement, ir.SetAttr):
+            self.set_attribute(statement)
+        elif isinstance(statement, ir.Jump):
+            self.b.end(Jump(self.frame.labels[statement.target], self.site()))
+        elif isinstance(statement, ir.Branch):
+            self.branch(statement)
+        elif isinstance(statement, ir.Return):
+            type_ = self.type_of(statement.value)
+            self.frame.on_return(self.value(statement.value, self.frame.typed.return_type), type_)
+        elif isinstance(statement, ir.StaticRaise | ir.DynamicRaise | ir.Raise):
+            self.raise_(statement)
+        elif isinstance(statement, ir.Print):
+            self.print(statement)
+        elif not isinstance(statement, ir.Del | ir.PopBlock):
+            self.unsupported(f"the statement `{statement}`")
+
+    def branch(self, statement):
+        known = self.known(statement.cond)
+        if known is not None:
+            taken = statement.truebr if known.value else statement.falsebr
+            self.b.end(Jump(self.frame.labels[taken], self.site()))
+            return
+        condition = self.value(statement.cond, types.boolean)
+        self.b.end(
+            Branch(condition, self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr], self.site())
+        )
+
+    def raise_(self, statement):
+        """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
+        if self.recursive:
+            self.unsupported("raise in a recursive function")
+        if self.infer_options.get("debug"):
+            exception = getattr(statement, "exc_class", None) or RuntimeError
+            arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
+            held = self.pools.add("x", exception(*arguments))
+            self.b.emit(f"K.raised({self.site()}, m, {held})", effect=True)
+        self.b.end(Leave())
+
+    def print(self, statement):
+        if statement.vararg is not None:
+            self.unsupported("print with *arguments")
+        parts = []
+        for variable in statement.args:
+            type_ = self.type_of(variable)
+            if isinstance(type_, types.StringLiteral):
+                parts.append(self.pools.text(type_.literal_value))
+            elif isinstance(type_, Dim3):
+                parts.append("({}, {}, {})".format(*(self.dim3(variable, axis) for axis in "xyz")))
+            elif isinstance(type_, types.Integer | types.Float | types.Boolean | types.BaseTuple):
+                parts.append(self.value(variable))
+            else:
+                self.unsupported(f"printing a value of type {type_}")
+        self.b.emit(f"K.print(m, [{', '.join(parts)}])", effect=True)
+
+    def assign(self, statement):
+        target, value = statement.target.name, statement.value
+        type_ = self.frame.type(target)
+        if isinstance(value, ir.Var):
+            self.copy(target, value, type_)
+        elif isinstance(value, ir.Arg):
+            self.argument(target, value, type_)
+        elif isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+            self.literal(target, value.value, type_)
+        elif isinstance(value, ir.Expr):
+            self.expression(target, value, type_)
+        else:
+            self.unsupported(f"`{statement}`")
+
+    def copy(self, target, value, type_):
+        source = self.frame.known.get(value.name)
+        if source is not None and self.frame.definitions[target] == 1:
+            self.frame.known[target] = source
+            if isinstance(source, Known):
+                return
+        if not isinstance(type_, COMPILE_TIME) and not isinstance(type_, types.Literal):
+            self.b.emit(self.value(value, type_), self.name_of(target))
+
+    def argument(self, target, value, type_):
+        expression, argument_type = self.frame.arguments[value.index]
+        if isinstance(expression, Known | Method):
+            self.frame.known[target] = expression
+            if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
+                return
+            expression = self.constant(expression.value, type_)
+        elif isinstance(argument_type, types.Omitted):
+            expression = self.constant(argument_type.value, type_)
+        elif isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
+            return
+        else:
+            expression = self.cast(expression, argument_type, type_)
+        self.b.emit(expression, self.name_of(target))
+
+    def literal(self, target, value, type_):
+        if self.frame.definitions[target] == 1:
+            self.frame.known[target] = Known(value)
+        elif not isinstance(type_, COMPILE_TIME):
+            self.b.emit(self.constant(value, type_), self.name_of(target))
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def expression(self, target, expr, type_):
+        self.array_name = None if target.startswith("$") else statement_name(target)
+        handler = getattr(self, f"expr_{expr.op}", None)
+        if handler is None:
+            self.unsupported(f"`{expr}`")
+        result = handler(target, expr, type_)
+        if result is None or isinstance(type_, COMPILE_TIME):
+            return
+        expression, result_type, effect = result
+        if not isinstance(type_, types.Literal):
+            expression = self.cast(expression, result_type, type_)
+        self.b.emit(expression, self.name_of(target), effect)
+
+    def expr_null(self, target, expr, type_):
+        """A value that the thread never assigned: poison, as memory that was never written."""
+        if isinstance(type_, types.Number | types.Boolean):
+            dtype = dtype_of(type_)
+            return self.pools.scalar(np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0], dtype), type_, False
+        return "None", type_, False
+
+    def expr_cast(self, target, expr, type_):
+        return self.value(expr.value, type_), type_, False
+
+    def expr_binop(self, target, expr, type_):
+        return self.binary(expr.fn, expr, expr.lhs, expr.rhs, type_)
+
+    def expr_inplace_binop(self, target, expr, type_):
+        return self.binary(expr.immutable_fn, expr, expr.lhs, expr.rhs, type_)
+
+    def binary(self, function, expr, lhs, rhs, type_):
+        signature = self.frame.typed.calltypes[expr]
+        if signature is None:
+            return None
+        return self.operation(function, signature, (lhs, rhs), type_)
+
+    def operation(self, function, signature, operands, type_):
+        """An operator on typed operands; shared with calls of the operator module's functions."""
+        result = signature.return_type
+        if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
+            return calls.structured_operator(self, function, signature, operands)
+        if function is operator.pow:
+            return self.power(signature, operands), result, False
+        lhs, rhs = operands
+        result_dtype = dtype_of(result)
+        computed = signature.args[0] if function in _COMPARISONS else result
+        self.count(computed, _COMPLEX_OPERATIONS.get(function, 2) if isinstance(computed, types.Complex) else 1)
+        if function in _COMPARISONS:
+            a, b = (self.value(v, t) for v, t in zip(operands, signature.args, strict=True))
+            return f"({a} {_OPERATORS[function]} {b})", types.boolean, False
+        if function in (operator.is_, operator.is_not):
+            sign = "==" if function is operator.is_ else "!="
+            return (
+                f"({self.value(lhs, signature.args[0])} {sign} {self.value(rhs, signature.args[1])})",
+                types.boolean,
+                False,
+            )
+        if function not in _OPERATORS:
+            self.unsupported(f"the operator {function.__name__}")
+        # Numba converts both operands to the result's type for every integer operator, and the signature has done it
+        # for floats.
+        operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
+        a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
+        if function in _DIVISIONS:
+            if self.infer_options.get("debug"):
+                self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
+            if function is not operator.truediv:
+                return self.whole_division(function, operands, a, b, result), result, False
+        return f"({a} {_OPERATORS[function]} {b})", result, False
+
+    def whole_division(self, function, operands, a, b, result):
+        """``//`` and ``%``: what differs from NumPy's operators is in `arithmetic`."""
+        floor = function is operator.floordiv
+        if isinstance(unliteral(result), types.Float):
+            return f"{'floor_divide_float' if floor else 'modulo_float'}({a}, {b})"
+        known = self.known(operands[1])
+        # A compiler turns a constant into multiplications, and sees that narrow numbers without a sign stay narrow.
+        if known is None and dtype_of(result).itemsize == 8 and not all(map(self._is_narrow_unsigned, operands)):
+            self.b.operations.append("int64_divisions")
+        if floor and (known is None or known.value == -1):
+            return f"floor_divide({a}, {b})"
+        return f"({a} {_OPERATORS[function]} {b})"
+
+    def _is_narrow_unsigned(self, operand):
+        type_ = unliteral(self.type_of(operand)) if isinstance(operand, ir.Var) else None
+        return isinstance(type_, types.Integer) and not type_.signed and type_.bitwidth <= 32
+
+    def power(self, signature, operands):
+        base_type, exponent_type = signature.args
+        result = signature.return_type
+        known = self.known(operands[1])
+        literal = isinstance(exponent_type, types.IntegerLiteral) or (
+            known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral)
+        )
+        base = self.value(operands[0], result)
+        if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
+            self.count(result, max(1, _multiplications(abs(int(known.value)))))
+            return f"power_constant({base}, {int(known.value)})"
+        self.count(result)
+        exponent_dtype, result_dtype = dtype_of(exponent_type), dtype_of(result)
+        if exponent_dtype.kind in "iu":
+            exponent = self.value(operands[1], exponent_type)
+            if result_dtype.kind in "iu":
+                return f"power_int({base}, {self.cast(exponent, exponent_type, result)})"
+            return f"power_float_int({base}, {exponent})"
+        return f"power_float({base}, {self.value(operands[1], result)})"
+
+    def expr_unary(self, target, expr, type_):
+        signature = self.frame.typed.calltypes[expr]
+        return self.unary(expr.fn, signature, expr.value)
+
+    def unary(self, function, signature, operand):
+        (argument,) = signature.args
+        result = signature.return_type
+        if function is operator.not_:
+            return f"np.logical_not({self.value(operand, argument)})", types.boolean, False
+        if not isinstance(argument, types.Number | types.Boolean):
+            return self.unsupported(f"the operator {function.__name__} on {argument}")
+        value = self.value(operand, argument)
+        self.count(argument)
+        if isinstance(argument, types.Boolean):
+            if function is operator.invert:
+                return f"(~{value})", argument, False
+            value, argument = self.cast(value, argument, result), result
+        if function is operator.neg and argument == types.int16:  # the device negates in a 32-bit register
+            value, argument = self.cast(value, argument, result), result
+        sign = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]
+        return f"({sign}{value})", argument, False
+
+    def expr_build_tuple(self, target, expr, type_):
+        items = Items((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
+        if self.frame.definitions[target] == 1:
+            names = [self.known(v) for v in expr.items]
+            if all(n is not None for n in names):
+                self.frame.known[target] = Known(tuple(n.value for n in names))
+            elif all(
+                n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)
+            ):
+                # A variable with several definitions may change before the tuple is read: then the tuple itself is
+                # kept.
+                self.frame.known[target] = items
+        return "(" + "".join(f"{e}, " for e, _ in items) + ")", types.BaseTuple.from_types([t for _, t in items]), False
+
+    def expr_exhaust_iter(self, target, expr, type_):
+        source = self.frame.known.get(expr.value.name)
+        if source is not None and self.frame.definitions[target] == 1:
+            self.frame.known[target] = source
+        value_type = self.type_of(expr.value)
+        if not isinstance(value_type, types.BaseTuple):
+            self.unsupported(f"unpacking a {value_type}")
+        return self.value(expr.value), unliteral(value_type), False
+
+    def expr_getiter(self, target, expr, type_):
+        return calls.get_iterator(self, expr.value), type_, False
+
+    def expr_iternext(self, target, expr, type_):
+        iterator = self.name_of(expr.value.name)
+        pair = self.b.temporary(calls.iterator_step(self, self.type_of(expr.value), iterator), effect=True)
+        self.b.emit(f"{pair}[2]", iterator)
+        return f"({pair}[0], {pair}[1])", type_, False
+
+    def expr_pair_first(self, target, expr, type_):
+        return f"{self.name_of(expr.value.name)}[0]", type_, False
+
+    def expr_pair_second(self, target, expr, type_):
+        return f"{self.name_of(expr.value.name)}[1]", type_, False
+
+    def expr_getattr(self, target, expr, type_):
+        owner_type = self.type_of(expr.value)
+        if isinstance(type_, types.BoundFunction):
+            self.frame.known[target] = Method(expr.value)
+            return None
+        if isinstance(type_, Dim3):
+            self.frame.known[target] = Known(expr.attr)
+            return None
+        if isinstance(owner_type, Dim3):
+            return self.dim3(expr.value, expr.attr), types.int32, False
+        if isinstance(type_, COMPILE_TIME):
+            return None
+        return calls.attribute(self, target, expr, owner_type, type_)
+
+    def dim3(self, variable, axis):
+        """``threadIdx.x`` and its like."""
+        name = self.known(variable)
+        if name is None:
+            self.unsupported("threadIdx, blockIdx, blockDim or gridDim chosen by a condition")
+        name = getattr(name.value, "__name__", name.value)
+        field = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "thread_count", "gridDim": "block_count"}[name]
+        return f"K.{field}[{'xyz'.index(axis)}]"
+
+    # -- subscripts ----------------------------------------------------------------------------------------------------
+
+    def expr_getitem(self, target, expr, type_):
+        owner = self.type_of(expr.value)
+        if isinstance(owner, types.BaseTuple):
+            index = self.known(expr.index)
+            if index is not None:
+                return self.tuple_item(expr.value, index.value, type_)
+            site = self.site(_source_name(expr.value), "load")
+            return f"K.tuple_item({self.value(expr.value)}, {self.value(expr.index)}, m, {site})", type_, True
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"a subscript of {owner}")
+        index, scalar = self.index(expr.index, owner)
+        return self.load(expr.value, owner, index, scalar, type_)
+
+    def expr_static_getitem(self, target, expr, type_):
+        owner = self.type_of(expr.value)
+        if isinstance(owner, types.BaseTuple):
+            if not isinstance(expr.index, int | slice):  # Numba takes threadIdx.x for a constant
+                return self.expr_getitem(target, ir.Expr.getitem(expr.value, expr.index_var, expr.loc), type_)
+            return self.tuple_item(expr.value, expr.index, type_)
+        if isinstance(owner, types.Record):
+            name = expr.index if isinstance(expr.index, str) else list(owner.fields)[expr.index]
+            return self.load_field(expr.value, name), type_, True
+        if isinstance(owner, types.NumberClass):
+            return None
+        if isinstance(owner, types.EnumClass):
+            self.frame.known[target] = Known(owner.instance_class[expr.index])
+            return None
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"a subscript of {owner}")
+        if isinstance(expr.index, str):
+            return calls.field_array(self, expr.value, expr.index, type_)
+        if expr.index_var is not None:
+            index, scalar = self.index(expr.index_var, owner)
+        else:
+            index, scalar = self.static_index(expr.index, owner)
+        return self.load(expr.value, owner, index, scalar, type_)
+
+    def tuple_item(self, variable, index, type_):
+        source = self.frame.known.get(variable.name)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.type_of(variable)))
+            return f"{self.value(variable)}[{start}:{stop}:{step}]", type_, False
+        if isinstance(source, Items):
+            expression, item_type = source[index]
+            return expression, item_type, False
+        item_type = self.type_of(variable).types[index]
+        if isinstance(item_type, types.Literal):
+            return self.constant(item_type.literal_value, item_type), unliteral(item_type), False
+        return f"{self.value(variable)}[{int(index)}]", unliteral(item_type), False
+
+    def load(self, variable, owner, index, scalar, type_):
+        array = self.value(variable)
+        site = self.site(_source_name(variable), "load")
+        if not scalar:
+            return f"M.window({array}, {index}, m, {site})", type_, True
+        if isinstance(owner.dtype, types.Record):
+            return f"M.record({array}, {index}, m, {site})", type_, True
+        return f"load({array}, {index}, m, {site})", owner.dtype, True
+
+    def index(self, variable, owner):
+        """(expression of the index tuple, whether it picks one element)."""
+        type_ = self.type_of(variable)
+        known = self.known(variable)
+        if known is not None and not isinstance(type_, types.Array):
+            return self.static_index(known.value, owner)
+        if isinstance(type_, types.BaseTuple):
+            source = self.frame.known.get(variable.name)
+            if not isinstance(source, Items):
+                whole = self.value(variable)
+                source = [(f"{whole}[{i}]", t) for i, t in enumerate(type_.types)]
+        else:
+            source = [(self.value(variable), type_)]
+        parts = [self.index_part(e, t) for e, t in source]
+        self.b.indices += [
+            (part, getattr(unliteral(t), "signed", False)) for part, (_, t) in zip(parts, source, strict=True)
+        ]
+        scalar = len(parts) == owner.ndim and all(
+            isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source
+        )
+        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+
+    def static_index(self, index, owner):
+        index = index if isinstance(index, tuple) else (index,)
+        parts = []
+        for part in index:
+            if part is Ellipsis:
+                parts.append("...")
+            elif isinstance(part, slice):
+                parts.append(self.constant_slice(part))
+            elif isinstance(part, int | np.integer):
+                parts.append(self.pools.scalar(int(part), np.int64))
+            else:
+                self.unsupported(f"the index {part!r}")
+        scalar = len(parts) == owner.ndim and all(isinstance(p, int | np.integer) for p in index)
+        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+
+    def _expand_ellipsis(self, parts, owner):
+        if "..." not in parts:
+            return parts
+        at = parts.index("...")
+        return [*parts[:at], *["slice(None)"] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
+
+    def index_part(self, expression, type_):
+        type_ = unliteral(type_)
+        if isinstance(type_, types.SliceType):
+            return expression
+        if isinstance(type_, types.EllipsisType):
+            return "..."
+        if type_ == types.uint64:
+            return f"to_index({expression})"
+        if isinstance(type_, types.Float):  # atomics only: Numba unifies an int32 and a uint64 index to float64
+            return self.cast(expression, type_, types.int64)
+        if isinstance(type_, types.Integer | types.Boolean):
+            return self.cast(expression, type_, types.int64)
+        return self.unsupported(f"an index of type {type_}")
+
+    def set_item(self, statement):
+        owner = self.type_of(statement.target)
+        static = isinstance(statement, ir.StaticSetItem)
+        if isinstance(owner, types.Record) and static:
+            name = statement.index if isinstance(statement.index, str) else list(owner.fields)[statement.index]
+            self.store_field(statement.target, name, statement.value, owner)
+            return
+        if not isinstance(owner, types.Array):
+            self.unsupported(f"an assignment to an item of {owner}")
+        index_variable = statement.index_var if static else statement.index
+        if index_variable is not None:
+            index, scalar = self.index(index_variable, owner)
+        else:
+            index, scalar = self.static_index(statement.index, owner)
+        array = self.value(statement.target)
+        site = self.site(_source_name(statement.target), "store")
+        value_type = self.type_of(statement.value)
+        if isinstance(owner.dtype, types.Record) and scalar:
+            element = f"M.record({array}, {index}, m, {site})"
+            self.b.emit(f"M.copy_record({element}, {self.value(statement.value)}, m, {site})", effect=True)
+        elif scalar:
+            self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
+        else:
+            if isinstance(value_type, types.Array):
+                self.unsupported(
+                    "an array assigned to a slice, which allocates and which numba-cuda cannot compile for a GPU,"
+                )
+            tuple_ = isinstance(value_type, types.BaseTuple)
+            as_type = types.UniTuple(owner.dtype, len(value_type)) if tuple_ else owner.dtype
+            self.b.emit(
+                f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True
+            )
+
+    def set_attribute(self, statement):
+        owner = self.type_of(statement.target)
+        if not isinstance(owner, types.Record):
+            self.unsupported(f"an assignment to an attribute of {owner}")
+        self.store_field(statement.target, statement.attr, statement.value, owner)
+
+    def store_field(self, target, name, value, owner):
+        field_type = owner.typeof(name)
+        as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
+        site = self.site(_source_name(target), "store")
+        self.b.emit(
+            f"M.store_field({self.value(target)}, {self.pools.text(name)}, {self.value(value, as_type)}, m, {site})",
+            effect=True,
+        )
+
+    def load_field(self, record, name):
+        """Expression for ``record.name``."""
+        site = self.site(_source_name(record), "load")
+        return f"M.load_field({self.value(record)}, {self.pools.text(name)}, m, {site})"
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def expr_call(self, target, expr, type_):
+        function_type = self.type_of(expr.func)
+        signature = self.frame.typed.calltypes[expr]
+        if isinstance(function_type, types.RecursiveCall):
+            function_type = function_type.dispatcher_type
+        if isinstance(function_type, types.Dispatcher):
+            return self.call_device_function(function_type.dispatcher, target, expr, signature, type_)
+        if isinstance(function_type, types.ExceptionClass):
+            return None
+        arguments = self.call_arguments(expr, signature)
+        if isinstance(function_type, types.NumberClass):
+            return calls.convert(self, arguments, signature)
+        if isinstance(function_type, types.BoundFunction):
+            owner = self.frame.known[expr.func.name].owner
+            return calls.method(self, target, owner, function_type, arguments, signature, type_)
+        if isinstance(function_type, types.Function):
+            return calls.function(self, target, function_type, arguments, signature, type_, expr)
+        return self.unsupported(f"a call of {function_type}")
+
+    def call_arguments(self, expr, signature):
+        """Variables (or `Known` defaults) in the order of the signature."""
+        positional = self.positional_arguments(expr)
+        if not expr.kws:
+            return positional
+        if signature.pysig is None:
+            self.unsupported("keyword arguments of this function")
+        bound = signature.pysig.bind(*positional, **dict(expr.kws))
+        bound.apply_defaults()
+        return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+
+    def positional_arguments(self, expr):
+        """The variables of a call's positional arguments; those of ``*tuple`` are variables of their own."""
+        if expr.vararg is None:
+            return list(expr.args)
+        items = []
+        for i, type_ in enumerate(self.type_of(expr.vararg).types):
+            name = f"{expr.vararg.name}.{i}"
+            self.frame.typed.typemap[name] = unliteral(type_)
+            self.frame.definitions[name] = 1
+            self.b.emit(self.tuple_item(expr.vararg, i, type_)[0], self.name_of(name))
+            items.append(ir.Var(expr.vararg.scope, name, expr.vararg.loc))
+        return [*expr.args, *items]
+
+    def call_device_function(self, dispatcher, target, expr, signature, type_):
+        function = dispatcher.py_func
+        folded = calls.bind_arguments(function, expr, self)
+        argument_types = tuple(signature.args)
+        arguments = []
+        for item, argument_type in zip(folded, argument_types, strict=True):
+            if isinstance(item, Known):
+                arguments.append((item, argument_type))
+            else:
+                source = self.known(item) or self.frame.known.get(item.name)
+                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Known | Method)
+                arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
+        if self.frame.active(function, argument_types):
+            return (
+                self.recursive_call(dispatcher, argument_types, arguments, signature.return_type),
+                signature.return_type,
+                True,
+            )
+        result = None if isinstance(type_, COMPILE_TIME) else self.b.variable()
+        return_type = self.inline(dispatcher, argument_types, arguments, result)
+        if result is None:
+            return None
+        return result, return_type, False
+
+    def barrier(self, kind, members=None, op=None):
+        """End the block in a barrier and go on in a new one. ``op``: what the site says that it is."""
+        if self.recursive:
+            # The scheduler of the recursive call knows the lanes that made it only.
+            self.unsupported("a barrier or warp operation in a recursive function")
+        after = self.b.new_block()
+        self.b.end(Barrier(after, kind, members, self.site(op=op or kind)))
+        self.b.current = after
+
+
+def _multiplications(exponent):
+    """Multiplications that squaring takes for a constant power."""
+    return exponent.bit_length() + exponent.bit_count() - 2
+
+
+def _source_name(variable):
+    return variable.unversioned_name
+
+
+def statement_name(target):
+    """The name in the source of a variable that SSA may have numbered."""
+    return target.split(".")[0]

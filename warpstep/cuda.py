@@ -1,0 +1,148 @@
+"""What stands in for ``numba.cuda``: ``from warpstep import cuda``.
+
+Host functions are the emulator's. Everything that a kernel uses (``grid``, ``threadIdx``, ``shared``, ``atomic``,
+types ...) is numba.cuda's own object, so a kernel means the same here as on a GPU, and Numba can type it.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+
+from numba import cuda as _numba_cuda
+from numba.cuda import cudadecl as _cudadecl
+from numba.cuda import types as _types
+from numba.cuda.cudadrv import devicearray as _numba_devicearray
+from numba.cuda.cudadrv import error as _error
+from numba.cuda.typing.templates import AttributeTemplate as _AttributeTemplate
+
+from warpstep.api import arrays as _arrays
+from warpstep.api import context as _context
+from warpstep.api import reimported as _reuse
+from warpstep.api.host import *  # noqa: F403 - its __all__ is the list of host functions
+from warpstep.compiler.frontend import infer as _infer
+from warpstep.launch import jit  # noqa: F401
+
+_here = sys.modules[__name__]
+
+#: Modules that hold device functions, types or settings: Numba's own are used.
+_MODULES = (
+    "bf16",
+    "cache_hints",
+    "cg",
+    "config",
+    "errors",
+    "extending",
+    "fp16",
+    "fp8",
+    "intrinsics",
+    "libdevice",
+    "literal",
+    "stubs",
+    "types",
+    "vector_types",
+)
+
+_DRIVER = "it works on the CUDA driver or toolkit, and the emulator has neither"
+_MEMORY = "emulated memory is not managed through the driver"
+_PROCESSES = "emulated memory cannot be shared with other processes"
+#: What cannot be emulated, and why.
+_MISSING = {
+    "BaseCUDAMemoryManager": _MEMORY,
+    "GetIpcHandleMixin": _PROCESSES,
+    "HostOnlyCUDAMemoryManager": _MEMORY,
+    "IpcHandle": _PROCESSES,
+    "MappedMemory": _MEMORY,
+    "MemoryPointer": _MEMORY,
+    "PinnedMemory": _MEMORY,
+    "driver": _DRIVER,
+    "nvvm": _DRIVER,
+    "open_ipc_array": _PROCESSES,
+    "runtime": _DRIVER,
+    "set_memory_manager": _MEMORY,
+}
+
+
+def _take_over():
+    """Make every public name of numba.cuda that is not a host function (there is one here) or a module a name here."""
+    for name in dir(_numba_cuda):
+        if name.startswith("_") or name in globals() or name in _MISSING:
+            continue
+        value = getattr(_numba_cuda, name)
+        if not isinstance(value, ModuleType) or name in _MODULES:
+            globals()[name] = value
+
+
+class _Namespace:
+    """Part of numba.cuda's inside, as far as scripts use it."""
+
+    def __init__(self, name, **members):
+        self.__dict__.update(members)
+        self.__name__ = name
+
+    def __getattr__(self, name):
+        raise AttributeError(f"gpukit's emulator has no {self.__name__}.{name}: {_DRIVER}")
+
+
+#: These functions of numba-cuda only look at the shape, strides and flags of an array, which ours has too.
+_LAYOUT_FUNCTIONS = (
+    "array_core",
+    "check_array_compatibility",
+    "errmsg_contiguous_buffer",
+    "is_contiguous",
+    "is_cuda_ndarray",
+    "require_cuda_ndarray",
+    "sentry_contiguous",
+    "verify_cuda_ndarray_interface",
+)
+devicearray = _Namespace(
+    "cuda.cudadrv.devicearray",
+    DeviceNDArray=_arrays.DeviceArray,
+    DeviceRecord=_arrays.DeviceRecord,
+    ManagedNDArray=_arrays.ManagedArray,
+    MappedNDArray=_arrays.MappedArray,
+    auto_device=_arrays.auto_device,
+    from_array_like=_arrays.from_array_like,
+    from_record_like=_arrays.from_record_like,
+    **{name: getattr(_numba_devicearray, name) for name in _LAYOUT_FUNCTIONS},
+)
+devices = _Namespace(
+    "cuda.cudadrv.devices",
+    get_context=_context.get_context,
+    gpus=_context.gpus,
+    require_context=require_context,  # noqa: F405
+    reset=_context.reset,
+)
+cudadrv = _Namespace("cuda.cudadrv", devicearray=devicearray, devices=devices, error=_error)
+
+reduce = Reduce = _reuse.reduction(_here)
+vectorize, guvectorize = _reuse.ufunc_decorators(_here, lambda function, args: _infer(function, args).return_type)
+
+_take_over()
+
+
+def __getattr__(name):
+    if name in _MISSING:
+        raise AttributeError(f"gpukit's emulator has no cuda.{name}: {_MISSING[name]}")
+    if name == "random":
+        # Loading it compiles nothing, but brings in Numba's CPU target.
+        value = _reuse.second_copy("numba.cuda.random", _here)
+    elif name in _MODULES:
+        value = importlib.import_module(f"numba.cuda.{name}")
+    elif hasattr(_numba_cuda, name):
+        raise AttributeError(f"gpukit's emulator has no cuda.{name}: it belongs to the inside of numba.cuda")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+@_cudadecl.register_attr
+class _ModuleTemplate(_AttributeTemplate):
+    """Lets kernels use this module as they use numba.cuda: an attribute has the type that it has there."""
+
+    key = _types.Module(_here)
+
+    def generic_resolve(self, module, attr):
+        if hasattr(_numba_cuda, attr):
+            return self.context.resolve_getattr(_types.Module(_numba_cuda), attr)
+        return self.context.resolve_module_constants(module, attr)

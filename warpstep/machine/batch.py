@@ -1,0 +1,428 @@
+"""What a lowered kernel calls while it runs: thread indices, memory, barriers, warp operations, print, and the errors
+that stop a launch.
+
+One `Batch` is a run of consecutive blocks of the grid that execute in lockstep. B is the number of its blocks, T the
+number of threads of a block.
+"""
+
+import linecache
+import os
+import sys
+
+import numpy as np
+
+from warpstep.device import current
+from warpstep.errors import KernelError, UnsupportedError
+from warpstep.machine.arithmetic import choose, range_length
+from warpstep.machine.memory import POISON, Memory, View, contiguous
+from warpstep.machine.scheduler import Scheduler
+
+WARP = 32
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Batch:
+    """Some blocks of a launch.
+
+    Attributes
+    ----------
+    ids : (B,) int64 ndarray
+        Their positions in the linear order of the grid (x fastest), ascending.
+    memory : memory.Memory
+    epoch : int
+        Counts changes to memory.
+    shape : (B, T)
+    thread, block : tuple of 3 values
+        ``threadIdx`` and ``blockIdx``, int32; NumPy scalars where all lanes agree.
+    thread_count, block_count : tuple of 3 int32
+        ``blockDim`` and ``gridDim``.
+    """
+
+    traced = False
+    #: What the clocks show, one for all launches.
+    clock = 0
+
+    def __init__(self, launch, ids):
+        self.launch = launch
+        self.ids = ids
+        self.blocks = ids.size
+        self.threads = launch.threads
+        self.shape = (self.blocks, self.threads)
+        self.loop_limit = launch.loop_limit
+        self.epoch = 0
+        self.began = Batch.clock
+        #: Depth of recursive calls.
+        self.depth = 0
+        self.memory = self.make_memory()
+        self.thread_count = tuple(np.int32(n) for n in launch.block)
+        self.block_count = tuple(np.int32(n) for n in launch.grid)
+        self.block = _coordinates(ids, launch.grid, (self.blocks, 1))
+        self.thread = _coordinates(np.arange(self.threads, dtype=np.int64), launch.block, (1, self.threads))
+        self._grid_position = {}
+        self._shared = {}
+        self._local = {}
+        self._dynamic = None
+
+    # -- thread indices ------------------------------------------------------------------------------------------------
+
+    def grid(self, axis):
+        """Absolute position of the thread along an axis, int64."""
+        if axis not in self._grid_position:
+            start = self.block[axis].astype(np.int64) * np.int64(self.thread_count[axis])
+            self._grid_position[axis] = start + self.thread[axis].astype(np.int64)
+        return self._grid_position[axis]
+
+    def gridsize(self, axis):
+        return np.int64(self.thread_count[axis]) * np.int64(self.block_count[axis])
+
+    def laneid(self):
+        return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
+
+    def make_memory(self):
+        return Memory(self)
+
+    def scheduler(self, order, live, alive):
+        """What runs one lowered function."""
+        return Scheduler(self, order, live, alive)
+
+    def range(self, start, stop, step, mask, site):
+        """State of a ``range``: next value, turns left, step. Step 0 stops the launch: Python has no such range."""
+        zero = step == 0
+        if np.any(zero if mask is None else zero & mask):
+            self.wrong("no-progress", "range() with step 0", site, zero if mask is None else zero & mask)
+        safe = np.where(zero, step.dtype.type(1), step)[()] if np.any(zero) else step
+        return start, range_length(start, stop, safe), step
+
+    def tuple_item(self, items, index, mask, site):
+        """``items[index]`` of a homogeneous tuple, by thread; a negative index counts from the end."""
+        count = len(items)
+        index = np.where(index < 0, index + count, index)[()]
+        bad = (index < 0) | (index >= count)
+        active = bad if mask is None else bad & mask
+        if np.any(active):
+            _, _, lane = self.place(active)
+            shown = int(np.broadcast_to(index, self.shape)[lane])
+            message = f"index {shown} is out of range for a tuple of {count}"
+            self.wrong("out-of-bounds", message, site, active)
+        return choose(items, np.where(bad, 0, index)[()])
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def shared_array(self, key, shape, dtype, name):
+        """The static shared array made at one place in the source.
+
+        The same for every thread of a block, poisoned at the start of the block.
+        """
+        if 0 in shape:
+            return self._dynamic_shared(dtype, name)
+        if key not in self._shared:
+            size = int(np.prod(shape, dtype=np.int64))
+            items = np.full(self.blocks * size * dtype.itemsize, POISON, np.uint8).view(dtype)
+            self._shared[key] = View(
+                "shared", items, 0, shape, contiguous(shape), name, self.launch.shared_address(key), row=size
+            )
+        return self._shared[key]
+
+    def _dynamic_shared(self, dtype, name):
+        """All dynamic shared arrays of a kernel start at the same address, whatever their type."""
+        nbytes = self.launch.dynamic_shared
+        if self._dynamic is None:
+            pitch = -(-nbytes // 16) * 16
+            self._dynamic = np.full((self.blocks, pitch), POISON, np.uint8)
+        pitch = self._dynamic.shape[1]
+        if pitch % dtype.itemsize:
+            raise UnsupportedError(f"dynamic shared memory as elements of {dtype.itemsize} bytes ({dtype})")
+        items = self._dynamic.reshape(-1).view(dtype)
+        shape = (nbytes // dtype.itemsize,)
+        view = View("shared", items, 0, shape, (1,), name, self.launch.dynamic_address, row=pitch // dtype.itemsize)
+        view.whole = shape[0] == view.row
+        return view
+
+    def local_array(self, key, shape, dtype, name):
+        """A local array: each thread has its own, at each depth of a recursion."""
+        key = key, self.depth
+        if key not in self._local:
+            size = int(np.prod(shape, dtype=np.int64))
+            items = np.full(size * self.blocks * self.threads * dtype.itemsize, POISON, np.uint8).view(dtype)
+            items = items.reshape(size, self.blocks, self.threads)
+            self._local[key] = View("local", items, 0, shape, contiguous(shape), name)
+        return self._local[key]
+
+    # -- warps ---------------------------------------------------------------------------------------------------------
+
+    def by_warp(self, value, fill):
+        """A value as (B, warps, 32); lanes beyond the block hold ``fill``."""
+        full = np.broadcast_to(value, self.shape)
+        missing = -self.threads % WARP
+        if missing:
+            full = np.concatenate([full, np.full((self.blocks, missing), fill, full.dtype)], axis=1)
+        return full.reshape(self.blocks, -1, WARP)
+
+    def from_warps(self, value):
+        """Back from (B, warps, 32) to (B, T)."""
+        return value.reshape(self.blocks, -1)[:, : self.threads]
+
+    def named(self, warp_mask):
+        """The lanes that each lane's warp mask names, as bits in int64 (B, T)."""
+        return np.broadcast_to(np.asarray(warp_mask).astype(np.int64) & 0xFFFFFFFF, self.shape)
+
+    def warp_bits(self, lanes):
+        """For each lane (B, T), the lanes of its warp for which ``lanes`` holds, as bits in int64."""
+        return self._spread(_bits(self.by_warp(lanes, False)))
+
+    def _voters(self, warp_mask, mask):
+        """For each lane, the running lanes that its warp mask names, as bits."""
+        return self.named(warp_mask) & self.warp_bits(True if mask is None else mask)
+
+    def activemask(self, mask):
+        return self.warp_bits(True if mask is None else mask).astype(np.uint32)
+
+    def _spread(self, per_warp):
+        """One value for each warp (B, warps) to its lanes."""
+        return self.from_warps(np.repeat(per_warp[:, :, None], WARP, axis=2))
+
+    def shuffle(self, mode, warp_mask, value, operand, mask, site):
+        """``shfl_sync`` and its relatives.
+
+        The value of another lane of the warp; one's own where that lane lies outside.
+        """
+        lanes = np.arange(WARP)
+        values = self.by_warp(value, 0)
+        operand = self.by_warp(operand, 0).astype(np.int64) & (WARP - 1)
+        if mode == "idx":
+            source = operand
+        elif mode == "up":
+            source = lanes - operand
+        elif mode == "down":
+            source = lanes + operand
+        else:
+            source = lanes ^ operand
+        source = np.where((source < 0) | (source >= WARP), lanes, source)
+        self.shuffled(source, warp_mask, mask, site)
+        return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
+
+    def shuffled(self, source, warp_mask, mask, site):
+        """Called with the lane that each lane reads from, (..., 32), for those who trace."""
+
+    def fence(self, mask, whole_device):
+        """A memory fence. Memory is sequentially consistent here: it changes nothing, but a trace looks at it."""
+
+    def vote(self, mode, warp_mask, predicate, mask):
+        """``all_sync``, ``any_sync``, ``eq_sync`` and ``ballot_sync`` over the active lanes that the mask names."""
+        voters = self._voters(warp_mask, mask)
+        yes = self.warp_bits(predicate) & voters
+        if mode == "ballot":
+            return yes.astype(np.uint32).view(np.int32)
+        if mode == "any":
+            return yes != 0
+        return (yes == voters) | ((mode == "eq") & (yes == 0))
+
+    def match(self, mode, warp_mask, value, mask):
+        """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it, and if all agree."""
+        voters = self._voters(warp_mask, mask)
+        values = np.ascontiguousarray(self.by_warp(value, 0))
+        values = values.view(f"u{values.dtype.itemsize}")
+        same = self.from_warps(_bits(values[..., :, None] == values[..., None, :])) & voters
+        if mode == "any":
+            return same.astype(np.uint32).view(np.int32)
+        agree = same == voters
+        return np.where(agree, voters, 0).astype(np.uint32).view(np.int32), agree
+
+    def count(self, mode, predicate, mask):
+        """``syncthreads_count``, ``_and`` and ``_or`` over the threads of each block."""
+        yes = np.broadcast_to(predicate != 0, self.shape)
+        active = np.broadcast_to(True if mask is None else mask, self.shape)
+        if mode == "count":
+            result = (yes & active).sum(axis=1, keepdims=True)
+        elif mode == "and":
+            result = (yes | ~active).all(axis=1, keepdims=True)
+        else:
+            result = (yes & active).any(axis=1, keepdims=True)
+        return _scalar_if_one(result.astype(np.int32))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def read_clock(self):
+        """A counter that only moves forward, through all launches: it stands for order, not for time.
+
+        The more has passed since the blocks began, the larger the step: a loop that waits for its time gets through
+        soon, and at most an eighth too late.
+        """
+        Batch.clock += max(64, (Batch.clock - self.began) // 8)
+        self.epoch += 1  # a loop that reads it gets somewhere
+        return np.int64(Batch.clock)
+
+    def sleep(self, nanoseconds):
+        Batch.clock += int(np.max(nanoseconds))
+
+    def smid(self):
+        """The multiprocessor of each block: they are dealt out in turn."""
+        return _scalar_if_one((self.ids % current().multiprocessor_count).astype(np.int32).reshape(-1, 1))
+
+    # -- print ---------------------------------------------------------------------------------------------------------
+
+    def print(self, mask, parts):
+        """``print`` of every active lane, formatted as the device's printf does (floats with six digits)."""
+        active = np.flatnonzero(np.broadcast_to(True if mask is None else mask, self.shape))
+        columns = [self._column(part, active) for part in parts]
+        lines = [" ".join(words) for words in zip(*columns, strict=True)] if columns else [""] * active.size
+        sys.stdout.write("".join(line + "\n" for line in lines))
+
+    def _column(self, part, active):
+        if isinstance(part, str):
+            return [part] * active.size
+        if isinstance(part, tuple):
+            columns = [self._column(p, active) for p in part]
+            template = "({},)" if len(part) == 1 else "(" + ", ".join(["{}"] * len(part)) + ")"
+            return [template.format(*words) for words in zip(*columns, strict=True)]
+        values = np.broadcast_to(part, self.shape).reshape(-1)[active]
+        if values.dtype.kind == "f":
+            return [_printf_float(v) for v in values.tolist()]
+        return [str(v) for v in values.tolist()]
+
+    # -- errors --------------------------------------------------------------------------------------------------------
+
+    def place(self, lanes):
+        """``blockIdx`` and ``threadIdx`` (x, y, z) of the first lane of a mask."""
+        row, thread = np.unravel_index(int(np.argmax(np.broadcast_to(lanes, self.shape))), self.shape)
+        return (
+            unravel(int(self.ids[row]), self.launch.grid),
+            unravel(int(thread), self.launch.block),
+            (row, thread),
+        )
+
+    def wrong(self, kind, message, site, lanes, cure="", array=None):
+        """The lanes of a mask (None: all) do something that is wrong on every device: the launch ends here."""
+        lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
+        block, thread, _ = self.place(lanes)
+        count = int(np.count_nonzero(lanes))
+        others = f", the first of {count:,} such threads" if count > 1 else ""
+        text = f"{message}\n  block {block}, thread {thread}{others}{self._where(site)}" + (f"\n{cure}" if cure else "")
+        place = self.launch.program.sites[site]
+        raise KernelError(text, kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
+
+    def out_of_bounds(self, site, view, index, bad):
+        _, _, lane = self.place(bad)
+        values = tuple("..." if isinstance(i, slice) else int(np.broadcast_to(i, self.shape)[lane]) for i in index)
+        shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
+        shown = values[0] if len(values) == 1 else f"({', '.join(map(str, values))})"
+        self.wrong(
+            "out-of-bounds",
+            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
+            site,
+            bad,
+            "Guard the access, or launch no more threads than there are elements.",
+            view.name,
+        )
+
+    def misaligned(self, site, view, count, lanes):
+        """``count`` elements at once, at an address that is not a multiple of their size."""
+        size = count * view.dtype.itemsize
+        what = f"{count} elements of {view.name!r} are" if count > 1 else f"an element of {view.name!r} is"
+        message = f"{what} accessed at an address that is no multiple of {size} bytes"
+        cure = f"Start at an element whose index is a multiple of {count}, in rows that are multiples of {count} long."
+        if count == 1:
+            cure = f"Let the array start at a multiple of {size} bytes: a GPU stops with a misaligned address."
+        self.wrong("misaligned", message, site, lanes, cure, view.name)
+
+    def read_only(self, site, view, mask):
+        message = f"{view.name!r} is constant or read-only: a kernel cannot write to it"
+        self.wrong("out-of-bounds", message, site, mask, array=view.name)
+
+    def barrier_divergence(self, held):
+        """Nobody can go on: every barrier in ``held`` waits for threads that wait at another, or never come."""
+        sites = self.launch.program.sites
+        for waiting in held:
+            _, _, lane = self.place(waiting.lanes)
+            name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[waiting.kind]
+            elsewhere = [sites[h.site].line for h in held if h is not waiting and h.lanes[lane[0]].any()]
+            if elsewhere:
+                detail = f"others of its block wait at line {elsewhere[0]}"
+            else:
+                detail = "other threads that it waits for never get there"
+            self.wrong(
+                "barrier-divergence",
+                f"a thread waits in {name} at line {sites[waiting.site].line}, {detail}",
+                waiting.site,
+                waiting.lanes,
+                "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
+            )
+
+    def no_progress(self, site, mask, what):
+        self.wrong(
+            "no-progress",
+            f"a loop {what}",
+            site,
+            mask,
+            "It is endless, or it waits for a thread that cannot run: one of its own warp, or of a block that has not\n"
+            "started. gpukit.emulator.set_loop_limit() raises the limit.",
+        )
+
+    def raised(self, site, mask, exception):
+        """A ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""
+        if self.launch.user_error is not None:
+            return
+        block, thread, _ = self.place(True if mask is None else mask)
+        place = self.launch.program.sites[site]
+        where = f"In function {self.launch.program.name!r}, file {place.filename}, line {place.line}"
+        message = f"{where}, tid={list(thread)} ctaid={list(block)}" + (f": {exception}" if exception.args else "")
+        self.launch.user_error = type(exception)(message)
+
+    def check_divisor(self, site, mask, divisor):
+        """A division by zero raises in a kernel compiled with ``debug=True``."""
+        zero = divisor == 0
+        zero = zero if mask is None else zero & mask
+        if np.any(zero):
+            self.raised(site, zero, ZeroDivisionError("division by zero"))
+
+    def unsupported(self, site, what):
+        raise UnsupportedError(f"{what}{self._where(site)}")
+
+    def _where(self, site):
+        if site is None:
+            return ""
+        place = self.launch.program.sites[site]
+        code = linecache.getline(place.filename, place.line).strip()
+        return f"\n  {shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
+
+
+def shown(filename):
+    """How a message names a source file: a notebook cell as such, gpukit's own as gpukit/..., others shortest."""
+    if "ipykernel_" in filename:
+        return "<cell>"
+    if filename.startswith(PACKAGE):
+        return os.path.join(os.path.basename(PACKAGE[:-1]), filename[len(PACKAGE) :])
+    shorter = os.path.relpath(filename) if os.path.isabs(filename) else filename
+    return filename if shorter.startswith("..") else shorter
+
+
+def _coordinates(linear, extents, shape):
+    x, y, _ = extents
+    parts = (linear % x, linear // x % y, linear // (x * y))
+    return tuple(
+        np.int32(0) if n == 1 else _scalar_if_one(p.astype(np.int32).reshape(shape))
+        for p, n in zip(parts, extents, strict=True)
+    )
+
+
+def unravel(linear, extents):
+    """(x, y, z) of a position in the linear order of a grid or a block, x fastest."""
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+def _scalar_if_one(value):
+    return value.reshape(-1)[0] if value.size == 1 else value
+
+
+def _bits(lanes):
+    """A (..., 32) array of truth values as 32-bit masks (in int64)."""
+    return (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1)
+
+
+def _printf_float(value):
+    if value != value:
+        return "nan"
+    if value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    return f"{value:f}"

@@ -1,0 +1,717 @@
+"""Views on emulated memory: global, shared and local arrays, and how a whole batch of threads loads from and stores to
+them.
+
+A value inside the emulator is either a NumPy scalar (the same for every thread) or an array that broadcasts to (B, T):
+B blocks of the batch by T threads of a block. An index such as ``threadIdx.x`` has shape (1, T) and ``blockIdx.x`` has
+shape (B, 1), so work that does not depend on both is done once.
+
+Where the elements of an array live:
+
+global, const   one flat buffer
+shared          one row of a (B, n) buffer for each block of the batch
+local           (n, B, T): one element of every thread side by side, as the hardware interleaves local memory
+"""
+
+import functools
+import operator
+from itertools import product
+
+import numpy as np
+
+from warpstep.errors import UnsupportedError
+from warpstep.machine.async_copies import Copies
+
+INT64 = np.dtype(np.int64)
+#: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every
+#: signed one.
+POISON = 0xFF
+
+
+class View:
+    """A typed window on emulated memory: what a kernel knows as an array.
+
+    Attributes
+    ----------
+    space : "global" | "const" | "shared" | "local"
+    items : ndarray
+        1-D buffer of whole elements ((n, B, T) for local memory).
+    base : int or value
+        Element offset of the first element in ``items``; a lane-varying value for a slice whose start differs by
+        thread.
+    shape, strides : tuple
+        In elements; an entry is an int, or a value where a slice's bounds differ by thread.
+    name : str
+        The array's name in the source.
+    whole : bool
+        C-contiguous and exactly as long as ``items``: bounds are then checked by NumPy itself.
+    row : int
+        Elements in one block's row (shared memory), else 0.
+    aligned : bool
+        False for an array in global memory whose elements do not start at multiples of their size.
+    known : ndarray of bool, or None
+        Which of ``items`` the launch has written, where that is asked for.
+    lost : mask or None
+        In a trace, the lanes for which there is no such array: the slice that made it was out of bounds.
+    address : int
+        Byte address of ``items[0]`` on the emulated device.
+    """
+
+    __slots__ = (
+        "address",
+        "aligned",
+        "base",
+        "dtype",
+        "items",
+        "known",
+        "lost",
+        "name",
+        "row",
+        "shape",
+        "space",
+        "strides",
+        "whole",
+    )
+
+    def __init__(self, space, items, base, shape, strides, name, address=0, row=0):
+        self.space = space
+        self.items = items
+        self.dtype = items.dtype
+        self.base = base
+        self.shape = shape
+        self.strides = strides
+        self.name = name
+        self.address = address
+        self.row = row
+        self.aligned = True
+        self.known = None
+        self.lost = None
+        size = row if space == "shared" else items.shape[0]
+        self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
+
+    @property
+    def size(self):
+        """Number of elements, int64; it may differ by thread."""
+        return elements(self.shape)
+
+    def all_known(self):
+        """All may be written from now on, by accesses that are not followed one by one."""
+        if self.known is not None:
+            self.known[:] = True
+
+    def with_window(self, base, shape, strides):
+        view = View(self.space, self.items, base, shape, strides, self.name, self.address, self.row)
+        view.dtype, view.aligned, view.known = self.dtype, self.aligned, self.known
+        view.whole = view.whole and self.dtype == self.items.dtype
+        view.lost = self.lost
+        return view
+
+
+class Either:
+    """An array that is ``first`` in the lanes of a mask and ``second`` in the others: ``c = a if t < 2 else b``."""
+
+    __slots__ = ("first", "mask", "second")
+
+    def __init__(self, mask, first, second):
+        self.mask = mask
+        self.first = first
+        self.second = second
+
+    @property
+    def shape(self):
+        return tuple(np.where(self.mask, a, b) for a, b in zip(self.first.shape, self.second.shape, strict=True))
+
+    @property
+    def strides(self):
+        return tuple(np.where(self.mask, a, b) for a, b in zip(self.first.strides, self.second.strides, strict=True))
+
+    @property
+    def size(self):
+        return elements(self.shape)
+
+    @property
+    def dtype(self):
+        return self.first.dtype
+
+    @property
+    def name(self):
+        return f"{self.first.name} or {self.second.name}"
+
+    def parts(self, mask):
+        """The two arrays with their lanes among those of ``mask``; one that no lane uses is left out."""
+        for view, lanes in ((self.first, self.mask), (self.second, ~self.mask)):
+            lanes = lanes if mask is None else lanes & mask
+            if lanes.any():
+                yield view, lanes
+
+
+class RecordRef:
+    """One record of a structured array: a pointer, as in Numba. ``offset`` is in bytes from the start of the buffer."""
+
+    __slots__ = ("dtype", "offset", "view")
+
+    def __init__(self, view, dtype, offset):
+        self.view = view
+        self.dtype = dtype
+        self.offset = offset
+
+
+def contiguous(shape):
+    """C-order strides in elements, or None if an extent differs by thread."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        if not isinstance(extent, int):
+            return None
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def elements(shape):
+    """Product of the extents, int64."""
+    return functools.reduce(operator.mul, shape, np.int64(1))
+
+
+def _size(shape):
+    size = 1
+    for extent in shape:
+        if not isinstance(extent, int):
+            return -1
+        size *= extent
+    return size
+
+
+def global_view(allocation, host, name, space="global"):
+    """The view of a device array: ``host`` is the NumPy view on ``allocation.bytes`` that holds its elements."""
+    dtype = host.dtype
+    size = dtype.itemsize
+    start = host.__array_interface__["data"][0] - allocation.bytes.__array_interface__["data"][0] if host.size else 0
+    if size == 0 or start % size or any(s % size for s in host.strides):
+        return _unaligned_view(allocation, host, name, space, start)
+    items = allocation.bytes[: allocation.bytes.size // size * size].view(dtype)
+    base = start // size
+    strides = tuple(s // size for s in host.strides)
+    if host.flags.c_contiguous:
+        # A buffer of exactly the array's elements lets NumPy check the bounds of a 1-D index.
+        items, base = items[base : base + host.size], 0
+        start, strides = start, contiguous(host.shape)
+    return View(space, items, base, host.shape, strides, name, allocation.address + (start if base == 0 else 0))
+
+
+def _unaligned_view(allocation, host, name, space, start):
+    """A field of a packed structured array.
+
+    Elements that do not start at multiples of their size. Kept as bytes; see `load`.
+    """
+    view = View(space, allocation.bytes, start, host.shape, host.strides, name, allocation.address)
+    view.dtype = host.dtype
+    view.whole = False
+    view.aligned = start % host.dtype.alignment == 0 and all(s % host.dtype.alignment == 0 for s in host.strides)
+    return view
+
+
+def is_lane_array(value):
+    """True if a value differs by thread (or may)."""
+    return isinstance(value, np.ndarray)
+
+
+def merge(mask, new, old):
+    """``new`` in the lanes of the mask, ``old`` in the others."""
+    if old is None or mask is None or new is old:
+        return new
+    if new is None:  # undefined in these lanes
+        return old
+    if isinstance(new, tuple):
+        return tuple(merge(mask, n, o) for n, o in zip(new, old, strict=True))
+    if isinstance(new, View | Either):
+        return _merge_views(mask, new, old)
+    if isinstance(new, RecordRef):
+        return RecordRef(_merge_views(mask, new.view, old.view), new.dtype, merge(mask, new.offset, old.offset))
+    if isinstance(new, slice):
+        return _merge_slices(mask, new, old)
+    if not isinstance(new, np.generic | np.ndarray):
+        return new  # a word that says what the state of an iteration is
+    if not is_lane_array(new) and not is_lane_array(old) and new.tobytes() == old.tobytes():
+        return new
+    return np.where(mask, new, old)
+
+
+def _merge_slices(mask, new, old):
+    parts = [(getattr(new, p), getattr(old, p)) for p in ("start", "stop", "step")]
+    if any((a is None) != (b is None) for a, b in parts):
+        raise UnsupportedError("one name for slices of which some have a bound that others lack")
+    return slice(*(merge(mask, a, b) for a, b in parts))
+
+
+def _merge_views(mask, new, old):
+    """One view if both are windows on the same elements, else a choice of two arrays."""
+    same = isinstance(new, View) and isinstance(old, View) and new.items is old.items and new.dtype == old.dtype
+    if not same or len(new.shape) != len(old.shape):
+        return Either(mask, new, old)
+
+    def pick(a, b):
+        return a if isinstance(a, int) and isinstance(b, int) and a == b else np.where(mask, a, b)
+
+    shape = tuple(pick(a, b) for a, b in zip(new.shape, old.shape, strict=True))
+    strides = tuple(pick(a, b) for a, b in zip(new.strides, old.strides, strict=True))
+    return new.with_window(pick(new.base, old.base), shape, strides)
+
+
+def in_range(index, extent):
+    """True if every lane's index lies in [0, extent)."""
+    if not isinstance(extent, int):
+        return bool(np.all((index >= 0) & (index < extent)))
+    if not isinstance(index, np.ndarray):
+        return 0 <= index < extent
+    if index.size == 0:
+        return True
+    return int(index.min()) >= 0 and int(index.max()) < extent
+
+
+class Memory:
+    """Loads, stores and atomics of one batch of blocks.
+
+    ``batch`` is the running `runtime.Batch`; it knows the sites, blocks and threads for error messages.
+    """
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.blocks = batch.blocks
+        self.threads = batch.threads
+        #: Row of shared memory of each block, and position of each thread in local memory.
+        self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
+        self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
+
+    @functools.cached_property
+    def copies(self):
+        return Copies((self.blocks, self.threads))
+
+    def reach(self, view, index, mask, site, op):
+        """Where an access goes: (position, lanes that take part)."""
+        return self.position(view, index, mask, site), mask
+
+    # -- addresses -----------------------------------------------------------------------------------------------------
+
+    def position(self, view, index, mask, site):
+        """Element position in ``view.items``, bounds checked in the active lanes.
+
+        The block's row of shared memory and the thread's lane of local memory are not in it yet.
+        """
+        shape = view.shape
+        position = None
+        for dimension, (i, extent, stride) in enumerate(zip(index, shape, view.strides, strict=True)):
+            if not in_range(i, extent):
+                i = self._wrap(view, index, dimension, mask, site)
+            if not (isinstance(stride, int) and stride == 1):
+                i = i * np.int64(stride) if isinstance(stride, int) else i * stride
+            position = i if position is None else position + i
+        if position is None:
+            position = np.int64(0)
+        if isinstance(view.base, int):
+            return position + np.int64(view.base) if view.base else position
+        position = position + view.base
+        # In an idle lane a slice may start anywhere.
+        return position if mask is None else np.where(mask, position, np.int64(0))
+
+    def _wrap(self, view, index, dimension, mask, site):
+        """Negative indices count from the end, as on the device.
+
+        Anything else out of range in an active lane stops the launch.
+        """
+        i, extent = index[dimension], view.shape[dimension]
+        wrapped = np.where(i < 0, i + extent, i)
+        bad = (wrapped < 0) | (wrapped >= extent)
+        active = bad if mask is None else bad & mask
+        if active.any():
+            self.batch.out_of_bounds(site, view, index, active)
+        return np.where(bad, 0, wrapped)[()]
+
+    # -- loads ---------------------------------------------------------------------------------------------------------
+
+    def load(self, view, index, mask, site):
+        """``array[index]`` in every active lane; the other lanes get something, never an error."""
+        if view.__class__ is Either:
+            return self._choose(self.load, view, index, mask, site)
+        if view.whole and len(index) == 1 and view.space != "local" and not view.row:
+            i = index[0]
+            try:
+                return view.items.take(i) if isinstance(i, np.ndarray) else view.items[i]
+            except IndexError:
+                pass
+        position = self.position(view, index, mask, site)
+        return self.fetch(view, position)
+
+    def _choose(self, read, view, index, mask, site):
+        """What ``read`` (a method of this class) gives for each array of an `Either`, merged by lane."""
+        result = None
+        for part, lanes in view.parts(mask):
+            result = merge(lanes, read(part, index, lanes, site), result)
+        return result
+
+    def fetch(self, view, position):
+        """The elements at checked positions."""
+        items = view.items
+        if view.space == "local":
+            if isinstance(position, np.ndarray):
+                return items.reshape(-1).take(position * np.int64(self.lane.size) + self.lane)
+            return items[position].copy()
+        if view.row:
+            return self._fetch_shared(view, position)
+        if view.dtype != items.dtype:
+            return _gather_bytes(items, position, view.dtype)
+        return items.take(position) if isinstance(position, np.ndarray) else items[position]
+
+    def _fetch_shared(self, view, position):
+        if view.dtype != view.items.dtype:
+            return _gather_bytes(view.items, position + self.block_row * np.int64(view.row), view.dtype)
+        if self.blocks == 1:
+            return view.items.take(position) if isinstance(position, np.ndarray) else view.items[position]
+        if isinstance(position, np.ndarray) and position.shape[0] == 1:
+            return view.items.reshape(self.blocks, view.row).take(position[0], axis=1)
+        return view.items.take(position + self.block_row * np.int64(view.row))
+
+    # -- stores --------------------------------------------------------------------------------------------------------
+
+    def load_wide(self, view, index, count, mask, site):
+        """``count`` consecutive elements in one access: a tuple."""
+        if view.__class__ is Either:
+            return self._choose(lambda *a: self.load_wide(a[0], a[1], count, *a[2:]), view, index, mask, site)
+        position, mask = self.reach_wide(view, index, count, mask, site, "load")
+        return tuple(self.fetch(view, position + np.int64(k)) for k in range(count))
+
+    def store_wide(self, view, index, values, mask, site):
+        """Write consecutive elements in one access."""
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store_wide(part, index, values, lanes, site)
+            return
+        position, mask = self.reach_wide(view, index, len(values), mask, site, "store")
+        for k, value in enumerate(values):
+            self.put(view, position + np.int64(k), value, mask)
+
+    def reach_wide(self, view, index, count, mask, site, op):
+        """Where an access to ``count`` elements goes: the position of the first, and the lanes that take part."""
+        return self.wide_position(view, index, count, mask, site), mask
+
+    def wide_position(self, view, index, count, mask, site):
+        """Position of the first of ``count`` consecutive elements, all within bounds and aligned to their size."""
+        position = self.position(view, index, mask, site)
+        last = self.position(view, (*index[:-1], index[-1] + np.int64(count - 1)), mask, site)
+        # Lanes that are idle, or out of bounds in a trace, have nowhere to go.
+        position = np.where(last - position == count - 1, position, np.int64(0))[()]
+        size = view.dtype.itemsize
+        if view.space == "local" or view.strides[-1] != 1 or view.dtype != view.items.dtype:
+            self.batch.unsupported(site, f"an access to {count} elements at once of {view.space} array {view.name!r}")
+        odd = (position * np.int64(size) + np.int64(view.address)) % np.int64(count * size) != 0
+        odd = odd if mask is None else odd & mask
+        if np.any(odd):
+            self.batch.misaligned(site, view, count, odd)
+        return position
+
+    def store(self, view, index, value, mask, site):
+        """``array[index] = value`` in the active lanes.
+
+        Where lanes collide the last one wins: one of the orders that a device may take.
+        """
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store(part, index, value, lanes, site)
+            return
+        if view.space == "const":
+            self.batch.read_only(site, view, mask)
+            return
+        position = self.position(view, index, mask, site)
+        self.put(view, position, value, mask)
+
+    def put(self, view, position, value, mask):
+        """Write to checked positions."""
+        self.batch.epoch += 1
+        if view.space == "local":
+            self._put_local(view, position, value, mask)
+            return
+        if view.row:
+            position = position + self.block_row * np.int64(view.row)
+        items = view.items
+        if mask is not None:
+            shape = (self.blocks, self.threads)
+            mask = np.broadcast_to(mask, shape)
+            position = np.broadcast_to(position, shape)[mask]
+            if is_lane_array(value):
+                value = np.broadcast_to(value, shape)[mask]
+        elif is_lane_array(value) and np.shape(position) != value.shape:
+            shape = np.broadcast_shapes(np.shape(position), value.shape)
+            position = np.broadcast_to(position, shape)
+            value = np.broadcast_to(value, shape)
+        if view.dtype != items.dtype:
+            _scatter_bytes(items, position, value, view.dtype)
+            view.all_known()
+            return
+        items[position] = value
+        if view.known is not None:
+            view.known[position] = True
+
+    def _put_local(self, view, position, value, mask):
+        if not isinstance(position, np.ndarray):
+            if mask is None:
+                view.items[position] = value
+            else:
+                np.copyto(view.items[position], value, where=mask)
+            return
+        flat = np.broadcast_to(position * np.int64(self.lane.size) + self.lane, self.lane.shape)
+        value = np.broadcast_to(value, flat.shape)
+        if mask is not None:
+            mask = np.broadcast_to(mask, flat.shape)
+            flat, value = flat[mask], value[mask]
+        view.items.reshape(-1)[flat] = value
+
+    # -- asynchronous copies -------------------------------------------------------------------------------------------
+
+    def begin_copy(self, target, index, source, source_index, count, guard, mask, site, source_site):
+        """Copy ``count`` consecutive elements to shared memory, zeros where the guard is false; see `copies`."""
+        if target.__class__ is Either or target.space != "shared":
+            self.batch.unsupported(site, "an asynchronous copy to an array that is not, for all threads, a shared one")
+        # A guard that is the same for all threads is one value.
+        reading = mask if guard is None else _both(mask, np.broadcast_to(guard, self.batch.shape))
+        values = [target.dtype.type(0)] * count
+        if reading is None or np.any(reading):
+            values = self.load_wide(source, source_index, count, reading, source_site)
+            if reading is not None:
+                values = [np.where(reading, value, target.dtype.type(0)) for value in values]
+        position, mask = self.reach_copy(target, index, count, mask, site)
+        self.copies.begin(target, position, values, mask, site)
+
+    def reach_copy(self, view, index, count, mask, site):
+        """Where the elements go: the position of the first, and the lanes that take part."""
+        return self.wide_position(view, index, count, mask, site), mask
+
+    def commit_copies(self, mask):
+        self.copies.commit(mask)
+
+    def wait_copies(self, most, mask):
+        for copy, lanes in self.copies.landing(most, mask):
+            self.land(copy, lanes)
+
+    def land(self, copy, lanes):
+        """The elements of a copy arrive."""
+        for k, value in enumerate(copy.values):
+            self.put(copy.view, copy.position + np.int64(k), value, lanes)
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def window(self, view, index, mask, site):
+        """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
+        if view.__class__ is Either:
+            return self._choose(self.window, view, index, mask, site)
+        base = view.base
+        shape, strides = [], []
+        for dimension, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
+            i = index[dimension] if dimension < len(index) else slice(None)
+            if isinstance(i, slice):
+                if is_lane_array(i.step):
+                    self.batch.unsupported(site, "a slice whose step differs by thread")
+                start, length, step = _resolve_slice(i, extent)
+                base = _add(base, _times(start, stride))
+                shape.append(length)
+                strides.append(_times(step, stride))
+            else:
+                if not in_range(i, extent):
+                    i = self._wrap(view, index, dimension, mask, site)
+                base = _add(base, _times(i, stride))
+        return view.with_window(base, tuple(shape), tuple(strides))
+
+    def assign_slice(self, view, index, value, mask, site):
+        """``array[i, 2:5] = value``: a number for every element, or a tuple of one for each."""
+        window = self.window(view, index, mask, site)
+        if not all(isinstance(extent, int) for extent in window.shape):
+            self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
+        places = [tuple(np.int64(e) for e in p) for p in product(*(range(extent) for extent in window.shape))]
+        items = value if isinstance(value, tuple) else [value] * len(places)
+        if len(items) != len(places):
+            self.batch.unsupported(site, f"{len(items)} values assigned to a slice of {len(places)} elements")
+        for place, item in zip(places, items, strict=True):
+            self.store(window, place, item, mask, site)
+
+    def retyped(self, view, dtype, site):
+        """``array.view(dtype)``: the same bytes as elements of another type."""
+        dtype = np.dtype(dtype)
+        if view.__class__ is Either:
+            return Either(view.mask, self.retyped(view.first, dtype, site), self.retyped(view.second, dtype, site))
+        old, new = view.dtype.itemsize, dtype.itemsize
+        if old == new:
+            result = View(
+                view.space,
+                view.items.view(dtype),
+                view.base,
+                view.shape,
+                view.strides,
+                view.name,
+                view.address,
+                view.row,
+            )
+            result.known = view.known
+            return result
+        view.all_known()
+        starts = np.asarray(view.base) * old
+        rows = view.strides[:-1]
+        if view.space == "local" or view.strides[-1] != 1 or (starts % new).any() or any(s * old % new for s in rows):
+            self.batch.unsupported(
+                site,
+                f"a view of {view.space} array {view.name!r} as elements of {new} bytes: its elements of {old} bytes "
+                "do not line up",
+            )
+        bytes_ = view.items.view(np.uint8)
+        items = bytes_[: bytes_.size // new * new].view(dtype)
+        base = int(starts) // new if starts.ndim == 0 else starts // new
+        shape = (*view.shape[:-1], view.shape[-1] * old // new)
+        return View(
+            view.space,
+            items,
+            base,
+            shape,
+            (*(s * old // new for s in rows), 1),
+            view.name,
+            view.address,
+            view.row * old // new,
+        )
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def record(self, view, index, mask, site):
+        """``array[index]`` of a structured array: a reference to the record."""
+        if view.__class__ is Either:
+            return self._choose(self.record, view, index, mask, site)
+        return RecordRef(view, view.dtype, self.position(view, index, mask, site) * np.int64(view.dtype.itemsize))
+
+    def load_field(self, record, name, mask, site):
+        dtype, offset = record.dtype.fields[name][:2]
+        at = record.offset + np.int64(offset)
+        if dtype.names is not None:
+            return RecordRef(record.view, dtype, at)
+        if dtype.subdtype is not None:
+            item, shape = dtype.subdtype
+            return self._field_array(record, name, item, shape, at)
+        return self._load_bytes(record.view, at, dtype, mask, site)
+
+    def store_field(self, record, name, value, mask, site):
+        dtype, offset = record.dtype.fields[name][:2]
+        at = record.offset + np.int64(offset)
+        if dtype.subdtype is not None:
+            self._store_field_array(record, name, value, mask, site)
+        elif dtype.names is not None:
+            self.copy_record(RecordRef(record.view, dtype, at), value, mask, site)
+        else:
+            self._store_bytes(record.view, at, value, dtype, mask, site)
+
+    def copy_record(self, target, source, mask, site):
+        """``a[i] = b[j]`` for records, field by field."""
+        for name in target.dtype.names:
+            self.store_field(target, name, self.load_field(source, name, mask, site), mask, site)
+
+    def _store_field_array(self, record, name, value, mask, site):
+        field = self.load_field(record, name, mask, site)
+        for element in product(*(range(extent) for extent in field.shape)):
+            where = tuple(np.int64(e) for e in element)
+            self.store(field, where, self.load(value, where, mask, site), mask, site)
+
+    def _field_array(self, record, name, item, shape, at):
+        if record.view.space == "local":
+            raise UnsupportedError(f"field {name!r} of local array {record.view.name!r}, which is itself an array")
+        bytes_ = self._bytes_of(record.view)
+        strides = tuple(s * item.itemsize for s in contiguous(shape))
+        record.view.all_known()
+        view = View(record.view.space, bytes_, at, shape, strides, f"{record.view.name}.{name}", record.view.address)
+        view.dtype = item
+        view.row = record.view.row * record.view.dtype.itemsize
+        view.whole = False
+        return view
+
+    def _bytes_of(self, view):
+        if view.space == "local":
+            return view.items.view(np.uint8)
+        return view.items if view.items.dtype == np.uint8 else view.items.view(np.uint8)
+
+    def _load_bytes(self, view, at, dtype, mask, site):
+        if view.space == "local":
+            return self._local_field(view, at, dtype)
+        if view.row:
+            at = at + self.block_row * np.int64(view.row * view.dtype.itemsize)
+        return _gather_bytes(self._bytes_of(view), at, dtype)
+
+    def _store_bytes(self, view, at, value, dtype, mask, site):
+        self.batch.epoch += 1
+        view.all_known()
+        shape = (self.blocks, self.threads)
+        if view.space == "local":
+            self._local_field(view, at, dtype, value, mask)
+            return
+        if view.row:
+            at = at + self.block_row * np.int64(view.row * view.dtype.itemsize)
+        if mask is not None:
+            mask = np.broadcast_to(mask, shape)
+            at = np.broadcast_to(at, shape)[mask]
+            value = np.broadcast_to(value, shape)[mask]
+        else:
+            at, value = np.broadcast_arrays(at, value)
+        _scatter_bytes(self._bytes_of(view), at, value, dtype)
+
+    def _local_field(self, view, at, dtype, value=None, mask=None):
+        """A field of a record in local memory: (n, B, T) records seen as bytes."""
+        size = view.dtype.itemsize
+        raw = view.items.view(np.uint8).reshape(-1)
+        start = (at // size * self.lane.size + self.lane) * size + at % size
+        if value is None:
+            return _gather_bytes(raw, start, dtype)
+        start, value = np.broadcast_arrays(start, value)
+        if mask is not None:
+            mask = np.broadcast_to(mask, start.shape)
+            start, value = start[mask], value[mask]
+        return _scatter_bytes(raw, start, value, dtype)
+
+
+def _gather_bytes(raw, at, dtype):
+    """Elements of ``dtype`` at byte positions ``at``, aligned or not."""
+    picked = raw[np.asarray(at)[..., None] + np.arange(dtype.itemsize)]
+    values = np.ascontiguousarray(picked).view(dtype)[..., 0]
+    return values[()] if np.ndim(at) == 0 else values
+
+
+def _scatter_bytes(raw, at, value, dtype):
+    at = np.asarray(at)
+    value = np.ascontiguousarray(np.broadcast_to(value, at.shape), dtype=dtype)
+    raw[at[..., None] + np.arange(dtype.itemsize)] = (
+        value.reshape(*at.shape, 1).view(np.uint8).reshape(*at.shape, dtype.itemsize)
+    )
+
+
+def _resolve_slice(index, extent):
+    """Start, length and step of a slice over ``extent`` elements, as Python clamps them.
+
+    Any of them may differ by thread.
+    """
+    parts = (index.start, index.stop, index.step)
+    if isinstance(extent, int) and not any(is_lane_array(p) for p in parts):
+        start, stop, step = slice(*(None if p is None else int(p) for p in parts)).indices(extent)
+        return start, len(range(start, stop, step)), step
+    step = 1 if index.step is None else int(index.step)
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def clamp(bound, default):
+        if bound is None:
+            return default
+        return np.clip(np.where(bound < 0, bound + extent, bound), first, last)
+
+    start, stop = clamp(index.start, 0 if step > 0 else last), clamp(index.stop, extent if step > 0 else -1)
+    distance = stop - start if step > 0 else start - stop
+    return start, np.maximum(0, -(-distance // abs(step))), step
+
+
+def _both(mask, guard):
+    return guard if mask is None else mask & guard
+
+
+def _add(a, b):
+    return int(a) + int(b) if not is_lane_array(a) and not is_lane_array(b) else a + b
+
+
+def _times(a, b):
+    return int(a) * int(b) if not is_lane_array(a) and not is_lane_array(b) else a * b

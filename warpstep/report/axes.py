@@ -1,0 +1,108 @@
+"""The style of all figures: colours, sizes, and the name of the device under each."""
+
+from contextlib import contextmanager
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from warpstep.checks import check_int
+
+#: What a figure says in place of a device's name where kernels ran on the emulator.
+EMULATED = "emulated: counts, no times"
+
+#: The colours of Okabe and Ito, which stay apart for colour-blind readers; without their black, which is for text.
+PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+INK, FAINT = "#222222", "#767676"
+SCALE = plt.get_cmap("cividis")  # for values with an order; made for colour-blind readers too
+
+STYLE = {
+    "figure.dpi": 110,
+    "font.size": 10,
+    "text.color": INK,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": plt.cycler(color=[PALETTE[i] for i in (5, 6, 2, 1, 3, 0, 7, 4)]),
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": "#DDDDDD",
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "image.cmap": "cividis",
+    "image.interpolation": "nearest",
+}
+
+WIDTH = 8.0  # inches: the text column of a notebook
+
+
+@contextmanager
+def style():
+    """The style, for as long as something is drawn.
+
+    Not ``matplotlib.rc_context``: when the first figure of a notebook starts its backend, that would undo what the
+    backend has set, and no later figure would be shown.
+    """
+    before = {name: plt.rcParams[name] for name in STYLE}
+    plt.rcParams.update(STYLE)
+    try:
+        yield
+    finally:
+        plt.rcParams.update(before)
+
+
+@contextmanager
+def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark=EMULATED, **options):
+    """Open a figure in the style of all others: ``with figure(...) as ax:``.
+
+    Parameters
+    ----------
+    title : str
+    size : tuple of 2 float
+        Width and height in inches; a notebook has room for a width of 8.
+    rows, columns : int
+        Axes to make; with more than one, an array of them is what ``as`` gets.
+    mark : str
+        Text under the figure: the device that it was made on.
+    **options
+        For ``matplotlib.pyplot.subplots``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``rows`` or ``columns`` is not an int of 1 or more.
+    """
+    check_int("rows", rows, 1)
+    check_int("columns", columns, 1)
+    with style():
+        made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
+        if title:
+            made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
+        stamp(made, mark)
+        yield axes
+
+
+def stamp(figure_, mark=EMULATED):
+    """Write ``mark`` under a figure, once."""
+    if not figure_.get_supxlabel():
+        figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
+
+
+def ink_on(face):
+    """The colour to write with on a cell of this colour: dark or white, whichever stands out more."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(face)]
+    return INK if np.dot(linear, (0.2126, 0.7152, 0.0722)) > 0.21 else "white"
+
+
+def abridge(n, most):
+    """Which of n to draw: all, or the first ones and the last, with None for those left out."""
+    return list(range(n)) if n <= most else [*range(most - 2), None, n - 1]

@@ -1,0 +1,489 @@
+"""The emulator for code that knows nothing of gpukit: ``gpukit run script.py`` and ``%load_ext gpukit``.
+
+`install` puts the emulator in place of ``numba.cuda`` in this process, `uninstall` takes it back. The module object
+stays what it is and is changed in place, so that every form of import finds the emulator, before and after.
+"""
+
+import argparse
+import builtins
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import linecache
+import operator
+import os
+import runpy
+import sys
+import weakref
+from types import ModuleType, TracebackType
+
+_ABSENT = object()
+OWN_PACKAGES = ("numba", "numba_cuda", "gpukit", "warpstep")
+_INSIDE = os.path.join(os.path.dirname(__file__), "")
+#: How the file names begin of code that has no place in the traceback of a script.
+_MACHINERY = (_INSIDE, "<frozen runpy>", "<lockstep ")
+
+# -- in place of numba.cuda --------------------------------------------------------------------------------------------
+
+
+class _Changes:
+    """Attributes and dictionary entries that were changed, and what they were before."""
+
+    def __init__(self):
+        self._undo = []
+
+    def attribute(self, owner, name, value):
+        before = vars(owner).get(name, _ABSENT)
+        self._undo.append(functools.partial(_restore, owner, name, value, before))
+        setattr(owner, name, value)
+
+    def item(self, mapping, key, value, store=operator.setitem):
+        before = mapping.get(key, _ABSENT)
+        undo = (operator.delitem, mapping, key) if before is _ABSENT else (store, mapping, key, before)
+        self._undo.append(functools.partial(*undo))
+        store(mapping, key, value)
+
+    def take_back(self):
+        while self._undo:
+            self._undo.pop()()
+
+
+def _restore(owner, name, value, before):
+    if vars(owner).get(name, _ABSENT) is not value:
+        return  # someone gave the name a value of their own since
+    if before is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+_changes = None
+
+
+def installed():
+    """True while the emulator stands in for ``numba.cuda``."""
+    return _changes is not None
+
+
+def install():
+    """Put the emulator in place of ``numba.cuda`` in this process; nothing happens if it is there already.
+
+    Everything that the host uses is replaced: in ``numba.cuda``, in ``numba.cuda.cudadrv``, in ``numba.vectorize``
+    and in every loaded module that took a name earlier (``from numba.cuda import jit``). Kernels that exist already are
+    launched on the emulator from now on. Arrays that are in the memory of a real GPU cannot be used until `uninstall`.
+
+    Raises
+    ------
+    RuntimeError
+        If Numba's simulator is switched on: it stands in the same place.
+    """
+    global _changes
+    if installed():
+        return
+    from numba.cuda.core import config
+
+    if config.ENABLE_CUDASIM:
+        raise RuntimeError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
+    _changes = _Changes()
+    try:
+        _replace_numba_cuda(_changes)
+        _choose_emulator(_changes)
+    except BaseException:
+        uninstall()
+        raise
+
+
+def uninstall():
+    """Give ``numba.cuda`` back as it was before `install`. Kernels made in between stay emulated."""
+    global _changes
+    if installed():
+        _changes.take_back()
+        _changes = None
+
+
+@contextlib.contextmanager
+def emulated():
+    """``with emulated(): ...``: the emulator stands in for ``numba.cuda`` inside the block."""
+    before = installed()
+    install()
+    try:
+        yield
+    finally:
+        if not before:
+            uninstall()
+
+
+def _replace_numba_cuda(changes):
+    taken = {}
+    for module, names in _replacements():
+        for name, value in names.items():
+            old = vars(module).get(name)
+            # A module of numba.cuda may lack a name in one of its versions: none is added.
+            if old is not None and old is not value and not name.startswith("_"):
+                taken[id(old)] = value
+                changes.attribute(module, name, value)
+    for module in _modules_of_others():
+        for name, old in list(vars(module).items()):
+            if id(old) in taken:
+                changes.attribute(module, name, taken[id(old)])
+    _replace_ufunc_targets(changes)
+    _redirect_dispatchers(changes)
+    _redirect_driver(changes)
+
+
+def _replacements():
+    """Pairs of a module of Numba and {name: what stands there while the emulator is installed}."""
+    import numba.cuda
+    from numba.cuda import api
+    from numba.cuda.cudadrv import devicearray, devices, driver
+    from numba.cuda.kernels import reduction
+    from numba.cuda.np import ufunc
+
+    from warpstep import cuda
+    from warpstep.api import arrays, context, streams
+
+    emulator = vars(cuda)
+    host = {name: emulator[name] for name in vars(numba.cuda) if name in emulator}
+    # The modules are changed where they are, not exchanged: someone may hold them.
+    host = {name: value for name, value in host.items() if callable(value) or name == "gpus"}
+    ufuncs = {"vectorize": cuda.vectorize, "guvectorize": cuda.guvectorize}
+    classes = {
+        "Context": context.Context,
+        "Device": context.Device,
+        "Event": streams.Event,
+        "MemoryPointer": arrays.DevicePointer,
+        "Stream": streams.Stream,
+    }
+    yield numba.cuda, host
+    yield api, host
+    yield devicearray, vars(cuda.devicearray)
+    yield devices, vars(cuda.devices)
+    yield driver, {**classes, **{name: host[name] for name in host if hasattr(driver, name)}}
+    yield reduction, {"Reduce": cuda.Reduce}
+    yield ufunc, ufuncs
+    yield ufunc.decorators, ufuncs
+
+
+def _modules_of_others():
+    """The loaded modules that belong neither to Numba nor to gpukit; a notebook's names are among them."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name.partition(".")[0] not in OWN_PACKAGES:
+            yield module
+
+
+def _replace_ufunc_targets(changes):
+    """``numba.vectorize(target="cuda")`` looks its compiler up in a registry of Numba's."""
+    from numba.np.ufunc import decorators
+
+    from warpstep import cuda
+
+    for kind, decorator in (("Vectorize", cuda.vectorize), ("GUVectorize", cuda.guvectorize)):
+        emulated_class = decorator.__globals__[kind].target_registry["cuda"]
+        registry = getattr(decorators, kind).target_registry
+        # Asked for once, so that no entry is left that is made on demand. The registry refuses to be given an entry
+        # twice; the method of dict, its base, does not.
+        registry["cuda"]
+        changes.item(registry, "cuda", emulated_class, dict.__setitem__)
+
+
+def _redirect_dispatchers(changes):
+    """Let kernels that numba.cuda.jit made earlier run on the emulator."""
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    from warpstep.launch import Kernel
+
+    kernels = weakref.WeakKeyDictionary()
+
+    def kernel_of(dispatcher):
+        if dispatcher not in kernels:
+            known = ("device", "debug", "inline", "launch_bounds", "extensions")
+            options = {name: dispatcher.targetoptions[name] for name in known if name in dispatcher.targetoptions}
+            kernels[dispatcher] = Kernel(dispatcher.py_func, options)
+        return kernels[dispatcher]
+
+    def redirected(name):
+        def method(self, *args, **named):
+            return getattr(kernel_of(self), name)(*args, **named)
+
+        return method
+
+    def call(self, args, launch_config):
+        # A launch that was configured earlier; its stream belongs to the GPU.
+        return kernel_of(self)[launch_config.griddim, launch_config.blockdim, 0, launch_config.sharedmem](*args)
+
+    for name in ("configure", "forall", "specialize"):
+        changes.attribute(CUDADispatcher, name, redirected(name))
+    changes.attribute(CUDADispatcher, "call", call)
+
+
+def _redirect_driver(changes):
+    """Let ``cuda.cudadrv.driver.driver`` show the emulated device.
+
+    The rest of it stays, for it frees the memory of a real GPU.
+    """
+    from numba.cuda.cudadrv.driver import Driver
+
+    from warpstep.api import context
+
+    changes.attribute(Driver, "get_device", lambda driver, devnum=0: context.get_context(devnum).device)
+    changes.attribute(Driver, "get_device_count", lambda driver: len(context.gpus))
+
+
+def _choose_emulator(changes):
+    """Let gpukit itself, and the processes that this one starts, know that kernels run on the emulator."""
+    changes.item(os.environ, "GPUKIT_BACKEND", "emulator")
+    backend = sys.modules.get("gpukit.backend")
+    if backend is not None and backend.NAME == "gpu":
+        changes.attribute(backend, "NAME", "emulator")
+        changes.attribute(backend, "REASON", "the emulator stands in for numba.cuda")
+
+
+# -- tracing every launch ----------------------------------------------------------------------------------------------
+
+
+class Launches:
+    """Traces launches (``with launches: ...``): of each kernel with each grid and block the first.
+
+    Kernels that Numba brings along (those behind ``cuda.reduce`` and ``vectorize``) run untraced, and so do kernels
+    whose source cannot be read.
+
+    Attributes
+    ----------
+    found : dict
+        {(code of the kernel's function, grid, block): [trace, number of launches]}, in the order of the launches.
+    """
+
+    def __init__(self):
+        self.found = {}
+        self._changes = _Changes()
+        self._tracing = False
+
+    def __enter__(self):
+        from warpstep.launch import Configured
+
+        plain = Configured.__call__
+
+        @functools.wraps(plain)
+        def launch(configured, *args):
+            if self._tracing or not _is_users(configured.dispatcher.py_func):
+                return plain(configured, *args)
+            return self._launch(configured, args, plain)
+
+        self._changes.attribute(Configured, "__call__", launch)
+        return self
+
+    def __exit__(self, *exception):
+        self._changes.take_back()
+
+    def _launch(self, configured, args, plain):
+        from warpstep.tracer import trace
+
+        # A kernel that is made anew in each call of a function is one kernel: it has one code object.
+        key = configured.dispatcher.py_func.__code__, configured.griddim, configured.blockdim
+        if key in self.found:
+            self.found[key][1] += 1
+            plain(configured, *args)
+            return
+        self._tracing = True
+        try:
+            self.found[key] = [trace(configured, *args), 1]
+        finally:
+            self._tracing = False
+
+    @property
+    def findings(self):
+        """list : the findings of all traces."""
+        return [finding for trace, _ in self.found.values() for finding in trace.findings]
+
+    def report(self):
+        """str : the report of every trace, how many launches each stands for, and all findings at the end."""
+        if not self.found:
+            return "gpukit run --trace: no kernel was launched"
+        parts = []
+        for (code, _, _), (trace, count) in self.found.items():
+            head = f"{code.co_name} was launched {count} times with this grid and block; the first:\n" * (count > 1)
+            parts.append(head + str(trace).rstrip("\n"))
+        kinds = dict.fromkeys(f"{f.kind} at {f.filename}:{f.line}" for f in self.findings)
+        parts.append(f"Launches traced: {len(self.found)}; findings: {', '.join(kinds) or 'none'}")
+        return "\n\n".join(parts)
+
+
+def _is_users(function):
+    filename = function.__code__.co_filename
+    return not filename.startswith(_numba_folders()) and bool(linecache.getlines(filename))
+
+
+@functools.cache
+def _numba_folders():
+    import numba
+    import numba.cuda
+
+    return tuple(os.path.dirname(module.__file__) + os.sep for module in (numba, numba.cuda))
+
+
+# -- gpukit run --------------------------------------------------------------------------------------------------------
+
+
+def main(argv=None):
+    """The command ``gpukit run``; returns its exit status, or raises what the script raises.
+
+    It does not uninstall: functions that the script registered for the end of the process still find the emulator.
+    """
+    arguments = _parse(argv)
+    try:
+        install()
+    except RuntimeError as error:
+        print(f"gpukit run: {error}", file=sys.stderr)
+        return 2
+    launches = Launches()
+    try:
+        with launches if arguments.trace else contextlib.nullcontext():
+            (_run_module if arguments.module else _run_script)(*arguments.target)
+    except SystemExit as stop:
+        _report(arguments, launches)
+        if stop.code in (None, 0):
+            return _status(arguments, launches)
+        raise
+    except BaseException:
+        _report(arguments, launches)
+        sys.excepthook = _hook_without_own_frames(sys.excepthook)
+        raise
+    _report(arguments, launches)
+    return _status(arguments, launches)
+
+
+def _parse(argv):
+    text = "run a Python script that uses numba.cuda, with gpukit's emulator in its place: no GPU is needed"
+    parser = argparse.ArgumentParser(
+        prog="gpukit run",
+        usage="gpukit run [--trace [--strict]] [--] script.py [args ...]\n"
+        "       gpukit run [--trace [--strict]] -m module [args ...]",
+        description=f"{text[0].upper()}{text[1:]}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--trace", action="store_true", help="trace the launches and print a report at the end")
+    parser.add_argument("--strict", action="store_true", help="with --trace: exit with status 1 if there are findings")
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    parser.add_argument("target", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.target[:1] == ["--"]:
+        del arguments.target[0]
+    if not arguments.target:
+        parser.error(f"say which {'module' if arguments.module else 'script'} to run")
+    if arguments.strict and not arguments.trace:
+        parser.error("--strict needs --trace")
+    return arguments
+
+
+def _run_script(script, *args):
+    """As ``python script.py args``."""
+    path = os.path.abspath(script)
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(f"gpukit run: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv[:] = [script, *args]
+    _first_on_path(os.path.dirname(os.path.realpath(path)))
+    main_module = ModuleType("__main__")
+    main_module.__file__ = path
+    main_module.__builtins__ = builtins
+    main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = main_module
+    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))
+
+
+def _run_module(module, *args):
+    """As ``python -m module args``."""
+    _first_on_path(os.getcwd())
+    sys.argv[:] = [module, *args]
+    try:
+        known = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        known = False
+    if not known:
+        sys.exit(f"gpukit run: No module named {module}")
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _first_on_path(folder):
+    # Python has put the folder of the command ``gpukit`` there, unless it was told to put nothing (``python -P``).
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def _report(arguments, launches):
+    if arguments.trace:
+        print(launches.report(), flush=True)
+
+
+def _status(arguments, launches):
+    return int(arguments.strict and bool(launches.findings))
+
+
+# -- tracebacks --------------------------------------------------------------------------------------------------------
+
+
+def _hook_without_own_frames(hook):
+    """An exception hook that hides the frames of gpukit from another one, so that an error looks as under ``python``.
+
+    The exception goes on to the interpreter, which ends the process as it would without gpukit (KeyboardInterrupt!).
+    """
+
+    def show(kind, error, frames):
+        _hide_own_frames(error, set())
+        hook(kind, error, error.__traceback__)
+
+    return show
+
+
+def _hide_own_frames(error, seen):
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append((entry, entry.tb_frame.f_code.co_filename))
+        entry = entry.tb_next
+    # What called this module is the command.
+    files = [file for _, file in entries]
+    begin = files.index(__file__) if __file__ in files else 0
+    shown = None
+    for entry, file in reversed(entries[begin:]):
+        if not file.startswith(_MACHINERY):
+            shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = shown
+    _hide_own_frames(error.__cause__, seen)
+    _hide_own_frames(error.__context__, seen)
+
+
+# -- notebooks ---------------------------------------------------------------------------------------------------------
+
+
+def load_ipython_extension(ipython):
+    """``%load_ext gpukit``: the emulator in place of ``numba.cuda`` for this session, and the magic ``%%trace``."""
+    install()
+    ipython.register_magic_function(functools.partial(_trace_cell, ipython), "cell", "trace")
+    print("numba.cuda is gpukit's emulator in this session; %unload_ext gpukit gives it back, %%trace traces a cell")
+
+
+def unload_ipython_extension(ipython):
+    """``%unload_ext gpukit``: ``numba.cuda`` as it was."""
+    ipython.magics_manager.magics["cell"].pop("trace", None)
+    uninstall()
+    print("numba.cuda is Numba's own again; kernels that were made in between stay on the emulator")
+
+
+def _trace_cell(ipython, line, cell):
+    """``%%trace``: run the cell and show a trace of each kernel that it launches."""
+    from IPython.display import display
+
+    if line.strip():
+        raise ValueError(f"%%trace takes no arguments; it was given {line.strip()!r}")
+    with Launches() as launches:
+        ipython.run_cell(cell)
+    for trace, _ in launches.found.values():
+        display(trace)
