@@ -28,8 +28,7 @@ from gpukit.conv import columns
 from gpukit.conv import cost as choice
 from gpukit.reduce import ladder
 from gpukit.resize import ladder as resize_ladder
-from warpstep import prediction
-from warpstep import trace
+from warpstep import prediction, trace
 
 __all__ = [
     "EXECUTED",

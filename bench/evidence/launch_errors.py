@@ -335,7 +335,8 @@ def _afterwards():
 
 def _class_name(error):
     kind = type(error)
-    return kind.__name__ if kind.__module__.startswith(("gpukit", "builtins")) else f"{kind.__module__}.{kind.__name__}"
+    ours = kind.__module__.startswith(("gpukit", "warpstep", "builtins"))
+    return kind.__name__ if ours else f"{kind.__module__}.{kind.__name__}"
 
 
 # -- the record ------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def _by_columns(x_shape, weight_shape, at, groups):
     (taps, positions), samples, multiprocessors = at.counts, x_shape[0], _multiprocessors()
     m, k = weight_shape[0] // groups, weight_shape[1] * taps
     product = min(
-        matmul.choice.predict(speed, m, positions, k, samples * groups, 1, multiprocessors)
-        for speed in matmul.choice.SPEEDS
+        matmul.cost.predict(speed, m, positions, k, samples * groups, 1, multiprocessors)
+        for speed in matmul.cost.SPEEDS
     )
     columns = 0 if at.is_image else 4 * samples * groups * k * positions
     launches = min(samples, -(-columns // WORKSPACE))

@@ -6,8 +6,8 @@ per kernel; ``sampling`` where a pixel lies and how its neighbours are mixed, an
 """
 
 from gpukit.resize.api import METHODS, blob, letterbox, resize
+from gpukit.resize.frames import video
 from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, Placement, placement
-from gpukit.resize.video import video
 
 __all__ = [
     "CHANNELS",

@@ -1,6 +1,7 @@
 """check_launch and checked(): they refuse what a launch refuses, on both backends, and translate the driver."""
 
 import inspect
+import os
 import threading
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.cuda.cudadrv.driver import CudaAPIError
 
+import gpukit
 from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, emulator, errors, matmul, on_gpu
 from gpukit.errors import KernelError, LaunchError, check_launch, checked
@@ -168,11 +170,15 @@ def test_a_wrong_kernel_knows_its_launch_and_its_line():
 
 
 def test_a_launch_inside_gpukit_names_its_caller():
+    inside = os.path.join(os.path.dirname(gpukit.__file__), "chapter.py")
+    namespace = {}
+    exec(compile("def launch_too_much(kernel, out):\n    kernel[1, 4096](out)\n", inside, "exec"), namespace)
+    launch_too_much = namespace["launch_too_much"]
     a = np.ones((4, 4), np.float32)
     with pytest.raises(LaunchError) as raised, checked():
-        mistakes.block_too_large()
-    assert raised.value.launch.filename == mistakes.__file__
-    assert raised.value.launch.called_from == (__file__, line_of("mistakes.block_too_large()"))
+        launch_too_much(count, np.zeros(1, np.int32))
+    assert raised.value.launch.filename == inside
+    assert raised.value.launch.called_from == (__file__, line_of("launch_too_much("))
     with checked():
         np.testing.assert_array_equal(matmul.matmul(a, a), a @ a)
 

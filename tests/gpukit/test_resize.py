@@ -293,7 +293,7 @@ def test_cuts_of_a_frame_again_and_again(library, dtype):
 @pytest.mark.parametrize("depth, count", [(1, 3), (3, 2), (3, 7), (4, 0)])
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_video_gives_each_frame_in_order(monkeypatch, depth, count, pinned):
-    monkeypatch.setattr("gpukit.resize.video.is_pinned", lambda frame: pinned)
+    monkeypatch.setattr("gpukit.resize.frames.is_pinned", lambda frame: pinned)
     frames, options = picture(count, 20, 31, 3), {"mean": (1, 2, 3), "factor": 0.1, "fill": 9}
     results = resize.video((frame.copy() for frame in frames), (24, 16), **options, dtype=np.float16, depth=depth)
     results = [(result.image.copy_to_host(), *result[1:]) for result in results]

@@ -286,7 +286,7 @@ def test_without_a_gpu_nothing_is_timed(capsys):
         assert module.main([]) == 1
     assert capsys.readouterr().err.count("no GPU") == 3
     with pytest.raises(timing.EmulatedTimeError):
-        prediction.measured()
+        gpukit.prediction.measured()
 
 
 # -- predicted and measured --------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ import pytest
 from numba import float32
 
 from gpukit import cuda, plot
+from warpstep import trace
 from warpstep.report import comparison, plots, sections, text
 from warpstep.report import html as page
-from warpstep.tracing import records, trace
+from warpstep.tracing import records
 
 matplotlib.use("Agg")
 
