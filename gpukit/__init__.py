@@ -1,20 +1,83 @@
 """gpukit: a course in GPU programming that runs, with or without a GPU.
 
-``from gpukit import cuda`` gives ``numba.cuda`` on a machine with a GPU and gpukit's emulator elsewhere. Everything is
-imported when it is first used, so that ``gpukit doctor`` runs where Numba or NumPy are broken.
+``from gpukit import cuda`` is ``numba.cuda`` on a machine with a GPU, and gpukit's emulator elsewhere.
+
+Every name is imported when it is first used, so that ``gpukit doctor`` runs where Numba or NumPy are broken.
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
+    from gpukit import (
+        backend,
+        conv,
+        device,
+        doctor,
+        emulator,
+        errors,
+        indexing,
+        intrinsics,
+        launching,
+        matmul,
+        pitfalls,
+        plot,
+        prediction,
+        reduce,
+        resize,
+        results,
+        run,
+        show,
+        streams,
+        timing,
+        tracing,
+        transpose,
+    )
+    from gpukit.backend import cuda, on_gpu
+    from warpstep import compare, predict, trace
 
 __version__ = "0.1.0"
 
-_FROM_BACKEND = ("cuda", "on_gpu")
-_FROM_WARPSTEP = ("compare", "predict", "trace")
-#: What ``%load_ext gpukit`` and ``%unload_ext gpukit`` call.
-_FROM_RUN = ("load_ipython_extension", "unload_ipython_extension")
-_MODULES = (
+#: Where each name comes from: a module, or a module and a name in it.
+_SOURCES = {
+    "compare": ("warpstep", "compare"),
+    "cuda": ("gpukit.backend", "cuda"),
+    "load_ipython_extension": ("warpstep.run", "load_ipython_extension"),  # %load_ext gpukit
+    "on_gpu": ("gpukit.backend", "on_gpu"),
+    "predict": ("warpstep", "predict"),
+    "trace": ("warpstep", "trace"),
+    "unload_ipython_extension": ("warpstep.run", "unload_ipython_extension"),
+    "backend": ("gpukit.backend", None),
+    "conv": ("gpukit.conv", None),
+    "device": ("gpukit.device", None),
+    "doctor": ("gpukit.doctor", None),
+    "emulator": ("gpukit.emulator", None),
+    "errors": ("gpukit.errors", None),
+    "indexing": ("gpukit.indexing", None),
+    "intrinsics": ("gpukit.intrinsics", None),
+    "launching": ("gpukit.launching", None),
+    "matmul": ("gpukit.matmul", None),
+    "pitfalls": ("gpukit.pitfalls", None),
+    "plot": ("gpukit.plot", None),
+    "prediction": ("gpukit.prediction", None),
+    "reduce": ("gpukit.reduce", None),
+    "resize": ("gpukit.resize", None),
+    "results": ("gpukit.results", None),
+    "run": ("gpukit.run", None),
+    "show": ("gpukit.show", None),
+    "streams": ("gpukit.streams", None),
+    "timing": ("gpukit.timing", None),
+    "tracing": ("gpukit.tracing", None),
+    "transpose": ("gpukit.transpose", None),
+}
+
+__all__ = [
+    "compare",
+    "cuda",
+    "on_gpu",
+    "predict",
+    "trace",
     "backend",
-    "clinic",
     "conv",
     "device",
     "doctor",
@@ -36,21 +99,17 @@ _MODULES = (
     "timing",
     "tracing",
     "transpose",
-)
-
-__all__ = [*_FROM_BACKEND, *_FROM_WARPSTEP, *_MODULES]
+]
 
 
 def __getattr__(name):
-    if name in _FROM_BACKEND:
-        return getattr(importlib.import_module("gpukit.backend"), name)
-    if name in _FROM_WARPSTEP:
-        return getattr(importlib.import_module("warpstep"), name)
-    if name in _FROM_RUN:
-        return getattr(importlib.import_module("warpstep.run"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"gpukit.{name}")
-    raise AttributeError(f"module 'gpukit' has no attribute {name!r}")
+    if name == "clinic":  # the name of pitfalls until 0.1, which warns
+        return importlib.import_module("gpukit.clinic")
+    if name not in _SOURCES:
+        raise AttributeError(f"module 'gpukit' has no attribute {name!r}")
+    module, attribute = _SOURCES[name]
+    value = importlib.import_module(module)
+    return value if attribute is None else getattr(value, attribute)
 
 
 def __dir__():

@@ -5,6 +5,17 @@ access, bank conflict and sector by source line and finds races; ``warpstep.pred
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
+    from warpstep import cuda
+    from warpstep.device import device as use_device
+    from warpstep.device import set_device
+    from warpstep.errors import KernelError, LaunchError, UnsupportedError
+    from warpstep.launch import set_loop_limit
+    from warpstep.prediction import predict
+    from warpstep.tracer import trace
+    from warpstep.tracing.trace import compare
 
 __all__ = [
     "KernelError",
