@@ -9,7 +9,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRA ?= auto
-BIN = $(VENV)/bin
+quoted = '$(subst ','\'',$(1))'
+BIN = $(call quoted,$(VENV))/bin
+ENVIRONMENT = $(call quoted,$(PYTHON)) tools/environment.py --venv $(call quoted,$(VENV))
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help env notebooks lab test bench lint sync record doctor clean distclean
@@ -30,14 +32,14 @@ help:
 
 # A Python named by the user is taken; otherwise that of the environment stays, or one that will do is looked for.
 env:
-	@command -v $(PYTHON) >/dev/null || { echo 'there is no $(PYTHON) here; on Debian or Ubuntu: sudo apt install python3-venv' >&2; exit 1; }
-	@$(PYTHON) tools/environment.py --venv $(VENV) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(PYTHON))
+	@command -v $(call quoted,$(PYTHON)) >/dev/null || { echo there is no $(call quoted,$(PYTHON)) here\; on Debian or Ubuntu: sudo apt install python3-venv >&2; exit 1; }
+	@$(ENVIRONMENT) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(call quoted,$(PYTHON)))
 
 notebooks: env
 	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(ONLY)
 
 lab: env
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
+	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
 
 test: env
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
@@ -46,7 +48,7 @@ bench: env
 	@$(BIN)/python -m gpukit bench $(ARGS)
 
 lint: env
-	@$(BIN)/ruff check .
+	@$(BIN)/python -m ruff check .
 
 sync: env
 	@$(BIN)/python tools/notebooks.py sync
@@ -62,4 +64,4 @@ clean:
 	find gpukit warpstep bench tests tools notebooks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	@$(ENVIRONMENT) --remove

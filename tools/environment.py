@@ -14,57 +14,85 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = [3, 11], [3, 13]
-NEEDED = "gpukit needs Python 3.11, 3.12 or 3.13: install one and say `make PYTHON=python3.13 ...`"
+NEEDED = "gpukit needs Python 3.11, 3.12 or 3.13: install one and run `make PYTHON=python3.13 ...`"
 EXTRAS = ("auto", "none", "cu12", "cu13")
+STAMP = "gpukit.json"  # in the environment's folder: what it was made from. A folder without it is never touched
 
 
 def main():
     parser = argparse.ArgumentParser(prog="tools/environment.py", description="Make the virtual environment of gpukit.")
     parser.add_argument("--venv", default=".venv", help="its folder (default: .venv)")
-    parser.add_argument("--python", help="the Python to take (default: that of the environment if there is one)")
+    parser.add_argument("--python", help="the Python to use (default: that of the environment if there is one)")
     parser.add_argument("--extra", default="auto", choices=EXTRAS, help="CUDA wheels (default: those the driver takes)")
+    parser.add_argument("--remove", action="store_true", help="remove the environment instead")
     arguments = parser.parse_args()
     venv = ROOT / arguments.venv
-    python = find_python(arguments.python, venv)
     present = read_stamp(venv)
+    if not present and os.path.lexists(str(venv)) and (not venv.is_dir() or any(venv.iterdir())):
+        sys.exit("%s was not made by gpukit: remove it yourself, or use another folder: `make VENV=...`" % shown(venv))
+    if arguments.remove:
+        remove(venv)
+        return
+    python, version = find_python(arguments.python, venv)
     wanted = {
         "root": str(ROOT),
-        "python": version_of(python),
+        "venv": str(venv),
+        "python": version,
         "extra": find_extra(python, present) if arguments.extra == "auto" else arguments.extra,
         "project": hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest(),
     }
-    if present != wanted:
+    if present != wanted or look_at(str(venv / "bin" / "python"))[1] != version:
         install(venv, python, present, wanted)
 
 
+def read_stamp(venv):
+    """What the environment was made from; empty if gpukit made no environment there."""
+    try:
+        stamp = json.loads((venv / STAMP).read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) and "root" in stamp else {}
+
+
+def write_stamp(venv, stamp):
+    """Write the stamp whole or not at all."""
+    new = venv / (STAMP + ".new")
+    new.write_text(json.dumps(stamp, indent=1) + "\n")
+    os.replace(str(new), str(venv / STAMP))
+
+
 def find_python(asked, venv):
-    """The Python to build with: the one asked for, or the environment's own, or the first on the path that will do."""
+    """The Python to build with and its version: the one asked for, or the environment's, or the first that will do."""
     if asked:
-        found = shutil.which(asked)
-        if found is None:
+        if shutil.which(asked) is None:
             sys.exit("PYTHON=%s: there is no such command" % asked)
-        if not suits(found):
-            sys.exit("PYTHON=%s is Python %s; %s" % (asked, dotted(version_of(found)), NEEDED))
-        return found
+        python, version = look_at(shutil.which(asked))
+        if not suits(version):
+            sys.exit("PYTHON=%s is Python %s; %s" % (asked, dotted(version), NEEDED))
+        return python, version
     candidates = [str(venv / "bin" / "python"), sys.executable]
     candidates += [shutil.which("python3.%d" % minor) for minor in (13, 12, 11)]
-    for python in candidates:
-        if python and suits(python):
-            return python
+    for candidate in filter(None, candidates):
+        python, version = look_at(candidate)
+        if suits(version):
+            return python, version
     return sys.exit("python3 is Python %s; %s" % (dotted(sys.version_info[:3]), NEEDED))
 
 
-def suits(python):
-    return OLDEST <= version_of(python)[:2] <= NEWEST
+def suits(version):
+    return OLDEST <= version[:2] <= NEWEST
 
 
-def version_of(python):
-    """The version of a Python, as three numbers; zeros if it does not run."""
-    command = [python, "-c", "import sys; print(*sys.version_info[:3])"]
+def look_at(python):
+    """The interpreter below a Python, which stays when a virtual environment goes; and its version, zeros if none."""
+    code = "import os, sys; print(os.path.realpath(getattr(sys, '_base_executable', sys.executable)))"
+    code += "; print(*sys.version_info[:3])"
     try:
-        return [int(number) for number in subprocess.check_output(command, stderr=subprocess.DEVNULL).split()]
-    except (OSError, subprocess.CalledProcessError):
-        return [0, 0, 0]
+        said = subprocess.check_output([python, "-c", code], stderr=subprocess.DEVNULL, universal_newlines=True)
+        base, version = said.splitlines()[-2:]
+        return base, [int(number) for number in version.split()]
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return python, [0, 0, 0]
 
 
 def dotted(version):
@@ -78,45 +106,59 @@ def find_extra(python, present):
     return present.get("extra", found) if found == "none" else found
 
 
-def read_stamp(venv):
-    """What the environment was made of; empty if it is not there, or was not finished."""
-    try:
-        return json.loads((venv / "gpukit.json").read_text())
-    except (OSError, ValueError):
-        return {}
-
-
 def install(venv, python, present, wanted):
     """Make the environment, or bring the one that is there up to date."""
-    fresh = not all(present.get(key) == wanted[key] for key in ("root", "python"))
-    if fresh or {present["extra"], wanted["extra"]} == {"cu12", "cu13"}:
+    same = all(present.get(key) == wanted[key] for key in ("root", "venv", "python")) and "unfinished" not in present
+    works = look_at(str(venv / "bin" / "python"))[1] == wanted["python"]
+    if not (same and works) or {present.get("extra"), wanted["extra"]} == {"cu12", "cu13"}:
         create(venv, python, wanted)
-    elif present:
-        (venv / "gpukit.json").unlink()  # until all is done, there is no environment to rely on
+    else:
+        write_stamp(venv, dict(present, unfinished=True))  # until all is done, there is no environment to rely on
     extras = "dev" if wanted["extra"] == "none" else "dev," + wanted["extra"]
     print("installing gpukit[%s] in %s: some minutes the first time" % (extras, shown(venv)), flush=True)
     if pip(venv, "install", "-e", "%s[%s]" % (ROOT, extras)):
         sys.exit("pip could not install gpukit[%s]: see above" % extras)
     mend_opencv(venv)
-    (venv / "gpukit.json").write_text(json.dumps(wanted, indent=1) + "\n")
+    write_stamp(venv, wanted)
 
 
 def create(venv, python, wanted):
+    """Make a fresh environment. Its stamp comes first, so that one left half made is known as gpukit's."""
     check_parts(python, wanted["python"])
-    if venv.exists():
-        if any(venv.iterdir()) and not (venv / "pyvenv.cfg").exists():
-            sys.exit("%s is there and is no virtual environment: remove it, or say `make VENV=...`" % shown(venv))
-        shutil.rmtree(str(venv))
     print("making %s with Python %s" % (shown(venv), dotted(wanted["python"])), flush=True)
-    if subprocess.call([python, "-m", "venv", str(venv)]):
+    venv.mkdir(parents=True, exist_ok=True)
+    write_stamp(venv, dict(wanted, unfinished=True))
+    empty(venv)
+    if build(python, venv):
         sys.exit("Python could not make the virtual environment: see above")
+
+
+def build(python, venv):
+    return subprocess.call([python, "-m", "venv", str(venv)])
+
+
+def remove(venv):
+    """Remove an environment that bears the stamp."""
+    if venv.is_dir():
+        empty(venv)
+        (venv / STAMP).unlink()
+        (venv.unlink if venv.is_symlink() else venv.rmdir)()
+
+
+def empty(venv):
+    """Remove all but the stamp: an environment half removed is still gpukit's."""
+    for path in venv.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(str(path))
+        elif path.name != STAMP:
+            path.unlink()
 
 
 def check_parts(python, version):
     """Debian and Ubuntu ship Python without what makes environments: name the package that brings it."""
     if subprocess.call([python, "-c", "import ensurepip, venv"], stderr=subprocess.DEVNULL):
         system = os.path.realpath(python).startswith("/usr/bin/")
-        default = system and version_of("/usr/bin/python3")[:2] == version[:2]
+        default = system and look_at("/usr/bin/python3")[1][:2] == version[:2]
         package = "python3-venv" if default else "python%s-venv" % dotted(version[:2])
         sys.exit("%s cannot make virtual environments. Mend it with:\n  sudo apt install %s" % (python, package))
 
