@@ -14,7 +14,7 @@ BIN = $(call quoted,$(VENV))/bin
 ENVIRONMENT = $(call quoted,$(PYTHON)) tools/environment.py --venv $(call quoted,$(VENV))
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help env notebooks lab test bench lint sync record doctor clean distclean
+.PHONY: help env notebooks lab test bench lint wheel sync record doctor clean distclean
 
 help:
 	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
@@ -23,7 +23,8 @@ help:
 	@echo 'make bench       measure gpukit beside the libraries, or without a GPU what can be measured there'
 	@echo 'make doctor      say what this machine has, what is wrong with it, and how to mend it'
 	@echo
-	@echo 'make lint        check the style of the code'
+	@echo 'make lint        check style, types and the directions of imports'
+	@echo 'make wheel       build the wheel and use it in a bare environment'
 	@echo 'make sync        refresh notebooks/*.ipynb from notebooks/text/*.py'
 	@echo 'make record      sync, run, and store the outputs in notebooks/*.ipynb, to be committed'
 	@echo 'make clean       remove what was built; make distclean: the environment too'
