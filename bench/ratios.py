@@ -20,10 +20,11 @@ __all__ = [
     "table_of_pairs",
 ]
 
-#: What the variant of a library's record begins with, and the library's name as it writes it.
+#: What a library's variants begin with, in lower case, and the library's name as it writes it.
 LIBRARIES = {
     "cublas": "cuBLAS",
     "cub": "CUB",
+    "cuda.core": "cuda.core",
     "cudnn": "cuDNN",
     "cupy": "CuPy",
     "cupyx": "CuPy",
@@ -39,9 +40,11 @@ NOTHING = 0.03
 
 
 def library_of(record):
-    """Name of the library whose time a record holds; None for gpukit's own kernels and for controls such as copies."""
-    words = re.findall(r"[a-z]+", record["variant"].lower())
-    return words[0] if words and words[0] in LIBRARIES and "copy" not in words else None
+    """Return the key in `LIBRARIES` of the library that a record timed; None for gpukit's kernels and for copies."""
+    variant = record["variant"].lower()
+    if re.search(r"\bcopy\b", variant):
+        return None
+    return next((name for name in LIBRARIES if re.match(rf"{re.escape(name)}\b", variant)), None)
 
 
 def problem_of(record):

@@ -42,7 +42,7 @@ DOCUMENTS = DATA / "documents.json"
 #: Fields of a record that say what was found; the others say of what.
 FOUND = ("value", "unit", "spread", "n", "quartiles", "invalid", "launch_bound", "clock", "sm_mhz")
 PACKAGES = (
-    *("numba", "numba-cuda", "numpy", "torch", "torchvision", "cupy-cuda13x", "cupy-cuda12x"),
+    *("numba", "numba-cuda", "numpy", "cuda-core", "torch", "torchvision", "cupy-cuda13x", "cupy-cuda12x"),
     *("opencv-python", "opencv-python-headless"),
 )
 

@@ -33,6 +33,29 @@ def test_the_fastest_of_both_sides_are_compared():
     assert pair.valid and pair.remark == ""
 
 
+@pytest.mark.parametrize(
+    ("variant", "library"),
+    [
+        ("cuBLAS", "cublas"),
+        ("cublas (torch)", "cublas"),
+        ("cub", "cub"),
+        ("cuda.core.launch, arguments packed before", "cuda.core"),
+        ("cudnn (torch)", "cudnn"),
+        ("cupy, RawKernel", "cupy"),
+        ("cupyx zoom", "cupyx"),
+        ("opencv, 16 cores", "opencv"),
+        ("torch.add(x, y, alpha=3, out=out)", "torch"),
+        ("torchvision", "torchvision"),
+        ("CUDA graph of 1, replayed", None),
+        ("configuration bound before, arrays of CuPy", None),
+        ("reduce (torch)", None),
+    ],
+)
+def test_every_library_is_counted(variant, library):
+    assert ratios.library_of(record(variant, 1.0)) == library
+    assert library in {None, *ratios.LIBRARIES}
+
+
 @pytest.mark.parametrize("name", ["copy", "wide_copy", "memcpy", "torch copy", "cupy copy"])
 def test_controls_are_on_no_side(name):
     (pair,) = ratios.pairs([record("tree", 5.0), record("torch", 3.0), record(name, 0.1)])

@@ -169,6 +169,14 @@ def test_all_problems_are_summed_by_kind(monkeypatch, tmp_path):
     assert readme.summed().splitlines()[2:] == ["| sums | 3 | 2 | 2.00 | 0.50 (200 float32) |"]
 
 
+def test_the_launch_headline_compares_with_the_fastest_library():
+    """Whatever its name: a form that is neither gpukit's nor plain Numba's is a library's."""
+    own = ("gpukit", "kernel[grid, block]", "explicit signature", "configuration bound", "both")
+    launches = [r for r in results.load("streams-h200", case="launch") if not r["variant"].startswith(own)]
+    (headline,) = (headline for headline in readme.HEADLINES if headline.record == "streams-h200")
+    assert headline.pair().theirs["value"] == min(record["value"] for record in launches)
+
+
 def test_a_headline_without_its_problem_is_an_error(monkeypatch, tmp_path):
     recorded(monkeypatch, tmp_path, line("fast", 2e-3), line("torch", 3e-3))
     with pytest.raises(readme.ReadmeError, match="has 0 problems"):
