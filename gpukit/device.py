@@ -4,11 +4,11 @@
 of the documents.
 """
 
-import html
 from dataclasses import dataclass
 from numbers import Integral
 
 from gpukit.backend import cuda, on_gpu
+from warpstep.report.table import Table
 
 __all__ = ["RTX_3090", "Comparison", "DeviceInfo", "compare", "info"]
 
@@ -173,18 +173,15 @@ class Comparison:
                 table.append((label, *(NOT_STATED if value is None else write(value) for value in values)))
         return table
 
+    def _table(self):
+        header, *rows = self.rows()
+        return Table(header, rows, words=header)
+
     def __str__(self):
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return self._table().text()
 
     def _repr_html_(self):
-        left = 'style="text-align: left"'
-        lines = []
-        for label, *values in self.rows():
-            cells = "".join(f"<td {left}>{html.escape(value)}</td>" for value in values)
-            lines.append(f"<tr><th {left}>{html.escape(label)}</th>{cells}</tr>")
-        return "<table>" + "".join(lines) + "</table>"
+        return self._table().html()
 
 
 def compare(*infos):

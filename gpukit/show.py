@@ -1,6 +1,5 @@
 """What notebooks show besides figures: the source of a kernel, and tables of records."""
 
-import html
 import inspect
 from numbers import Integral
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from warpstep.checks import check_int
+from warpstep.report.table import Table
 
 __all__ = ["Source", "Table", "source", "table"]
 
@@ -56,36 +56,6 @@ def source(*things):
     path, line = Path(inspect.getsourcefile(functions[0])), inspect.getsourcelines(functions[0])[1]
     place = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
     return Source(f"{place}, line {line}", "\n\n".join(inspect.getsource(f).rstrip() for f in functions))
-
-
-class Table:
-    """A table: text when printed, HTML in a notebook."""
-
-    def __init__(self, header, rows):
-        self.header, self.rows = header, rows
-
-    def __str__(self):
-        lines = [self.header, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self):
-        aligned = [_alignment(column) for column in zip(self.header, *self.rows, strict=True)]
-
-        def line(cells, tag):
-            cells = zip(cells, aligned, strict=True)
-            return "<tr>" + "".join(f"<{tag} {align}>{html.escape(cell)}</{tag}>" for cell, align in cells) + "</tr>"
-
-        body = "".join(line(row, "td") for row in self.rows)
-        return f"<table><thead>{line(self.header, 'th')}</thead><tbody>{body}</tbody></table>"
-
-
-def _alignment(column):
-    """The style of a column whose first cell is its heading: numbers to the right, words to the left."""
-    words = any(cell[0].isalpha() for cell in column[1:] if cell)
-    return f'style="text-align: {"left" if words else "right"}"'
 
 
 def table(records, columns=None, rows=16):

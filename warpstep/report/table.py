@@ -1,0 +1,93 @@
+"""Tables: text when printed, HTML in a notebook."""
+
+import textwrap
+from collections.abc import Collection, Sequence
+from html import escape
+
+__all__ = ["WIDTH", "Table"]
+
+#: Columns of printed text.
+WIDTH = 120
+#: Columns that a wrapped column of words keeps.
+MIN_WORDS = 28
+
+
+class Table:
+    """A table: text when printed, HTML in a notebook.
+
+    Parameters
+    ----------
+    header : sequence of str
+        The name of each column.
+    rows : sequence of sequences of str
+    title : str, optional
+    words : collection of str, optional
+        Columns of words, by name. They are aligned to the left, and the widest is wrapped if the text would be wider
+        than 120 columns. Unless given, these are the columns with a cell that starts with a letter.
+    code : collection of str, optional
+        Columns of source code, by name: monospaced in HTML.
+
+    Examples
+    --------
+    >>> print(Table(["kernel", "us"], [["copy", "1.5"], ["transpose", "12.25"]]))
+    kernel        us
+    copy         1.5
+    transpose  12.25
+    """
+
+    def __init__(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        title: str = "",
+        *,
+        words: Collection[str] | None = None,
+        code: Collection[str] = (),
+    ):
+        self.header, self.rows, self.title, self.code = header, rows, title, code
+        if words is None:
+            columns = zip(*rows, strict=True) if rows else [()] * len(header)
+            words = [n for n, cells in zip(header, columns, strict=True) if any(c[:1].isalpha() for c in cells)]
+        self.words = words
+
+    def text(self) -> str:
+        """The table as text: the title, then one line for each row, cells two blanks apart."""
+        indent = "  " if self.title else ""
+        rows = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        excess = len(indent) + sum(widths) + 2 * (len(widths) - 1) - WIDTH
+        left = [name in self.words for name in self.header]
+        if excess > 0 and any(left):
+            widest = max((i for i, words in enumerate(left) if words), key=lambda i: widths[i])
+            widths[widest] = min(widths[widest], max(MIN_WORDS, widths[widest] - excess))
+        lines = [self.title] if self.title else []
+        for row in rows:
+            cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
+            for i in range(max(map(len, cells), default=0)):
+                parts = [cell[i] if i < len(cell) else "" for cell in cells]
+                parts = [p.ljust(w) if side else p.rjust(w) for p, w, side in zip(parts, widths, left, strict=True)]
+                lines.append((indent + "  ".join(parts)).rstrip())
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        """The table as an HTML ``table``, without the title."""
+        body = "".join(self._row(row, "td") for row in self.rows)
+        return f"<table><thead>{self._row(self.header, 'th')}</thead><tbody>{body}</tbody></table>"
+
+    def _row(self, cells: Sequence[str], tag: str) -> str:
+        parts = []
+        for name, cell in zip(self.header, cells, strict=True):
+            side = "left" if name in self.words else "right"
+            text = escape(cell)
+            if tag == "td" and cell and name in self.code:
+                text = f"<code>{text}</code>"
+            parts.append(f'<{tag} style="text-align: {side}">{text}</{tag}>')
+        return f"<tr>{''.join(parts)}</tr>"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self.title)}</b></p>" * bool(self.title) + self.html()
