@@ -19,6 +19,7 @@ __all__ = [
     "DOCUMENTS",
     "FOUND",
     "RECORDED",
+    "by_variant",
     "cores",
     "cpu_name",
     "documents",
@@ -28,9 +29,11 @@ __all__ = [
     "load",
     "machine",
     "of_timing",
+    "of_timings",
     "read",
     "save",
     "table",
+    "taken_on",
 ]
 
 _HERE = Path(__file__).resolve().parent
@@ -126,6 +129,22 @@ def of_timing(chapter, case, variant, shape, dtype, timing, **further):
     return record | further | value | {"quartiles": list(timing.quartiles)} | said
 
 
+def of_timings(chapter, case, shape, dtype, timings, **further):
+    """Turn what `timing.bench_many` gave, by variant, into records as `load` gives them, taken here and now."""
+    records = [of_timing(chapter, case, name, shape, dtype, timed, **further) for name, timed in timings.items()]
+    return joined(machine() | {"here": True}, records)
+
+
+def by_variant(records, **wanted):
+    """Return {variant: value} of the records that have these values."""
+    return {r["variant"]: r["value"] for r in records if all(_fits(r.get(key), value) for key, value in wanted.items())}
+
+
+def taken_on(records):
+    """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure."""
+    return f"{records[0]['gpu']}{'' if records[0].get('here') else ', recorded'} {records[0]['date']}"
+
+
 def save(path, records, head=None):
     """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them."""
     head = machine() if head is None else head
@@ -164,7 +183,7 @@ def load(source, **wanted):
 
 def joined(head, records):
     """Records as `load` gives them: each with what ``head`` says of all, and its shape as a tuple."""
-    return [head | record | {"shape": tuple(record["shape"])} for record in records]
+    return [head | record | ({"shape": tuple(record["shape"])} if "shape" in record else {}) for record in records]
 
 
 def read(source):

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from gpukit import device, errors, intrinsics, results
+from gpukit import backend, device, errors, intrinsics, results
 from gpukit.backend import ENVIRONMENT_VARIABLE, cuda, on_gpu
 
 __all__ = ["MISTAKES", "RECORDED", "Outcome", "emulated", "recorded", "run"]
@@ -264,11 +264,11 @@ def emulated(checked=True):
     return {name: _attempt(name, checked) for name in MISTAKES}
 
 
-def _in_child(backend, checked, *names):
+def _in_child(where, checked, *names):
     command = [sys.executable, "-m", "bench.evidence.launch_errors", str(int(checked)), *names]
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {ENVIRONMENT_VARIABLE: backend, "PYTHONPATH": path}
+    environment = os.environ | {ENVIRONMENT_VARIABLE: where, "PYTHONPATH": path}
     child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
     # A lost context makes noise while the interpreter shuts down, and may end the process by a signal.
     answers = [Outcome(**json.loads(line)) for line in child.stdout.splitlines() if line.startswith("{")]
@@ -354,9 +354,9 @@ def recorded(name, checked=True):
     KeyError
         If the record has no such mistake.
     """
-    for record in json.loads(RECORDED.read_text())["outcomes"]:
-        if (record["mistake"], record["checked"]) == (name, checked):
-            return Outcome(**record)
+    for record in json.loads(RECORDED.read_text())["records"]:
+        if (record["backend"], record["mistake"], record["checked"]) == ("gpu", name, checked):
+            return Outcome(**{key: value for key, value in record.items() if key != "backend"})
     raise KeyError(name)
 
 
@@ -381,7 +381,10 @@ def main(argv=None):
         print(outcome, end="\n\n")
     if options.save is not None:
         head = results.machine() if on_gpu() else {"gpu": device.info().name}
-        record = head | {"outcomes": [asdict(outcome) for outcome in outcomes]}
+        records = [{"backend": backend.NAME} | asdict(outcome) for outcome in outcomes]
+        if on_gpu():
+            records += [{"backend": "emulator"} | asdict(outcome) for outcome in emulated().values()]
+        record = head | {"records": records}
         options.save.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -52,7 +52,7 @@ with get_sample_data("grace_hopper.jpg") as file:
 
 height, width, channels = photo.shape
 print(f"{height} rows, {width} columns, {channels} channels of {photo.dtype}")
-plot.image(photo, f"{height * width:,} pixels");
+plot.image(photo, f"{height * width:,} pixels")
 
 # %% [markdown]
 # To make it grey, each pixel needs one sum: a weighted mean of red, green and blue, with a large weight for green, to which the eye is most sensitive. The weights here are whole numbers that add up to 256, so that a shift by 8 bits divides by their sum. Whole numbers also mean that two ways to compute the same thing must agree exactly.
@@ -126,8 +126,7 @@ grid = (ceil(width / block[0]), ceil(height / block[1]))
 
 result = cuda.device_array_like(photo_on_device)
 chequer[grid, block](photo_on_device, result)
-plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}");
-
+plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}")
 # %% [markdown]
 # Look at the bottom edge: the last row of blocks is cut off. Those blocks have their full number of threads like all others, but part of them has no pixel. The guard in the kernel, its `if`, sends these threads home.
 #
@@ -142,8 +141,8 @@ plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}");
 
 
 # %%
-from warpstep import KernelError
-from warpstep import cuda as emulated
+from gpukit.emulator import KernelError
+from gpukit.emulator import cuda as emulated
 
 
 @emulated.jit
@@ -186,7 +185,7 @@ print("the result from before is untouched:", np.array_equal(grey, before))
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | D1 to D3 | `gpukit.reduce` |
 # | [08 Resize](08_resize.ipynb) | nearest, bilinear, letterbox, several steps in one kernel, frames for a network | A14 | `gpukit.resize` |
 # | [09 Convolution](09_convolution.ipynb) | im2col and col2im, as matrix products and directly: halos, prefetching, registers | B3, B4, C1, C2, E1 to E8 | `gpukit.conv` |
-# | [10 Profiling](10_profiling.ipynb) | a profiler's report beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `warpstep.prediction`, `gpukit.pitfalls` |
+# | [10 Profiling](10_profiling.ipynb) | a profiler's report beside a trace, rooflines, predicted times, five slow kernels and their cures | A9 | `gpukit.predict`, `gpukit.pitfalls` |
 
 # %% [markdown]
 # ## Key points

@@ -19,14 +19,17 @@
 # %%
 import re
 import warnings
+from functools import partial
+from math import ceil
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
 import gpukit
-from bench import naive
-from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, device, errors, matmul, on_gpu, plot, results, show, timing
+from gpukit.emulator import KernelError
+from gpukit.emulator import cuda as emulated
+from gpukit.results import by_variant, taken_on
 
 # Numba warns of grids that are too small for a GPU: here they are small on purpose.
 warnings.filterwarnings("ignore", ".*Grid size")
@@ -82,12 +85,15 @@ show.source(matmul.naive)
 
 
 # %%
+def grid_for(shape, block):
+    return ceil(shape[1] / block[0]), ceil(shape[0] / block[1])  # as many columns, as many rows, rounded up
+
+
 def multiply(a, b, block=(16, 16)):
     a_device = cuda.to_device(a)  # allocate, and copy in
     b_device = cuda.to_device(b)
     out_device = cuda.device_array((a.shape[0], b.shape[1]), a.dtype)  # allocate only: nothing has to be copied
-    grid = (-(-b.shape[1] // block[0]), -(-a.shape[0] // block[1]))  # as many columns, as many rows, rounded up
-    matmul.naive[grid, block](a_device, b_device, out_device)
+    matmul.naive[grid_for(out_device.shape, block), block](a_device, b_device, out_device)
     return out_device.copy_to_host()  # waits for the kernel, then copies out
 
 
@@ -122,27 +128,58 @@ except ValueError as error:
 # %% [markdown]
 # ## What takes how long
 #
-# The documents time 1024 x 1024 matrices from outside: around a function like `multiply`. That number contains allocation, two copies in, the launch, the kernel and a copy out. The next cell takes them apart.
-#
-# Timings in this chapter are measured here if there is a GPU, and otherwise read from a record; each table and figure says which. The function that takes them is `bench.naive`, and `gpukit bench naive` repeats the whole record.
+# The documents time 1024 x 1024 matrices from outside: around a function like `multiply`. That number contains allocation, two copies in, the launch, the kernel and a copy out. The next cell takes them apart: each part is a function of its own, and waits until the device is done.
+
+# %%
+n, block = 1024, (16, 16)
+a, b = (random.uniform(-1, 1, (n, n)).astype(np.float32) for _ in range(2))
+matrices = cuda.to_device(a), cuda.to_device(b), cuda.device_array((n, n), np.float32)
+
+
+def allocate():
+    arrays = [cuda.device_array((n, n), np.float32) for _ in range(3)]
+    cuda.synchronize()
+    return arrays
+
+
+def copy_in():
+    matrices[0].copy_to_device(a)
+    matrices[1].copy_to_device(b)
+    cuda.synchronize()
+
+
+def launch_and_wait():
+    matmul.naive[grid_for((n, n), block), block](*matrices)
+    cuda.synchronize()
+
+
+# %% [markdown]
+# Timings in this chapter are measured here if there is a GPU, and otherwise read from a record; each table and figure says which. `timing.bench_many` calls each function until its distribution is known, the functions in turns. On a GPU it takes the device's clock and empties the L2 cache before each repetition; with `device="cpu"` it takes the host's.
 
 
 # %%
-def taken_on(records):
-    return f"{records[0]['gpu']}{'' if on_gpu() else ', recorded'} {records[0]['date']}"
+def measured(case, functions, dtype="float32", **options):
+    if on_gpu():
+        return results.of_timings("matmul", case, (n, n, n), dtype, timing.bench_many(functions, **options))
+    return results.load("naive-h200", case=case, shape=(n, n, n), dtype=dtype)
 
 
-def by_variant(records, **wanted):
-    return {r["variant"]: r["value"] for r in records if all(r[key] == value for key, value in wanted.items())}
+parts = {"allocate": allocate, "copy in": copy_in, "launch and kernel": launch_and_wait}
+parts["copy out"] = matrices[2].copy_to_host
+whole = {f"everything, {k} x {k}": partial(multiply, a, b, (k, k)) for k in (1, 16, 32)}
+by_parts = measured("end to end", parts | whole, device="cpu", repeat=10)
 
+blocks = [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32)]  # square ones
+blocks += [(32, 1), (1, 32), (256, 1), (64, 4), (32, 8), (8, 32), (4, 64), (1, 256)]
+blocks = {f"{x} x {y}": (x, y) for x, y in blocks}
+launches = {name: partial(matmul.naive[grid_for((n, n), block), block], *matrices) for name, block in blocks.items()}
+by_block = measured("block", launches)
 
-parts = naive.measured("end to end", n=1024)
-kernels = naive.measured("block", n=1024)
-seconds = by_variant(parts)
-everything, kernel = seconds["everything, 16 x 16"], by_variant(kernels)["16 x 16"]
-rows = [[part, seconds[part]] for part in ("allocate", "copy in", "launch and kernel", "copy out")]
-rows += [["everything", everything], ["the kernel alone, on the device's clock", kernel]]
-print(f"1024 x 1024, float32, block 16 x 16: {taken_on(parts)}")
+seconds, alone = by_variant(by_parts), by_variant(by_block)
+everything = seconds["everything, 16 x 16"]
+rows = [[part, seconds[part]] for part in parts]
+rows += [["everything", everything], ["the kernel alone, on the device's clock", alone["16 x 16"]]]
+print(f"1024 x 1024, float32, block 16 x 16: {taken_on(by_parts)}")
 show.Table(["part", "time", "share"], [[part, timing.format_seconds(t), f"{t / everything:.0%}"] for part, t in rows])
 
 # %% [markdown]
@@ -151,38 +188,46 @@ show.Table(["part", "time", "share"], [[part, timing.format_seconds(t), f"{t / e
 # One more cost comes once. Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. The documents call it warm-up.
 
 # %%
-first = naive.measured("first launches", n=1024)
-with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=taken_on(first)) as ax:
-    launches, times = zip(*by_variant(first).items(), strict=True)
-    bars = ax.barh(launches, [1e3 * t for t in times])
-    ax.bar_label(bars, [timing.format_seconds(t) for t in times], padding=3)
-    ax.set(xscale="log", xlabel="ms, logarithmic", xlim=(None, 8e3 * max(times)))
+fresh, first = cuda.jit(matmul.naive.py_func), {}  # a kernel that has never run
+if on_gpu():
+    for number in range(1, 6):
+        with timing.Timer(unit="s", show=False) as timer:
+            fresh[grid_for((n, n), (16, 16)), (16, 16)](*matrices)
+            cuda.synchronize()
+        first[f"launch {number}"] = timer.elapsed
+else:
+    first = by_variant(results.load("naive-h200", case="first launches", shape=(n, n, n)))
+
+with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=taken_on(by_parts)) as ax:
+    bars = ax.barh(list(first), [1e3 * t for t in first.values()])
+    ax.bar_label(bars, [timing.format_seconds(t) for t in first.values()], padding=3)
+    ax.set(xscale="log", xlabel="ms, logarithmic", xlim=(None, 8e3 * max(first.values())))
     ax.invert_yaxis()
 
 # %% [markdown]
-# A benchmark that includes the first launch measures the compiler. `timing.bench` leaves it out, and also empties the L2 cache before each repetition.
+# A benchmark that includes the first launch measures the compiler. `timing.bench` and `timing.bench_many` leave it out.
 #
 # Here are the documents' two tables beside ours. Theirs are end to end; ours are given both ways. Mind that CPU and GPU are different ones.
 
 # %%
 documents = results.documents("A6")
-theirs = [{tuple(r["block"]): r["milliseconds"] for r in t["rows"] if r["case"] == "GPU"} for t in documents["tables"]]
-theirs[0] |= {r["case"]: r["milliseconds"] for r in documents["tables"][0]["rows"] if r["case"] != "GPU"}
-ours = {"CPU, three loops": by_variant(naive.measured("cpu", n=1024))["three loops, one core"]}
-whole = {(n, n): seconds[f"everything, {n} x {n}"] for n in (1, 16, 32)}
-alone = {tuple(r["block"]): r["value"] for r in kernels}
+first_run, second_run = (
+    {tuple(row.get("block", [row["case"]])): row["milliseconds"] * 1e-3 for row in table["rows"]}
+    for table in documents["tables"]
+)
+loops = {"three loops, one core": partial(matmul.on_cpu, a, b)}
+on_cpu = measured("cpu", loops, device="cpu", warmup=0, repeat=2)
+cpu = on_cpu[0].get("cpu", results.cpu_name())
+ours = {("CPU, three loops",): (by_variant(on_cpu)["three loops, one core"], None)}
+ours |= {("GPU, warm-up",): (first["launch 1"], None)}
+ours |= {(k, k): (seconds[f"everything, {k} x {k}"], alone[f"{k} x {k}"]) for k in (1, 16, 32)}
 
-
-def written(table, key, scale=1e-3):
-    return timing.format_seconds(table[key] * scale) if key in table else ""
-
-
-ours["GPU, warm-up"] = by_variant(first)["launch 1"]
-rows = [[case, written(theirs[0], case), "", written(ours, case, 1), ""] for case in ours]
-for block in ((1, 1), (16, 16), (32, 32)):
-    cells = [written(table, block) for table in theirs] + [written(whole, block, 1), written(alone, block, 1)]
-    rows.append(["GPU, block {} x {}".format(*block), *cells])
-print(f"the documents: {documents['gpu']}; ours: {taken_on(parts)}, {parts[0]['cpu']}")
+rows = []
+for key, both in ours.items():
+    name = key[0] if len(key) == 1 else f"GPU, block {key[0]} x {key[1]}"
+    times = first_run.get(key), second_run.get(key), *both
+    rows.append([name, *("" if time is None else timing.format_seconds(time) for time in times)])
+print(f"the documents: {documents['gpu']}; ours: {taken_on(by_parts)}, {cpu}")
 show.Table(["1024 x 1024, float32", "documents", "second run", "ours, end to end", "ours, kernel alone"], rows)
 
 # %% [markdown]
@@ -193,19 +238,18 @@ show.Table(["1024 x 1024, float32", "documents", "second run", "ours, end to end
 # The next figure times the kernel alone, for square blocks from 1 x 1 to 32 x 32, in blue, and for some that are not square. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result, 8 down.
 
 # %%
-large = results.load(naive.RECORDED, case="block", shape=(4096,) * 3)
-names = [r["variant"] for r in kernels]
-both = f"1024: {taken_on(kernels)}; 4096: {large[0]['gpu']}, recorded {large[0]['date']}"
+large = results.load("naive-h200", case="block", shape=(4096,) * 3)
+both = f"1024: {taken_on(by_block)}; 4096: {taken_on(large)}"
 with plot.figure(size=(8, 4.4), columns=2, sharey=True, mark=both) as axes:
-    for ax, records in zip(axes, (kernels, large), strict=True):
-        n, times = records[0]["shape"][0], by_variant(records)
-        rates = [2e-12 * n**3 / times[name] for name in names]
-        square = [plot.PALETTE[0 if r["block"][0] == r["block"][1] else 1] for r in records]
-        ax.bar_label(ax.barh(names, rates, color=square), fmt="%.2g", padding=3)
-        ax.set(xlabel="TFLOP/s, more is better", title=f"{n} x {n}, float32", xlim=(0, 1.15 * max(rates)))
+    for ax, records in zip(axes, (by_block, large), strict=True):
+        size, times = records[0]["shape"][0], by_variant(records)
+        rates = [2e-12 * size**3 / times[name] for name in blocks]
+        square = [plot.PALETTE[0 if x == y else 1] for x, y in blocks.values()]
+        ax.bar_label(ax.barh(list(blocks), rates, color=square), fmt="%.2g", padding=3)
+        ax.set(xlabel="TFLOP/s, more is better", title=f"{size} x {size}, float32", xlim=(0, 1.15 * max(rates)))
     axes[0].invert_yaxis()
 
-library = results.load(naive.RECORDED, case="library", shape=(4096,) * 3)[0]
+library = results.load("naive-h200", case="library", shape=(4096,) * 3)[0]
 rate = 2e-12 * 4096**3 / library["value"]
 print(f"for scale: {library['variant']} at 4096 reaches {rate:.1f} TFLOP/s on the {library['gpu']}, recorded")
 
@@ -221,14 +265,14 @@ print(f"for scale: {library['variant']} at 4096 reaches {rate:.1f} TFLOP/s on th
 a, b = (random.uniform(-1, 1, (128, 128)).astype(np.float32) for _ in range(2))
 out = np.empty_like(a)
 rows = []
-for block in naive.BLOCKS:
-    grid = naive.grid_for(out.shape, block)
+for name, block in blocks.items():
+    grid = grid_for(out.shape, block)
     trace = gpukit.trace(matmul.naive[grid, block], a, b, out, blocks=min(16, grid[0] * grid[1]))
     loads = {access.array: access for access in trace.accesses if access.op == "load"}
     per_product = sum(load.requests for load in loads.values()) / 2 / out.size / a.shape[1]
-    sectors = [f"{loads[name].sectors / loads[name].requests:.0f}" for name in ("a", "b")]
+    sectors = [f"{loads[array].sectors / loads[array].requests:.0f}" for array in ("a", "b")]
     warps = f"{trace.occupancy.warps} of {trace.occupancy.max_warps}"
-    rows.append(["{} x {}".format(*block), f"{1 / per_product:.0f}", *sectors, warps])
+    rows.append([name, f"{1 / per_product:.0f}", *sectors, warps])
 show.Table(["block", "lanes per request", "sectors per request, a", "of b", "warps that fit on an SM"], rows)
 
 # %% [markdown]
@@ -256,15 +300,15 @@ show.source(matmul.naive_uncoalesced)
 
 # %%
 block = (32, 32)
-columns = gpukit.trace(matmul.naive[naive.grid_for(out.shape, block), block], a, b, out)
+columns = gpukit.trace(matmul.naive[grid_for(out.shape, block), block], a, b, out)
 print(check(out, a, b))
-rows_first = gpukit.trace(matmul.naive_uncoalesced[naive.grid_for(out.shape, block, True), block], a, b, out)
+rows_first = gpukit.trace(matmul.naive_uncoalesced[grid_for(out.T.shape, block), block], a, b, out)
 print(check(out, a, b))
 
 line = next(access.line for access in columns.accesses if access.array == "b")
 columns.plot_sectors(line=line, array="b")
 line = next(access.line for access in rows_first.accesses if access.array == "a")
-rows_first.plot_sectors(line=line, array="a");
+rows_first.plot_sectors(line=line, array="a")
 # %% [markdown]
 # The whole of both, side by side:
 
@@ -282,8 +326,13 @@ for advice in rows_first.advice:
 # And what does it cost? In the table "x along columns" is `naive`, whose neighbours in x take neighbouring columns of the result, and "x along rows" is `naive_uncoalesced`.
 
 # %%
-axis = naive.measured("axis", n=1024)
-large = results.load(naive.RECORDED, case="axis", shape=(4096,) * 3)
+launches = {}
+for block in ((16, 16), (32, 32)):  # the matrices are square, and so both launches have the same grid
+    launch = grid_for((n, n), block), block
+    launches["columns, {} x {}".format(*block)] = partial(matmul.naive[launch], *matrices)
+    launches["rows, {} x {}".format(*block)] = partial(matmul.naive_uncoalesced[launch], *matrices)
+axis = measured("axis", launches)
+large = results.load("naive-h200", case="axis", shape=(4096,) * 3)
 rows = []
 for shape in ("16 x 16", "32 x 32"):
     for records in (axis, large):
@@ -291,7 +340,7 @@ for shape in ("16 x 16", "32 x 32"):
         good, bad = times[f"columns, {shape}"], times[f"rows, {shape}"]
         texts = timing.format_seconds(good), timing.format_seconds(bad), f"{bad / good:.1f} x"
         rows.append([shape, str(records[0]["shape"][0]), *texts])
-print(f"1024: {taken_on(axis)}; 4096: {large[0]['gpu']}, recorded {large[0]['date']}")
+print(f"1024: {taken_on(axis)}; 4096: {taken_on(large)}")
 show.Table(["block", "n", "x along columns", "x along rows", "slower"], rows)
 
 # %% [markdown]
@@ -311,8 +360,8 @@ show.source(matmul.naive_float64)
 
 # %%
 block = (16, 16)
-single = gpukit.trace(matmul.naive[naive.grid_for(out.shape, block), block], a, b, out)
-double = gpukit.trace(matmul.naive_float64[naive.grid_for(out.shape, block), block], a, b, out)
+single = gpukit.trace(matmul.naive[grid_for(out.shape, block), block], a, b, out)
+double = gpukit.trace(matmul.naive_float64[grid_for(out.shape, block), block], a, b, out)
 print(double.advice[0].message)
 print(double.advice[0].cure)
 single.compare(double)
@@ -329,17 +378,23 @@ show.source(matmul.naive_uint32)
 # The next table has the machine instructions for one turn of the loop, which are two loads, one multiply-add and everything around them, and the time. An SM can begin four instructions per clock, each for a whole warp; the last column says how many of these places the loop has used.
 
 # %%
-types = {dtype: naive.measured("types", n=1024, dtype=dtype) for dtype in ("float32", "float64")}
+block = (16, 16)
+types, instructions = {}, {}
+for dtype, names in (("float32", ("naive", "naive_float64", "naive_uint32")), ("float64", ("naive", "naive_uint32"))):
+    arrays = [cuda.to_device(np.ones((n, n), dtype)) for _ in range(3)]
+    launches = {name: partial(getattr(matmul, name)[grid_for((n, n), block), block], *arrays) for name in names}
+    types[dtype] = measured("types", launches, dtype)
+    # Read in the machine code that was compiled for an H200, with nvdisasm.
+    instructions[dtype] = by_variant(results.load("naive-h200", case="instructions", shape=(n, n, n), dtype=dtype))
+
 gpu = device.info()  # without a GPU that of the emulator, which stands in for an H200
 places = 4 * gpu.sm_count * gpu.core_clock  # instructions of warps per second
 rows = []
 for dtype, records in types.items():
-    counts = by_variant(records, case="instructions")
-    for name, time in by_variant(records, case="types").items():
-        count, used = "not counted", ""
-        if name in counts:
-            count, used = f"{counts[name]:.2f}", f"{counts[name] * 1024**3 / 32 / places / time:.0%}"
-        rows.append([name, dtype, count, timing.format_seconds(time), used])
+    for name, time in by_variant(records).items():
+        count = instructions[dtype][name]
+        used = count * n**3 / 32 / places / time
+        rows.append([name, dtype, f"{count:.2f}", timing.format_seconds(time), f"{used:.0%}"])
 print(f"1024 x 1024, block 16 x 16: {taken_on(types['float32'])}")
 show.Table(["kernel", "matrices", "instructions per step", "time", "of the places"], rows)
 
@@ -349,8 +404,9 @@ show.Table(["kernel", "matrices", "instructions per step", "time", "of the place
 # With the burden gone, what do the blocks say now? The next table counts in clocks of an SM, for one step of one warp. A step has two queues to pass. Instructions begin at four per clock. And memory is looked up by **lines** of 128 bytes, one per clock: a load whose threads want elements from four rows of `a` takes four clocks, however little it fetches from each.
 
 # %%
-lean = naive.measured("block, uint32", n=1024)
-large = results.load(naive.RECORDED, case="block, uint32", shape=(4096,) * 3)
+launches = {name: partial(matmul.naive_uint32[grid_for((n, n), xy), xy], *matrices) for name, xy in blocks.items()}
+lean = measured("block, uint32", launches)
+large = results.load("naive-h200", case="block, uint32", shape=(4096,) * 3)
 per_clock = gpu.core_clock * gpu.sm_count * 32
 
 
@@ -359,13 +415,12 @@ def clocks(records, name):
 
 
 rows = []
-for record in kernels:
-    block, name = record["block"], record["variant"]
-    if block[0] * block[1] >= 32:
-        lines = len({thread // block[0] for thread in range(32)}) + 1  # rows of a, and a piece of one row of b
-        rows.append([name, str(lines), *(clocks(records, name) for records in (kernels, lean, large))])
-print(f"clocks per step; n = 1024: {taken_on(lean)}; n = 4096: {large[0]['gpu']}, recorded {large[0]['date']}")
-for name, count in by_variant(types["float32"], case="instructions").items():
+for name, (x, y) in blocks.items():
+    if x * y >= 32:
+        lines = len({thread // x for thread in range(32)}) + 1  # rows of a, and a piece of one row of b
+        rows.append([name, str(lines), *(clocks(records, name) for records in (by_block, lean, large))])
+print(f"clocks per step; n = 1024: {taken_on(lean)}; n = 4096: {taken_on(large)}")
+for name, count in instructions["float32"].items():
     print(f"{name}: {count:.2f} instructions begin in {count / 4:.1f} clocks")
 show.Table(["block", "lines", "naive, n = 1024", "naive_uint32, n = 1024", "naive_uint32, n = 4096"], rows)
 
@@ -388,8 +443,14 @@ print(f"{case_1['milliseconds']} ms; an element that should be {case_1['expected
 # %% [markdown]
 # Python raises an exception. But which? On a GPU it is one of the driver's, and it names no limit. This is what an H200 said to the same launch:
 
+
 # %%
-print(mistakes.recorded("block_too_large", checked=False))
+def said(mistake, checked=False):
+    [told] = results.load("errors-h200", backend="gpu", mistake=mistake, checked=checked)
+    return f"{mistake}, {told['stage']}:\n  {told['error']}: {told['message']}\n  afterwards: {told['afterwards']}"
+
+
+print(said("block_too_large"))
 
 # %% [markdown]
 # `errors.checked()` translates. It watches the launches inside of its block, waits for them at the end, and raises `LaunchError` or `KernelError`, on a GPU and on the emulator alike, with the limit, the value, and the line of the launch:
@@ -430,22 +491,28 @@ for grid, block, shared_bytes in (((16, 16), (64, 64), 0), ((1, 70_000), 32, 0),
 
 # %%
 for name in ("too_much_shared_memory", "far_out_of_bounds"):
-    print(mistakes.recorded(name, checked=False), end="\n\n")
+    print(said(name), end="\n\n")
 
 # %% [markdown]
-# And here is the second one on this machine, inside of `errors.checked()`. (On a GPU it runs in a process of its own, which does not survive it.) This is the code:
+# Inside of `errors.checked()` the GPU's second answer becomes this:
 
 # %%
-show.source(mistakes.add_one_far_away, mistakes.far_out_of_bounds)
-
-# %%
-print(mistakes.run("far_out_of_bounds"))
+print(said("far_out_of_bounds", checked=True))
 
 # %% [markdown]
-# And the same on the H200, as it was recorded:
+# And here is the kernel, in the emulator. (On a GPU it would cost this notebook its context.)
+
 
 # %%
-print(mistakes.recorded("far_out_of_bounds"))
+@emulated.jit
+def add_one_far_away(array):
+    array[cuda.grid(1) + (1 << 40)] += 1
+
+
+try:
+    add_one_far_away[1, 32](np.zeros(32, np.float32))
+except KernelError as error:
+    print(error)
 
 # %% [markdown]
 # A GPU can name the launch, at best. The emulator stops at the statement, and the process goes on. That is why `KernelError` says to run the launch again as `gpukit.trace(kernel[grid, block], ...)`: the trace runs in the emulator on any machine and finds line, block and thread.
@@ -454,19 +521,20 @@ print(mistakes.recorded("far_out_of_bounds"))
 
 
 # %%
-def in_short(outcome):
-    if outcome.stage == "no end":
+def in_short(told):
+    if told["stage"] == "no end":
         return "never returns"
-    code = re.search(r"CUDA_ERROR_(\w+)", outcome.message)
-    return code[1] if code and not outcome.checked else outcome.error or "nothing"
+    code = re.search(r"CUDA_ERROR_(\w+)", told["message"])
+    return code[1] if code and not told["checked"] else told["error"] or "nothing"
 
 
-rows, emulated = [], mistakes.emulated()
-for name in mistakes.MISTAKES:
-    raw, told = mistakes.recorded(name, checked=False), mistakes.recorded(name)
-    when = {"launch": "at once", "synchronize": "later"}.get(raw.stage, "")
-    after = {"works": "works", "": ""}.get(raw.afterwards, "fails")
-    rows.append([name, in_short(raw), when, after, in_short(told), in_short(emulated[name])])
+told = {(r["mistake"], r["backend"], r["checked"]): r for r in results.load("errors-h200")}
+rows = []
+for name in dict.fromkeys(mistake for mistake, _, _ in told):
+    raw, checked, emulator = told[name, "gpu", False], told[name, "gpu", True], told[name, "emulator", True]
+    when = {"launch": "at once", "synchronize": "later"}.get(raw["stage"], "")
+    after = {"works": "works", "": ""}.get(raw["afterwards"], "fails")
+    rows.append([name, in_short(raw), when, after, in_short(checked), in_short(emulator)])
 show.Table(["mistake", "H200, raw", "when", "afterwards", "H200, checked", "emulator"], rows)
 
 # %% [markdown]
@@ -496,8 +564,8 @@ print("first wrong element:", f"{case_2['first_wrong']:,}")
 # Two things could have warned us. One is the time:
 
 # %%
-short = naive.measured("incomplete", n=1024)
-fast, full = by_variant(short)["1-D grid, 32 x 32"], by_variant(kernels)["32 x 32"]
+short = measured("incomplete", {"1-D grid, 32 x 32": partial(matmul.naive[grid, block], *matrices)})
+fast, full = by_variant(short)["1-D grid, 32 x 32"], alone["32 x 32"]
 flops = 2 * 1024**3 / fast
 print(f"the wrong launch {timing.format_seconds(fast)}, the right one {timing.format_seconds(full)}: {taken_on(short)}")
 print(f"counted for the whole product the wrong one would make {flops / 1e12:.1f} TFLOP/s")
@@ -529,7 +597,7 @@ my_sectors = {"a": 0, "b": 0}  # your numbers
 block = (16, 16)
 a, b = (random.uniform(-1, 1, (128, 128)).astype(np.float32) for _ in range(2))
 out = np.full((128, 128), np.nan, np.float32)
-trace = gpukit.trace(matmul.naive_uncoalesced[naive.grid_for(out.shape, block, True), block], a, b, out)
+trace = gpukit.trace(matmul.naive_uncoalesced[grid_for(out.T.shape, block), block], a, b, out)
 for load in trace.accesses:
     if load.op == "load":
         print(f"{load.array}:", "right" if load.sectors == my_sectors[load.array] * load.requests else "not yet")
@@ -549,7 +617,7 @@ def fade(a, b, out):
 
 a, b = (random.uniform(0, 1, (45, 70)).astype(np.float32) for _ in range(2))
 out = np.full((45, 70), np.nan, np.float32)
-trace = gpukit.trace(fade[naive.grid_for(out.shape, block), block], a, b, out)
+trace = gpukit.trace(fade[grid_for(out.shape, block), block], a, b, out)
 share = np.arange(70) / 70
 right = np.allclose(out, (1 - share) * a + share * b, atol=1e-6) and not trace.findings
 wide = sum(line.fp64 + line.fp64_conversions for line in trace.operations)

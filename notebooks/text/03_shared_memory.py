@@ -64,7 +64,7 @@ print(f"moved: {naive_trace.traffic.moved_bytes:,} bytes; there are {naive_trace
 # The threads of one block compute a tile of the result. For that they need a band of rows of a and a band of columns of b, and they all need the same. So let them fetch the bands together, piece by piece. At each step the block loads one tile of a and one tile of b, a value per thread; multiplies them; and goes on to the next pair. In the picture the pair of the second step is drawn strong:
 
 # %%
-plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1);
+plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1)
 # %% [markdown]
 # Each value of a tile is read from memory by one thread and used by 16. With tiles of 16 by 16, 2 M N K / 16 values come from memory in place of 2 M N K.
 #

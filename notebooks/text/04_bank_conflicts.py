@@ -59,7 +59,7 @@ def read_strided(stride, out):
 
 
 out = np.zeros(32, np.float32)
-gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words");
+gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words")
 # %% [markdown]
 # A row is a lane, a column a bank. With a stride of 2 only the even banks are used, each by two lanes with different words: two wavefronts.
 #
@@ -74,7 +74,7 @@ for stride in (1, 2, 3, 4, 5, 8, 16, 24, 31, 32, 33, 0):
 # The rule behind it: a stride and 32 have a greatest common divisor, and that is the number of wavefronts. Odd strides are free, powers of two are the worst. A stride of 0 is a **broadcast**: all lanes want one word, and get it at once.
 
 # %%
-gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words");
+gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words")
 
 # %% [markdown]
 # A column of a matrix with 32 columns, in other words. All lanes wait for one bank.
@@ -239,7 +239,7 @@ for variant, options in variants.items():
 # Exchanging `threadIdx.x` and `.y` did not only change how a warp walks through the tiles. It also changed how it walks through the matrices: a warp now reads 16 rows of a, two elements of each. Four times as many sectors. The pad mends the first and can do nothing about the second. What the documents measured as "bank conflicts" is the sum of both.
 
 # %%
-conflict.plot_sectors(array="a");
+conflict.plot_sectors(array="a")
 
 # %% [markdown]
 # ## The table
@@ -291,6 +291,7 @@ results.table(
         f"{rows[0]['gpu'].removeprefix('NVIDIA ')}, ms ({rows[0]['date']})": lambda r: f"{r['value'] * 1e3:.1f}",
     },
 )
+
 
 # %%
 def label(ax, group):

@@ -134,6 +134,7 @@ show.source(matmul.registers_1d)
 # %%
 show.source(matmul.registers_2d)
 
+
 # %%
 def per_product(trace, products):
     """Requests to load from shared memory, and wavefronts, for each multiply-add of a warp."""
@@ -172,6 +173,7 @@ show.source(matmul.transposed)
 # ## 5. A pad
 #
 # The price is in the stores. Look at the banks of the first one: lanes 0 and 1 have the same row of a, and columns 0 to 3 and 4 to 7 of it. Their elements go to rows 0 and 4 of the tile, and a row has 128 words, so both go to the same bank.
+
 
 # %%
 def plot_access(trace, array, op):
@@ -528,6 +530,7 @@ print("right" if my_square > 0 and is_enough(my_square) and not is_enough(my_squ
 
 # %% [markdown]
 # **2. A swizzle in place of the pad.** In `transposed`, element (k, r) of the tile could go to column `r ^ s` of row k, with an s that depends on k. Which s leaves four neighbours together, so that `load4` still works, and takes the two lanes of a store apart? Write it as a function and let the cell count the banks.
+
 
 # %%
 def swizzle(k, r):
