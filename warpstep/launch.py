@@ -22,7 +22,7 @@ from warpstep.api.arrays import as_device_array, from_host
 from warpstep.api.streams import check_stream
 from warpstep.compiler.frontend import (
     call_template,
-    callees_typed_only,
+    compiling,
     fold_argument_types,
     infer,
     is_running,
@@ -146,7 +146,7 @@ class Kernel:
         except (NumbaError, CoreNumbaError) as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
-        with callees_typed_only(**self._infer_options):
+        with compiling(**self._infer_options):
             return Overload(self, argument_types, lower(typed, self._infer_options))
 
     def specialize(self, *args):
@@ -171,7 +171,7 @@ class Kernel:
         signature = None
         if self._declared is not None and self.targetoptions["device"]:
             signature = self._declared_signature(self.fold_argument_types(args, kws)[1])
-        return call_template(self, args, kws, signature, **self._infer_options)
+        return call_template(self, args, kws, signature)
 
     def _declared_signature(self, argument_types):
         from numba.cuda.typing import signature

@@ -4,12 +4,20 @@ Limits of the device, wrong accesses, barriers that hang, endless loops, unsuppo
 """
 
 import linecache
+import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numba.cuda
 import numpy as np
 import pytest
 from numba.core.errors import TypingError as CoreTypingError
+from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.target import CUDATypingContext
+from numba.cuda.typing.templates import Signature
 
 from gpukit import emulator
 from warpstep import KernelError, LaunchError, UnsupportedError, cuda
@@ -354,3 +362,52 @@ def test_debug_kernels_raise_on_the_host_and_others_just_stop_the_thread():
     assert out.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
     with pytest.raises(ValueError, match=r"line 5, tid=\[3, 0, 0\] ctaid=\[0, 0, 0\]: three"):
         make(debug=True, opt=False)[1, 8](np.zeros(8))
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def _behaviour(dispatcher):
+    """What numba.cuda itself makes of a device function: the signatures that it compiles, or why it cannot."""
+    try:
+        return str(dispatcher.get_call_template((numba_types.float32,), {})[0].cases)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def test_compiling_in_threads_leaves_numba_cuda_as_it_is():
+    def device_function():
+        return numba.cuda.jit(device=True)(lambda value: value * np.float32(2))
+
+    def kernel():
+        double = device_function()
+
+        @cuda.jit
+        def kernel(out):
+            i = cuda.grid(1)
+            if i < out.size:
+                out[i] = double(abs(out[i]))
+
+        return kernel
+
+    def compile_and_launch(_):
+        out = np.full(8, -3, np.float32)
+        together.wait()
+        kernel()[1, 8](out)
+        return out
+
+    classes = (CUDADispatcher, CUDATypingContext, Signature, numba_types.Dispatcher)
+    attributes = [dict(vars(c)) for c in classes]
+    behaviour = _behaviour(device_function())
+    threads = 6
+    together = threading.Barrier(threads)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for out in pool.map(compile_and_launch, range(3 * threads)):
+                assert (out == 6).all()
+    finally:
+        sys.setswitchinterval(interval)
+    assert [dict(vars(c)) for c in classes] == attributes
+    assert _behaviour(device_function()) == behaviour

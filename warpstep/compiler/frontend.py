@@ -13,15 +13,30 @@ import types as python_types
 import weakref
 from dataclasses import dataclass
 
-from numba.cuda import types, typing, utils
-from numba.cuda.compiler import CreateLibrary, CUDABackend, CUDACompiler, CUDANativeLowering, compile_extra
-from numba.cuda.core.compiler_lock import global_compiler_lock
-from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
-from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
-from numba.cuda.dispatcher import CUDADispatcher
-from numba.cuda.flags import CUDAFlags
-from numba.cuda.target import CUDATargetContext, CUDATypingContext
-from numba.cuda.typing.templates import fold_arguments
+from numba.cuda import types
+
+from warpstep._numba import (
+    AnnotateTypes,
+    ConfigStack,
+    CreateLibrary,
+    CUDABackend,
+    CUDACompiler,
+    CUDADispatcher,
+    CUDAFlags,
+    CUDANativeLowering,
+    CUDATargetContext,
+    CUDATypingContext,
+    FunctionPass,
+    IRLegalization,
+    PassManager,
+    compile_extra,
+    fold_arguments,
+    global_compiler_lock,
+    make_concrete_template,
+    register_pass,
+    signature,
+    utils,
+)
 
 _BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CUDABackend)
 
@@ -41,7 +56,7 @@ class Typed:
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class _KeepTypedIR(FunctionPass):
-    _name = "gpukit_keep_typed_ir"
+    _name = "warpstep_keep_typed_ir"
 
     def __init__(self):
         FunctionPass.__init__(self)
@@ -55,7 +70,7 @@ class _FrontEnd(CUDACompiler):
     """numba-cuda's pipeline without its back end."""
 
     def define_pipelines(self):
-        passes = PassManager("gpukit emulator")
+        passes = PassManager("cuda")
         for implementation, description in super().define_pipelines()[0].passes:
             if implementation not in _BACK_END:
                 passes.add_pass(implementation, description)
@@ -64,13 +79,58 @@ class _FrontEnd(CUDACompiler):
         return [passes]
 
 
+class _TypingContext(CUDATypingContext):
+    """numba-cuda's typing context, where functions that a kernel calls are typed and not compiled (no GPU is needed).
+
+    It is the emulator's own, so numba-cuda never takes a function that was only typed here for a compiled one.
+    """
+
+    def _resolve_user_function_type(self, func, args, kws, literals=None):
+        if isinstance(func, types.Dispatcher) and isinstance(func.dispatcher, CUDADispatcher):
+            return _call_type(self, func.dispatcher, args, kws)
+        return super()._resolve_user_function_type(func, args, kws, literals)
+
+    def insert_function(self, ft):
+        super().insert_function(_typed_only(type(ft))(self))
+
+    def insert_global(self, gv, gty):
+        if isinstance(gty, types.Function):
+            gty = types.Function([_typed_only(template) for template in gty.templates])
+        super().insert_global(gv, gty)
+
+
+def _call_type(context, dispatcher, args, kws):
+    template, pysig, args, kws = call_template(dispatcher, args, kws)
+    return template(context).apply(args, kws).replace(pysig=pysig)
+
+
+class _TypedDispatcher(CUDADispatcher):
+    """The implementation of an ``@overload`` in the emulator's typing context."""
+
+    def get_call_template(self, args, kws):
+        return call_template(self, args, kws)
+
+    def get_overload(self, sig):
+        return None  # an entry point, which only a back end would use
+
+
+@functools.cache
+def _typed_only(template):
+    """For the template of an ``@overload``, one that types the implementation without compiling it; others as is."""
+    if not hasattr(template, "_get_jit_decorator"):
+        return template
+
+    def jit(**options):
+        return lambda function: _TypedDispatcher(function, options)
+
+    caches = {name: {} for name in ("_impl_cache", "_compiled_overloads", "_inline_overloads")}
+    return type(template)(template.__name__, (template,), {"_get_jit_decorator": lambda self: jit, **caches})
+
+
 @functools.cache
 def _contexts():
-    """Typing and target context of the emulator.
-
-    Its own, so that what is only typed here is never taken for compiled by numba-cuda on a GPU machine.
-    """
-    typing_context = CUDATypingContext()
+    """Typing and target context of the emulator."""
+    typing_context = _TypingContext()
     return typing_context, CUDATargetContext(typing_context)
 
 
@@ -118,13 +178,7 @@ def infer(dispatcher, argument_types, return_type=None, debug=False, compute_cap
 
 
 def _run_front_end(function, argument_types, return_type, debug, compute_capability):
-    flags = CUDAFlags()
-    flags.no_compile = True
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.error_model = "python" if debug else "numpy"
-    flags.compute_capability = compute_capability
-    with utils.numba_target_override(), callees_typed_only(debug, compute_capability), _marked_running(function):
+    with utils.numba_target_override(), compiling(debug, compute_capability) as flags, _marked_running(function):
         func_ir, typemap, calltypes, inferred = compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
@@ -136,6 +190,19 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
             pipeline_class=_FrontEnd,
         )
     return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
+
+
+@contextlib.contextmanager
+def compiling(debug, compute_capability):
+    """Hold Numba's compiler lock with the flags of these options on its stack, where callees find them."""
+    flags = CUDAFlags()
+    flags.no_compile = True
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "python" if debug else "numpy"
+    flags.compute_capability = compute_capability
+    with global_compiler_lock, ConfigStack().enter(flags):
+        yield flags
 
 
 class _Running(threading.local):
@@ -167,33 +234,21 @@ def _marked_running(function):
         _running.functions.pop()
 
 
-@contextlib.contextmanager
-def callees_typed_only(debug, compute_capability):
-    """While a caller is inferred, a device function is typed, not compiled for the current GPU (there may be none)."""
+def call_template(dispatcher, args, kws, declared=None):
+    """Answer Numba's inference about a call of a device function: (template, pysig, args, kws).
 
-    def get_call_template(dispatcher, args, kws):
-        return call_template(dispatcher, args, kws, debug=debug, compute_capability=compute_capability)
-
-    original = CUDADispatcher.get_call_template, CUDADispatcher.get_overload
-    CUDADispatcher.get_call_template = get_call_template
-    CUDADispatcher.get_overload = lambda dispatcher, args: None  # an entry point, of use to a back end only
-    try:
-        yield
-    finally:
-        CUDADispatcher.get_call_template, CUDADispatcher.get_overload = original
-
-
-def call_template(dispatcher, args, kws, signature=None, **options):
-    """What Numba's inference asks of a function that a kernel calls: (template, pysig, args, kws).
-
-    ``signature`` is the declared one, if the device function has one.
+    ``declared`` is the signature that the device function declares, if it does. Otherwise its types are inferred with
+    the options of the caller.
     """
     pysig, args = fold_argument_types(dispatcher.py_func, args, kws)
-    if signature is None:
-        typed = infer(dispatcher, args, **options)
-        signature = typing.signature(typed.return_type, *args)
+    if declared is None:
+        flags = ConfigStack().top()
+        typed = infer(
+            dispatcher, args, debug=flags.error_model == "python", compute_capability=flags.compute_capability
+        )
+        declared = signature(typed.return_type, *args)
     name = dispatcher.py_func.__name__
-    template = typing.make_concrete_template(f"CallTemplate({name})", key=name, signatures=[signature])
+    template = make_concrete_template(f"CallTemplate({name})", key=name, signatures=[declared])
     return template, pysig, args, {}
 
 
