@@ -52,7 +52,7 @@ with get_sample_data("grace_hopper.jpg") as file:
 
 height, width, channels = photo.shape
 print(f"{height} rows, {width} columns, {channels} channels of {photo.dtype}")
-plot.image(photo, f"{height * width:,} pixels")
+plot.image(photo, f"{height * width:,} pixels");
 
 # %% [markdown]
 # To make it grey, each pixel needs one sum: a weighted mean of red, green and blue, with a large weight for green, to which the eye is most sensitive. The weights here are whole numbers that add up to 256, so that a shift by 8 bits divides by their sum. Whole numbers also mean that two ways to compute the same thing must agree exactly.
@@ -126,7 +126,8 @@ grid = (ceil(width / block[0]), ceil(height / block[1]))
 
 result = cuda.device_array_like(photo_on_device)
 chequer[grid, block](photo_on_device, result)
-plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}")
+plot.image(result.copy_to_host(), f"grid {grid} of blocks {block}");
+
 # %% [markdown]
 # Look at the bottom edge: the last row of blocks is cut off. Those blocks have their full number of threads like all others, but part of them has no pixel. The guard in the kernel, its `if`, sends these threads home.
 #

@@ -40,7 +40,8 @@ print("kernels run on:", device.info().name)
 # Here is the smallest launch worth a picture: eight elements to work on, blocks of four threads, hence two blocks. Each cell is one thread.
 
 # %%
-plot.launch(grid=2, block=4)
+plot.launch(grid=2, block=4);
+
 # %% [markdown]
 # Grid, block and thread are a way to *number* the work; nothing in a GPU is built as two blocks of four. What is built is a number of **streaming multiprocessors** (SMs). The hardware gives each block to one SM, where it stays until all its threads are done. There its threads are executed in groups of 32, called **warps**. How many blocks run at the same time, and on which SM, is for the hardware to decide, and the program does not see it.
 
@@ -150,7 +151,8 @@ print("all in ascending order:  ", np.array_equal(order, np.arange(1000)))
 # For a matrix of 4 by 4 it is natural to give each block a square: a grid of 2 by 2 blocks, each with 2 by 2 threads. Sizes are written (x, y), where x runs to the right and y runs down. Above each block in the picture is its `blockIdx`.
 
 # %%
-plot.launch(grid=(2, 2), block=(2, 2), color_by="index", label="index")
+plot.launch(grid=(2, 2), block=(2, 2), color_by="index", label="index");
+
 # %%
 print(indexing.listing(indexing.print_index_in_grid, (2, 2), (2, 2)))
 
@@ -163,7 +165,8 @@ print(indexing.listing(indexing.print_index_in_grid, (2, 2), (2, 2)))
 # The third dimension adds nothing new. The documents launch 2 by 2 by 2 blocks of 3 by 4 by 2 threads. In the picture each z has a slice of its own, and in the cells are the numbers inside of the block: from 0 to 11 in the first layer of a block, and 12 to 23 in its second.
 
 # %%
-plot.launch(grid=(2, 2, 2), block=(3, 4, 2), color_by="block_index", label="index_in_block")
+plot.launch(grid=(2, 2, 2), block=(3, 4, 2), color_by="block_index", label="index_in_block");
+
 # %%
 table = indexing.thread_table(grid=(2, 2, 2), block=(3, 4, 2))
 print(len(np.unique(table["block_index"])), "blocks,", np.bincount(table["block_index"]), "threads in each")
@@ -220,14 +223,16 @@ with plot.figure(columns=2, size=(6, 2.6)) as (left, right):
 # In a block that is 16 wide, a warp takes two rows:
 
 # %%
-plot.warps(block=(16, 8))
+plot.warps(block=(16, 8));
+
 # %% [markdown]
 # In a block that is 32 wide it takes exactly one. This will matter a great deal once memory comes into play, because memory serves a whole warp at a time.
 #
 # **Check yourself.** A block of 10 by 5 threads: how many warps are that, and how many lanes have no thread? What is the lane of the thread with x = 3, y = 3?
 
 # %%
-plot.warps(block=(10, 5))
+plot.warps(block=(10, 5));
+
 # %%
 table = indexing.thread_table(1, (10, 5))
 asked = table[(table["x"] == 3) & (table["y"] == 3)]
@@ -245,7 +250,7 @@ show.table(asked, ["x", "y", "index_in_block", "warp", "lane"])
 n, threads = 10, 4
 blocks = indexing.num_blocks(n, threads)
 table = indexing.thread_table(blocks, threads)
-plot.mapping(table["x"], n, threads)
+plot.mapping(table["x"], n, threads);
 
 # %% [markdown]
 # `num_blocks` rounds up. The threads that are left over must do nothing, and it is for the kernel to see to it: this is the guard. Type the kernel below yourself, once; you will write its first two lines a hundred times.
@@ -283,7 +288,8 @@ show.source(indexing.axpy_grid_stride)
 # With 29 elements and two blocks of four threads, the walk looks like this. Each column is a thread; the numbers are the elements that it handles, one step below the other:
 
 # %%
-plot.grid_stride(n=29, threads=4, blocks=2)
+plot.grid_stride(n=29, threads=4, blocks=2);
+
 # %% [markdown]
 # In each step the threads of a warp handle elements that lie side by side. That is the point of the stride: memory serves neighbours together.
 #
@@ -337,7 +343,8 @@ show.table(np.array(launches, sizing))
 # A million elements still have a thread each. This is what such a launch looks like, with the middle left out:
 
 # %%
-plot.launch(grid=indexing.num_blocks(10**6), block=256, label="index")
+plot.launch(grid=indexing.num_blocks(10**6), block=256, label="index");
+
 # %% [markdown]
 # The limit comes from early GPUs. Since then a grid may have 2147483647 blocks along x, but 65535 is still the limit along y and z, and 65535 blocks are still more than any GPU runs at a time.
 
@@ -459,7 +466,7 @@ scale_block[3, 4](np.float32(2), x, out)
 print(out)
 
 table = indexing.thread_table(3, 4)
-plot.mapping(table["threadIdx"][:, 0], 10, 4)
+plot.mapping(table["threadIdx"][:, 0], 10, 4);
 
 # %% [markdown]
 # All blocks do the same four elements, nobody does the others. With a single block the kernel is right, so a small test passes.

@@ -308,7 +308,7 @@ print(check(out, a, b))
 line = next(access.line for access in columns.accesses if access.array == "b")
 columns.plot_sectors(line=line, array="b")
 line = next(access.line for access in rows_first.accesses if access.array == "a")
-rows_first.plot_sectors(line=line, array="a")
+rows_first.plot_sectors(line=line, array="a");
 # %% [markdown]
 # The whole of both, side by side:
 

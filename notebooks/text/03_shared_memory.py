@@ -19,12 +19,11 @@
 import warnings
 
 import numpy as np
-from numba.cuda import float32
 
 import gpukit
 from gpukit import cuda, device, intrinsics, matmul, on_gpu, plot, results, show, timing
-from warpstep import KernelError, LaunchError
-from warpstep import cuda as emulated
+from gpukit.emulator import KernelError, LaunchError
+from gpukit.emulator import cuda as emulated
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -64,7 +63,7 @@ print(f"moved: {naive_trace.traffic.moved_bytes:,} bytes; there are {naive_trace
 # The threads of one block compute a tile of the result. For that they need a band of rows of a and a band of columns of b, and they all need the same. So let them fetch the bands together, piece by piece. At each step the block loads one tile of a and one tile of b, a value per thread; multiplies them; and goes on to the next pair. In the picture the pair of the second step is drawn strong:
 
 # %%
-plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1)
+plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1);
 # %% [markdown]
 # Each value of a tile is read from memory by one thread and used by 16. With tiles of 16 by 16, 2 M N K / 16 values come from memory in place of 2 M N K.
 #
@@ -164,7 +163,7 @@ for tile, depth in ((8, 8), (16, 16), (32, 32), (32, 64)):
 # %%
 @cuda.jit
 def turn(a, out):
-    buffer = cuda.shared.array(0, float32)
+    buffer = cuda.shared.array(0, np.float32)
     for i in range(cuda.threadIdx.x, a.size, cuda.blockDim.x):
         buffer[i] = a[i]
     cuda.syncthreads()
@@ -255,11 +254,11 @@ results.table(counted, columns)
 # %%
 @cuda.jit
 def tiled_without_barrier(a, b, out):
-    tile_a = cuda.shared.array((16, 16), float32)
-    tile_b = cuda.shared.array((16, 16), float32)
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
-    total = float32(0)
+    total = np.float32(0)
     for first in range(0, a.shape[1], 16):
         tile_a[ty, tx] = a[row, first + tx]
         tile_b[ty, tx] = b[first + ty, col]
@@ -288,16 +287,16 @@ print("the result is right:", np.allclose(out, a @ b, atol=1e-4))
 # %%
 @emulated.jit
 def tiled_with_early_return(a, b, out):
-    tile_a = cuda.shared.array((16, 16), float32)
-    tile_b = cuda.shared.array((16, 16), float32)
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
     if row >= out.shape[0] or col >= out.shape[1]:
         return  # planted: these threads do not load their part of the tiles
-    total = float32(0)
+    total = np.float32(0)
     for first in range(0, a.shape[1], 16):
-        tile_a[ty, tx] = a[row, first + tx] if first + tx < a.shape[1] else float32(0)
-        tile_b[ty, tx] = b[first + ty, col] if first + ty < b.shape[0] else float32(0)
+        tile_a[ty, tx] = a[row, first + tx] if first + tx < a.shape[1] else np.float32(0)
+        tile_b[ty, tx] = b[first + ty, col] if first + ty < b.shape[0] else np.float32(0)
         cuda.syncthreads()
         for k in range(16):
             total += tile_a[ty, k] * tile_b[k, tx]
@@ -318,7 +317,7 @@ print("elements that are wrong:", np.count_nonzero(~(abs(out - a @ b) < 1e-3)), 
 # **Half of the buffer.** The launch gives a dynamic kernel room for one tile, and the kernel has two:
 
 # %%
-kernel = emulated.jit(matmul.dynamic(float32).py_func)
+kernel = emulated.jit(matmul.dynamic(np.float32).py_func)
 try:
     kernel[(2, 2), (16, 16), 0, 16 * 16 * 4](a, b, out, 16)
 except KernelError as error:
@@ -337,7 +336,7 @@ except KernelError as error:
 def times_own_transpose(a, out):
     col, row = cuda.grid(2)  # your kernel; this one is naive
     if row < out.shape[0] and col < out.shape[1]:
-        total = float32(0)
+        total = np.float32(0)
         for k in range(a.shape[1]):
             total += a[row, k] * a[col, k]
         out[row, col] = total
@@ -359,11 +358,11 @@ print("done" if right and not trace.findings and sectors <= most else "not yet")
 # %%
 @cuda.jit
 def with_two_pairs(a, b, out):
-    tile_a = cuda.shared.array((16, 16), float32)  # your kernel; this one has one pair, and two barriers per step
-    tile_b = cuda.shared.array((16, 16), float32)
+    tile_a = cuda.shared.array((16, 16), np.float32)  # your kernel; this one has one pair, and two barriers per step
+    tile_b = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
-    total = float32(0)
+    total = np.float32(0)
     for first in range(0, a.shape[1], 16):
         tile_a[ty, tx] = a[row, first + tx]
         tile_b[ty, tx] = b[first + ty, col]

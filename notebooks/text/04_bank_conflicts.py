@@ -19,7 +19,6 @@
 import warnings
 
 import numpy as np
-from numba.cuda import float32, float64
 
 import gpukit
 from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing, transpose
@@ -50,7 +49,7 @@ def matrices(rows, columns, terms, dtype=np.float32):
 # %%
 @cuda.jit
 def read_strided(stride, out):
-    words = cuda.shared.array(32 * 33, float32)
+    words = cuda.shared.array(32 * 33, np.float32)
     lane = cuda.threadIdx.x
     for i in range(lane, words.size, 32):
         words[i] = i
@@ -59,7 +58,7 @@ def read_strided(stride, out):
 
 
 out = np.zeros(32, np.float32)
-gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words")
+gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words");
 # %% [markdown]
 # A row is a lane, a column a bank. With a stride of 2 only the even banks are used, each by two lanes with different words: two wavefronts.
 #
@@ -74,7 +73,7 @@ for stride in (1, 2, 3, 4, 5, 8, 16, 24, 31, 32, 33, 0):
 # The rule behind it: a stride and 32 have a greatest common divisor, and that is the number of wavefronts. Odd strides are free, powers of two are the worst. A stride of 0 is a **broadcast**: all lanes want one word, and get it at once.
 
 # %%
-gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words")
+gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words");
 
 # %% [markdown]
 # A column of a matrix with 32 columns, in other words. All lanes wait for one bank.
@@ -88,7 +87,7 @@ gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words")
 # %%
 @cuda.jit
 def read_doubles(stride, out):
-    values = cuda.shared.array(32 * 17, float64)
+    values = cuda.shared.array(32 * 17, np.float64)
     lane = cuda.threadIdx.x
     for i in range(lane, values.size, 32):
         values[i] = i
@@ -98,7 +97,7 @@ def read_doubles(stride, out):
 
 @cuda.jit
 def read_quads(stride, out):
-    words = cuda.shared.array(32 * 36, float32, alignment=16)
+    words = cuda.shared.array(32 * 36, np.float32, alignment=16)
     lane = cuda.threadIdx.x
     for i in range(lane, words.size, 32):
         words[i] = i
@@ -239,7 +238,7 @@ for variant, options in variants.items():
 # Exchanging `threadIdx.x` and `.y` did not only change how a warp walks through the tiles. It also changed how it walks through the matrices: a warp now reads 16 rows of a, two elements of each. Four times as many sectors. The pad mends the first and can do nothing about the second. What the documents measured as "bank conflicts" is the sum of both.
 
 # %%
-conflict.plot_sectors(array="a")
+conflict.plot_sectors(array="a");
 
 # %% [markdown]
 # ## The table
@@ -291,7 +290,6 @@ results.table(
         f"{rows[0]['gpu'].removeprefix('NVIDIA ')}, ms ({rows[0]['date']})": lambda r: f"{r['value'] * 1e3:.1f}",
     },
 )
-
 
 # %%
 def label(ax, group):
@@ -450,11 +448,11 @@ with plot.figure(size=(8, 3.4), mark=where) as ax:
 # %%
 @cuda.jit
 def first_matrix_twice(a, b, out):
-    tile_a = cuda.shared.array((16, 16), float32)
-    tile_b = cuda.shared.array((16, 16), float32)
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, col = cuda.grid(2)
-    total = float32(0)
+    total = np.float32(0)
     for first in range(0, a.shape[1], 16):
         tile_a[tx, ty] = a[row, first + ty]
         tile_b[tx, ty] = a[first + tx, col]  # planted: this should be b
@@ -488,10 +486,10 @@ print("different matrices, right:", np.allclose(out, a @ b, rtol=1e-5))
 # **A pad in one place only.** With dynamic shared memory the pad must be in the row length of both tiles *and* in the size that the launch asks for. A launch that forgets the second is stopped by the emulator; a GPU may read what belongs to nobody:
 
 # %%
-from warpstep import KernelError
-from warpstep import cuda as emulated
+from gpukit.emulator import KernelError
+from gpukit.emulator import cuda as emulated
 
-kernel = emulated.jit(matmul.dynamic_swapped(float32).py_func)
+kernel = emulated.jit(matmul.dynamic_swapped(np.float32).py_func)
 try:
     kernel[(4, 4), (16, 16), 0, 2 * 16 * 16 * 4](a, b, out, 16, 2)
 except KernelError as error:
@@ -518,11 +516,11 @@ for tile, pad in answers.items():
 # %%
 @cuda.jit
 def along_rows(a, b, out):
-    tile_a = cuda.shared.array((16, 16), float32)
-    tile_b = cuda.shared.array((16, 16), float32)
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     row, col = cuda.grid(2)
-    total = float32(0)
+    total = np.float32(0)
     for first in range(0, a.shape[1], 16):
         tile_a[tx, ty] = a[row, first + ty]  # your loads; these read down columns
         tile_b[tx, ty] = b[first + tx, col]
@@ -555,7 +553,7 @@ def wavefronts_of_a_tile(pad):
 
 for pad in range(9):
     a, b, out = matrices(24, 24, 24)
-    trace = gpukit.trace(matmul.swapped(float32, 24, pad)[1, (24, 24)], a, b, out)
+    trace = gpukit.trace(matmul.swapped(np.float32, 24, pad)[1, (24, 24)], a, b, out)
     counted_by_trace = trace.total("shared", "store").wavefronts // 2  # two tiles are stored
     print(f"pad {pad}:", "right" if wavefronts_of_a_tile(pad) == counted_by_trace else "not yet")
 

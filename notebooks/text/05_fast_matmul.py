@@ -19,17 +19,16 @@
 
 # %%
 import warnings
+from functools import partial
 
 import numpy as np
-from numba.cuda import float32
 
 import gpukit
-from bench import code, fast_matmul
-from gpukit import cuda, device, matmul, on_gpu, plot, results, show
+from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
-from gpukit.matmul import cost as choice
-from gpukit.matmul import fast as fast_kernel
-from gpukit.matmul import ladder
+from gpukit.matmul import cost, ladder
+from gpukit.matmul.fast import copier, sum_parts, worker
+from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -59,21 +58,42 @@ def as_table(rows):
 # %% [markdown]
 # ## What is the limit?
 #
-# A product of two n x n matrices takes n³ multiply-adds, on 3 n² numbers. The arithmetic grows faster than the data, so for large matrices it is the arithmetic that should be the limit, and not memory. How much of it can a GPU do? The specification of the product is still one line of NumPy, `a @ b`; the specification of its *speed* is a kernel that does nothing but multiply and add, in registers:
+# A product of two n x n matrices takes n³ multiply-adds, on 3 n² numbers. The arithmetic grows faster than the data, so for large matrices it is the arithmetic that should be the limit, and not memory. How much of it can a GPU do? The specification of the product is still one line of NumPy, `a @ b`; the specification of its *speed* is a kernel that does nothing but multiply and add, in registers. With `scale` = 0.5 every x tends to 1:
+
 
 # %%
-show.source(fast_matmul.multiply_adds)
+@cuda.jit
+def multiply_adds(scale, turns, out):
+    x = cuda.local.array(8, np.float32)  # eight chains, none of which has to wait for another
+    for i in range(8):
+        x[i] = np.float32(i)
+    for _ in range(turns):
+        for _ in range(16):
+            for i in range(8):
+                x[i] = x[i] * scale + scale
+    total = np.float32(0)
+    for i in range(8):
+        total += x[i]
+    out[cuda.grid(1)] = total
+
 
 # %% [markdown]
-# On the GPU of our records it reached this, and these were the two kernels that you know from chapter 03, beside cuBLAS:
+# And these are the two kernels that you know from chapter 03, beside cuBLAS. On a GPU the cell measures ours, with cold caches and in turns; without one it shows what was recorded. cuBLAS stands in the record.
 
 # %%
-recorded = results.load(fast_matmul.RECORDED)
-gpu = recorded[0]["gpu"]
-mark = f"recorded on {gpu}, {recorded[0]['date']}"
-limit = results.first(recorded, case="limit")["value"] * 1e-12
-at_4096 = {r["variant"]: r["value"] for r in recorded if r["case"] == "ladder" and r["shape"] == (4096,) * 3}
-cublas = min(value for name, value in at_4096.items() if name.startswith("cublas"))
+recorded = results.load("fast-matmul-h200")
+mark = results.taken_on(recorded)
+
+
+def measured(size, variants):
+    """Seconds of square products by kernel, and of cuBLAS."""
+    seconds = by_variant(recorded, case="ladder", shape=(size, size, size))
+    if on_gpu():
+        a, b = (cuda.to_device(np.random.default_rng(i).random((size, size), np.float32)) for i in range(2))
+        out = cuda.device_array_like(a)
+        products = {name: partial(matmul.matmul, a, b, name, out=out) for name in variants}
+        seconds |= {name: timed.median for name, timed in timing.bench_many(products, min_time=0.1).items()}
+    return seconds
 
 
 def tflops(seconds, shape):
@@ -82,6 +102,16 @@ def tflops(seconds, shape):
     return 2e-12 * m * n * k / seconds
 
 
+limit = results.first(recorded, case="limit")["value"] * 1e-12
+if on_gpu():
+    mark = f"{device.info().name}; cuBLAS: {mark}"
+    blocks, turns = 8 * device.info().sm_count, 2000
+    sums = cuda.device_array(blocks * 256, np.float32)
+    multiply = partial(multiply_adds[blocks, 256], np.float32(0.5), turns, sums)
+    limit = timing.bench(multiply, l2_flush=False).tflops(2 * turns * 16 * 8 * sums.size)
+
+at_4096 = measured(4096, ("naive", "tiled", *matmul.LADDER))
+cublas = min(value for name, value in at_4096.items() if name.startswith("cublas"))
 print(mark)
 print(f"{'multiply-adds in registers':30}{limit:6.1f} TFLOP/s")
 print(f"{'cuBLAS, 4096 x 4096 x 4096':30}{tflops(cublas, (4096,) * 3):6.1f} TFLOP/s")
@@ -134,7 +164,6 @@ show.source(matmul.registers_1d)
 # %%
 show.source(matmul.registers_2d)
 
-
 # %%
 def per_product(trace, products):
     """Requests to load from shared memory, and wavefronts, for each multiply-add of a warp."""
@@ -173,7 +202,6 @@ show.source(matmul.transposed)
 # ## 5. A pad
 #
 # The price is in the stores. Look at the banks of the first one: lanes 0 and 1 have the same row of a, and columns 0 to 3 and 4 to 7 of it. Their elements go to rows 0 and 4 of the tile, and a row has 128 words, so both go to the same bank.
-
 
 # %%
 def plot_access(trace, array, op):
@@ -279,7 +307,7 @@ show.source(matmul.asynchronous)
 # %%
 @cuda.jit
 def without_the_wait(a, out):
-    row = cuda.shared.array(128, float32)
+    row = cuda.shared.array(128, np.float32)
     t = cuda.threadIdx.x
     copy_async(row, t, a, t)
     commit_copies()
@@ -289,7 +317,7 @@ def without_the_wait(a, out):
 
 @cuda.jit
 def without_the_barrier(a, out):
-    row = cuda.shared.array(128, float32)
+    row = cuda.shared.array(128, np.float32)
     t = cuda.threadIdx.x
     copy_async(row, t, a, t)
     commit_copies()
@@ -325,10 +353,10 @@ show.source(matmul.fast)
 # Its parts, in the order in which data goes through them: the copies to shared memory, then what a thread does with it.
 
 # %%
-show.source(fast_kernel.copier)
+show.source(copier)
 
 # %%
-show.source(fast_kernel.worker)
+show.source(worker)
 
 # %% [markdown]
 # Is that the end? Not quite. The same kernel with its addresses as plain integers, computed by hand, needs fewer instructions in a step and is a little faster. But it has no arrays left, none that you could read or that a trace could watch, so it is not in gpukit. Its speed beside that of `fast`:
@@ -346,7 +374,7 @@ for n in (2048, 4096, 8192):
 # A multiprocessor begins four instructions per cycle, no matter which. The share of multiply-adds among all instructions of the loop is therefore the first number to look at when the arithmetic shall be the limit. `gpukit bench code` compiles the kernels, which takes no GPU, and counts:
 
 # %%
-compiled = results.load(code.RECORDED)
+compiled = results.load("fast-matmul-code")
 rows = []
 for record in compiled:
     loop, name = record["loop"], " ".join(filter(None, (record["variant"], record["tile"])))
@@ -374,7 +402,7 @@ as_table(rows)
 # ## How fast is it?
 
 # %%
-names = [name for name in fast_matmul.LADDER if name in at_4096]
+names = [name for name in ("naive", "tiled", *matmul.LADDER) if name in at_4096]
 speeds = [tflops(at_4096[name], (4096,) * 3) for name in names]
 with plot.figure(size=(8, 3.9), mark=f"4096 x 4096 x 4096, float32; {mark}") as ax:
     colors = [plot.PALETTE[7]] * 2 + [plot.PALETTE[0]] * (len(names) - 3) + [plot.PALETTE[2]]
@@ -404,14 +432,16 @@ as_table(rows)
 # %% [markdown]
 # Not every idea pays at once. `read_ahead` gains next to nothing in this record: each step still ends with stores to shared memory and a barrier, and what is read ahead within a step does not help with that. The asynchronous copies that come next do away with these stores, and then the two together make the largest step since `wide`. That is why each step was measured, and why you should not take a list of ideas from a book, this one included, without a clock.
 #
-# On a GPU, the next cell measures the ladder at a smaller size, beside cuBLAS if PyTorch or CuPy is installed. Elsewhere there is nothing to time, and it says so. Mind the size: a result of 1024 x 1024 in tiles of 128 x 128 has 64 blocks, fewer than an H200 has multiprocessors. There `registers_2d`, with its large tiles, falls behind `registers_1d`.
+# Now at a smaller size, beside cuBLAS again. A result of 1024 x 1024 in tiles of 128 x 128 has 64 blocks, fewer than an H200 has multiprocessors. There `registers_2d`, with its large tiles, falls behind `registers_1d`.
 
 # %%
-if on_gpu():
-    own, right = fast_matmul.measure_ladder(1024)
-    print("all right" if right else "something is wrong")
-else:
-    print("no GPU here: the recorded times stand for it")
+at_1024 = measured(1024, names)
+best = min(value for name, value in at_1024.items() if name.startswith("cublas"))
+print(mark)
+for name in names:
+    seconds = at_1024[name]
+    speed = tflops(seconds, (1024,) * 3)
+    print(f"{name:18}{timing.format_seconds(seconds):>10}{speed:7.1f} TFLOP/s{best / seconds:6.2f} of cuBLAS")
 
 # %% [markdown]
 # ## Small, thin and ragged shapes
@@ -419,13 +449,13 @@ else:
 # A tile of 128 x 256 is no good for a result of 64 x 64: it is one block, on one of more than a hundred multiprocessors. Smaller tiles make more blocks, but load more for each product. And where there are too few blocks of any tile, K can be cut: every **part of K** gives a result of its own, and another kernel adds them up, always in the same order, so that the bits are the same every time.
 
 # %%
-show.source(fast_kernel.sum_parts)
+show.source(sum_parts)
 
 # %% [markdown]
 # Which tile, and how many parts? There are hundreds of choices for each shape, too many to try, and few enough to *predict*. A small model does it: a multiprocessor works on so many blocks of a tile at a time, a step of one takes so long, and what counts is the multiprocessor with the most blocks.
 
 # %%
-show.source(choice.predict)
+show.source(cost.predict)
 
 # %%
 shapes = ((4096, 4096, 4096), (512, 512, 512), (64, 64, 32768), (16, 4096, 4096), (4096, 4097, 4096))
@@ -455,10 +485,11 @@ ratios = {}
 for record in recorded:
     if record["case"] == "map":
         ratios.setdefault(record["shape"], {})[record["variant"]] = record["value"]
-grid = np.full((len(fast_matmul.MAP_DEPTHS), len(fast_matmul.MAP_SIZES)), np.nan)
+sizes, depths = sorted({m for m, _, _ in ratios}), sorted({k for _, _, k in ratios})
+grid = np.full((len(depths), len(sizes)), np.nan)
 for (m, _, k), times in ratios.items():
-    grid[fast_matmul.MAP_DEPTHS.index(k), fast_matmul.MAP_SIZES.index(m)] = times["cublas (torch)"] / times["fast"]
-with plot.figure(size=(8, 4.2), mark=mark) as ax:
+    grid[depths.index(k), sizes.index(m)] = times["cublas (torch)"] / times["fast"]
+with plot.figure(size=(8, 4.2), mark=results.taken_on(recorded)) as ax:
     ax.imshow(np.log2(grid), cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
     for (row, col), ratio in np.ndenumerate(grid):
         ink = "white" if abs(np.log2(ratio)) > 0.7 else "black"
@@ -468,9 +499,9 @@ with plot.figure(size=(8, 4.2), mark=mark) as ax:
         xlabel="M = N",
         ylabel="K",
         xticks=range(grid.shape[1]),
-        xticklabels=fast_matmul.MAP_SIZES,
+        xticklabels=sizes,
         yticks=range(grid.shape[0]),
-        yticklabels=fast_matmul.MAP_DEPTHS,
+        yticklabels=depths,
     )
 print(f"{np.count_nonzero(grid >= 1)} of {grid.size} shapes at or above 1, {np.nanmin(grid):.2f} at least")
 
@@ -491,7 +522,7 @@ for shape, times in shapes.items():
             "of cuBLAS": f"{best / times['fast']:.2f}",
         }
     )
-print(mark)
+print(results.taken_on(recorded))
 as_table(rows)
 
 # %% [markdown]
@@ -530,7 +561,6 @@ print("right" if my_square > 0 and is_enough(my_square) and not is_enough(my_squ
 
 # %% [markdown]
 # **2. A swizzle in place of the pad.** In `transposed`, element (k, r) of the tile could go to column `r ^ s` of row k, with an s that depends on k. Which s leaves four neighbours together, so that `load4` still works, and takes the two lanes of a store apart? Write it as a function and let the cell count the banks.
-
 
 # %%
 def swizzle(k, r):

@@ -382,7 +382,8 @@ with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
 
 # %%
 rows = [
-    {"copy": record["variant"], "GB/s": f"{record['value'] * 1e-9:.1f}"} for record in recorded("copy", shape=(2**27,))
+    {"copy": record["variant"], "GB/s": f"{record['value'] * 1e-9:.1f}"}
+    for record in recorded("copy", shape=(2**27,))
 ]
 print(WHERE)
 results.table(rows, {name: name for name in rows[0]})
@@ -481,7 +482,8 @@ print(f"64 frames of 1920 x 1080 to 640 x 640, {WHERE}")
 results.table(rows, {name: name for name in rows[0]})
 
 # %%
-streams.Timeline.of(recorded("frames timeline")[0]).plot("engine")
+streams.Timeline.of(recorded("frames timeline")[0]).plot("engine");
+
 # %% [markdown]
 # The kernel hardly shows: copying a frame in takes far longer than resizing it. No kernel could make this faster. What would: fewer bytes in (send the compressed frame and decode it on the device), or no copy out, if the network is on the same device.
 #

@@ -151,7 +151,7 @@ counts(reduce.VARIANTS[:3])
 
 # %%
 conflicting = next(a for a in traces["interleaved_conflict"].accesses if a.space == "shared" and a.bank_conflicts)
-traces["interleaved_conflict"].plot_banks(line=conflicting.line, array="values")
+traces["interleaved_conflict"].plot_banks(line=conflicting.line, array="values");
 # %% [markdown]
 # **Check yourself.** That is the worst of its requests. In which step was it made: how far apart are the lanes, and how many are there? Why are the later steps not worse still?
 #

@@ -244,7 +244,8 @@ out = np.zeros((*size, 3), np.uint8)
 block = (16, 16)
 grid = (math.ceil(size[1] / block[0]), math.ceil(size[0] / block[1]))
 trace = gpukit.trace(first_attempt[grid, block], small, out, small.shape[0] / size[0], small.shape[1] / size[1])
-plot.image(out, f"{small.shape[1]} x {small.shape[0]} pixels become {size[1]} x {size[0]}: nearly right")
+plot.image(out, f"{small.shape[1]} x {small.shape[0]} pixels become {size[1]} x {size[0]}: nearly right");
+
 # %% [markdown]
 # The trace has more to say about it than the picture:
 
@@ -410,7 +411,8 @@ for kernel, threads, block in (
 # With a thread for each pixel, a request of a warp takes every third byte of 96: three sectors for 32 bytes. The next two requests come back for the rest. The sectors are in the cache by then, so memory itself is not read three times; but the cache has to give three times as much as is used. With a thread for each channel the 32 bytes of a store are one sector; those of a load reach across its ends, as pixels do. With four bytes at a time every sector is moved once, by a quarter of the requests.
 
 # %%
-gpukit.trace(thread_per_pixel[1, 64], flat[:192], np.zeros(192, np.uint8)).plot_sectors(array="image")
+gpukit.trace(thread_per_pixel[1, 64], flat[:192], np.zeros(192, np.uint8)).plot_sectors(array="image");
+
 # %% [markdown]
 # In a resize, the bytes that a thread reads depend on the scale; but what it writes does not. Two ways are open. If the result has whole pixels, the lanes of a warp give each other their values through shared memory, as above. If it has **planes**, one for each channel, neighbours of a plane are neighbours in memory anyway.
 

@@ -194,9 +194,7 @@ def shares(case, names):
 def plot_shares(case, names):
     """Bars; and in words what the kernels reach that are taken by themselves."""
     shown, taken = shares(case, names)
-    spread = (
-        f"{min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes" if taken else "not recorded"
-    )
+    spread = f"{min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes" if taken else "not recorded"
     print(f"{case}, {len(taken)} of {len(bench.COLUMNS)} problems: {spread}")
     with plot.figure(size=(9, 3.2), mark=where) as ax:
         for i, name in enumerate(names):
@@ -264,9 +262,7 @@ with plot.figure(size=(7, 3.4), mark="by formula") as ax:
     ax.axhline(16, color="0.4", linewidth=1)
     ax.text(sizes[-1], 17, "16 GiB", ha="right", va="bottom", color="0.3")
     ax.set(
-        yscale="log",
-        xlabel="kernel size",
-        ylabel="GiB beside x, weights and result",
+        yscale="log", xlabel="kernel size", ylabel="GiB beside x, weights and result",
         title=f"{x_shape[1]} channels of {x_shape[2]} x {x_shape[3]}, {made} out channels; the direct way: 0",
     )
     ax.legend()
@@ -380,10 +376,7 @@ print(f"{6 * layout.outs * layout.run} multiply-adds for them, with the six weig
 trace = traces["specialised"]
 loads = [a for a in trace.accesses if (a.space, a.op) == ("shared", "load") and "load4" in a.code]
 print(sum(a.wavefronts for a in loads), "wavefronts for", sum(a.requests for a in loads), "loads of 128 bits,")
-print(
-    sum(a.ideal_wavefronts for a in loads),
-    "at the least: neighbouring lanes share pixels, and a word is read once for all",
-)
+print(sum(a.ideal_wavefronts for a in loads), "at the least: neighbouring lanes share pixels, and a word is read once for all")
 
 # %% [markdown]
 # ## Three products in place of four
@@ -497,12 +490,8 @@ with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
 small = [ratio for cell, ratio in ratios.items() if cell.channels <= 16 and cell.kernel >= 3]
 rest = [ratio for cell, ratio in ratios.items() if cell.channels > 16 or cell.kernel < 3]
 print(f"{len(ratios)} of {len(bench.CELLS)} cells were timed; gpukit is ahead in {sum(r > 1 for r in ratios.values())}")
-print(
-    f"at most 16 channels, kernels from 3: ahead in {sum(r > 1 for r in small)} of {len(small)}, least {min(small):.2f}"
-)
-print(
-    f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in rest)} of {len(rest)}, least {min(rest):.2f}"
-)
+print(f"at most 16 channels, kernels from 3: ahead in {sum(r > 1 for r in small)} of {len(small)}, least {min(small):.2f}")
+print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in rest)} of {len(rest)}, least {min(rest):.2f}")
 
 # %% [markdown]
 # The map has a shape, and it can be explained. With few channels a matrix product is narrow, and cuDNN's kernels are made for wide ones: that is where a kernel made to measure wins most. Here are the cells where cuDNN is ahead by more than a tenth. How many operations of the direct way would it do per second, if it went that way? And how long would a direct kernel take that did nothing but the multiply-adds of pairs, as fast as registers alone allow?
@@ -537,7 +526,6 @@ show.source(choice.predict)
 # **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel, the weights of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the kernel does not matter then: a transform of n values takes about 2.5 n log2 n operations, and with real numbers half of the frequencies are enough.
 #
 # **Winograd.** A pair with its three products is the smallest case. The results of a small tile, 2 x 2 or 4 x 4 values, for a kernel of 3 x 3 can be had with fewer multiplications, if pixels and weights are first added up in certain ways: 16 in place of 36 for a tile of 2 x 2, 36 in place of 144 for 4 x 4. The sums over in channels are left as matrix products. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
-
 
 # %%
 def operations(channels, made, size, kernel, samples=1):
@@ -577,9 +565,7 @@ print(f"Winograd with 4 x 4 for 3 x 3, 64 channels: {saved[0] / saved[2]:.1f} ti
 x, weight = random(1, 6, 40, 60), random(6, 6, 6, 6)
 exact = conv.serial(x.astype(float), weight.astype(float), None, (1, 1), (0, 0), (1, 1), 1)
 half = conv.conv2d(x.astype(np.float16), weight.astype(np.float16))
-print(
-    f"float16 in, float32 sums, {half.dtype} out: largest difference {abs(half - exact).max():.3f} of {abs(exact).max():.0f}"
-)
+print(f"float16 in, float32 sums, {half.dtype} out: largest difference {abs(half - exact).max():.3f} of {abs(exact).max():.0f}")
 of_half = [r for r in recorded if (r["case"], r["dtype"]) == ("ladder", "float16")]
 for record in sorted(of_half, key=lambda r: r["value"])[:4]:
     print(f"  {record['variant']:14} {record['value'] * 1e6:7.1f} us ({where})")

@@ -333,7 +333,8 @@ points = [
     for least, time in predictions.paired(recorded)
 ]
 mark = f"counted by the trace; times recorded on {recorded[0]['gpu']}, {recorded[0]['date']}"
-plots.roofline(points, prediction.recorded(), title="Kernels of the course under their roof", mark=mark)
+plots.roofline(points, prediction.recorded(), title="Kernels of the course under their roof", mark=mark);
+
 # %% [markdown]
 # The products of matrices stand far to the right: memory is no excuse for them. That the simple ones are so far below the roof has reasons that this picture does not know: shared memory, and instructions. That is the limit of a roofline. It has two resources, and most kernels are limited by a third.
 
@@ -447,7 +448,8 @@ show.source(clinic.scale)
 examined(1)
 
 # %%
-examined(1).plot_sectors(array="x")
+examined(1).plot_sectors(array="x");
+
 # %% [markdown]
 # Neighbouring lanes take neighbouring rows, so each of them needs a sector of its own, of which it uses 4 bytes out of 32: the access is **uncoalesced**. The cure is to exchange two names:
 
@@ -488,7 +490,8 @@ examined(2)
 # All accesses to global memory are as they should be. But each lane walks along a row of 32 words, and all lanes of a warp are in the same column: one bank, and **bank conflicts** in every step.
 
 # %%
-examined(2).plot_banks(array="tiles")
+examined(2).plot_banks(array="tiles");
+
 # %% [markdown]
 # The cure is that of chapter 04: a pitch of 33. Nothing else changes.
 
