@@ -81,7 +81,7 @@ def measure_costs(report=print):
     to ask for a copy.
     """
     small, host, stream = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32), cuda.stream()
-    copy = streams.pipeline.prepared_copy(small, host, stream)
+    copy = streams.pipeline.prepare_copy(small, host, stream)
     costs = {
         **measure.engine_starts(),
         "pipeline": measure.operation_seconds(),

@@ -1,9 +1,11 @@
-"""Kernels whose time can be chosen: one that sleeps, and one that works (source row A13).
+"""Kernels of a chosen duration: one that sleeps, and one that works (source row A13).
 
-Both can note when they began and ended, by the timer that all multiprocessors share.
+Both can record when they started and ended, by the timer that all multiprocessors share.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba.cuda import uint32
@@ -15,18 +17,19 @@ from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
 from warpstep.checks import check_int
+from warpstep.integers import ceil_div
 
 __all__ = ["BLOCK", "SleepKernel", "WorkKernel", "occupancy", "scrambled", "sleep", "work"]
 
-#: Threads of a block unless another is asked for.
+#: Threads of a block by default.
 BLOCK = 256
-#: What a stamp of a beginning is before any block has begun.
+#: The start stamp of a kernel that has not started.
 NEVER = np.iinfo(np.int64).max
 
 
 @cuda.jit(device=True)
 def linear():
-    """(index of the thread among all threads of a grid of one or two dimensions, how many there are)."""
+    """Index of this thread in a grid of one or two dimensions, and the number of threads."""
     threads = cuda.blockDim.x * cuda.blockDim.y
     block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
     index = block * threads + cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
@@ -35,20 +38,21 @@ def linear():
 
 @cuda.jit(device=True)
 def stamp_start(stamps):
-    """The first thread of each block notes when it began; the earliest stays. Without ``stamps`` nothing is noted."""
+    """Record the earliest start of a block in stamps[0]; empty ``stamps`` record nothing."""
     if stamps.size > 0 and cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
         cuda.atomic.min(stamps, 0, globaltimer())
 
 
 @cuda.jit(device=True)
 def stamp_end(stamps):
+    """Record the latest end of a block in stamps[1]."""
     if stamps.size > 0 and cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
         cuda.atomic.max(stamps, 1, globaltimer())
 
 
 @cuda.jit
 def sleep(source, target, cycles, stamps):
-    """target = source + 1, after every thread has looked at the clock for a number of cycles."""
+    """Wait for a number of clock cycles in every thread, then target = source + 1."""
     stamp_start(stamps)
     began = clock64()
     while clock64() - began < cycles:
@@ -62,10 +66,9 @@ def sleep(source, target, cycles, stamps):
 
 @cuda.jit
 def work(source, target, rounds, stamps):
-    """target = source after so many rounds of a scrambler: three shifts and three exclusive ors in each.
+    """target = source after ``rounds`` rounds of xorshift: three shifts and three exclusive ors each.
 
-    Every round needs the result of the one before, and every word comes from one word only, so nothing can be left out
-    and every mistake shows in the result.
+    Each round needs the one before, so the compiler can drop none, and each mistake shows in the result.
     """
     stamp_start(stamps)
     i, threads = linear()
@@ -80,8 +83,8 @@ def work(source, target, rounds, stamps):
     stamp_end(stamps)
 
 
-def scrambled(words, rounds):
-    """What ``work`` makes of an array of 4-byte elements, by NumPy; of the same dtype."""
+def scrambled(words: np.ndarray, rounds: int) -> np.ndarray:
+    """Compute with NumPy what ``work`` makes of an array of 4-byte elements; same dtype."""
     word = np.ascontiguousarray(words).view(np.uint32).copy()
     for _ in range(rounds):
         word ^= word << np.uint32(13)
@@ -90,26 +93,28 @@ def scrambled(words, rounds):
     return word.view(words.dtype)
 
 
-def occupancy(grid, block):
-    """How a launch of plain kernels fills a device of this kind.
+def occupancy(grid: tuple[int, ...], block: tuple[int, ...]) -> tuple[float, int]:
+    """Compute how a launch fills the device, for a kernel limited by threads and blocks only.
 
     Returns
     -------
     tuple of 2
-        The share of the device's threads that it takes (at most 1), and in how many turns its blocks run.
+        The share of the device that it takes (at most 1), and the number of waves in which its blocks run.
     """
     info = device.info()
     threads, blocks = math.prod(block), math.prod(grid)
-    per_sm = min(info.max_threads_per_sm // (-(-threads // info.warp_size) * info.warp_size), info.max_blocks_per_sm)
+    per_sm = min(
+        info.max_threads_per_sm // (ceil_div(threads, info.warp_size) * info.warp_size), info.max_blocks_per_sm
+    )
     at_once = info.sm_count * per_sm
     return min(blocks / at_once, 1.0), math.ceil(blocks / at_once)
 
 
 class _Timed:
-    """What both kernels share: the shape of their launch.
+    """The launch configuration that both kernels share.
 
-    ``kernel.prepared(source, target, stream)`` gives what launches, a function of ``stamps``: an int64 device array,
-    empty or of two elements.
+    ``kernel.prepared(source, target, stream)`` returns a function of ``stamps``, an int64 device array, empty or of two
+    elements, which launches the kernel.
     """
 
     takes_stamps = True
@@ -123,14 +128,14 @@ class _Timed:
             check_int("block", block, 1, cuda.get_current_device().MAX_THREADS_PER_BLOCK)
         self.grid, self.block = grid, block
 
-    def shape(self, elements):
-        """(grid, block) of a launch for so many elements, each of 3 sizes."""
+    def shape(self, elements: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Grid and block of a launch for this number of elements, each of 3 sizes."""
         if self.grid is not None:
             return self.grid, self.block
-        return launch_shape(max(-(-elements // self.block), 1), self.block)
+        return launch_shape(max(ceil_div(elements, self.block), 1), self.block)
 
-    def share(self, elements):
-        """The share of the device that a launch takes."""
+    def share(self, elements: int) -> float:
+        """Share of the device that a launch takes."""
         return occupancy(*self.shape(elements))[0]
 
     def _prepared(self, kernel, source, target, stream, amount):
@@ -148,85 +153,88 @@ class _Timed:
 
 
 class SleepKernel(_Timed):
-    """A kernel that sleeps, for a pipeline: target = source + 1, after a number of cycles of the clock (A13).
+    """A kernel that sleeps, for a pipeline: target = source + 1, after a number of clock cycles (A13).
 
     Parameters
     ----------
     cycles : int
-        That every block sleeps, 0 or more. Blocks for which there is no room yet sleep after those before them.
+        Cycles that every block sleeps, 0 or more. Blocks of a later wave sleep after those of the first.
     grid, block : int or tuple of int, optional
-        Of one or two dimensions. Without a grid there is one thread for each element, in blocks of ``block`` threads;
-        with one the threads share the elements.
+        One or two dimensions. Without a grid there is one thread per element, in blocks of ``block`` threads; with a
+        grid the threads share the elements.
 
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above.
+        If ``cycles`` is not an int of 0 or more, or the device does not allow ``grid`` or ``block``.
     """
 
-    def __init__(self, cycles, grid=None, block=BLOCK):
+    def __init__(self, cycles: int, grid: Any = None, block: Any = BLOCK) -> None:
         self.cycles = check_int("cycles", cycles, 0)
         super().__init__(grid, block)
 
     def __repr__(self):
         return f"SleepKernel({self.cycles:,} cycles)"
 
-    def prepared(self, source, target, stream):
+    def prepared(self, source: Any, target: Any, stream: Any) -> Callable:
+        """Prepare the launch on two device arrays: a function of ``stamps``."""
         return self._prepared(sleep, source, target, stream, self.cycles)
 
-    def expected(self, x):
-        """What a pipeline makes of an array, by NumPy."""
+    def expected(self, x: np.ndarray) -> np.ndarray:
+        """Compute the result of a pipeline with NumPy."""
         return x + x.dtype.type(1)
 
-    def seconds(self, elements):
-        """float: how long a launch takes by the clock rate of the device, without what lies around the sleep."""
+    def seconds(self, elements: int) -> float:
+        """Seconds that a launch sleeps, by the clock rate of the device."""
         return occupancy(*self.shape(elements))[1] * self.cycles / device.info().core_clock
 
 
 class WorkKernel(_Timed):
-    """A kernel that computes, for a pipeline: every 4-byte word goes through rounds of a scrambler.
+    """A kernel that computes, for a pipeline: it scrambles every 4-byte word.
 
     Parameters
     ----------
     rounds : int
-        Of three shifts and three exclusive ors, 0 or more: the time of a launch grows with them, its traffic does not.
+        Rounds of three shifts and three exclusive ors, 0 or more: more rounds take more time, and no more traffic.
     grid, block : int or tuple of int, optional
         As for `SleepKernel`.
 
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; when it is launched, for elements that have not 4 bytes.
+        If ``rounds`` is not an int of 0 or more, or the device does not allow ``grid`` or ``block``. At launch, if
+        elements do not have 4 bytes.
     """
 
-    WORDS_PER_CYCLE = 7.4  # that a multiprocessor takes through a round, with the loop around it: measured on an H200
+    WORDS_PER_CYCLE = 7.4  # rounds of a word, per multiprocessor and cycle, loop included: measured on an H200
 
-    def __init__(self, rounds, grid=None, block=BLOCK):
+    def __init__(self, rounds: int, grid: Any = None, block: Any = BLOCK) -> None:
         self.rounds = check_int("rounds", rounds, 0)
         super().__init__(grid, block)
 
     def __repr__(self):
         return f"WorkKernel({self.rounds:,} rounds)"
 
-    def prepared(self, source, target, stream):
+    def prepared(self, source: Any, target: Any, stream: Any) -> Callable:
+        """Prepare the launch on two device arrays: a function of ``stamps``."""
         if source.dtype.itemsize != 4 or target.dtype.itemsize != 4:
             raise TypeError(f"a WorkKernel was given {source.dtype} and {target.dtype}; both must have 4 bytes")
         return self._prepared(work, source.view(np.uint32), target.view(np.uint32), stream, self.rounds)
 
-    def expected(self, x):
-        """What a pipeline makes of an array, by NumPy."""
+    def expected(self, x: np.ndarray) -> np.ndarray:
+        """Compute the result of a pipeline with NumPy."""
         return scrambled(x, self.rounds)
 
-    def seconds(self, elements):
-        """float: how long a launch that fills the device takes, by its clock rate and its multiprocessors."""
+    def seconds(self, elements: int) -> float:
+        """Seconds of a launch that fills the device, by its clock rate and number of multiprocessors."""
         info = device.info()
         return elements * self.rounds / (info.sm_count * self.WORDS_PER_CYCLE * info.core_clock)
 
     @classmethod
-    def lasting(cls, seconds, elements, **options):
-        """A kernel of so many rounds that ``elements`` take about as many seconds.
+    def lasting(cls, seconds: float, elements: int, **options: Any) -> "WorkKernel":
+        """Make a kernel with as many rounds as take about ``seconds`` for ``elements``.
 
-        On a GPU that is measured, with two launches; on the emulator it follows from what `seconds` assumes.
+        On a GPU two launches are measured; on the emulator the rounds follow from the figures of `seconds`.
         """
         if not on_gpu():
             return cls(max(round(seconds / cls(1, **options).seconds(elements)), 1), **options)

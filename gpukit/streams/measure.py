@@ -1,6 +1,7 @@
-"""The figures of `Model`, measured on the GPU that is there."""
+"""Measurements of the figures of a `Model`, on this machine's GPU."""
 
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -8,26 +9,26 @@ from gpukit import device
 from gpukit.backend import cuda
 from gpukit.streams.kernels import SleepKernel
 from gpukit.streams.model import Model
-from gpukit.streams.pipeline import Pipeline, prepared_copy
-from gpukit.streams.schedule import Schedule, _check_gpu
+from gpukit.streams.pipeline import Pipeline, prepare_copy
+from gpukit.streams.schedule import Schedule, require_gpu
 from warpstep.checks import check_int
 
 __all__ = ["copy_speeds", "engine_starts", "measured_model", "operation_seconds"]
 
 REPEATS = 5
-#: Cycles in which the host asks for what shall wait in the queues.
+#: Cycles that the device sleeps while the host queues what is measured.
 HOLD = 400_000
-#: Operations in a queue for what each costs.
+#: Operations queued to measure the cost of each.
 QUEUED = 64
 
 
-def measured_model(nbytes=2**27):
-    """The figures of this machine, for `gpukit.streams.modelled` and `predicted`.
+def measured_model(nbytes: int = 2**27) -> Model:
+    """Measure the figures of this machine, for `gpukit.streams.modelled` and `predicted`.
 
     Parameters
     ----------
     nbytes : int
-        Of one copy, 4 or more. Larger copies come closer to the full speed.
+        Bytes of one copy, 4 or more. Larger copies come closer to the full speed.
 
     Returns
     -------
@@ -38,7 +39,7 @@ def measured_model(nbytes=2**27):
     EmulatedTimeError
         On the emulator.
     """
-    _check_gpu("a measured model")
+    require_gpu("a measured model")
     check_int("nbytes", nbytes, 4)
     info, speeds, starts = device.info(), copy_speeds(nbytes), engine_starts()
     return Model(
@@ -57,9 +58,9 @@ def measured_model(nbytes=2**27):
     )
 
 
-def copy_speeds(nbytes):
-    """{which: bytes per second}, the median of several copies of ``nbytes``: each direction alone, from pinned and from
-    pageable memory, and both at the same time.
+def copy_speeds(nbytes: int) -> dict[str, float]:
+    """Measure bytes per second of copies of ``nbytes``: each direction alone, from pinned and from pageable memory, and
+    both at the same time.
     """
     held = [cuda.device_array(nbytes, np.uint8) for _ in range(2)]
     pinned = [cuda.pinned_array(nbytes, np.uint8) for _ in range(2)]
@@ -83,11 +84,11 @@ def copy_speeds(nbytes):
     return found
 
 
-def _speed(operations, nbytes, queued=True):
-    """Bytes per second of copies that run at the same time, each in a stream of its own, for each of them.
+def _speed(operations: Sequence[tuple[str, Callable]], nbytes: int, queued: bool = True) -> list[float]:
+    """Median bytes per second of each of some concurrent copies, one per stream.
 
-    ``queued``: they are in the queues before the first may start. From pageable memory the host would meanwhile do its
-    part of the copy, which belongs to it.
+    ``queued``: queue all of them before the first may start. Not for pageable memory, where the host's part of the copy
+    belongs to its time.
     """
     schedule, small = Schedule(), cuda.device_array(1, np.float32)
     if queued:
@@ -103,22 +104,20 @@ def _speed(operations, nbytes, queued=True):
     return np.median(runs, axis=0).tolist()
 
 
-def engine_starts():
-    """{"copy": seconds, "kernel": seconds}: what an operation costs its engine besides the work, when many small ones
-    stand in one queue.
-    """
+def engine_starts() -> dict[str, float]:
+    """Measure the seconds of overhead of a "copy" and of a "kernel" on its engine, queued many at a time."""
     small, host = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32)
     stream, nothing = cuda.stream(), cuda.device_array(0, np.int64)
     hold, kernel = (SleepKernel(cycles, 1, 1).prepared(small, small, stream) for cycles in (10 * HOLD, 0))
     found = {}
-    for name, ask in {"copy": prepared_copy(small, host, stream), "kernel": lambda _: kernel(nothing)}.items():
+    for name, queue in {"copy": prepare_copy(small, host, stream), "kernel": lambda _: kernel(nothing)}.items():
         seconds = []
         for _ in range(REPEATS):
             start, end = cuda.event(), cuda.event()
             hold(nothing)
             start.record(stream)
             for _ in range(QUEUED):
-                ask(stream)
+                queue(stream)
             end.record(stream)
             end.synchronize()
             seconds.append(start.elapsed_time(end) * 1e-3 / QUEUED)
@@ -126,9 +125,9 @@ def engine_starts():
     return found
 
 
-def operation_seconds():
-    """Seconds that a pipeline needs for each operation where there is next to nothing to copy and to compute: as fast
-    as the host can ask, and the device can go from one to the next.
+def operation_seconds() -> float:
+    """Measure the seconds of a pipeline per operation where there is next to nothing to copy and to compute: what the
+    host takes to queue it, or the device to go on to the next.
     """
     pipeline = Pipeline(SleepKernel(0), np.zeros(QUEUED, np.float32), chunks=QUEUED)
     seconds = []

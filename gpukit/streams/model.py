@@ -1,30 +1,32 @@
-"""How long a pipeline should take: a formula, and a modelled device on which a schedule is played through.
+"""How long a pipeline should take: a formula, and a simulation of a schedule on a model of a device.
 
 Nothing here is measured, and everything says so. The figures of the default model come from one machine.
 """
 
+import dataclasses
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
+from gpukit.streams.schedule import Operation, Schedule
 from gpukit.streams.timeline import Bar, Timeline
 
 __all__ = ["Model", "best_chunks", "best_speedup", "modelled", "predicted"]
 
 
-def predicted(copy_in, kernel, copy_out, chunks, launch=0.0):
-    """Seconds of a pipeline of equal chunks: (h + k + d) / N + (N - 1) / N max(h, k, d) + N t.
+def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launch: float = 0.0) -> float:
+    """Predict the seconds of a pipeline of equal chunks: (h + k + d) / N + (N - 1) / N max(h, k, d) + N t.
 
-    One chunk goes through all three stages; meanwhile, and after that, the slowest stage is what all others wait for;
-    and every chunk costs something to ask for.
+    One chunk goes through all three stages, the other N - 1 wait for the slowest stage, and queuing a chunk takes t.
 
     Parameters
     ----------
     copy_in, kernel, copy_out : float
-        Seconds that each stage takes for the whole: h, k and d.
+        Seconds of each stage for the whole array: h, k and d.
     chunks : int
         N, 1 or more.
     launch : float
-        t: seconds that each chunk costs besides.
+        Seconds of overhead per chunk: t.
 
     Returns
     -------
@@ -34,8 +36,8 @@ def predicted(copy_in, kernel, copy_out, chunks, launch=0.0):
     return whole / chunks + (chunks - 1) / chunks * max(copy_in, kernel, copy_out) + chunks * launch
 
 
-def best_chunks(copy_in, kernel, copy_out, launch, most=1024):
-    """The N from 1 to ``most`` for which `predicted` is least: near the root of (h + k + d - max(h, k, d)) / t."""
+def best_chunks(copy_in: float, kernel: float, copy_out: float, launch: float, most: int = 1024) -> int:
+    """Find the N from 1 to ``most`` that minimises `predicted`: near the root of (h + k + d - max(h, k, d)) / t."""
     hidden = copy_in + kernel + copy_out - max(copy_in, kernel, copy_out)
     near = min(max(math.isqrt(int(hidden / launch)), 1), most) if launch > 0 else most
     return min(
@@ -43,21 +45,21 @@ def best_chunks(copy_in, kernel, copy_out, launch, most=1024):
     )
 
 
-def best_speedup(copy_in, kernel, copy_out, both=None):
-    """The most that overlap can gain: (h + k + d) over the stage that takes longest.
+def best_speedup(copy_in: float, kernel: float, copy_out: float, both: float | None = None) -> float:
+    """Bound the speedup of overlap: (h + k + d) over the longest stage.
 
-    ``both`` is how long it takes to copy the whole in and out at the same time, which is longer than either alone where
-    the two directions share something.
+    ``both`` is the time to copy the whole array in and out at once. It exceeds that of either direction alone where
+    the two share bandwidth.
     """
     return (copy_in + kernel + copy_out) / max(copy_in, kernel, copy_out, both or 0.0)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A device as `modelled` knows it.
+    """The figures of a device that `modelled` simulates.
 
-    The defaults are an H200 on PCIe 5: speeds as `gpukit bench streams` measured them, and what an operation costs such
-    that its pipelines come out as they were measured, within a tenth.
+    The defaults describe an H200 on PCIe 5. Speeds are as ``gpukit bench streams`` measured them; the costs of an
+    operation are fitted so that modelled pipelines are within a tenth of measured ones.
 
     Attributes
     ----------
@@ -65,22 +67,22 @@ class Model:
     copy_in, copy_out : float
         Bytes per second between pinned memory and the device, one direction alone.
     both_in, both_out : float
-        The share of its speed that a direction keeps while the other one is busy.
+        Share of its speed that each direction keeps while the other is busy.
     pageable_in, pageable_out : float
         Bytes per second from and to memory that is not pinned.
     memory : float
-        Bytes per second that a kernel reads and writes, for kernels that do not say how long they take.
+        Bytes per second of a kernel, for kernels whose duration is not given.
     copy_start, kernel_start : float
-        Seconds that every operation costs its engine besides.
+        Seconds of overhead per operation of an engine.
     issue : float
-        Seconds from one operation that the host asks for to the next.
+        Seconds that the host needs to queue an operation.
     copy_engines : int
-        With 1, copies in and out take turns; with 0 they do so with kernels too.
+        With 1, copies in and out take turns; with 0 they take turns with kernels too.
     concurrent_kernels : bool
-        Kernels that do not fill the device run at the same time.
+        Whether kernels that do not fill the device run concurrently.
     in_order : bool
-        An engine takes operations in the order in which they were asked for, whichever is ready: what the first
-        devices with streams did.
+        Whether an engine runs operations in the order in which they were queued, even if a later one is ready first, as
+        the first devices with streams did.
     """
 
     name: str = "the figures of an H200 on PCIe 5"
@@ -98,30 +100,32 @@ class Model:
     concurrent_kernels: bool = True
     in_order: bool = False
 
-    def but(self, **changes):
-        """The same model with other values."""
-        return replace(self, **changes)
+    def replace(self, **changes: Any) -> "Model":
+        """Copy the model with other figures."""
+        return dataclasses.replace(self, **changes)
 
-    def seconds(self, operation):
-        """float : how long an operation keeps its engine, while no other copy is under way."""
+    but = replace  # its former name
+
+    def seconds(self, operation: Operation) -> float:
+        """Seconds that an operation occupies its engine while no other copy is running."""
         if operation.engine == "kernel":
             return self.kernel_start + (operation.seconds or operation.nbytes / self.memory)
         direction = "in" if operation.engine == "copy in" else "out"
         rate = getattr(self, f"pageable_{direction}" if operation.pageable else f"copy_{direction}")
         return self.copy_start + operation.nbytes / rate
 
-    def place(self, engine):
-        """str : what an engine shares its place with."""
+    def place(self, engine: str) -> str:
+        """Name the unit that does an engine's work: engines of one unit take turns."""
         if self.copy_engines == 0:
             return "all"
         return "copy" if self.copy_engines == 1 and engine != "kernel" else engine
 
 
-def modelled(schedule, model=None):
-    """Play a schedule through on a modelled device: no time is measured, on any machine.
+def modelled(schedule: Schedule, model: Model | None = None) -> Timeline:
+    """Simulate a schedule on a model of a device: no time is measured, on any machine.
 
-    The host asks for one operation after the other. An operation starts when those that it waits for are done and its
-    engine has room; of several that could, the one that was asked for first.
+    The host queues one operation after another. An operation starts when those it waits for are done and its engine is
+    free; of several, the one that was queued first.
 
     Parameters
     ----------
@@ -134,17 +138,17 @@ def modelled(schedule, model=None):
     Timeline
         With ``modelled`` True.
     """
-    return _Play(schedule.operations, Model() if model is None else model).run()
+    return _Simulation(schedule.operations, Model() if model is None else model).run()
 
 
-class _Play:
+class _Simulation:
     """One run of a schedule on a model."""
 
     def __init__(self, operations, model):
         self.operations, self.model = operations, model
-        self.now = self.host = 0.0
-        self.asked = 0  # operations that the host has asked for
-        self.waiting, self.running = [], {}  # numbers; {number: seconds of work that are left}
+        self.now = self.host = 0.0  # the time, and when the host queues its next operation
+        self.queued = 0  # operations
+        self.waiting, self.running = [], {}  # numbers; {number: seconds of work left}
         self.started, self.ended = {}, {}
         last, self.before = {}, []
         for number, operation in enumerate(operations):
@@ -153,7 +157,7 @@ class _Play:
 
     def run(self):
         while len(self.ended) < len(self.operations):
-            self._ask()
+            self._queue()
             self._start()
             self._advance()
         bars = [
@@ -164,29 +168,30 @@ class _Play:
         bars = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
         return Timeline(tuple(sorted(bars, key=lambda bar: bar.start)), self.model.name, True)
 
-    def _ask(self):
-        """What the host has asked for by now. It waits for a copy of memory that is not pinned."""
-        while self.asked < len(self.operations) and self.host <= self.now:
-            if self.asked and self.operations[self.asked - 1].pageable and self.asked - 1 not in self.ended:
+    def _queue(self):
+        """Queue what the host gets to by now. It waits for each copy of memory that is not pinned."""
+        while self.queued < len(self.operations) and self.host <= self.now:
+            if self.queued and self.operations[self.queued - 1].pageable and self.queued - 1 not in self.ended:
                 return
-            self.waiting.append(self.asked)
-            self.asked += 1
+            self.waiting.append(self.queued)
+            self.queued += 1
             self.host = self.now + self.model.issue
 
     def _start(self):
+        """Start every waiting operation that can start now."""
         passed = set()
         for number in list(self.waiting):
             operation = self.operations[number]
             place = self.model.place(operation.engine)
             ready = self.before[number] <= self.ended.keys()
-            if ready and self._room(operation, place) and not (self.model.in_order and place in passed):
+            if ready and self._has_room(operation, place) and not (self.model.in_order and place in passed):
                 self.waiting.remove(number)
                 self.running[number] = self.model.seconds(operation)
                 self.started[number] = self.now
             else:
                 passed.add(place)
 
-    def _room(self, operation, place):
+    def _has_room(self, operation, place):
         others = [self.operations[i] for i in self.running if self.model.place(self.operations[i].engine) == place]
         if operation.engine != "kernel" or place != "kernel" or not self.model.concurrent_kernels:
             return not others
@@ -200,10 +205,10 @@ class _Play:
         return self.model.both_in if engine == "copy in" else self.model.both_out
 
     def _advance(self):
-        """On to the next moment at which anything changes."""
+        """Move the time on to the next change."""
         speeds = {number: self._speed(number) for number in self.running}
         steps = [left / speeds[number] for number, left in self.running.items()]
-        if self.asked < len(self.operations) and self.host > self.now:
+        if self.queued < len(self.operations) and self.host > self.now:
             steps.append(self.host - self.now)
         step = min(steps)
         self.now += step

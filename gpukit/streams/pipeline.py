@@ -1,7 +1,13 @@
-"""Copy in, compute, copy out, in parts that overlap (source rows A13 and C3)."""
+"""Pipelines: copy in, compute and copy out, in chunks that overlap (source rows A13 and C3).
 
+The loop itself is in `gpukit.streams.lesson`. Here its operations are prepared once, so that a run costs the host
+little, and put into a `Schedule`, so that they can be recorded, checked and modelled.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -9,23 +15,36 @@ from gpukit._host.arrays import configured
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
 from gpukit.streams.kernels import BLOCK, occupancy
-from gpukit.streams.model import modelled
-from gpukit.streams.schedule import Schedule, _check_gpu
+from gpukit.streams.model import Model, modelled
+from gpukit.streams.schedule import Schedule, require_gpu
+from gpukit.streams.timeline import Timeline
 from warpstep.checks import as_dim3, check_int
+from warpstep.integers import ceil_div
 
-__all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepared_copy", "run_pipeline", "sizes_of"]
+__all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", "run_pipeline", "split_rows"]
 
+#: The accepted values of ``order`` and ``buffers``.
 ORDERS = ("depth", "breadth")
 BUFFERS = ("task", "stream", "shared")
 
 
-def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, buffers="task", out=None):
+def run_pipeline(
+    kernel: Any,
+    x: np.ndarray,
+    *,
+    chunks: int | Sequence[int] = 4,
+    streams: int = 4,
+    order: str = "depth",
+    pinned: bool = True,
+    buffers: str = "task",
+    out: np.ndarray | None = None,
+) -> "Run":
     """Run a kernel over an array in chunks, so that copies and kernels overlap (A13).
 
-    Memory, streams and events are made for this one run, which may take longer than the run: a `Pipeline` keeps them.
+    Each chunk is a task of three operations in one stream: copy its rows to the device, run the kernel, copy its rows
+    of the result back. Task i goes to stream i modulo ``streams``.
 
-    Each chunk is a task of three operations in one stream: its rows are copied to the device, the kernel runs, its rows
-    of the result are copied back. Task i goes to stream i modulo ``streams``.
+    Memory, streams and events are made for this one run, which may take longer than the run: a `Pipeline` keeps them.
 
     Parameters
     ----------
@@ -35,22 +54,22 @@ def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, 
         like that; a `SleepKernel` or `WorkKernel`; or a function of (source, target, stream) that queues work on two
         device arrays in this stream, and in no other one.
     x : ndarray, shape (n, ...)
-        Any dtype. What is not contiguous, or not pinned where it should be, is copied before the streams start.
+        Any dtype. An array that is not contiguous, or not pinned where it should be, is copied first.
     chunks : int, or sequence of int
-        How many tasks, of rows as equal as can be, or the rows of each. A task without rows does nothing.
+        The number of tasks, of rows as equal as can be, or the rows of each. A task without rows does nothing.
     streams : int
-        How many streams, 1 or more.
+        The number of streams, 1 or more.
     order : {"depth", "breadth"}
-        Ask for all of a task before the next one; or, of as many tasks as there are streams, for the copies in, then
-        for the kernels, then for the copies out.
+        Queue all of a task before the next one; or, for as many tasks as there are streams, all copies in, then all
+        kernels, then all copies out.
     pinned : bool
-        Copy from and to page-locked memory. False: from and to the arrays as they are; if they are ordinary ones, no
-        copy overlaps with anything.
+        Copy from and to page-locked memory. False: from and to the arrays as they are; if these are pageable, no copy
+        overlaps with anything.
     buffers : {"task", "stream", "shared"}
-        What has device memory of its own: each task; each stream, whose tasks come one after the other anyway; or
-        nobody, which is what the documents did: a race, and a wrong result. `Schedule.races` tells.
+        What has device memory of its own: each task; each stream, whose tasks run in order anyway; or nothing, as in
+        the documents: a race, and a wrong result. `Schedule.races` finds it.
     out : ndarray, shape (n, ...), optional
-        For the result; of any row shape and dtype. Without it the result is like ``x``.
+        For the result; any row shape and dtype. Without it the result is like ``x``.
 
     Returns
     -------
@@ -60,7 +79,15 @@ def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, 
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; nothing is launched then.
+        For an argument that is not as above, which the message names. Nothing is launched then.
+
+    Examples
+    --------
+    >>> run = run_pipeline(WorkKernel(rounds=3), np.arange(1000, dtype=np.uint32), chunks=8)
+    >>> bool((run.result == scrambled(np.arange(1000, dtype=np.uint32), 3)).all())
+    True
+    >>> len(run.schedule.operations), run.schedule.races()
+    (24, [])
     """
     pipeline = Pipeline(kernel, x, chunks=chunks, streams=streams, order=order, pinned=pinned, buffers=buffers, out=out)
     return pipeline.run(record=on_gpu())
@@ -68,41 +95,41 @@ def run_pipeline(kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, 
 
 @dataclass(frozen=True)
 class Run:
-    """What `run_pipeline` and `Pipeline.run` give back.
+    """The result of `run_pipeline` and `Pipeline.run`.
 
     Attributes
     ----------
     result : ndarray
     schedule : Schedule
-        What was asked of the device, in order. It keeps the tasks' memory on the device for as long as it lives.
+        The operations that were queued, in order. It keeps the tasks' device memory alive.
     measured : Timeline or None
     """
 
     result: np.ndarray = field(repr=False)
     schedule: Schedule = field(repr=False)
-    measured: object = None
+    measured: Timeline | None = None
 
     @property
-    def timeline(self):
-        """Timeline: what ran when, measured. EmulatedTimeError on the emulator, ValueError if it was not recorded."""
+    def timeline(self) -> Timeline:
+        """What ran when, measured. Raises EmulatedTimeError on the emulator, ValueError if it was not recorded."""
         if self.measured is None:
-            _check_gpu("a timeline")
+            require_gpu("a timeline")
             raise ValueError("this run was not recorded: run(record=True) does")
         return self.measured
 
-    def modelled(self, model=None):
-        """Timeline: the same operations played through on a model. See `gpukit.streams.modelled`."""
+    def modelled(self, model: Model | None = None) -> Timeline:
+        """Simulate the same operations on a model. See `gpukit.streams.modelled`."""
         return modelled(self.schedule, model)
 
 
 class Pipeline:
-    """A pipeline that can run again and again: device memory, streams and events are made once.
+    """A pipeline that can run many times: device memory, streams and events are made once.
 
     Parameters
     ----------
     kernel, x, chunks, streams, order, pinned, buffers, out
-        As for `run_pipeline`. For speed, ``x`` and ``out`` should be pinned already (``cuda.pinned_array``): otherwise
-        every run copies from and to pinned memory on the host too.
+        As for `run_pipeline`. For speed, pass pinned ``x`` and ``out`` (``cuda.pinned_array``): otherwise each run also
+        copies from and to pinned memory on the host.
 
     Attributes
     ----------
@@ -111,29 +138,40 @@ class Pipeline:
     schedule : Schedule
     """
 
-    def __init__(self, kernel, x, *, chunks=4, streams=4, order="depth", pinned=True, buffers="task", out=None):
-        kernel = _kernel_of(kernel)
+    def __init__(
+        self,
+        kernel: Any,
+        x: np.ndarray,
+        *,
+        chunks: int | Sequence[int] = 4,
+        streams: int = 4,
+        order: str = "depth",
+        pinned: bool = True,
+        buffers: str = "task",
+        out: np.ndarray | None = None,
+    ) -> None:
+        adapted = _adapt(kernel)
         _check(x, out, order, buffers, pinned)
         check_int("streams", streams, 1)
-        self.sizes = sizes_of(chunks, len(x))
+        self.sizes = split_rows(chunks, len(x))
         self.x = x
         self.out = _host_memory(x, pinned) if out is None else out
         self._source, self._target = _staged(self.x, pinned), _staged(self.out, pinned)
         self.schedule = Schedule()
-        tasks = self._tasks(kernel, streams, buffers, pinned)
+        tasks = self._tasks(adapted, streams, buffers, pinned)
         for first in range(0, len(tasks), 1 if order == "depth" else streams):
             together = tasks[first : first + (1 if order == "depth" else streams)]
             for stage in range(3):
                 for task in together:
                     self.schedule.add(**task[stage])
 
-    def run(self, record=False):
+    def run(self, record: bool = False) -> Run:
         """Run all tasks and wait for them.
 
         Parameters
         ----------
         record : bool
-            Measure a timeline too; only on a GPU.
+            Measure a timeline, too; only on a GPU.
 
         Returns
         -------
@@ -163,29 +201,30 @@ class Pipeline:
             part = slice(int(starts[number]), int(starts[number]) + rows)
             hosts, queue = (self._source[part], self._target[part]), self.schedule.stream(stream)
             actions = (
-                prepared_copy(source, hosts[0], queue),
+                prepare_copy(source, hosts[0], queue),
                 kernel.action(source, target, queue),
-                prepared_copy(hosts[1], target, queue),
+                prepare_copy(hosts[1], target, queue),
             )
-            stages = _stages(key, hosts, kernel.known(target.size), pinned)
+            stages = _stages(key, hosts, kernel.cost(target.size), pinned)
             common = {"stream": stream, "task": number}
             tasks.append([common | {"action": a} | s for a, s in zip(actions, stages, strict=True)])
         return tasks
 
 
-def _stages(key, hosts, known, pinned):
-    """What is said of a task's copy in, kernel and copy out besides what they do; ``known`` of the kernel."""
+def _stages(key, hosts, cost, pinned):
+    """Engine, buffers and cost of a task's copy in, kernel and copy out."""
     names, (bytes_in, bytes_out) = (f"source {key}", f"target {key}"), (host.nbytes for host in hosts)
     return (
         {"engine": "copy in", "writes": names[:1], "nbytes": bytes_in, "pageable": not pinned},
-        {"engine": "kernel", "reads": names[:1], "writes": names[1:], "nbytes": bytes_in + bytes_out, **known},
+        {"engine": "kernel", "reads": names[:1], "writes": names[1:], "nbytes": bytes_in + bytes_out, **cost},
         {"engine": "copy out", "reads": names[1:], "nbytes": bytes_out, "pageable": not pinned},
     )
 
 
-def prepared_copy(target, source, stream):
-    """What queues a copy between host and device: on a GPU a call of the driver with arguments made ready, at a
-    fraction of what ``copy_to_device`` and ``copy_to_host`` cost the host.
+def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
+    """Prepare a copy between host and device: a function that queues it.
+
+    On a GPU that is one driver call, at a fraction of what ``copy_to_device`` and ``copy_to_host`` cost the host.
     """
     to_device = isinstance(source, np.ndarray)
     if source.nbytes == 0:
@@ -230,8 +269,8 @@ def _check(x, out, order, buffers, pinned):
         raise TypeError(f"pinned is {pinned!r}; it must be True or False")
 
 
-def sizes_of(chunks, rows):
-    """The rows of each task, as a tuple of int: ``chunks`` of them, the first ones one longer where it must be."""
+def split_rows(chunks: int | Sequence[int], rows: int) -> tuple[int, ...]:
+    """Compute the rows of each task. ``chunks`` equal ones, the first ones longer by one where they do not divide."""
     if isinstance(chunks, Integral) and not isinstance(chunks, bool):
         count = check_int("chunks", chunks, 1)
         return tuple(rows // count + (i < rows % count) for i in range(count))
@@ -249,8 +288,8 @@ def sizes_of(chunks, rows):
 # -- kernels -------------------------------------------------------------------------------------------------------
 
 
-def _kernel_of(kernel):
-    """What a pipeline makes its kernels' operations with; TypeError for what it cannot run."""
+def _adapt(kernel):
+    """Wrap any kernel that a pipeline takes: ``action`` queues it, ``cost`` describes it. TypeError for others."""
     if hasattr(kernel, "prepared"):
         return _Stamped(kernel)
     configuration = getattr(kernel, "dispatcher", None)
@@ -265,7 +304,7 @@ def _kernel_of(kernel):
 
 
 class _Stamped:
-    """A kernel of `gpukit.streams.kernels`."""
+    """A kernel of `gpukit.streams.kernels`, which records stamps."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -274,7 +313,7 @@ class _Stamped:
         launch = self.kernel.prepared(source, target, stream)
         return lambda _, stamps: launch(stamps)
 
-    def known(self, elements):
+    def cost(self, elements):
         seconds, share = self.kernel.seconds(elements), self.kernel.share(elements)
         return {"seconds": seconds, "share": share, "takes_stamps": True}
 
@@ -287,7 +326,7 @@ class _Launched:
 
     def shape(self, elements):
         if self.configuration is None:
-            return -(-elements // BLOCK), BLOCK, 0
+            return ceil_div(elements, BLOCK), BLOCK, 0
         return self.configuration.griddim, self.configuration.blockdim, self.configuration.sharedmem
 
     def action(self, source, target, stream):
@@ -300,7 +339,7 @@ class _Launched:
         prepared = prepare(launch, source, target)
         return lambda _: prepared()
 
-    def known(self, elements):
+    def cost(self, elements):
         grid, block, _ = self.shape(elements)
         return {"share": occupancy(as_dim3("grid", grid), as_dim3("block", block))[0]} if elements else {}
 
@@ -314,15 +353,15 @@ class _Called:
     def action(self, source, target, stream):
         return lambda stream: self.function(source, target, stream)
 
-    def known(self, elements):
+    def cost(self, elements):
         return {}
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def is_pinned(array):
-    """Whether copies of a NumPy array are those of page-locked memory. Always True on the emulator."""
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether a NumPy array lies in page-locked memory. Always True on the emulator."""
     if not on_gpu() or array.nbytes == 0:
         return True
     low, high = np.lib.array_utils.byte_bounds(array)
@@ -336,13 +375,13 @@ def _page_locked(address):
     try:
         kind = driver.cuPointerGetAttribute(CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
     except CudaAPIError:
-        return False  # memory that the driver has never heard of
+        return False  # memory that the driver does not know
     return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
 def _staged(array, pinned):
-    """What copies to and from the device use: the array itself, or memory that its values pass through."""
-    # Of what cannot be written Numba makes a copy that it frees while the device may still be reading it.
+    """The array itself, or staging memory for it, if the array cannot be copied from and to directly."""
+    # Numba copies a read-only array, and frees the copy while the device may still be reading it.
     if array.flags.c_contiguous and array.flags.writeable and (not pinned or is_pinned(array)):
         return array
     return _host_memory(array, pinned)
@@ -350,5 +389,5 @@ def _staged(array, pinned):
 
 def _host_memory(like, pinned):
     """A new array of the shape and dtype of another."""
-    # The driver pins no 0 bytes.
+    # The driver cannot pin 0 bytes.
     return cuda.pinned_array(like.shape, like.dtype) if pinned and like.nbytes else np.empty(like.shape, like.dtype)

@@ -1,10 +1,11 @@
 """Operations in streams, and what waits for what (source row A13).
 
-Operations of one stream run one after the other; those of different streams run in any order and at the same time,
-unless an event stands between them. A `Schedule` holds a program of this kind, so that it can be run, drawn, checked
-for what nothing orders, and played through on a modelled device.
+Operations of one stream run in order. Those of different streams run in any order, and at the same time, unless an
+event orders them. A `Schedule` holds such a program: it can be run, drawn, checked for races, and simulated on a model
+of a device.
 """
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +19,14 @@ from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
 from warpstep.checks import check_int
 
-__all__ = ["Operation", "Race", "Schedule", "is_done"]
+__all__ = ["Operation", "Race", "Schedule", "is_done", "require_gpu"]
 
-HOLD = 200_000  # nanoseconds
+#: Nanoseconds that the device is kept busy while the host queues what must run back to back.
+HOLD = 200_000
 
 
-def is_done(stream):
-    """Whether a stream has done everything that it was asked to do so far. Returns at once and needs no callback.
+def is_done(stream: Any) -> bool:
+    """Ask whether all work queued in a stream so far is done. Returns at once and needs no callback.
 
     Parameters
     ----------
@@ -33,7 +35,7 @@ def is_done(stream):
     Returns
     -------
     bool
-        Always True on the emulator, which does each operation when it is asked for.
+        Always True on the emulator, which runs each operation when it is queued.
     """
     mark = cuda.event(timing=False)
     mark.record(stream)
@@ -41,25 +43,25 @@ def is_done(stream):
 
 
 class Operation(NamedTuple):
-    """One entry of a `Schedule`; the arguments of `Schedule.add`."""
+    """One entry of a `Schedule`, described in `Schedule.add`."""
 
     name: str
     engine: str
     stream: int
-    action: Any
+    action: Callable
     task: int
-    after: tuple
-    reads: tuple
-    writes: tuple
-    nbytes: int
-    seconds: float
-    share: float
-    pageable: bool
-    takes_stamps: bool
+    after: tuple = ()
+    reads: tuple = ()
+    writes: tuple = ()
+    nbytes: int = 0
+    seconds: float = 0.0
+    share: float = 1.0
+    pageable: bool = False
+    takes_stamps: bool = False
 
 
 class Race(NamedTuple):
-    """Two operations that use one buffer, at least one to write, with nothing that orders them."""
+    """Two unordered operations that use one buffer, at least one of them to write."""
 
     first: str
     second: str
@@ -71,7 +73,7 @@ class Race(NamedTuple):
 
 @cuda.jit
 def note_time(stamps, wait):
-    """stamps[0, 0] = the time, after so many nanoseconds."""
+    """Wait for ``wait`` nanoseconds, then store the time in stamps[0, 0]."""
     began = globaltimer()
     while globaltimer() - began < wait:
         pass
@@ -79,7 +81,7 @@ def note_time(stamps, wait):
 
 
 class Schedule:
-    """A program of operations for several streams, in the order in which the host asks for them.
+    """A program of operations for several streams, in the order in which the host queues them.
 
     Examples
     --------
@@ -93,55 +95,50 @@ class Schedule:
     operations : list of Operation
     """
 
-    def __init__(self):
-        self.operations = []
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
         self._streams = []
         self._recorder = None
         self._programs = {}
 
     def add(
         self,
-        engine,
-        action,
-        stream=0,
+        engine: str,
+        action: Callable,
+        stream: int = 0,
         *,
-        name=None,
-        task=None,
-        after=(),
-        reads=(),
-        writes=(),
-        nbytes=0,
-        seconds=0.0,
-        share=1.0,
-        pageable=False,
-        takes_stamps=False,
-    ):
-        """Add an operation behind all others.
+        name: str | None = None,
+        task: int | None = None,
+        after: Iterable[int] = (),
+        reads: Iterable[str] = (),
+        writes: Iterable[str] = (),
+        **cost: Any,
+    ) -> int:
+        """Append an operation.
 
         Parameters
         ----------
         engine : {"copy in", "kernel", "copy out"}
-            What does the work.
+            The engine of the device that does the work.
         action : callable
-            ``action(stream)`` queues the work in the CUDA stream that it is given. With ``takes_stamps``, it is
-            ``action(stream, stamps)``: stamps is an int64 device array, empty, or of two elements that the kernel
-            makes the minimum of its blocks' beginnings and the maximum of their ends, by ``globaltimer``.
+            ``action(stream)`` queues the work in a CUDA stream. With ``takes_stamps`` it is ``action(stream, stamps)``:
+            stamps is an int64 device array, either empty, or of two elements in which the kernel keeps the minimum of
+            its blocks' start times and the maximum of their end times, by ``globaltimer``.
         stream : int
             Number of the stream, from 0.
         name : str, optional
-            What it is called; the engine and the task unless given.
+            Engine and task unless given.
         task : int, optional
-            What it belongs to, for the picture; the number of the operation unless given.
+            Task that the operation belongs to, shown in plots; the number of the operation unless given.
         after : iterable of int
             Operations that it waits for by an event, besides those before it in its stream.
         reads, writes : iterable of str
-            The buffers that it uses, for `races`.
-        nbytes, seconds : int, float
-            What a copy moves, and how long a kernel takes, for `gpukit.streams.modelled`.
-        share : float
-            The share of the device that a kernel fills, from 0 to 1: kernels whose shares fit can run at a time.
-        pageable : bool
-            The copy's host memory is not pinned: the host waits for it.
+            Names of the buffers it uses, for `races`.
+        **cost
+            What `gpukit.streams.modelled` needs to know. ``nbytes`` (int): bytes that a copy moves. ``seconds``
+            (float): duration of a kernel. ``share`` (float, 1 unless given): the part of the device that a kernel
+            fills; kernels whose shares add up to at most 1 run concurrently. ``pageable`` (bool): the host memory of a
+            copy is not pinned, so the host waits for the copy. ``takes_stamps`` (bool): see ``action``.
 
         Returns
         -------
@@ -164,29 +161,16 @@ class Schedule:
             if check_int("after", other, 0) >= number:
                 raise ValueError(f"after names operation {other}; there are {number} before this one")
         task = number if task is None else task
-        operation = Operation(
-            f"{engine} {task}" if name is None else name,
-            engine,
-            stream,
-            action,
-            task,
-            after,
-            tuple(reads),
-            tuple(writes),
-            nbytes,
-            seconds,
-            share,
-            pageable,
-            takes_stamps,
-        )
+        name = f"{engine} {task}" if name is None else name
+        operation = Operation(name, engine, stream, action, task, after, tuple(reads), tuple(writes), **cost)
         self.operations.append(operation)
         self._recorder, self._programs = None, {}
         return number
 
-    # -- what is ordered, and what is not --------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------------------
 
-    def waits(self):
-        """list of int : for each operation, those that come before it in any case, as bits: bit i for operation i."""
+    def waits(self) -> list[int]:
+        """For each operation, all operations that are ordered before it, as bits: bit i for operation i."""
         last, before = {}, []
         for operation in self.operations:
             ordered = list(operation.after)
@@ -199,8 +183,8 @@ class Schedule:
             before.append(bits)
         return before
 
-    def races(self):
-        """list of Race : pairs of operations that use a buffer, at least one to write, and that nothing orders."""
+    def races(self) -> list[Race]:
+        """Find the unordered pairs of operations that use one buffer, at least one of them to write."""
         before, found, users = self.waits(), [], {}
         for number, operation in enumerate(self.operations):
             for buffer in dict.fromkeys((*operation.reads, *operation.writes)):
@@ -211,23 +195,23 @@ class Schedule:
                 users[buffer].append((number, writes))
         return found
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
 
-    def stream(self, number):
-        """CUDA stream : the one that has this number; made when it is first asked for."""
+    def stream(self, number: int) -> Any:
+        """Return the CUDA stream with this number, which is created on first use."""
         while len(self._streams) <= number:
             self._streams.append(cuda.stream())
         return self._streams[number]
 
-    def run(self, record=False):
-        """Ask the device for all operations, in order, and wait until they are done.
+    def run(self, record: bool = False) -> Timeline | None:
+        """Queue all operations, in order, and wait until they are done.
 
         Parameters
         ----------
         record : bool
-            Note when each one began and ended; only on a GPU. Two events per operation tell, and for kernels that take
-            stamps their own clock. A kernel without is shown from when its stream came to it, which may be before the
-            device had room for it.
+            Record when each operation started and ended; only on a GPU. Two events per operation tell, and for kernels
+            that take stamps the device's clock. A kernel without stamps is shown from the moment when its stream came
+            to it, which may be before the device had room for it.
 
         Returns
         -------
@@ -237,49 +221,50 @@ class Schedule:
         Raises
         ------
         EmulatedTimeError
-            If ``record`` is true on the emulator: `gpukit.streams.modelled` plays the schedule through on a model.
+            If ``record`` is true on the emulator: `gpukit.streams.modelled` simulates the schedule on a model instead.
         """
         recorder = None
         if record:
-            _check_gpu("a timeline")
+            require_gpu("a timeline")
             recorder = self._recorder = self._recorder or _Recorder(self.operations)
         program = self._program(recorder)
         if recorder:
             recorder.begin()
-        _ask(program)
+        _queue(program)
         for stream in self._streams:
             stream.synchronize()
         return recorder.timeline() if recorder else None
 
-    def queue(self):
-        """Ask the device for all operations, in order, and do not wait."""
-        _ask(self._program(None))
+    def queue(self) -> None:
+        """Queue all operations, in order, and do not wait."""
+        _queue(self._program(None))
 
     def _program(self, recorder):
-        """What the host does, call by call; made once."""
+        """The calls that queue everything, in order; made once, so that a run costs the host little."""
         if recorder not in self._programs:
             awaited = {other for operation in self.operations for other in operation.after}
-            marks = {number: cuda.event(timing=False) for number in awaited}
-            calls = []
+            events = {number: cuda.event(timing=False) for number in awaited}
+            no_stamps, calls = cuda.device_array(0, np.int64), []
             for number, operation in enumerate(self.operations):
                 stream = self.stream(operation.stream)
                 others = [other for other in operation.after if self.operations[other].stream != operation.stream]
-                calls += [partial(marks[other].wait, stream) for other in others]
-                stamps = [recorder.rows[number] if recorder else _no_stamps()] if operation.takes_stamps else []
+                calls += [partial(events[other].wait, stream) for other in others]
+                stamps = [recorder.rows[number] if recorder else no_stamps] if operation.takes_stamps else []
                 action = partial(operation.action, stream, *stamps)
                 calls += recorder.around(number, action, stream) if recorder else [action]
-                calls += [partial(marks[number].record, stream)] if number in awaited else []
+                calls += [partial(events[number].record, stream)] if number in awaited else []
             self._programs[recorder] = calls
         return self._programs[recorder]
 
 
-def _ask(program):
-    cuda.current_context()  # makes it that of this thread, which need not be the one that made the schedule
+def _queue(program):
+    cuda.current_context()  # bind it to this thread, which may not be the one that made the schedule
     for call in program:
         call()
 
 
-def _check_gpu(what):
+def require_gpu(what: str) -> None:
+    """Raise EmulatedTimeError on the emulator, for ``what`` shows times."""
     from gpukit.timing import EmulatedTimeError
 
     if not on_gpu():
@@ -289,12 +274,8 @@ def _check_gpu(what):
         )
 
 
-def _no_stamps():
-    return cuda.device_array(0, np.int64)
-
-
 class _Recorder:
-    """The events and stamps of one schedule, used again for each recorded run."""
+    """The events and stamps of one schedule, reused by each recorded run."""
 
     def __init__(self, operations):
         self.operations = operations
@@ -305,25 +286,25 @@ class _Recorder:
         self.fresh = np.full((count + 1, 2), (NEVER, -1), np.int64)
         self.stamps = cuda.device_array((count + 1, 2), np.int64)
         self.rows = [self.stamps[number + 1] for number in range(count)]
-        self.note = configured(note_time, 1, 1)
-        self.note(self.stamps, 0)  # compiles
+        self.note_time = configured(note_time, 1, 1)
+        self.note_time(self.stamps, 0)  # compiles
 
     def around(self, number, action, stream):
-        """The calls that record an operation."""
+        """The calls that run an operation between its two events."""
         return [partial(self.starts[number].record, stream), action, partial(self.ends[number].record, stream)]
 
     def begin(self):
-        """Set time 0, on the clock of the events and on that of the stamps."""
+        """Mark time 0 on both clocks, that of the events and that of the stamps."""
         self.stamps.copy_to_device(self.fresh)
-        self.note(self.stamps, HOLD)  # while it waits, the next three are asked for, to run close behind each other
+        self.note_time(self.stamps, HOLD)  # while it waits, the next three are queued, to run back to back
         self.before.record()
-        self.note(self.stamps, 0)
+        self.note_time(self.stamps, 0)
         self.origin.record()
 
     def timeline(self):
         """Bars of everything that ran, from 0 on."""
         stamps = self.stamps.copy_to_host()
-        # The stamp was made between two events; half of what lies between them is what it can be wrong by.
+        # Stamp 0 was taken somewhere between two events: assume the middle.
         zero = 0.5e-3 * self.before.elapsed_time(self.origin)
         free, bars = dict.fromkeys(ENGINES, 0.0), []
         spans = [
@@ -335,7 +316,7 @@ class _Recorder:
             if stamps[number + 1, 1] >= 0:
                 start, end = (stamps[number + 1] - stamps[0, 0]) * 1e-9 - zero
             elif operation.engine != "kernel":
-                # Its event says when the stream came to the copy; the engine may have been at another one until later.
+                # The event tells when the stream came to the copy; its engine may have been busy until later.
                 start = min(max(start, free[operation.engine]), end)
                 free[operation.engine] = end
             bars.append(

@@ -1,24 +1,23 @@
-"""What ran when: bars on streams and engines, how much of them lay beside each other, and the picture."""
+"""Timelines: what ran when on which stream and engine, how much of it overlapped, and its plot."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["ENGINES", "Bar", "Timeline"]
 
-#: What works at the same time on a device that has two copy engines or more.
+#: The engines of a device: with two copy engines or more they all work at the same time.
 ENGINES = ("copy in", "kernel", "copy out")
 
 
 class Bar(NamedTuple):
-    """One operation: its name, the number of its task, the number of its stream, its engine, and from when to when
-    it ran, in seconds.
-    """
+    """One operation of a timeline."""
 
     name: str
     task: int
     stream: int
     engine: str
-    start: float
+    start: float  # seconds
     end: float
 
 
@@ -29,51 +28,51 @@ class Timeline:
     Attributes
     ----------
     bars : tuple of Bar
-        The first begins at 0 or a little later.
+        The first starts at 0 or a little later.
     source : str
-        Where the times come from: the device they were measured on, or the model that they follow from.
+        The device on which the times were measured, or the model that they follow from.
     modelled : bool
-        True if nothing was measured. Everything that is printed or drawn then says so.
+        True if nothing was measured. Everything printed or drawn then says so.
     """
 
-    bars: tuple
+    bars: tuple[Bar, ...]
     source: str
     modelled: bool
 
     @property
-    def duration(self):
-        """float: seconds from the first beginning to the last end; 0 without bars."""
+    def duration(self) -> float:
+        """Seconds from the first start to the last end; 0 without bars."""
         return max((bar.end for bar in self.bars), default=0.0) - min((bar.start for bar in self.bars), default=0.0)
 
-    def busy(self, engine):
-        """float: seconds in which an engine had something to do."""
+    def busy(self, engine: str) -> float:
+        """Seconds in which an engine was busy."""
         return sum(length for length, active in self._intervals() if engine in active)
 
     @property
-    def overlap(self):
-        """float: the share of the busy time in which two engines or more were at work, from 0 to 1."""
+    def overlap(self) -> float:
+        """The share of the busy time in which two engines or more were busy, from 0 to 1."""
         lengths = [(length, len(active)) for length, active in self._intervals() if active]
         busy = sum(length for length, _ in lengths)
         return sum(length for length, count in lengths if count > 1) / busy if busy else 0.0
 
-    def _intervals(self):
-        """(seconds, engines that were at work) of each stretch in which these did not change."""
+    def _intervals(self) -> Iterator[tuple[float, set[str]]]:
+        """(seconds, busy engines) of each stretch in which the busy engines do not change."""
         edges = sorted({time for bar in self.bars for time in (bar.start, bar.end)})
         for start, end in zip(edges, edges[1:], strict=False):
             yield end - start, {bar.engine for bar in self.bars if bar.start < end and bar.end > start}
 
-    def record(self, source=None):
-        """The timeline as what JSON can hold; `Timeline.of` makes one of it again."""
+    def record(self, source: str | None = None) -> dict[str, Any]:
+        """Convert to a dict for JSON; `Timeline.of` converts back."""
         bars = [[*bar[:4], round(bar.start, 8), round(bar.end, 8)] for bar in self.bars]
         return {"bars": bars, "source": source or self.source, "modelled": self.modelled}
 
     @classmethod
-    def of(cls, record):
-        """The timeline of what `record` gave, or of a record that has its fields among others."""
+    def of(cls, record: dict[str, Any]) -> "Timeline":
+        """Make a timeline from the dict of `record`, or from a recorded result with these fields among others."""
         source = record.get("source") or f"recorded on {record['gpu']}, {record['date']}"
         return cls(tuple(Bar(*bar) for bar in record["bars"]), source, record.get("modelled", False))
 
-    def __str__(self):
+    def __str__(self) -> str:
         word = "modelled" if self.modelled else "measured"
         lines = [f"{self.duration * 1e3:.3f} ms, {self.overlap:.0%} of it overlapped ({word}: {self.source})"]
         for engine in ENGINES:
@@ -84,16 +83,16 @@ class Timeline:
 
     __repr__ = __str__
 
-    def plot(self, by="stream", title=None, *, ax=None):
-        """Draw the bars: a row for each stream or for each engine, a colour for each engine, the number of the task.
+    def plot(self, by: str = "stream", title: str | None = None, *, ax: Any = None) -> Any:
+        """Plot the bars: a row for each stream or engine, a colour for each engine, and the number of the task.
 
         Parameters
         ----------
         by : {"stream", "engine"}
         title : str, optional
-            Says how long it took and how much overlapped unless given.
+            Duration and overlap unless given.
         ax : matplotlib Axes, optional
-            Of a figure made by ``plot.figure`` with ``mark=timeline.mark``, for several timelines in one figure.
+            For several timelines in one figure: axes of a figure made by ``plot.figure(mark=timeline.mark)``.
 
         Returns
         -------
@@ -102,7 +101,7 @@ class Timeline:
         Raises
         ------
         ValueError
-            If ``by`` is none of these.
+            If ``by`` is neither of these.
         """
         from matplotlib.patches import Patch
 
@@ -140,6 +139,6 @@ class Timeline:
         return f"{word}{self.duration * factor:.4g} {unit}, {self.overlap:.0%} of it overlapped"
 
     @property
-    def mark(self):
-        """str: what is written under a figure."""
+    def mark(self) -> str:
+        """The note under a figure: where the times come from."""
         return f"modelled, not measured: {self.source}" if self.modelled else self.source

@@ -2,6 +2,7 @@
 are models.
 """
 
+import doctest
 import gc
 import itertools
 import random
@@ -16,7 +17,7 @@ from gpukit import on_gpu, resize, results, streams
 from gpukit.backend import cuda
 from gpukit.intrinsics import clock64
 from gpukit.streams import Bar, Model, Pipeline, Schedule, SleepKernel, Timeline, WorkKernel, kernels, run_pipeline
-from gpukit.streams.pipeline import sizes_of
+from gpukit.streams.pipeline import split_rows
 from gpukit.timing import EmulatedTimeError
 
 ENGINES = streams.ENGINES
@@ -46,6 +47,64 @@ def add_rows(source, target):
         row += cuda.gridsize(1)
 
 
+# -- the plain loop --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "chunk", "count"), [(0, 3, 2), (1, 5, 3), (12, 4, 1), (13, 4, 2), (100, 7, 4)])
+def test_the_plain_loop(rows, chunk, count):
+    """The right result for chunks of any size, the last one shorter, and on fewer streams than chunks."""
+    x, out = cuda.pinned_array((rows, 3) if rows else (1, 3), np.float64)[:rows], np.full(rows, np.nan)
+    x[...] = np.arange(3 * rows).reshape(rows, 3)
+    streams.pipelined(add_rows, x, out, chunk, count)
+    np.testing.assert_array_equal(out, x.sum(axis=1))
+
+
+def test_the_plain_loop_takes_streams_in_turns(monkeypatch):
+    """Copy in, kernel and copy out of each chunk in one stream, the next chunk in the next one."""
+    asked, to_device, (first, second) = [], cuda.to_device, (cuda.stream(), cuda.stream())
+
+    def noted(array, stream):
+        asked.append((len(array), stream))
+        return to_device(array, stream)
+
+    def launch(source, target):
+        asked.append((len(source), len(target)))
+
+    class Kernel:
+        def __getitem__(self, configuration):
+            asked.append(configuration)
+            return launch
+
+    monkeypatch.setattr(cuda, "to_device", noted)
+    monkeypatch.setattr(cuda, "stream", iter((first, second)).__next__)
+    monkeypatch.setattr(type(to_device(np.zeros(1))), "copy_to_host", lambda self, ary, stream: asked.append(stream))
+    streams.pipelined(Kernel(), np.zeros(700), np.zeros(700), 300, 2)
+    expected = []
+    for size, blocks, stream in ((300, 2, first), (300, 2, second), (100, 1, first)):
+        expected += [(size, stream), (blocks, 256, stream), (size, size), stream]
+    assert asked == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros(4), np.zeros(4), 0), "chunk is 0; it must be 1 or more"),
+        ((np.zeros(4), np.zeros(4), 2, 0), "streams is 0"),
+        ((np.zeros(4), np.zeros(5), 2), "out has 5 rows; it must have 4, as x has"),
+    ],
+)
+def test_the_plain_loop_names_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        streams.pipelined(negate, *arguments)
+
+
+@pytest.mark.parametrize("module", ["lesson", "pipeline"])
+def test_examples(module):
+    names = {"np": np, "cuda": cuda, **{name: getattr(streams, name) for name in streams.__all__}}
+    found = doctest.testmod(getattr(streams, module), extraglobs=names)
+    assert found.attempted and not found.failed
+
+
 # -- pipelines -------------------------------------------------------------------------------------
 
 
@@ -70,7 +129,7 @@ def test_every_pipeline_gives_the_serial_result(rows, columns, chunks, count, or
     assert run.result is out
     np.testing.assert_array_equal(out, streams.scrambled(x, 3))
     assert not run.schedule.races()
-    tasks = sum(size > 0 for size in sizes_of(chunks, rows))
+    tasks = sum(size > 0 for size in split_rows(chunks, rows))
     assert len(run.schedule.operations) == 3 * tasks
 
 
@@ -394,7 +453,7 @@ def test_the_model_is_the_formula_where_nothing_else_costs(stages, tasks):
 )
 def test_what_the_model_says_of_lesser_devices(change, expected):
     """Four tasks of three stages of a second, asked for depth-first in four streams."""
-    timeline = streams.modelled(staged(4, 4, 1, 1, 1), IDEAL.but(**change))
+    timeline = streams.modelled(staged(4, 4, 1, 1, 1), IDEAL.replace(**change))
     assert timeline.duration == pytest.approx(expected)
 
 
@@ -404,14 +463,14 @@ def test_an_engine_that_keeps_the_order_waits_for_what_could_wait():
     schedule.add("kernel", print, 0, seconds=1.0)
     schedule.add("kernel", print, 1, seconds=1.0)
     assert streams.modelled(schedule, IDEAL).duration == pytest.approx(2.0)
-    assert streams.modelled(schedule, IDEAL.but(in_order=True)).duration == pytest.approx(3.0)
+    assert streams.modelled(schedule, IDEAL.replace(in_order=True)).duration == pytest.approx(3.0)
 
 
 def test_copies_in_both_directions_slow_each_other():
     schedule = Schedule()
     schedule.add("copy in", print, 0, nbytes=10**9)
     schedule.add("copy out", print, 1, nbytes=2 * 10**9)
-    model = IDEAL.but(both_in=0.5, both_out=0.5)
+    model = IDEAL.replace(both_in=0.5, both_out=0.5)
     assert streams.modelled(schedule, model).duration == pytest.approx(3.0)  # 2 s together, then the second half alone
     assert streams.modelled(schedule, model).overlap == pytest.approx(2 / 3)
 
@@ -421,13 +480,13 @@ def test_small_kernels_run_beside_each_other():
         schedule = Schedule()
         for stream in range(4):
             schedule.add("kernel", print, stream, seconds=1.0, share=share)
-        model = IDEAL.but(concurrent_kernels=concurrent)
+        model = IDEAL.replace(concurrent_kernels=concurrent)
         assert streams.modelled(schedule, model).duration == pytest.approx(expected)
 
 
 def test_the_host_waits_for_pageable_memory():
     schedule = staged(3, 3, 1, 1, 1, pageable=True)
-    model = IDEAL.but(pageable_in=1e9, pageable_out=1e9)
+    model = IDEAL.replace(pageable_in=1e9, pageable_out=1e9)
     assert streams.modelled(schedule, model).duration == pytest.approx(9.0)
 
 
