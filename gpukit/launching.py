@@ -17,8 +17,12 @@ from numba.cuda.np import numpy_support
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpukit import backend
-from gpukit._host.arrays import address_of, as_device_array, maker, span, stream_of
+from gpukit._host.arrays import address_of, as_device_array, handle_of, maker, span, stream_of, upload
+from gpukit._host.keys import array_key, layout_of
 from gpukit.backend import cuda
+
+#: The name of `array_key` so far.
+look = array_key
 
 __all__ = ["Plans", "Prepared", "handle_of", "layout_of", "look", "prepare", "upload"]
 
@@ -282,26 +286,6 @@ def _compiled(launch, args):
     return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
 
 
-def handle_of(stream):
-    """The driver's handle of a stream as an int, 0 for the default stream."""
-    return int(getattr(stream, "handle", stream))
-
-
-def upload(array, values, stream):
-    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes, at a fraction of what
-    ``copy_to_device`` costs the host.
-
-    Of memory that is not pinned the driver has taken what it needs when it returns; pinned memory must stay as it is
-    until the copy is done.
-    """
-    if not backend.on_gpu():
-        array.copy_to_device(values, stream=stream)
-        return
-    from numba.cuda.cudadrv.driver import driver
-
-    driver.cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
-
-
 def _flat_types(argument_types):
     for type_ in argument_types:
         if isinstance(type_, types.BaseTuple):
@@ -364,7 +348,7 @@ class _ArraySlot:
         self.memory, self.first, self.at = memory, first, first + _POINTER
 
     def write(self, value, handle):
-        found = look(value, handle)
+        found = array_key(value, handle)
         if found is not None and found[0] == self.key:
             self.memory[self.at] = found[1]
             return
@@ -384,83 +368,6 @@ class _ArraySlot:
         parameters = (0, 0, array.size, array.dtype.itemsize, 0, *array.shape, *(s % 2**64 for s in array.strides))
         self.memory[self.first : self.first + self.count] = parameters
         return address_of(array)
-
-
-# -- arrays at a glance ------------------------------------------------------------------------------------------------
-
-
-def look(array, handle=0):
-    """What a device array is and where, without the cost of the array interface.
-
-    Parameters
-    ----------
-    array : a device array of Numba or the emulator, a CuPy array, or a PyTorch tensor
-    handle : int
-        Of the stream on which the array is used: where CuPy works on another one, that one is waited for, as the array
-        interface demands.
-
-    Returns
-    -------
-    (key, pointer) or None
-        Arrays with the same key have the same library, dtype, shape, strides and device. None for anything else, and
-        for a tensor that cannot be handed to a kernel as it is.
-    """
-    kind = type(array)
-    found = _LOOKS.get(kind)
-    if found is None:
-        found = _LOOKS[kind] = _look_for(kind)
-    return found(array, handle)
-
-
-def layout_of(key):
-    """(NumPy dtype, shape, strides in bytes) of arrays with a key of `look`; None if NumPy has no such dtype."""
-    library, dtype, shape, strides, _ = key
-    if library != "torch":
-        return dtype, shape, strides
-    try:
-        dtype = np.dtype(str(dtype).removeprefix("torch."))
-    except TypeError:
-        return None
-    return dtype, tuple(shape), tuple(n * dtype.itemsize for n in strides)
-
-
-def _look_for(kind):
-    name = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
-    if name == "torch.Tensor":
-        return _look_torch
-    if name == "cupy.ndarray":
-        import cupy
-
-        current_stream = cupy.cuda.get_current_stream
-
-        def look_cupy(array, handle):
-            stream = current_stream()
-            if stream.ptr != handle:
-                stream.synchronize()
-            memory = array.data
-            return ("cupy", array.dtype, array.shape, array.strides, memory.device_id), memory.ptr
-
-        return look_cupy
-    if getattr(kind, "__cuda_ndarray__", False):
-        return _look_numba
-    return lambda array, handle: None
-
-
-def _look_torch(array, _):
-    device = array.get_device()
-    if device < 0 or array.requires_grad or array.is_conj() or array.is_neg():
-        return None
-    return ("torch", array.dtype, array.shape, array.stride(), device), array.data_ptr()
-
-
-def _look_numba(array, _):
-    memory = array.gpu_data
-    context = getattr(memory, "context", None)
-    device = None if context is None else context.device.id
-    return ("numba", array.dtype, array.shape, array.strides, device), memory.device_ctypes_pointer.value or 0
-
-
-_LOOKS = {}
 
 
 # -- what a host function launched, kept -------------------------------------------------------------------------------
@@ -529,7 +436,7 @@ class Call:
             if array is None:
                 keys.append(None)
                 continue
-            found = look(array, handle)
+            found = array_key(array, handle)
             if found is None:
                 return
             keys.append(found[0])

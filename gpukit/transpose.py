@@ -10,7 +10,6 @@ import numpy as np
 from numba.cuda import types, uint32
 
 from gpukit._host.arrays import (
-    Output,
     address_of,
     as_device_array,
     check_alike,
@@ -19,11 +18,10 @@ from gpukit._host.arrays import (
     configured,
     dtype_of,
     stream_of,
-    to_device,
 )
+from gpukit._host.call import call
 from gpukit.backend import cuda
 from gpukit.intrinsics import load2, load4, store2, store4
-from gpukit.launching import Plans
 from warpstep.checks import check_int
 
 __all__ = [
@@ -310,7 +308,6 @@ def wide_copy(a, out):
 
 # -- host functions --------------------------------------------------------------------------------
 
-_plans = Plans()
 #: What ``transpose`` takes as ``variant``, besides "auto".
 VARIANTS = ("naive", "naive_gather", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
 #: Kernels of ``configure`` that copy: what the transposes are measured against.
@@ -348,16 +345,17 @@ def transpose(a, variant="auto", *, out=None, stream=None):
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
     """
-    call = _plans.call((a,), out, stream, variant)
-    if call.plan is not None:
-        return call.again()
-    _check(a, variant, out)
-    stream = stream_of(stream)
+    return call(_transposed, (a,), out, stream, (variant,))
+
+
+def _transposed(problem):
+    (a,), (variant,) = problem.inputs, problem.settings
+    _check(a, variant, problem.out)
     rows, columns = a.shape
-    result = Output(a, (columns, rows), out, stream)
-    if rows == 0 or columns == 0:
-        return result.finish()
-    return call.first(_launches(variant, to_device(a, stream), result.device, stream), result)
+    target = problem.output((columns, rows))
+    if target.size == 0:
+        return []
+    return _launches(variant, problem.on_device(a), target, problem.stream)
 
 
 def _launches(variant, source, target, stream):

@@ -20,13 +20,17 @@ __all__ = [
     "check_apart",
     "check_array",
     "configured",
+    "copy_to",
     "dtype_of",
+    "handle_of",
+    "make_like",
     "maker",
     "new_like",
     "share_memory",
     "span",
     "stream_of",
     "to_device",
+    "upload",
     "window",
 ]
 
@@ -53,21 +57,28 @@ def dtype_of(array):
     return array.dtype if interface is None else np.dtype(interface["typestr"])
 
 
-_foreign_streams = {}
-
-
 def stream_of(stream):
     """A ``stream=`` argument as ``kernel[grid, block, stream]`` takes it: 0, the default stream, for None; a stream of
     CuPy or PyTorch as one of Numba.
     """
     if not stream:
         return 0
-    handle = getattr(stream, "cuda_stream", None) if _library(stream) == "torch" else None
-    handle = stream.ptr if _library(stream) == "cupy" else handle
-    if handle is None:
+    library = _library(stream)
+    if library not in ("torch", "cupy"):
         return stream
-    # The same object every time: work memory belongs to a stream.
-    return _foreign_streams.setdefault(handle, cuda.external_stream(handle)) if handle else 0
+    handle = stream.cuda_stream if library == "torch" else stream.ptr
+    return _external_stream(handle) if handle else 0
+
+
+@functools.lru_cache(maxsize=256)
+def _external_stream(handle):
+    """The same object every time: work memory belongs to a stream."""
+    return cuda.external_stream(handle)
+
+
+def handle_of(stream) -> int:
+    """The driver's handle of a stream, 0 for the default stream."""
+    return int(getattr(stream, "handle", stream))
 
 
 def _library(thing):
@@ -190,12 +201,13 @@ def copy_strided(source, target):
         i += cuda.gridsize(1)
 
 
-def _copy(source, target, stream):
+def copy_to(source, target, stream):
+    """Copy a device array to another of the same shape; each may have any strides."""
     if target.ndim == 0:
         source, target = source.reshape(1), target.reshape(1)
     if target.ndim > MOST_DIMENSIONS:
         for i in range(target.shape[0]):
-            _copy(source[i], target[i], stream)
+            copy_to(source[i], target[i], stream)
     elif target.size:
         copy_strided[min(-(-target.size // 256), 65535), 256, stream](source, target)
 
@@ -210,8 +222,22 @@ def to_device(array, stream):
     if array.is_c_contiguous():
         return array
     contiguous = cuda.device_array(array.shape, array.dtype, stream=stream)
-    _copy(array, contiguous, stream)
+    copy_to(array, contiguous, stream)
     return contiguous
+
+
+def upload(array, values, stream):
+    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes, in a fraction of the time that
+    ``copy_to_device`` takes the host.
+
+    Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
+    """
+    if not on_gpu():
+        array.copy_to_device(values, stream=stream)
+        return
+    from numba.cuda.cudadrv.driver import driver
+
+    driver.cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
 
 
 def new_like(like, shape, dtype, stream):
@@ -224,8 +250,8 @@ def new_like(like, shape, dtype, stream):
     return cuda.device_array(shape, dtype, stream=stream)
 
 
-def maker(like, shape, dtype):
-    """A function that makes one array after another as `new_like` does, and gives each with its address."""
+def make_like(like, shape, dtype):
+    """Make a function that makes one array after another as `new_like` does; it returns (array, address)."""
     if _library(like) == "torch":
         # An empty tensor knows the dtype and the device; that is cheaper than to say them each time.
         empty = like.new_empty(0, dtype=_torch_dtype(dtype)).new_empty
@@ -265,6 +291,10 @@ class WorkMemory(dict):
         if kept is None or kept.size < size:
             kept = self[key] = cuda.device_array(size, dtype)
         return kept[:size]
+
+
+#: For `gpukit.launching.Plans`.
+maker = make_like
 
 
 @functools.cache
@@ -318,5 +348,5 @@ class Output:
                 return host
             self.out[...] = host
         elif self.device is not self.target:
-            _copy(self.device, self.target, self.stream)
+            copy_to(self.device, self.target, self.stream)
         return self.out

@@ -7,8 +7,6 @@ from numba.cuda import types
 
 from gpukit import intrinsics
 from gpukit._host.arrays import (
-    Output,
-    WorkMemory,
     address_of,
     check_alike,
     check_apart,
@@ -16,10 +14,10 @@ from gpukit._host.arrays import (
     configured,
     dtype_of,
     stream_of,
-    to_device,
 )
+from gpukit._host.call import call
+from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.launching import MOST_KEPT, Plans
 from gpukit.matmul import fast as fast_kernel
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import choose
@@ -72,10 +70,6 @@ ROWS_ALONG_X += ("dynamic_padded",)
 #: and the multiply-adds of the loop then have to take what is left: 2 % at 4096 x 4096 x 4096.
 DEEP = 512
 
-_plans = Plans()
-#: Work memory that is too large for a plan to keep.
-_large = WorkMemory()
-
 
 def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, tile=16, pad=None, depth=None):
     """alpha (a @ b) + beta out, by one of the kernels of this package (A6, A10 to A12).
@@ -114,18 +108,19 @@ def matmul(a, b, variant="auto", *, alpha=1.0, beta=0.0, out=None, stream=None, 
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
     """
-    call = _plans.call((a, b), out, stream, variant, alpha, beta, tile, pad, depth)
-    if call.plan is not None:
-        return call.again()
-    shape = _check_operands(a, b, out)
-    _check_scalars(alpha, beta, out)
-    make = _maker(variant, dtype_of(a), shape[-2:], tile, pad, depth)
-    stream = stream_of(stream)
-    result = Output(a, shape, out, stream, keep=beta != 0)
-    if result.device.size == 0:
-        return result.finish()
-    a, b = to_device(a, stream), to_device(b, stream)
-    return call.first(list(_all_steps(make, a, b, result.device, alpha, beta, _Work(stream, _large))), result)
+    return call(_product, (a, b), out, stream, (variant, alpha, beta, tile, pad, depth))
+
+
+def _product(problem):
+    (a, b), (variant, alpha, beta, *options) = problem.inputs, problem.settings
+    shape = _check_operands(a, b, problem.out)
+    _check_scalars(alpha, beta, problem.out)
+    make = _maker(variant, dtype_of(a), shape[-2:], *options)
+    out = problem.output(shape, keep=beta != 0)
+    if out.size == 0:
+        return []
+    a, b = problem.on_device(a), problem.on_device(b)
+    return list(_all_steps(make, a, b, out, alpha, beta, problem.work))
 
 
 def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=None, depth=None):
@@ -153,7 +148,7 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
     make = _maker(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
-    return list(_all_steps(make, a, b, out, alpha, beta, _Work(stream_of(stream), WorkMemory())))
+    return list(_all_steps(make, a, b, out, alpha, beta, WorkMemory(stream_of(stream))))
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -210,20 +205,6 @@ def _auto_float64(shape):
     return "registers_1d" if tiles_in_all >= cuda.get_current_device().MULTIPROCESSOR_COUNT else "tiled"
 
 
-class _Work:
-    """Work memory for the launches of one call, on a stream."""
-
-    def __init__(self, stream, large):
-        self.stream, self.large, self.count = stream, large, 0
-
-    def array(self, size, dtype=np.float32):
-        """A flat device array with so many elements, and with anything in them."""
-        if size * np.dtype(dtype).itemsize <= MOST_KEPT:
-            return cuda.device_array(size, dtype, stream=self.stream)
-        self.count += 1
-        return self.large.take(size, dtype, self.stream, self.count)
-
-
 def _maker(variant, dtype, shape, tile, pad, depth):
     """What `_all_steps` makes the launches with, after a check: a launcher, or the name of a rung of the ladder."""
     if variant == "auto":
@@ -261,7 +242,7 @@ def _simple_steps(maker, a, b, out, alpha, beta, work):
     """One product by a kernel that computes out = a b, and another for alpha and beta if they are not 1 and 0."""
     product, (rows, columns) = out, out.shape
     if beta != 0:
-        product = work.array(out.size, dtype_of(out)).reshape(out.shape)
+        product = work.take("product", out.size, dtype_of(out)).reshape(out.shape)
     launcher = maker
     if not isinstance(maker, _Launcher):
         launcher = _ladder_launcher(maker, dtype_of(a), _is_aligned(a, b, product))
@@ -317,7 +298,7 @@ def _fast_steps(a, b, out, alpha, beta, work):
     a, b, out, pitch = a.reshape(-1), b.reshape(-1), out.reshape(-1), n
     if widen:
         pitch, wide_b = -(-n // 4) * 4, True
-        target = work.array(b.size // n * pitch)
+        target = work.take("wide_b", b.size // n * pitch, np.float32)
         grid = -(-pitch // 256), min(b.size // n, MOST_BLOCKS)
         yield configured(fast_kernel.widen, grid, 256, work.stream), (b, target, np.uint32(n), np.uint32(pitch))
         b = target
@@ -334,7 +315,7 @@ def _piece_steps(piece, a, b, out, k, pitch_b, pitch_out, which, wide_b, wide_ou
     target, pitch, form = out, pitch_out, (alpha != 1 or beta != 0, beta != 0)
     if parts > 1:
         pitch, form = n, (False, False)
-        target = work.array(batch * parts * m * n)
+        target = work.take("parts", batch * parts * m * n, np.float32)
     wide = (wide_out if parts == 1 else n % 4 == 0) and (k < DEEP or piece.tile.thread_columns < 16)
     kernel = fast_kernel.fast(piece.tile, wide_b, wide, *form)
     grid = -(-m // piece.tile.rows) * -(-n // piece.tile.columns), parts

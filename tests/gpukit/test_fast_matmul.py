@@ -8,6 +8,8 @@ from products import check, operands, poisoned
 
 import gpukit
 from gpukit import matmul, on_gpu
+from gpukit._host.call import forget
+from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
@@ -22,7 +24,7 @@ def chosen(monkeypatch):
 
     def set_choice(pieces, widen=False):
         monkeypatch.setattr(host, "choose", lambda *_: (pieces, widen))
-        host._plans.kept.clear()
+        forget()
 
     return set_choice
 
@@ -184,16 +186,17 @@ def test_calls_alike_are_repeated_with_their_own_arrays():
         check(out.copy_to_host(), a, b, seed)
 
 
-def test_large_work_memory_is_used_again(monkeypatch):
-    monkeypatch.setattr(host, "MOST_KEPT", 1000)
-    host._plans.kept.clear()
+def test_work_memory_is_used_again():
+    forget()
     a, b = operands((20, 2000), (2000, 13))
+    buffers = state_of(0).buffers
     check(matmul.matmul(a, b), a, b)
-    kept = {key: id(array) for key, array in host._large.items()}
+    kept = {key: id(array) for key, array in buffers.items()}
     assert kept
     check(matmul.matmul(-a, b), -a, b)
-    assert {key: id(array) for key, array in host._large.items()} == kept
-    host._large.clear()
+    assert {key: id(array) for key, array in buffers.items()} == kept
+    forget()
+    assert not buffers
 
 
 @pytest.mark.gpu

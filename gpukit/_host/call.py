@@ -1,0 +1,199 @@
+"""The one way from a host function to its launches: check, plan, launch; and repeat the launches for a call like it.
+
+A chapter writes each host function as two functions. The public one has the signature and the documentation, and hands
+everything down; the planner checks the arguments and returns the launches::
+
+    def double(x, factor=2.0, *, out=None, stream=None):
+        return call(_double, (x,), out, stream, (factor,))
+
+    def _double(problem):
+        (x,), (factor,) = problem.inputs, problem.settings
+        check_array("x", x, 1)                                  # TypeError, ValueError: nothing was launched
+        target = problem.output(x.shape)                        # what the kernel writes
+        if target.size == 0:
+            return []
+        x = problem.on_device(x)                                # what it reads: C-contiguous, on the device
+        launch = configured(scale, ceil_div(x.size, 256), 256, problem.stream)
+        return [(launch, (x, target, factor))]
+
+- ``inputs`` are arrays or None; the first is the one whose library a new result comes from. Only arrays that the
+  launches read in place can be exchanged at a replay; after a copy, and with NumPy arrays, each call is planned anew.
+- ``settings`` are all other arguments that decide the launches. Where one cannot be hashed (a list, an array), the call
+  is planned anew each time.
+- The planner runs once for calls that agree in the layout and alignment (modulo 16 bytes) of every array, in stream and
+  in settings. It must decide by these alone, and launch nothing itself.
+- ``problem.work`` has memory that launches leave to each other: ``work.take("partials", size, dtype)``, or
+  ``work.zeros(count)`` for counters. It is the stream's: a later call uses the same memory.
+- What a call must do on the stream beside its launches, such as an upload that a launch reads, goes with ``call`` into
+  one ``with state_of(stream_of(stream)).lock:``.
+- The planner of a composed function passes ``problem.work`` on to the functions that make the launches of its parts.
+"""
+
+from collections.abc import Callable
+from threading import get_ident
+
+import numpy as np
+
+from gpukit._host.arrays import (
+    as_device_array,
+    copy_to,
+    dtype_of,
+    handle_of,
+    new_like,
+    stream_of,
+    to_device,
+)
+from gpukit._host.keys import array_reader, settings_key
+from gpukit._host.replay import LaunchCache, RecordedCall
+from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
+from gpukit._numba import PER_THREAD_DEFAULT_STREAM
+from gpukit.backend import cuda
+from gpukit.launching import prepare
+
+__all__ = ["CACHE", "Problem", "call", "forget"]
+
+#: What the host functions of this process launched.
+CACHE = LaunchCache()
+
+
+def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple = ()):
+    """Make the launches that ``plan`` decides on, or repeat those of an earlier call like this one.
+
+    Parameters
+    ----------
+    plan : function
+        From a `Problem` to a list of (configured kernel, arguments).
+    inputs : tuple of arrays or None
+    out : array or None
+        Where the caller wants the result.
+    stream : None or a CUDA stream, of any library
+    settings : tuple
+        All else that decides the launches.
+
+    Returns
+    -------
+    array
+        ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
+        array may be under way.
+    """
+    key, pointers = _key(plan, inputs, out, stream, settings)
+    try:
+        recorded = None if key is None else CACHE.find(key)
+    except TypeError:  # a setting cannot be hashed
+        key = recorded = None
+    if recorded is not None and (out is None or not recorded.overlaps(pointers)):
+        return recorded.replay(pointers, out)
+    problem = Problem(inputs, out, stream_of(stream), settings)
+    return problem.launch(plan(problem), key)
+
+
+def forget():
+    """Let go of all recorded calls and of the work memory of all streams."""
+    CACHE.clear()
+    free_work_memory()
+
+
+def _key(plan, inputs, out, stream, settings):
+    """(key of a call, addresses of its arrays); the key is None if the call cannot be repeated."""
+    handle = handle_of(stream_of(stream)) if stream else 0
+    keys, pointers = [], []
+    for array in inputs if out is None else (*inputs, out):
+        if array is None:
+            keys.append(None)
+            continue
+        found = array_reader(type(array))(array, handle)
+        if found is None:
+            return None, pointers
+        keys.append(found[0])
+        keys.append(found[1] % 16)
+        pointers.append(found[1])
+    queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
+    return (plan, *keys, out is None, queue, settings_key(settings)), pointers
+
+
+class Problem:
+    """One call, as its planner sees it.
+
+    Attributes
+    ----------
+    inputs : tuple of arrays or None
+        As the caller gave them.
+    out : array or None
+    settings : tuple
+    stream : 0 or a CUDA stream
+        As ``kernel[grid, block, stream]`` takes it.
+    work : WorkMemory
+    repeatable : bool
+        A planner sets this to False if its launches depend on more than the layouts and the settings.
+    """
+
+    def __init__(self, inputs, out, stream, settings):
+        self.repeatable = True
+        self.inputs, self.out, self.stream, self.settings = inputs, out, stream, settings
+        self._state = state_of(stream)
+        self.work = WorkMemory(stream, self._state.buffers)
+        self._on_host = False
+        self._target = self._device = None
+
+    def on_device(self, array):
+        """An array as a C-contiguous device array: itself if it is one already, otherwise a copy; None for None."""
+        return None if array is None else to_device(array, self.stream)
+
+    def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None):
+        """Declare the result of the call; gives the C-contiguous device array that the kernels write.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        dtype : NumPy dtype, optional
+            That of ``like`` unless given.
+        keep : bool
+            The kernels need the contents of ``out``, which must have been given.
+        like : array, optional
+            The result is of its library; the first input unless given.
+        """
+        like = self.inputs[0] if like is None else like
+        self._on_host = not cuda.is_cuda_array(like)
+        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
+        if self._on_host:
+            new = to_device(self.out, self.stream) if keep else cuda.device_array(shape, dtype, stream=self.stream)
+            self._device = new
+            return new
+        if self.out is None:
+            self.out = new_like(like, shape, dtype, self.stream)
+        self._target = self._device = as_device_array(self.out)
+        if keep:
+            self._device = to_device(self._target, self.stream)
+        elif not self._target.is_c_contiguous():
+            self._device = cuda.device_array(shape, self._target.dtype, stream=self.stream)
+        return self._device
+
+    def launch(self, launches: list, key):
+        """Make the launches, record them under the key if they can be repeated, and give the caller's result."""
+        if key is None or not self.repeatable or self._on_host or self._device is not self._target:
+            with self._state.lock:
+                for launch, arguments in launches:
+                    launch(*arguments)
+            return self._finish()
+        prepared = [prepare(launch, *arguments) for launch, arguments in launches]
+        with self._state.lock:
+            for launch in prepared:
+                launch()
+        if prepared:
+            inputs = [array for array in self.inputs if array is not None]
+            recorded = RecordedCall(prepared, inputs, self._device, self._state)
+            if recorded.replayable:
+                CACHE.store(key, recorded)
+        return self._finish()
+
+    def _finish(self):
+        if self._on_host:
+            host = self._device.copy_to_host(stream=self.stream)
+            if self.stream:
+                self.stream.synchronize()
+            if self.out is None:
+                return host
+            self.out[...] = host
+        elif self._device is not self._target:
+            copy_to(self._device, self._target, self.stream)
+        return self.out

@@ -1,0 +1,115 @@
+"""Keys by which a call like an earlier one is found: of its arrays, and of its settings.
+
+Every call of a host function makes them, so they go without the array interface, which costs more than a launch.
+"""
+
+import math
+
+import numpy as np
+
+__all__ = ["array_key", "array_reader", "layout_of", "settings_key"]
+
+
+def array_key(array, handle: int = 0):
+    """Read dtype, layout and address of a device array.
+
+    Parameters
+    ----------
+    array : a device array of Numba or the emulator, a CuPy array, or a PyTorch tensor
+    handle : int
+        Of the stream on which the array is used. If CuPy works on another stream, that one is waited for, as the array
+        interface demands.
+
+    Returns
+    -------
+    (key, pointer) or None
+        Arrays with the same key agree in library, dtype, shape, strides and device. None for anything else, and for a
+        tensor that cannot be passed to a kernel as it is.
+    """
+    return array_reader(type(array))(array, handle)
+
+
+_READERS = {}
+
+
+def array_reader(kind: type):
+    """The function ``(array, handle) -> (key, pointer) or None`` for arrays of a class."""
+    reader = _READERS.get(kind)
+    if reader is None:
+        reader = _READERS[kind] = _make_reader(kind)
+    return reader
+
+
+def _make_reader(kind):
+    name = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+    if name == "torch.Tensor":
+        return _read_torch
+    if name == "cupy.ndarray":
+        return _make_cupy_reader()
+    if getattr(kind, "__cuda_ndarray__", False):
+        return _read_numba
+    return lambda array, handle: None
+
+
+def _make_cupy_reader():
+    import cupy
+
+    current_stream = cupy.cuda.get_current_stream
+
+    def read_cupy(array, handle):
+        stream = current_stream()
+        if stream.ptr != handle:
+            stream.synchronize()
+        memory = array.data
+        return ("cupy", array.dtype, array.shape, array.strides, memory.device_id), memory.ptr
+
+    return read_cupy
+
+
+def _read_torch(array, _):
+    device = array.get_device()
+    if device < 0 or array.requires_grad or array.is_conj() or array.is_neg():
+        return None
+    return ("torch", array.dtype, array.shape, array.stride(), device), array.data_ptr()
+
+
+def _read_numba(array, _):
+    memory = array.gpu_data
+    context = getattr(memory, "context", None)
+    device = None if context is None else context.device.id
+    return ("numba", array.dtype, array.shape, array.strides, device), memory.device_ctypes_pointer.value or 0
+
+
+def layout_of(key):
+    """(NumPy dtype, shape, strides in bytes) of arrays with a key of `array_key`; None if NumPy has no such dtype."""
+    library, dtype, shape, strides, _ = key
+    if library != "torch":
+        return dtype, shape, strides
+    try:
+        dtype = np.dtype(str(dtype).removeprefix("torch."))
+    except TypeError:
+        return None
+    return dtype, tuple(shape), tuple(n * dtype.itemsize for n in strides)
+
+
+#: Types whose values are told apart by value and type. A bare object is a token: it stands for other settings.
+_EXACT = frozenset({int, bool, str, type(None), object})
+_EXACT_OR_FLOAT = _EXACT | {float}
+
+
+def settings_key(settings: tuple):
+    """A key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0."""
+    kinds = tuple(map(type, settings))
+    if _EXACT.issuperset(kinds):
+        return settings, kinds
+    if _EXACT_OR_FLOAT.issuperset(kinds):
+        return settings, kinds, tuple([math.copysign(1, value) for value in settings if type(value) is float])
+    return tuple(map(_exactly, settings))
+
+
+def _exactly(value):
+    if isinstance(value, tuple):
+        return tuple(map(_exactly, value))
+    if isinstance(value, float | np.floating):
+        return type(value), value, math.copysign(1, value)
+    return type(value), value

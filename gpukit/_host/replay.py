@@ -1,0 +1,106 @@
+"""Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
+
+import threading
+from collections import OrderedDict
+
+from gpukit._host.arrays import address_of, as_device_array, make_like, span
+from gpukit._host.work_memory import StreamState
+
+__all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall"]
+
+#: Bytes of memory that a recorded call may keep alive.
+MAX_KEPT = 64 << 20
+
+
+class RecordedCall:
+    """Prepared launches of one call, and which of their arrays lie in its inputs or in its output.
+
+    Parameters
+    ----------
+    prepared : list of Prepared
+    inputs : list of device arrays
+    output : device array
+        As the launches write it.
+    state : StreamState
+
+    Attributes
+    ----------
+    replayable : bool
+        Whether it can stand for other calls: the launches use every input and the output in place, these do not
+        overlap, and the launches keep little other memory alive.
+    """
+
+    __slots__ = ("lock", "make_output", "reach", "replayable", "steps")
+
+    def __init__(self, prepared, inputs, output, state: StreamState):
+        self.lock = state.lock
+        self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
+        arrays = [*map(as_device_array, inputs), output]
+        starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
+        self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
+        self.steps, used, kept = [], set(), 0
+        for launch in prepared:
+            places = []
+            for position, array in launch.arrays():
+                low, high = span(array)
+                inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
+                if inside:
+                    places.append((position, inside[0], address_of(array) - starts[inside[0]]))
+                else:
+                    kept += high - low
+            used.update(source for _, source, _ in places)
+            launch.release({position for position, _, _ in places})
+            self.steps.append((launch, [(launch.place_of(position), *rest) for position, *rest in places]))
+        apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
+        self.replayable = apart and used == set(range(len(spans))) and kept <= MAX_KEPT
+
+    def overlaps(self, pointers):
+        """Whether the output, which is the last pointer, shares memory with an input."""
+        *others, out = pointers
+        low, high = self.reach[-1]
+        start, stop = out + low, out + high
+        for pointer, (low, high) in zip(others, self.reach, strict=False):
+            if pointer + low < stop and start < pointer + high:
+                return True
+        return False
+
+    def replay(self, pointers, out):
+        """Launch with arrays at these addresses; returns ``out``, or a new output if it is None."""
+        if out is None:
+            out, pointer = self.make_output()
+            pointers.append(pointer)
+        with self.lock:
+            for launch, places in self.steps:
+                launch.again(places, pointers)
+        return out
+
+
+class LaunchCache:
+    """Recorded calls by key; the least recently used are dropped first.
+
+    Order is tracked only once the cache is half full.
+    """
+
+    def __init__(self, max_calls: int = 1024):
+        self.max_calls = max_calls
+        self.calls = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, key) -> RecordedCall | None:
+        """The call recorded under a key; TypeError if the key cannot be hashed."""
+        found = self.calls.get(key)
+        if found is not None and len(self.calls) > self.max_calls // 2:
+            with self._lock:
+                if key in self.calls:
+                    self.calls.move_to_end(key)
+        return found
+
+    def store(self, key, call: RecordedCall):
+        with self._lock:
+            self.calls[key] = call
+            while len(self.calls) > self.max_calls:
+                self.calls.popitem(last=False)
+
+    def clear(self):
+        with self._lock:
+            self.calls.clear()

@@ -1,0 +1,109 @@
+"""Work memory: device memory for what the launches of a call leave to each other, kept for the next call on the stream.
+
+Calls on one stream follow one another, so they share the memory. Calls on different streams may overlap, so each stream
+has memory of its own. Only the launches of one call must not be interleaved with another thread's on the same stream:
+the stream's lock is held while a call queues them.
+"""
+
+import threading
+import weakref
+
+import numpy as np
+
+from gpukit._numba import PER_THREAD_DEFAULT_STREAM
+from gpukit.backend import cuda
+from warpstep.integers import next_power_of_two
+
+__all__ = ["StreamState", "WorkMemory", "free_work_memory", "state_of"]
+
+#: Buffers up to this many bytes are powers of two, so that few are ever allocated; larger ones are as large as needed.
+MAX_ROUNDED = 64 << 20
+
+
+class StreamState:
+    """The lock and the work memory of one stream.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held while the launches of a call are queued.
+    buffers : dict
+        (device, purpose) -> device array.
+    """
+
+    __slots__ = ("__weakref__", "buffers", "lock")
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.buffers = {}
+
+
+class WorkMemory:
+    """Work memory for the launches of one call.
+
+    Parameters
+    ----------
+    stream : 0 or a CUDA stream
+    buffers : dict, optional
+        Of the stream's `StreamState`: the memory is shared with its other calls. Otherwise it belongs to this object
+        and to the arguments that it is passed in.
+    """
+
+    def __init__(self, stream, buffers: dict | None = None):
+        self.stream = stream
+        self.buffers = {} if buffers is None else buffers
+
+    def take(self, purpose: str, size: int, dtype):
+        """A flat device array of ``size`` elements with any contents.
+
+        Each purpose has its own memory, the same one every time that it is asked for: a later launch may overwrite what
+        an earlier one has read.
+        """
+        dtype = np.dtype(dtype)
+        nbytes = max(size, 1) * dtype.itemsize
+        key = cuda.get_current_device().id, purpose
+        buffer = self.buffers.get(key)
+        if buffer is None or buffer.size < nbytes:
+            # Not bound to the stream: as a value of _states, it would keep its key alive.
+            buffer = self.buffers[key] = cuda.device_array(_rounded(nbytes), np.uint8)
+        return buffer[: size * dtype.itemsize].view(dtype)
+
+    def zeros(self, count: int):
+        """At least ``count`` counters, uint32, all 0; the kernels that use them must leave them at 0."""
+        key = cuda.get_current_device().id, "zeros"
+        counters = self.buffers.get(key)
+        if counters is None or counters.size < count:
+            counters = cuda.device_array(next_power_of_two(count), np.uint32)
+            counters.copy_to_device(np.zeros(counters.size, np.uint32), stream=self.stream)
+            self.buffers[key] = counters
+        return counters
+
+
+def _rounded(nbytes):
+    return next_power_of_two(nbytes) if nbytes <= MAX_ROUNDED else nbytes
+
+
+class _Default(threading.local if PER_THREAD_DEFAULT_STREAM else object):
+    def __init__(self):
+        self.state = StreamState()
+
+
+_default = _Default()
+_states = weakref.WeakKeyDictionary()
+_states_lock = threading.Lock()
+
+
+def state_of(stream) -> StreamState:
+    """The `StreamState` of a stream; 0 is the default stream."""
+    if not stream:
+        return _default.state
+    with _states_lock:
+        return _states.setdefault(stream, StreamState())
+
+
+def free_work_memory():
+    """Let go of the work memory of all streams."""
+    _default.state.buffers.clear()
+    with _states_lock:
+        for state in _states.values():
+            state.buffers.clear()
