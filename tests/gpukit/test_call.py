@@ -1,0 +1,312 @@
+"""`gpukit._host`: a call like an earlier one repeats its launches, and does what the earlier one did."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from gpukit import launching, transpose
+from gpukit._host import call as calls
+from gpukit._host.arrays import check_apart, check_array
+from gpukit._host.call import CACHE, call, forget
+from gpukit._host.keys import array_key, layout_of
+from gpukit._host.replay import LaunchCache
+from gpukit._host.work_memory import MAX_ROUNDED, WorkMemory, state_of
+from gpukit.backend import cuda
+
+RANDOM = np.random.default_rng(6)
+
+
+@cuda.jit
+def add_into(a, b, out, n, weight):
+    for i in range(cuda.grid(1), n, cuda.gridsize(1)):
+        out[i] = a[i] + weight * b[i]
+
+
+def make_add():
+    """A host function like those of the chapters, and the weights of the calls that were planned."""
+    planned = []
+
+    def add(a, b, weight=1.0, *, out=None, stream=None):
+        return call(plan, (a, b), out, stream, (weight,))
+
+    def plan(problem):
+        (a, b), (weight,) = problem.inputs, problem.settings
+        planned.append(weight)
+        check_array("a", a, 1)
+        if problem.out is not None:
+            check_apart("out", problem.out, a=a, b=b)
+        target, n = problem.output(a.shape), a.shape[0]
+        a, b = problem.on_device(a), problem.on_device(b)
+        # In two halves, so that addresses inside of the arrays are exchanged too.
+        return [
+            (add_into[1, 32, problem.stream], (a[part], b[part], target[part], size, weight))
+            for part, size in ((slice(0, n // 2), n // 2), (slice(n // 2, n), n - n // 2))
+        ]
+
+    return add, planned
+
+
+@pytest.fixture
+def cache(monkeypatch):
+    """An empty cache of its own for the test."""
+    made = LaunchCache()
+    monkeypatch.setattr(calls, "CACHE", made)
+    return made
+
+
+def device(n=101):
+    return cuda.to_device(RANDOM.random(n))
+
+
+def check(add, a, b, weight=1.0, **options):
+    got = add(a, b, weight, **options)
+    cuda.synchronize()
+    host = [x if isinstance(x, np.ndarray) else x.copy_to_host() for x in (a, b, got)]
+    np.testing.assert_allclose(host[2], host[0] + weight * host[1])
+    return got
+
+
+def test_a_call_like_an_earlier_one_repeats_its_launches(cache):
+    add, planned = make_add()
+    first = check(add, device(), device())
+    kept = first.copy_to_host()
+    for _ in range(3):
+        check(add, device(), device())
+    assert len(planned) == 1
+    np.testing.assert_array_equal(first.copy_to_host(), kept)
+    # What decides the launches is planned anew.
+    stream = cuda.stream()
+    check(add, device(), device(), 2.0)
+    check(add, device(100), device(100))
+    check(add, device(), device(), stream=stream)
+    check(add, device(), device(), out=device())
+    assert len(planned) == len(cache.calls) == 5
+    for options in ({}, {"stream": stream}, {"out": device()}):
+        check(add, device(), device(), **options)
+    assert len(planned) == 5
+    # Another host function has calls of its own.
+    other, of_other = make_add()
+    check(other, device(), device())
+    assert len(of_other) == 1
+
+
+def test_settings_that_are_equal_but_not_the_same_are_told_apart():
+    add, planned = make_add()
+    a, b = device(), device()
+    for weight in (1, True, 1.0, 0.0, -0.0, np.float32(0), np.float32(-0.0)):
+        add(a, b, weight)
+        add(a, b, weight)
+    texts = [repr(weight) for weight in planned]
+    assert texts == ["1", "True", "1.0", "0.0", "-0.0", "np.float32(0.0)", "np.float32(-0.0)"]
+
+
+def test_what_a_repeated_call_must_not_do(cache):
+    add, planned = make_add()
+    a, b, out = device(), device(), device()
+    check(add, a, b, out=out)
+    # The same shapes, but the output is an input: checked anew, and refused.
+    with pytest.raises(ValueError, match="out shares memory with a"):
+        add(a, b, out=a)
+    # An input twice; then two inputs of that kind.
+    fresh, planned = make_add()
+    check(fresh, a, a)
+    check(fresh, a, b)
+    assert len(planned) == 2
+    check(fresh, b, a)
+    assert len(planned) == 2
+    # Arrays that are copied first are planned anew each time, and NumPy arrays are.
+    cache.clear()
+    strided = cuda.to_device(RANDOM.random(202))[::2]
+    for x, y in ((strided, b), (RANDOM.random(101), RANDOM.random(101))):
+        fresh, planned = make_add()
+        check(fresh, x, y)
+        check(fresh, x, y)
+        assert len(planned) == 2
+        assert not cache.calls
+
+
+def test_calls_that_cannot_be_repeated(cache):
+    """A setting without a hash, and a planner that says so."""
+    planned = []
+
+    def plan(problem):
+        (x,), (settings,) = problem.inputs, problem.settings
+        planned.append(settings)
+        problem.repeatable = isinstance(settings, list)
+        return [(add_into[1, 32, problem.stream], (x, x, problem.output(x.shape), 101, 1.0))]
+
+    for settings in ([3], 4):
+        x = device()
+        for _ in range(2):
+            got = call(plan, (x,), settings=(settings,))
+            np.testing.assert_array_equal(got.copy_to_host(), 2 * x.copy_to_host())
+    assert planned == [[3], [3], 4, 4] and not cache.calls
+
+
+def test_alignment_is_part_of_the_key():
+    add, planned = make_add()
+    long = device(110)
+    check(add, long[:101], device())
+    check(add, long[1:102], device())
+    check(add, long[2:103], device())
+    assert len(planned) == 2
+
+
+def test_recorded_calls_hold_no_inputs_and_are_few(monkeypatch):
+    cache = LaunchCache(max_calls=3)
+    monkeypatch.setattr(calls, "CACHE", cache)
+    add, planned = make_add()
+    arrays = [device(), device(), device()]
+    gone = [weakref.ref(x.gpu_data) for x in arrays]
+    check(add, *arrays[:2], out=arrays[2])
+    del arrays
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None, None]
+    for weight in range(5):
+        add(device(), device(), float(weight))
+    assert len(cache.calls) == 3
+    before = len(planned)
+    add(device(), device(), 4.0)
+    assert len(planned) == before
+    # The least recently used is dropped first: 2.0 is used, so that 3.0 goes.
+    for weight in (2.0, 5.0, 2.0):
+        add(device(), device(), weight)
+    assert len(planned) == before + 1
+    add(device(), device(), 3.0)
+    assert len(planned) == before + 2
+
+
+def sum_through_work_memory(problem):
+    """Two launches; the first leaves its result to the second in work memory."""
+    a, b = problem.inputs
+    work, target = problem.work.take("copy", a.shape[0], a.dtype), problem.output(a.shape)
+    return [
+        (add_into[1, 32, problem.stream], (a, a, work, a.shape[0], 0.0)),
+        (add_into[1, 32, problem.stream], (work, b, target, a.shape[0], 1.0)),
+    ]
+
+
+def test_calls_of_many_threads_do_not_mix():
+    """On one stream they share work memory, on several each has its own."""
+    right, streams = [], [None, cuda.stream(), cuda.stream()]
+
+    def run(seed):
+        random = np.random.default_rng(seed)
+        for i in range(15):
+            a, b = random.random(101), random.random(101)
+            stream = streams[seed % 3 if seed > 3 else 0]
+            got = call(sum_through_work_memory, (cuda.to_device(a), cuda.to_device(b)), None, stream)
+            cuda.synchronize()
+            right.append(np.allclose(got.copy_to_host(), a + b))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(right) == 105 and all(right)
+
+
+def test_work_memory_belongs_to_a_stream_and_grows():
+    forget()
+    streams = [cuda.stream(), cuda.stream()]
+    for stream in (*streams, *streams):
+        call(sum_through_work_memory, (device(), device()), None, stream)
+    kept = [state_of(stream).buffers for stream in streams]
+    assert all(len(buffers) == 1 for buffers in kept) and not state_of(0).buffers
+    before, other = (next(iter(buffers.values())) for buffers in kept)
+    assert before is not other and before.size == 1024  # the power of two that holds 101 values
+    call(sum_through_work_memory, (device(128), device(128)), None, streams[0])
+    assert next(iter(kept[0].values())) is before
+    check_sum = call(sum_through_work_memory, (device(129), device(129)), None, streams[0])
+    assert check_sum.shape == (129,) and next(iter(kept[0].values())).size == 2048
+    forget()
+    assert not CACHE.calls and not any(kept)
+    # A stream that nobody uses any more takes its memory with it.
+    call(sum_through_work_memory, (device(), device()), None, streams[1])
+    gone = weakref.ref(state_of(streams[1]))
+    forget()
+    del streams, stream, kept
+    gc.collect()
+    assert gone() is None
+
+
+def test_work_memory_of_every_kind():
+    buffers = {}
+    work = WorkMemory(0, buffers)
+    part, whole = work.take("parts", 10, np.float64), work.take("parts", 10, np.float32)
+    assert (part.size, part.dtype, whole.size, whole.dtype) == (10, np.float64, 10, np.float32)
+    assert part.device_ctypes_pointer.value == whole.device_ctypes_pointer.value
+    assert work.take("other", 3, np.uint8).device_ctypes_pointer.value != whole.device_ctypes_pointer.value
+    assert work.take("parts", MAX_ROUNDED + 1, np.uint8).size == MAX_ROUNDED + 1
+    assert work.take("none", 0, np.float32).size == 0
+    counters = work.zeros(5)
+    assert counters.dtype == np.uint32 and counters.size >= 5 and not counters.copy_to_host().any()
+    assert work.zeros(3) is counters and work.zeros(counters.size + 1) is not counters
+    # Memory of its own, and memory of the stream.
+    assert WorkMemory(0).zeros(1) is not WorkMemory(0).zeros(1)
+    assert WorkMemory(0, buffers).zeros(1) is WorkMemory(0, buffers).zeros(1)
+
+
+def test_host_functions_replay():
+    for shape in ((40, 64), (37, 91)):
+        for _ in range(3):
+            a = RANDOM.integers(0, 1000, shape)
+            out = cuda.to_device(np.zeros(shape[::-1], a.dtype))
+            transpose.transpose(cuda.to_device(a), out=out)
+            np.testing.assert_array_equal(out.copy_to_host(), a.T)
+            np.testing.assert_array_equal(transpose.transpose(cuda.to_device(a)).copy_to_host(), a.T)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_arrays_of_other_libraries(library):
+    module = pytest.importorskip(library)
+
+    def make(n=101):
+        a = RANDOM.random(n)
+        return module.from_numpy(a).cuda() if library == "torch" else module.asarray(a)
+
+    def host(a):
+        return a.cpu().numpy() if library == "torch" else a.get()
+
+    add, planned = make_add()
+    for _ in range(3):
+        a, b = make(), make()
+        got = add(a, b, 3.0)
+        assert type(got) is type(a)
+        np.testing.assert_allclose(host(got), host(a) + 3 * host(b))
+    assert len(planned) == 1
+    x = cuda.to_device(np.zeros(101))
+    launch = launching.prepare(add_into[1, 32], a, b, x, 101, 2.0)
+    launch(b, a, x, 101, 1.0)
+    np.testing.assert_allclose(x.copy_to_host(), host(a) + host(b))
+    if library == "cupy":
+        # Work of CuPy on another stream is waited for.
+        big = module.zeros(1 << 26)
+        with module.cuda.Stream(non_blocking=True):
+            for _ in range(20):
+                big += 1
+            slow = big[:101] + 1
+            np.testing.assert_allclose(host(add(slow, slow * 0, 3.0)), 21)
+
+
+@pytest.mark.parametrize(
+    "library", ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "cupy"))]
+)
+def test_what_a_key_says_of_an_array(library):
+    module = None if library == "numba" else pytest.importorskip(library)
+    for dtype in (np.uint8, np.float32):
+        a = np.zeros((6, 7, 5), dtype)
+        there = {
+            "numba": lambda a=a: cuda.to_device(a),
+            "torch": lambda a=a: module.from_numpy(a).cuda(),
+            "cupy": lambda a=a: module.asarray(a),
+        }[library]()
+        key, start = array_key(there[1:4, 2:, 1:4])
+        assert layout_of(key) == (dtype, (3, 5, 3), a.strides)
+        assert start - array_key(there)[1] == sum(i * n for i, n in zip((1, 2, 1), a.strides, strict=True))
+    assert layout_of(("torch", "torch.unheard_of", (3,), (1,), 0)) is None
