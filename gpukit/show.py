@@ -1,6 +1,9 @@
 """What notebooks show besides figures: the source of a kernel, and tables of records."""
 
+import ast
 import inspect
+import re
+import textwrap
 from numbers import Integral
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from warpstep.report.table import Table
 
 __all__ = ["Source", "Table", "source", "table"]
 
+SECTION = re.compile(r"\n *(?:Parameters|Returns|Yields|Raises|Examples)\n *---.*?(\n *)?$", re.DOTALL)
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -55,7 +59,18 @@ def source(*things):
             raise TypeError(f"{thing!r} has no Python source; source shows kernels and functions")
     path, line = Path(inspect.getsourcefile(functions[0])), inspect.getsourcelines(functions[0])[1]
     place = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
-    return Source(f"{place}, line {line}", "\n\n".join(inspect.getsource(f).rstrip() for f in functions))
+    return Source(f"{place}, line {line}", "\n\n".join(map(_source_to_read, functions)))
+
+
+def _source_to_read(function):
+    """The source of a function without the sections of its docstring (Parameters, Returns...), which ``help`` shows."""
+    text = inspect.getsource(function).rstrip()
+    doc = ast.get_docstring(ast.parse(textwrap.dedent(text)).body[0], clean=False) or ""
+    section = SECTION.search(doc)
+    if not section:
+        return text
+    kept = doc[: section.start()].rstrip()
+    return text.replace(doc, kept + (section[1] or "") if "\n" in kept else kept, 1)
 
 
 def table(records, columns=None, rows=16):

@@ -212,7 +212,7 @@ with plot.figure("Launch and wait, 1024 x 1024 float32", size=(6.0, 2.4), mark=t
 # %%
 documents = results.documents("A6")
 first_run, second_run = (
-    {tuple(row.get("block", [row["case"]])): row["milliseconds"] * 1e-3 for row in table["rows"]}
+    {tuple(row["block"]) if row["case"] == "GPU" else (row["case"],): row["milliseconds"] * 1e-3 for row in table["rows"]}
     for table in documents["tables"]
 )
 loops = {"three loops, one core": partial(matmul.on_cpu, a, b)}
@@ -445,9 +445,13 @@ print(f"{case_1['milliseconds']} ms; an element that should be {case_1['expected
 
 
 # %%
+WHEN = {"launch": "at the launch", "synchronize": "at the next synchronisation", "checked": "in errors.checked()"}
+
+
 def said(mistake, checked=False):
     [told] = results.load("errors-h200", backend="gpu", mistake=mistake, checked=checked)
-    return f"{mistake}, {told['stage']}:\n  {told['error']}: {told['message']}\n  afterwards: {told['afterwards']}"
+    message = told["message"].replace("\n", "\n  ")
+    return f"{mistake}, {WHEN[told['stage']]}:\n  {told['error']}: {message}\n  afterwards: {told['afterwards']}"
 
 
 print(said("block_too_large"))

@@ -19,11 +19,10 @@
 # %%
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 
-from bench import common
-from bench.streams import measure_launches
 from gpukit import cuda, device, launching, on_gpu, plot, resize, results, show, streams, timing
 from gpukit.intrinsics import clock64, globaltimer, smid
 
@@ -31,13 +30,8 @@ from gpukit.intrinsics import clock64, globaltimer, smid
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
 print("kernels run on:", device.info().name)
 
-RECORDED = results.load("streams-h200")
-WHERE = f"recorded on {RECORDED[0]['gpu']}, {RECORDED[0]['date']}"
-
-
-def recorded(case, **wanted):
-    """What was recorded of one case on another machine."""
-    return results.load("streams-h200", case=case, **wanted)
+recorded = partial(results.load, "streams-h200")  # what was measured on an H200, by case
+WHERE = results.taken_on(recorded())
 
 
 # %% [markdown]
@@ -135,12 +129,16 @@ print(one)
 # %% [markdown]
 # A row for each engine, and the number of the task in each bar. Two of three engines are idle at any time. Without a GPU this figure is **modelled**: gpukit plays the operations through on a device with given speeds, and writes "modelled" on everything that comes out of it. Where it counts, the same run recorded on an H200 stands beside it.
 #
-# Now the array is cut into chunks. Each is a **task** of three operations in one stream: its part of the array in, the kernel, its part of the result out. The tasks go round four streams. `streams.run_pipeline` does all that for any kernel of two arrays:
+# Now the array is cut into chunks. Each is a **task** of three operations in one stream: its part of the array in, the kernel, its part of the result out. The tasks go round a few streams, and the host waits once, at the end:
 
 # %%
-small = np.random.default_rng(1).random(1003, np.float32)
+show.source(streams.pipelined)
+
+# %% [markdown]
+# That is the whole idiom: `cuda.to_device(..., stream)`, `kernel[grid, block, stream]` and `copy_to_host(..., stream)` only ask, and what is asked for in one stream is done in order. With a kernel of two arrays:
 
 
+# %%
 @cuda.jit
 def invert(source, target):
     i = cuda.grid(1)
@@ -148,6 +146,15 @@ def invert(source, target):
         target[i] = np.float32(1) - source[i]
 
 
+small, inverted = cuda.pinned_array(1003, np.float32), cuda.pinned_array(1003, np.float32)
+small[...] = np.random.default_rng(1).random(1003)
+streams.pipelined(invert, small, inverted, chunk=126, streams=4)
+print("right:", np.array_equal(inverted, 1 - small))
+
+# %% [markdown]
+# `streams.run_pipeline` does the same, and remembers what it asked for:
+
+# %%
 run = streams.run_pipeline(invert, small, chunks=8, streams=4)
 print("right:", np.array_equal(run.result, 1 - small))
 for operation in run.schedule.operations[:7]:
@@ -168,7 +175,7 @@ print(eight)
 # In a stream, one operation after the other; on an engine, one task after the other; and across, everything at the same time. Now what a real one did. The kernels' bars come from the kernels themselves: the first thread of every block notes `globaltimer` at its beginning and end, and the earliest and the latest stay. The copies' bars come from events before and behind each; since a copy may have to wait for its engine although its stream is ready, its bar begins where the one before it on that engine ends.
 
 # %%
-for record in recorded("timeline", shape=(2**25,), memory="pinned", order="depth"):
+for record in recorded(case="timeline", shape=(2**25,), memory="pinned", order="depth"):
     streams.Timeline.of(record).plot("engine")
 
 # %% [markdown]
@@ -183,7 +190,7 @@ for record in recorded("timeline", shape=(2**25,), memory="pinned", order="depth
 plain, plain_out = np.array(x), np.empty_like(x)
 pageable = streams.Pipeline(work, plain, chunks=4, streams=4, pinned=False, out=plain_out)
 timeline(pageable).plot("stream")
-for record in recorded("timeline", shape=(2**25,), memory="pageable"):
+for record in recorded(case="timeline", shape=(2**25,), memory="pageable"):
     streams.Timeline.of(record).plot("stream")
 
 # %% [markdown]
@@ -236,7 +243,7 @@ for name, old in {"one queue per engine, one copy engine": True, "a queue for ea
 
 # %%
 rows = {}
-for record in recorded("pipeline", shape=(2**25,), memory="pinned"):
+for record in recorded(case="pipeline", shape=(2**25,), memory="pinned"):
     row = rows.setdefault(record["chunks"], {"chunks": str(record["chunks"])})
     row[f"{record['order']} first, ms"] = f"{record['value'] * 1e3:.3f}"
 rows = list(rows.values())
@@ -320,12 +327,12 @@ for events in (False, True):
 # One chunk goes through all three stages, the others wait for the slowest stage, and each is asked for. The least is near the square root of (h + k + d - max(h, k, d)) / t. The formula is a function, `streams.predicted`. Beside it, what was measured:
 
 # %%
-SIZES = sorted({record["shape"][0] for record in recorded("pipeline")})
+SIZES = sorted({record["shape"][0] for record in recorded(case="pipeline")})
 
 
 def stages_of(elements):
     """h, k, d, and both copies at the same time, in seconds."""
-    found = {record["variant"]: record["value"] for record in recorded("stage", shape=(elements,))}
+    found = {record["variant"]: record["value"] for record in recorded(case="stage", shape=(elements,))}
     return [found[name] for name in ("copy in", "kernel", "copy out", "both copies")]
 
 
@@ -354,12 +361,12 @@ def measured_here(elements, most=64):
     return {chunks: result.median for chunks, result in timings.items()}
 
 
-most = max(recorded("pipeline", shape=(SIZES[0],), order="depth"), key=lambda record: record["chunks"])
+most = max(recorded(case="pipeline", shape=(SIZES[0],), order="depth"), key=lambda record: record["chunks"])
 per_chunk = most["value"] / most["chunks"]  # the smallest array in the most chunks: there is nothing else to it
 with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
     for ax, elements in zip(axes, (SIZES[1], SIZES[-1]), strict=True):
         *stages, both = stages_of(elements)
-        found = list(recorded("pipeline", shape=(elements,), order="depth", memory="pinned"))
+        found = list(recorded(case="pipeline", shape=(elements,), order="depth", memory="pinned"))
         chunks = [r["chunks"] for r in found]
         formula = [streams.predicted(*stages, n, per_chunk) for n in chunks]
         played = [streams.modelled(tasks(elements, n, stages[1])).duration for n in chunks]
@@ -383,7 +390,7 @@ with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
 # %%
 rows = [
     {"copy": record["variant"], "GB/s": f"{record['value'] * 1e-9:.1f}"}
-    for record in recorded("copy", shape=(2**27,))
+    for record in recorded(case="copy", shape=(2**27,))
 ]
 print(WHERE)
 results.table(rows, {name: name for name in rows[0]})
@@ -392,7 +399,7 @@ results.table(rows, {name: name for name in rows[0]})
 rows = []
 for elements in SIZES:
     *stages, both = stages_of(elements)
-    candidates = recorded("pipeline", shape=(elements,), memory="pinned", order="depth")
+    candidates = recorded(case="pipeline", shape=(elements,), memory="pinned", order="depth")
     found = min(candidates, key=lambda record: record["value"])
     limit = streams.best_speedup(*stages, both)
     gain = sum(stages) / found["value"]
@@ -428,12 +435,12 @@ for k in (10, 1, 0.1):
 # %%
 documents = results.documents("A13")
 theirs = {row["streams"]: row["milliseconds"] for row in documents["tables"][0]["rows"]}
-runs = recorded("documents")
+runs = recorded(case="documents")
 rows = [{"": f"{documents['gpu'].removeprefix('NVIDIA ')} (documents)", "1 stream, ms": f"{theirs[1]:.3f}"}]
 rows[0] |= {"4 streams, ms": f"{theirs[4]:.3f}", "gain": f"{theirs[1] / theirs[4]:.2f}"}
 for cycles in sorted({record["cycles"] for record in runs}):
     ours = {r["streams"]: r["value"] * 1e3 for r in runs if r["cycles"] == cycles}
-    head = {"": f"{RECORDED[0]['gpu'].removeprefix('NVIDIA ')}, {cycles:,} cycles"}
+    head = {"": f"{runs[0]['gpu'].removeprefix('NVIDIA ')}, {cycles:,} cycles"}
     rows.append(head | {f"{n} stream{'s' * (n > 1)}, ms": f"{ours[n]:.3f}" for n in (1, 4)})
     rows[-1]["gain"] = f"{ours[1] / ours[4]:.2f}"
 results.table(rows, {name: name for name in rows[0]})
@@ -447,7 +454,7 @@ for count in (1, 4):
 # Copies hide behind kernels; the kernels hardly overlap with each other. 4,096 blocks of 256 threads fill the device four times over, so the first blocks of a kernel find room only where the last ones of the kernel before leave it. Kernels that do *not* fill the device can run side by side. Four of one block each:
 
 # %%
-for record in recorded("small kernels"):
+for record in recorded(case="small kernels"):
     print(f"{record['variant']:10} {record['value'] * 1e3:.3f} ms ({WHERE})")
 for count in (1, 4):
     nap_of_one_block = streams.SleepKernel(500_000, 1, 32)
@@ -476,29 +483,53 @@ print("right:", np.array_equal(result, resize.resize(frames, resized.shape[1:3])
 
 rows = [
     {"chunks": str(r["chunks"]), "ms": f"{r['value'] * 1e3:.2f}", "frames/s": f"{64 / r['value']:,.0f}"}
-    for r in recorded("frames")
+    for r in recorded(case="frames")
 ]
 print(f"64 frames of 1920 x 1080 to 640 x 640, {WHERE}")
 results.table(rows, {name: name for name in rows[0]})
 
 # %%
-streams.Timeline.of(recorded("frames timeline")[0]).plot("engine");
+streams.Timeline.of(recorded(case="frames timeline")[0]).plot("engine");
 
 # %% [markdown]
 # The kernel hardly shows: copying a frame in takes far longer than resizing it. No kernel could make this faster. What would: fewer bytes in (send the compressed frame and decode it on the device), or no copy out, if the network is on the same device.
 #
 # ## What a launch costs
 #
-# When pieces are small, what counts is how fast the host can ask. `kernel[grid, block](x, y, out, 3)` looks up the types of the arguments, the compiled kernel for these types, and packs the arguments, at every call. There are several ways to do less of that. A small kernel with three arrays and a number, in all forms, beside the libraries:
+# When pieces are small, what counts is how fast the host can ask. `kernel[grid, block](x, y, out, 3)` looks up the types of the arguments, the compiled kernel for these types, and packs the arguments, at every call. There are several ways to do less of that. A small kernel with three arrays and a number. On a GPU the cell below times 200 launches in a row, by the clock of the host, which has been told to wait for the device before each row; the libraries and the graphs stand in the record.
+
 
 # %%
+def add_scaled(x, y, out, factor):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] + factor * y[i]
+
+
+vectors = [cuda.to_device(np.full(1024, value, np.float32)) for value in (1, 2, 0)]
+arguments = (*vectors, np.float32(3))
+plain = cuda.jit(add_scaled)
+typed = cuda.jit("void(float32[::1], float32[::1], float32[::1], float32)")(add_scaled)
+prepared = launching.prepare(plain[4, 256], *arguments)
+launches = {
+    "kernel[grid, block](...)": lambda: plain[4, 256](*arguments),
+    "explicit signature": lambda: typed[4, 256](*arguments),
+    "configuration bound before": partial(plain[4, 256], *arguments),
+    "both": partial(typed[4, 256], *arguments),
+    "gpukit.launching, same arguments": prepared,
+    "gpukit.launching, other arguments": partial(prepared, *arguments),
+}
+prepared()
+print("right:", (vectors[2].copy_to_host() == 7).all())
+
+forms = results.by_variant(recorded(case=("launch", "graph replay")))
 if on_gpu():
-    forms, _ = measure_launches(common.libraries(), report=lambda line: None)
-else:
-    forms = (*recorded("launch"), *recorded("graph replay"))
-forms = sorted(forms, key=lambda form: -form["value"])
-rows = [{"form": form["variant"], "us per launch": f"{form['value'] * 1e6:.1f}"} for form in forms]
-print(f"measured here, on {info.name}" if on_gpu() else WHERE)
+    timings = timing.bench_many(launches, device="cpu", setup=cuda.synchronize, calls=200, repeat=15)
+    forms |= {name: timed.median for name, timed in timings.items()}
+rows = [
+    {"form": name, "us per launch": f"{seconds * 1e6:.1f}", "measured": "here" if on_gpu() and name in launches else WHERE}
+    for name, seconds in sorted(forms.items(), key=lambda form: -form[1])
+]
 results.table(rows, {name: name for name in rows[0]})
 
 # %% [markdown]
@@ -510,7 +541,7 @@ results.table(rows, {name: name for name in rows[0]})
 # Copies have the same trouble. `copy_to_device` looks at both arrays before it asks for anything; a pipeline has done that once, and calls the driver. What the host needs to ask for one copy, and what every operation costs besides its work:
 
 # %%
-rows = [{"": cost["variant"], "us": f"{cost['value'] * 1e6:.1f}"} for cost in recorded("cost")]
+rows = [{"": cost["variant"], "us": f"{cost['value'] * 1e6:.1f}"} for cost in recorded(case="cost")]
 print(WHERE)
 results.table(rows, {name: name for name in rows[0]})
 
