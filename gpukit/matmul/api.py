@@ -23,7 +23,7 @@ from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import choose
 from warpstep.checks import check_int
 
-__all__ = ["DTYPES", "LADDER", "MOST_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
+__all__ = ["DTYPES", "LADDER", "MOST_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "launches", "matmul", "steps"]
 
 DTYPES = (np.float32, np.float64)
 TILES = (8, 16, 32)
@@ -149,6 +149,24 @@ def steps(variant, a, b, out, *, alpha=1.0, beta=0.0, stream=None, tile=16, pad=
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
     make = _maker(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
     return list(_all_steps(make, a, b, out, alpha, beta, WorkMemory(stream_of(stream))))
+
+
+def launches(a, b, out, work, alpha=1.0, beta=0.0):
+    """The launches of `matmul` with "auto", for functions that compute a product on the way.
+
+    Parameters
+    ----------
+    a, b, out : C-contiguous device arrays, as for `matmul`
+        Not checked; none of them empty.
+    work : WorkMemory
+    alpha, beta : float
+
+    Returns
+    -------
+    list of (launch, arguments)
+    """
+    make = _maker("auto", dtype_of(a), out.shape[-2:], 16, None, None)
+    return list(_all_steps(make, a, b, out, alpha, beta, work))
 
 
 # -- checks ----------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_calls_of_many_threads_do_not_mix():
 
     def run(seed):
         random = np.random.default_rng(seed)
-        for i in range(15):
+        for _ in range(15):
             a, b = random.random(101), random.random(101)
             stream = streams[seed % 3 if seed > 3 else 0]
             got = call(sum_through_work_memory, (cuda.to_device(a), cuda.to_device(b)), None, stream)
