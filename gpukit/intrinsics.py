@@ -19,7 +19,9 @@ from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
 
 from warpstep import LaunchError
 from warpstep.checks import check_int
-from warpstep.compiler import calls
+from warpstep.compiler import calls, ops
+from warpstep.compiler.expressions import Op
+from warpstep.compiler.values import counted
 from warpstep.launch import Kernel
 
 #: Bytes of one access that the hardware knows.
@@ -623,50 +625,51 @@ def _generate_wait(context, builder, signature, arguments):
 
 @calls.entry(clock64, globaltimer)
 def _emulate_clock(t, call):
-    return "K.read_clock()", call.result, True
+    return Op("K.read_clock()", ops.ACTION)(), call.result
 
 
 @calls.entry(smid)
 def _emulate_smid(t, call):
-    return "K.smid()", call.result, False
+    return Op("K.smid()", ops.STATE)(), call.result
 
 
 @calls.entry(byte_perm)
 def _emulate_byte_perm(t, call):
-    t.count(types.uint32)
     values = [t.value(argument, types.uint32) for argument in call.arguments]
-    return f"byte_perm({', '.join(values)})", call.result, False
+    return counted(Op("byte_perm")(*values), types.uint32), call.result
 
 
 @calls.entry(dp2a_lo, dp2a_hi)
 def _emulate_dot_pair(t, call):
-    t.count(types.uint32)
     values = [t.value(argument, types.uint32) for argument in call.arguments]
-    return f"dot_pair({', '.join(values)}, {0 if call.key is dp2a_lo else 2})", call.result, False
+    return counted(Op("dot_pair")(*values, 0 if call.key is dp2a_lo else 2), types.uint32), call.result
 
 
 @calls.entry(dp4a)
 def _emulate_dot(t, call):
-    t.count(call.result)
-    return f"dot_bytes({', '.join(t.value(argument, call.result) for argument in call.arguments)})", call.result, False
+    values = [t.value(argument, call.result) for argument in call.arguments]
+    return counted(Op("dot_bytes")(*values), call.result), call.result
 
 
 @calls.entry(load2, load4, load8, load16)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
-    load = f"M.load_wide({t.value(call.arguments[0])}, {index}, {len(call.result)}, m, {site})"
+    load = ops.LOAD_WIDE(t.value(call.arguments[0]), index, len(call.result), site)
     if call.result.dtype != call.types[0].dtype:
-        load = f"tuple(value.astype(np.int32) for value in {load})"
-    return load, call.result, True
+        load = Op("tuple(value.astype(np.int32) for value in {})")(load)
+    return load, call.result
 
 
 @calls.entry(store2, store4)
 def _emulate_store(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "store")
-    values = "".join(f"{t.value(value, call.types[0].dtype)}, " for value in call.arguments[2:])
-    t.b.emit(f"M.store_wide({t.value(call.arguments[0])}, {index}, ({values}), m, {site})", effect=True)
+    values = ops.TUPLE(*(t.value(value, call.types[0].dtype) for value in call.arguments[2:]))
+    t.b.emit(ops.STORE_WIDE(t.value(call.arguments[0]), index, values, site))
+
+
+_BEGIN_COPY = Op("M.begin_copy({}, {}, {}, {}, {}, {}, m, {}, {})", ops.ACTION)
 
 
 @calls.entry(*_COPIES)
@@ -674,20 +677,16 @@ def _emulate_copy(t, call):
     target, index, source, source_index, *guard = call.arguments
     places = [t.site(target.unversioned_name, "store"), t.site(source.unversioned_name, "load")]
     index, source_index = (t.index(i, at)[0] for i, at in ((index, call.types[0]), (source_index, call.types[2])))
-    guard = "None" if isinstance(call.types[4], types.Omitted) else t.value(guard[0], types.boolean)
+    guard = None if isinstance(call.types[4], types.Omitted) else t.value(guard[0], types.boolean)
     arrays = t.value(target), t.value(source)
-    t.b.emit(
-        f"M.begin_copy({arrays[0]}, {index}, {arrays[1]}, {source_index}, {_COPIES[call.key]}, {guard}, m, "
-        f"{places[0]}, {places[1]})",
-        effect=True,
-    )
+    t.b.emit(_BEGIN_COPY(arrays[0], index, arrays[1], source_index, _COPIES[call.key], guard, *places))
 
 
 @calls.entry(commit_copies)
 def _emulate_commit(t, call):
-    t.b.emit("M.commit_copies(m)", effect=True)
+    t.b.emit(Op("M.commit_copies(m)", ops.ACTION)())
 
 
 @calls.entry(wait_copies)
 def _emulate_wait(t, call):
-    t.b.emit(f"M.wait_copies({call.types[0].literal_value}, m)", effect=True)
+    t.b.emit(Op("M.wait_copies({}, m)", ops.ACTION)(call.types[0].literal_value))

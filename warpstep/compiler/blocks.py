@@ -1,24 +1,20 @@
-"""The lowered form of a function: basic blocks of NumPy statements, and the Python source that runs them in lockstep.
+"""The lowered form of a function: basic blocks of statements, and the NumPy program that runs them in lockstep.
 
-`Builder` collects blocks while the typed IR is translated; `Builder.finish` cleans them up, works out what every
-waiting lane still needs, orders the blocks so that lanes which part meet again, and writes one Python function: a loop
+`Builder` collects blocks while the typed IR is translated; `Builder.finish` cleans them up, finds the variables that
+waiting lanes still need, orders the blocks so that diverged lanes reconverge, and writes one Python function: a loop
 over the program counter.
 """
 
 import functools
-import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
+from numba.cuda.core.controlflow import CFGraph
 
-from warpstep.compiler import instructions as overhead
-from warpstep.machine import arithmetic
-from warpstep.machine.memory import merge
+from warpstep.compiler import ops
+from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
 from warpstep.machine.scheduler import SOON, TICK
-
-_VARIABLE = re.compile(r"\bv\d+\b")
 
 
 class Site(NamedTuple):
@@ -32,125 +28,85 @@ class Site(NamedTuple):
 
 @dataclass
 class Statement:
-    """``target = expression``; kept even if the target is unused where ``effect`` is set."""
+    """``target = expression``; without a target it is evaluated for its effect."""
 
-    target: str | None
-    expression: str
-    effect: bool = False
+    target: Expression | None
+    expression: Expression
+    #: (file, line) of the kernel's source.
     place: tuple | None = None
-    #: Kinds of arithmetic that the expression does, for a trace.
-    operations: tuple = ()
-    #: (expression, whether its type has a sign) of each index of the element that it accesses.
-    indices: tuple = ()
+
+    @property
+    def has_effect(self):
+        return Trait.EFFECT in self.expression.traits
 
 
 @dataclass
-class Jump:
-    target: int
-    site: int
+class End:
+    """How a block ends. ``targets``: labels of the blocks where its lanes may go on."""
 
-    def successors(self):
-        return (self.target,)
+    targets: tuple
+    operand: Expression | None = None
+    site: int | None = None
 
-    def text(self):
-        return ""
-
-    def rename(self, rename):
-        return None
+    @property
+    def variables(self):
+        return self.operand.variables if self.operand else ()
 
 
-@dataclass
-class Branch:
-    condition: str
-    if_true: int
-    if_false: int
-    site: int
+class Jump(End):
+    """Go on at the only target."""
 
-    def successors(self):
-        return (self.if_true, self.if_false)
 
-    def text(self):
-        return self.condition
+class Branch(End):
+    """Go on at the first target where the operand is true, at the second elsewhere."""
 
-    def rename(self, rename):
-        self.condition = rename(self.condition)
+
+class Leave(End):
+    """Return from the function; the operand is the result of a function that is called, not inlined."""
 
 
 @dataclass
-class Leave:
-    """Return from the function; ``result`` is the returned expression of a function that is called, not inlined."""
+class Barrier(End):
+    """Wait for other lanes: those of the block, the grid, or the warp's that the operand names."""
 
-    result: str | None = None
-
-    def successors(self):
-        return ()
-
-    def text(self):
-        return self.result or ""
-
-    def rename(self, rename):
-        if self.result:
-            self.result = rename(self.result)
-
-
-@dataclass
-class Barrier:
-    """Wait for the other lanes, then go on at ``target``.
-
-    ``members``: the expression of the lanes a warp barrier names.
-    """
-
-    target: int
-    kind: str
-    members: str | None
-    site: int
-
-    def successors(self):
-        return (self.target,)
-
-    def text(self):
-        return self.members or ""
-
-    def rename(self, rename):
-        if self.members:
-            self.members = rename(self.members)
+    kind: str = "block"
 
 
 @dataclass
 class Block:
     statements: list = field(default_factory=list)
-    end: object = None
+    end: End | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A kernel, lowered.
+    """A lowered kernel.
 
     Attributes
     ----------
     run : function
         ``run(batch, mask, *arguments)``.
     traced_run : function
-        The same for a `traced.TracedBatch`: it says which basic blocks run, and never skips a barrier.
+        Returns the same for a batch that traces: it reports which basic blocks run, and never skips a barrier.
     source : str
-        The NumPy program, for those who want to read it.
+        The NumPy program, for reading.
     sites : list of Site
     operations : list of Counter
-        {((file, line), kind): operations of one thread} of each basic block that `traced_run` names.
-    unwritten : function
-        By name of a basic block the instructions of a warp in it that nobody wrote, by estimate.
+        {((file, line), kind): operations of one thread} of each basic block, by the label that `traced_run` reports.
+    overhead : function
+        Returns estimated instructions of a warp that the source does not show, by the same labels.
     written : frozenset of int
-        Parameters whose memory the kernel may write, by position.
+        Positions of the parameters whose memory the kernel may write.
     fences : bool
         True if the kernel has a memory fence.
     static_shared : dict
         Bytes of every static shared array, by key.
     local_bytes : int
-        Bytes of local arrays for each thread.
+        Bytes of local arrays per thread.
     cooperative : bool
         True if the kernel synchronises the whole grid.
     places : dict
-        From lines of the written functions to lines of the kernel's source.
+        {file name of a generated function: {its line: (file, line) of the kernel's source}}.
     """
 
     name: str
@@ -159,7 +115,7 @@ class Program:
     source: str
     sites: list
     operations: list
-    unwritten: object
+    overhead: object
     written: frozenset
     fences: bool
     static_shared: dict
@@ -168,7 +124,7 @@ class Program:
     places: dict
 
     def place_of(self, error):
-        """(file, line) of the kernel's source where an exception came up; None if that is not known."""
+        """(file, line) of the kernel's source where an exception was raised; None if unknown."""
         traceback, found = error.__traceback__, None
         while traceback is not None:
             lines = self.places.get(traceback.tb_frame.f_code.co_filename)
@@ -178,7 +134,7 @@ class Program:
 
 
 class Lowered(NamedTuple):
-    """One written function: itself, what gives its traced form, its source, and which parameters it may write."""
+    """One generated function, a function that returns its traced form, its source, and the parameters it may write."""
 
     run: object
     traced: object
@@ -187,7 +143,7 @@ class Lowered(NamedTuple):
 
 
 class Builder:
-    """Blocks of one function under construction. Pools (constants, sites) are shared with the functions it calls."""
+    """Blocks of one function under construction. Its pools are shared with the functions that it calls."""
 
     def __init__(self, name, pools=None):
         self.name = name
@@ -197,32 +153,28 @@ class Builder:
         self.counter = 0
         #: (file, line) of the source that is being translated.
         self.place = None
-        #: Kinds of arithmetic in the expression that is being made.
-        self.operations = []
-        #: Its indices.
-        self.indices = []
 
     def variable(self):
         self.counter += 1
-        return f"v{self.counter}"
+        return variable(self.counter)
 
     def new_block(self):
         self.blocks.append(Block())
         return len(self.blocks) - 1
 
-    def emit(self, expression, target=None, effect=False):
-        statement = Statement(target, expression, effect, self.place, tuple(self.operations), tuple(self.indices))
-        self.operations, self.indices = [], []
-        self.blocks[self.current].statements.append(statement)
+    def emit(self, expression, target=None):
+        """Append a statement to the current block; returns ``target``."""
+        self.blocks[self.current].statements.append(Statement(target, expression, self.place))
         return target
 
-    def temporary(self, expression, effect=False):
+    def temporary(self, expression):
         """Evaluate an expression into a new variable."""
-        return self.emit(expression, self.variable(), effect)
+        return self.emit(expression, self.variable())
 
-    def end(self, terminator):
+    def end(self, end):
+        """End the current block, unless it has ended."""
         if self.blocks[self.current].end is None:
-            self.blocks[self.current].end = terminator
+            self.blocks[self.current].end = end
 
     # -- finishing -----------------------------------------------------------------------------------------------------
 
@@ -231,91 +183,75 @@ class Builder:
         self._propagate_copies(parameters)
         self._drop_unused()
         written = _written(self.blocks, parameters)
-        blocks = self._join_chains()
-        blocks = _renumber(blocks)
-        loops = _natural_loops(blocks)
-        order = _reconvergence_order(blocks, loops)
+        blocks = _renumber(self._join_chains())
+        graph = _graph(blocks)
         live_in = _liveness(blocks)
+        order = _reconvergence_order(blocks, {header: loop.body for header, loop in graph.loops().items()})
         ranks = [0] * len(blocks)
         for rank, block in enumerate(order):
             ranks[block] = rank
         constants = {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
         labels = self.pools.count_operations(blocks)
-        self.pools.functions.append((labels, blocks, loops))
+        self.pools.functions.append((labels, blocks, graph))
 
         def written_as(traced):
-            writer = _Writer(self.name, parameters, blocks, loops, live_in, labels if traced else None)
+            writer = _Writer(self.pools.printer, parameters, blocks, graph.loops(), live_in, labels if traced else None)
             source = writer.write()
             filename = f"<lockstep {len(self.pools.places)} {self.name}>"
             self.pools.places[filename] = writer.places
-            namespace = self.pools.names | constants
+            namespace = self.pools.printer.names | constants
             exec(compile(source, filename, "exec"), namespace)
             return namespace["run"], source
 
         run, source = written_as(traced=False)
         return Lowered(run, functools.cache(lambda: written_as(traced=True)[0]), source, written)
 
+    def _statements(self):
+        return [statement for block in self.blocks for statement in block.statements]
+
     def _propagate_copies(self, parameters):
         """Where ``v2 = v1`` is the only definition of v2, and v1 has but one too, use v1 itself."""
-        definitions = dict.fromkeys(parameters, 1)
-        for block in self.blocks:
-            for statement in block.statements:
-                definitions[statement.target] = definitions.get(statement.target, 0) + 1
+        definitions = Counter(parameters)
+        definitions.update(s.target for s in self._statements())
         alias = {}
-        for block in self.blocks:
-            for s in block.statements:
-                if (
-                    _VARIABLE.fullmatch(s.expression)
-                    and definitions[s.target] == 1
-                    and definitions.get(s.expression) == 1
-                ):
-                    alias[s.target] = s.expression
-
-        def original(match):
-            name = match.group()
-            while name in alias:
-                name = alias[name]
-            return name
-
+        for s in self._statements():
+            if s.expression.op is VARIABLE and definitions[s.target] == definitions[s.expression] == 1:
+                alias[s.target] = s.expression
+        for copy in alias:
+            while alias[copy] in alias:
+                alias[copy] = alias[alias[copy]]
         for block in self.blocks:
             block.statements = [s for s in block.statements if s.target not in alias]
             for statement in block.statements:
-                statement.expression = _VARIABLE.sub(original, statement.expression)
-                statement.indices = tuple((_VARIABLE.sub(original, part), sign) for part, sign in statement.indices)
-            if block.end is not None:
-                block.end.rename(lambda text: _VARIABLE.sub(original, text))
+                statement.expression = statement.expression.substitute(alias)
+            if block.end is not None and block.end.operand:
+                block.end.operand = block.end.operand.substitute(alias)
 
     def _drop_unused(self):
-        while True:
-            used = set()
-            for block in self.blocks:
-                for statement in block.statements:
-                    used.update(_VARIABLE.findall(statement.expression))
-                if block.end is not None:
-                    used.update(_VARIABLE.findall(block.end.text()))
+        """Drop statements whose value is not used, and values of those that have an effect."""
+        dropped = True
+        while dropped:
+            used = {v for s in self._statements() for v in s.expression.variables}
+            used.update(v for block in self.blocks if block.end is not None for v in block.end.variables)
             dropped = False
             for block in self.blocks:
-                for statement in block.statements:
-                    if statement.effect and statement.target not in used:
-                        statement.target = None
-                        statement.expression = statement.expression.replace("wants_old=True", "wants_old=False")
-                kept = [s for s in block.statements if s.effect or s.target in used]
+                kept = [s for s in block.statements if s.has_effect or s.target in used]
                 dropped |= len(kept) != len(block.statements)
                 block.statements = kept
-            if not dropped:
-                return
+        for statement in self._statements():
+            if statement.target not in used:
+                statement.target = None
+                if statement.expression.op is ops.ATOMIC:
+                    statement.expression = replace(statement.expression, op=ops.ATOMIC_UNUSED)
 
     def _join_chains(self):
-        """Reachable blocks only, each straight run of them as one."""
-        blocks = _reachable(self.blocks)
-        entries = dict.fromkeys(blocks, 0)
-        for block in blocks.values():
-            for successor in block.end.successors():
-                entries[successor] += 1
+        """Reachable blocks by label, each straight run of them joined to one."""
+        graph = _graph(self.blocks)
+        blocks = {label: self.blocks[label] for label in sorted(graph.nodes())}
         for label in list(blocks):
             while label in blocks and isinstance(blocks[label].end, Jump):
-                target = blocks[label].end.target
-                if entries[target] != 1 or target in (label, 0):
+                (target,) = blocks[label].end.targets
+                if target in (label, 0) or len([*graph.predecessors(target)]) != 1:
                     break
                 follower = blocks.pop(target)
                 blocks[label] = Block(blocks[label].statements + follower.statements, follower.end)
@@ -323,171 +259,93 @@ class Builder:
 
 
 class Pools:
-    """Names that the written functions share: constants, dtypes, helpers, called functions."""
+    """What the functions of one kernel share."""
 
     def __init__(self):
-        self.names = {
-            "np": np,
-            "B_": np.bool_,
-            "merge": merge,
-            "TICK": TICK,
-            **{n: getattr(arithmetic, n) for n in dir(arithmetic) if not n.startswith("_") and n not in ("np", "math")},
-        }
+        self.printer = Printer()
         self.sites = []
         self.operations = []
-        #: (labels, blocks, loops) of each written function.
+        #: (labels, blocks, control-flow graph) of each function.
         self.functions = []
         self.fences = False
         self.static_shared = {}
         self.local_bytes = {}
         self.cooperative = False
-        #: {file name of a written function: {its line: (file, line) of the kernel's source}}
+        #: {file name of a generated function: {its line: (file, line) of the kernel's source}}
         self.places = {}
+        #: The functions that call themselves, by dispatcher and argument types.
+        self.recursive = {}
+        #: Memory of constant arrays, kept for as long as the kernel.
+        self.allocations = []
         self._by_key = {}
 
-    def add(self, prefix, value, key=None):
-        """A global name for an object; equal keys share one name."""
-        if key is not None and key in self._by_key:
-            return self._by_key[key]
-        name = f"{prefix}{len(self.names)}"
-        self.names[name] = value
-        if key is not None:
-            self._by_key[key] = name
-        return name
-
-    def scalar(self, value, dtype):
-        """A typed NumPy scalar constant."""
-        dtype = np.dtype(dtype)
-        with np.errstate(all="ignore"):
-            if isinstance(value, int) and dtype.kind in "iu":
-                bits = value & ((1 << dtype.itemsize * 8) - 1)
-                typed = np.array(bits, f"u{dtype.itemsize}").view(dtype)[()]
-            else:
-                typed = dtype.type(value)
-        return self.add("c", typed, (dtype.str, typed.tobytes()))
-
-    def text(self, text):
-        """A string. Never written into the program itself, where it could look like a variable."""
-        return self.add("s", str(text), ("text", str(text)))
-
-    def dtype(self, dtype):
-        return self.add("d", np.dtype(dtype), ("dtype", str(np.dtype(dtype))))
-
-    def count_operations(self, blocks):
-        """For each block the label under which `operations` holds what one thread computes in it; None for nothing."""
-        labels = []
-        for block in blocks:
-            counted = Counter((s.place, kind) for s in block.statements for kind in s.operations)
-            labels.append(len(self.operations) if block.statements else None)
-            if block.statements:
-                self.operations.append(counted)
-        return labels
-
-    @functools.cache  # noqa: B019  (a kernel is there for as long as what this refers to)
-    def unwritten(self):
-        """By label the instructions of a warp that nobody wrote, by estimate."""
-        found = {}
-        for labels, blocks, loops in self.functions:
-            found |= zip(labels, overhead.count(blocks, loops, self.names), strict=True)
-        return found
-
-    def site(self, site):
-        key = ("site", site)
+    def once(self, key, make):
+        """``make()``, made once for each key."""
         if key not in self._by_key:
-            self._by_key[key] = len(self.sites)
-            self.sites.append(site)
+            self._by_key[key] = make()
         return self._by_key[key]
 
+    def site(self, site):
+        """The number of a site."""
+        return self.once(site, lambda: self.sites.append(site) or len(self.sites) - 1)
 
-#: What writes to the array that is its first argument.
-_WRITES = re.compile(r"\b(?:store|M\.assign_slice|M\.store_wide)\((\w+)|\batomic\d+\(M, '\w+', (\w+)")
-#: What may write to any array that it is given: to records, ufuncs of arrays, and recursive functions.
-_MAY_WRITE = re.compile(r"\bM\.(?:copy_record|store_field)\(|\bf\d+\.run\(|\belementwise\d+\(")
+    def count_operations(self, blocks):
+        """For each block the label under which `operations` holds what one thread computes in it; None if empty."""
+        labels = []
+        for block in blocks:
+            labels.append(len(self.operations) if block.statements else None)
+            if block.statements:
+                kinds = ((s.place, kind) for s in block.statements for kind in s.expression.operations)
+                self.operations.append(Counter(kinds))
+        return labels
+
+
+# -- analyses ----------------------------------------------------------------------------------------------------------
 
 
 def _written(blocks, parameters):
-    """Positions of the parameters whose memory may be written: those that a store can be traced back to."""
+    """Positions of the parameters whose memory may be written: those that reach a store."""
     statements = [s for block in blocks for s in block.statements]
     wanted = set()
-    for statement in statements:
-        for match in _WRITES.finditer(statement.expression):
-            wanted.update(group for group in match.groups() if group)
-        if _MAY_WRITE.search(statement.expression):
-            wanted.update(_VARIABLE.findall(statement.expression))
+    for node in (node for s in statements for node in s.expression.walk()):
+        if Trait.WRITES in node.op.traits:
+            wanted.update(node.operands[0].variables)
+        elif Trait.WRITES_ANY in node.op.traits:
+            wanted.update(node.variables)
     before = None
     while before != len(wanted):
         before = len(wanted)
         for statement in statements:
             if statement.target in wanted:
-                wanted.update(_VARIABLE.findall(statement.expression))
-    return frozenset(i for i, name in enumerate(parameters) if name in wanted)
-
-
-def _reachable(blocks):
-    found, stack = {}, [0]
-    while stack:
-        label = stack.pop()
-        if label in found:
-            continue
-        found[label] = blocks[label]
-        stack.extend(blocks[label].end.successors())
-    return dict(sorted(found.items()))
+                wanted.update(statement.expression.variables)
+    return frozenset(i for i, parameter in enumerate(parameters) if parameter in wanted)
 
 
 def _renumber(blocks):
     """Labels 0, 1, 2 ... in the order of the source."""
     number = {label: i for i, label in enumerate(blocks)}
     for block in blocks.values():
-        end = block.end
-        if isinstance(end, Branch):
-            end.if_true, end.if_false = number[end.if_true], number[end.if_false]
-        elif not isinstance(end, Leave):
-            end.target = number[end.target]
+        block.end.targets = tuple(number[target] for target in block.end.targets)
     return list(blocks.values())
 
 
-# -- analyses ----------------------------------------------------------------------------------------------------------
-
-
-def _natural_loops(blocks):
-    """{header: set of blocks} of every natural loop (dominators by iteration; kernels are small)."""
-    successors = [block.end.successors() for block in blocks]
-    predecessors = [[] for _ in blocks]
-    for label, targets in enumerate(successors):
-        for target in targets:
-            predecessors[target].append(label)
-    everything = (1 << len(blocks)) - 1
-    dominators = [everything] * len(blocks)
-    dominators[0] = 1
-    changed = True
-    while changed:
-        changed = False
-        for label in range(1, len(blocks)):
-            common = everything
-            for predecessor in predecessors[label]:
-                common &= dominators[predecessor]
-            common |= 1 << label
-            if common != dominators[label]:
-                dominators[label] = common
-                changed = True
-    loops = {}
-    for label, targets in enumerate(successors):
-        for header in targets:
-            if dominators[label] >> header & 1:
-                body = loops.setdefault(header, {header})
-                stack = [label]
-                while stack:
-                    inside = stack.pop()
-                    if inside not in body:
-                        body.add(inside)
-                        stack.extend(predecessors[inside])
-    return loops
+def _graph(blocks):
+    """The control-flow graph from block 0."""
+    graph = CFGraph()
+    for label in range(len(blocks)):
+        graph.add_node(label)
+    for label, block in enumerate(blocks):
+        for target in block.end.targets if block.end else ():
+            graph.add_edge(label, target)
+    graph.set_entry_point(0)
+    graph.process()
+    return graph
 
 
 def _reconvergence_order(blocks, loops):
-    """Blocks by rank.
+    """Labels in the order in which groups of lanes run.
 
-    Before its exits a loop, in it the header last, so that lanes wait for those still in the body.
+    A loop comes before its exits and its header after its body, so that lanes wait for those still in the body.
     """
 
     def arrange(members, barred):
@@ -495,15 +353,12 @@ def _reconvergence_order(blocks, loops):
         outermost = [
             h for h in outermost if not any(h in loops[o] and o != h and loops[h] < loops[o] for o in outermost)
         ]
-        owner = {}
-        for header in outermost:
-            for label in loops[header] & members:
-                owner[label] = header
+        owner = {label: header for header in outermost for label in loops[header] & members}
         nodes = sorted({owner.get(label, label) for label in members})
         edges = {node: [] for node in nodes}
         for label in members:
             source = owner.get(label, label)
-            for target in blocks[label].end.successors():
+            for target in blocks[label].end.targets:
                 if target in members and target not in barred:
                     sink = owner.get(target, target)
                     if sink != source:
@@ -512,9 +367,7 @@ def _reconvergence_order(blocks, loops):
         for node in _topological(nodes, edges):
             if node in outermost:
                 result.extend(arrange((loops[node] & members) - {node}, barred | {node}))
-                result.append(node)
-            else:
-                result.append(node)
+            result.append(node)
         return result
 
     return arrange(set(range(len(blocks))), frozenset())
@@ -538,15 +391,14 @@ def _topological(nodes, edges):
 
 
 def _liveness(blocks):
-    """Variables that each block may read before it writes them, itself or later."""
+    """The variables that each block may read before it writes them, itself or later."""
     uses, defines = [], []
     for block in blocks:
         read, written = set(), set()
         for statement in block.statements:
-            read.update(v for v in _VARIABLE.findall(statement.expression) if v not in written)
-            if statement.target is not None:
-                written.add(statement.target)
-        read.update(v for v in _VARIABLE.findall(block.end.text()) if v not in written)
+            read.update(v for v in statement.expression.variables if v not in written)
+            written.add(statement.target)
+        read.update(v for v in block.end.variables if v not in written)
         uses.append(read)
         defines.append(written)
     live_in = [set(u) for u in uses]
@@ -554,7 +406,7 @@ def _liveness(blocks):
     while changed:
         changed = False
         for label in reversed(range(len(blocks))):
-            out = set().union(*(live_in[s] for s in blocks[label].end.successors()))
+            out = set().union(*(live_in[target] for target in blocks[label].end.targets))
             now = uses[label] | (out - defines[label])
             if now != live_in[label]:
                 live_in[label] = now
@@ -562,10 +414,13 @@ def _liveness(blocks):
     return live_in
 
 
+def _by_number(variables):
+    return sorted(variables, key=lambda variable: variable.value)
+
+
 def _bit_sets(live_in):
     """Live sets as integers, and the bit of each variable."""
-    names = sorted(set().union(*live_in), key=lambda v: int(v[1:]))
-    bit = {name: 1 << i for i, name in enumerate(names)}
+    bit = {v: 1 << i for i, v in enumerate(_by_number(set().union(*live_in)))}
     return [sum(bit[v] for v in live) for live in live_in], bit
 
 
@@ -575,28 +430,39 @@ def _bit_sets(live_in):
 class _Writer:
     """Python source of one function.
 
-    Locals: K the batch, S the scheduler, pc, m the running lanes, L what waiting lanes still need, n back edges.
+    ==== =====================================================
+    K    the batch of blocks
+    M    its memory
+    S    the scheduler
+    m    mask of the running lanes; None for all
+    L    bit set of the variables that waiting lanes need
+    n    back edges, up to TICK
+    pc   label of the running block
+    c    condition of a branch
+    v1   a variable
+    c1   a constant
+    ==== =====================================================
     """
 
-    def __init__(self, name, parameters, blocks, loops, live_in, labels=None):
+    def __init__(self, printer, parameters, blocks, loops, live_in, labels=None):
         """``labels``: the names of the blocks in a trace; None writes the plain program."""
-        self.labels = labels
-        self.name = name
+        self.text = printer.text
         self.parameters = parameters
         self.blocks = blocks
         self.loops = loops
         self.live_in = live_in
+        self.labels = labels
         self.bit = _bit_sets(live_in)[1]
-        self.returns_value = any(isinstance(b.end, Leave) and b.end.result for b in blocks)
+        self.returns_value = any(isinstance(b.end, Leave) and b.end.operand for b in blocks)
         self.lines = []
         self.places = {}
 
     def write(self):
-        self.line(0, f"def run(K, m{''.join(', ' + p for p in self.parameters)}):")
+        self.line(0, f"def run(K, m{''.join(', ' + self.text(p) for p in self.parameters)}):")
         self.line(1, "S = K.scheduler(ORDER, LIVE, m)")
         self.line(1, "M = K.memory")
         self.line(1, "load, store = M.load, M.store")
-        names = sorted(set(self.bit) - set(self.parameters), key=lambda v: int(v[1:]))
+        names = [self.text(v) for v in _by_number(self.bit.keys() - set(self.parameters))]
         for start in range(0, len(names), 12):
             self.line(1, " = ".join(names[start : start + 12]) + " = None")
         self.line(1, "pc = L = 0")
@@ -629,70 +495,70 @@ class _Writer:
         for i, statement in enumerate(block.statements):
             self.line(depth, self._statement(statement))
             self.places[len(self.lines)] = statement.place
-            dead = last_use.get(i)
-            if dead:
-                self.line(depth, "del " + ", ".join(sorted(dead)))
+            if i in last_use:
+                self.line(depth, "del " + ", ".join(map(self.text, last_use[i])))
         self._end(label, block.end, depth)
 
     def _last_uses(self, block):
         """Variables of this block only, by the statement after which nothing needs them."""
         last = {}
         for i, statement in enumerate(block.statements):
-            for name in _VARIABLE.findall(statement.expression):
-                last[name] = i
-            if statement.target is not None:
-                last.setdefault(statement.target, i)
-        at_end = set(_VARIABLE.findall(block.end.text()))
+            last |= dict.fromkeys(statement.expression.variables, i)
+            last.setdefault(statement.target, i)
         result = {}
-        own = {s.target for s in block.statements}
+        own = {s.target for s in block.statements} - self.bit.keys() - set(block.end.variables) - {None}
         for name, i in last.items():
-            if name in own and name not in self.bit and name not in at_end:
-                result.setdefault(i, set()).add(name)
+            if name in own:
+                result.setdefault(i, []).append(name)
         return result
 
     def _statement(self, statement):
-        target, expression = statement.target, statement.expression
-        if target is None:
+        expression = self.text(statement.expression)
+        if statement.target is None:
             return expression
-        if target in self.bit:
-            return f"{target} = ({expression}) if not L & {self.bit[target]} else merge(m, {expression}, {target})"
-        return f"{target} = {expression}"
+        target = self.text(statement.target)
+        if statement.target not in self.bit:
+            return f"{target} = {expression}"
+        needed = f"L & {self.bit[statement.target]}"
+        return f"{target} = ({expression}) if not {needed} else merge(m, {expression}, {target})"
 
     def _end(self, label, end, depth):
-        for successor in end.successors():
-            if label in self.loops.get(successor, ()):
-                self._tick(successor, end.site, depth)
+        for target in end.targets:
+            if target in self.loops and label in self.loops[target].body:
+                self._tick(target, end.site, depth)
+        operand = self.text(end.operand) if end.operand else None
         if isinstance(end, Leave):
-            if end.result:
-                self.line(depth, f"result = merge(m, {end.result}, result)")
+            if operand:
+                self.line(depth, f"result = merge(m, {operand}, result)")
             self.line(depth, "pc, m, L = S.leave(m)")
             self.line(depth, "if pc < 0:")
             self.line(depth + 1, "return result" if self.returns_value else "return None")
         elif isinstance(end, Branch):
-            self.line(depth, f"c = {end.condition}")
+            if_true, if_false = end.targets
+            self.line(depth, f"c = {operand}")
             self.line(depth, "if c.__class__ is B_:")
-            self.line(depth + 1, f"pc = {end.if_true} if c else {end.if_false}")
+            self.line(depth + 1, f"pc = {if_true} if c else {if_false}")
             self.line(depth + 1, "if S.waiting:")
             self.line(depth + 2, "pc, m, L = S.go(pc, m)")
             self.line(depth, "else:")
-            self.line(depth + 1, f"pc, m, L = S.branch(c, {end.if_true}, {end.if_false}, m, {end.site})")
-        elif isinstance(end, Barrier):
-            members = f", {end.members}" if end.members else ""
-            if self.labels is None:
-                self.line(depth, f"pc = {end.target}")
-                self.line(depth, "if S.waiting:")
-                depth += 1
-            self.line(depth, f"pc, m, L = S.barrier({end.target}, m, {end.kind!r}, {end.site}{members})")
-            depth -= self.labels is None
+            self.line(depth + 1, f"pc, m, L = S.branch(c, {if_true}, {if_false}, m, {end.site})")
+        elif isinstance(end, Barrier) and self.labels is not None:
+            self.line(depth, self._barrier(end, operand))
         else:
-            self.line(depth, f"pc = {end.target}")
+            (target,) = end.targets
+            self.line(depth, f"pc = {target}")
             self.line(depth, "if S.waiting:")
-            self.line(depth + 1, f"pc, m, L = S.go({end.target}, m)")
+            barrier = isinstance(end, Barrier)
+            self.line(depth + 1, self._barrier(end, operand) if barrier else f"pc, m, L = S.go({target}, m)")
         self.line(depth, "continue")
 
+    def _barrier(self, end, members):
+        named = f", {members}" if members else ""
+        return f"pc, m, L = S.barrier({end.targets[0]}, m, {end.kind!r}, {end.site}{named})"
+
     def _tick(self, header, site, depth):
-        """On a back edge: count, and now and then ask whether the loop still gets anywhere."""
-        state = "".join(f"{v}, " for v in sorted(self.live_in[header]))
+        """Count a back edge; now and then check that the loop makes progress."""
+        state = "".join(f"{self.text(v)}, " for v in _by_number(self.live_in[header]))
         self.line(depth, "n += 1")
         self.line(depth, "if n >= TICK:")
         self.line(depth + 1, f"n = S.tick({header}, m, ({state}), {site})")

@@ -1,8 +1,7 @@
 """What a call of a known function becomes: Python's builtins, the math module, NumPy's scalar functions, and everything
 under ``numba.cuda``.
 
-Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type, whether it has an effect)
-or None for no value.
+Each entry of a table takes the translator and a `Call`, and returns (expression, Numba type), or None for no value.
 """
 
 import cmath
@@ -11,6 +10,7 @@ import inspect
 import math
 import operator
 import struct
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,10 @@ from numba.cuda.ufuncs import ufunc_db
 from numba.cuda.utils import order_by_target_specificity
 from numba.cuda.vector_types import VectorType
 
+from warpstep.compiler import ops
+from warpstep.compiler.expressions import NONE, ZERO, Op, Printer, Trait, scalar
 from warpstep.compiler.frontend import typing_context, unliteral
-from warpstep.compiler.values import Known, dtype_of
+from warpstep.compiler.values import Known, counted, dtype_of
 from warpstep.errors import UnsupportedError
 from warpstep.machine import arithmetic
 from warpstep.machine.atomics import atomic
@@ -44,8 +46,8 @@ class Call(NamedTuple):
     expr: object
 
 
-class Forward:
-    """A recursive function: written after the calls of it."""
+class RecursiveFunction:
+    """A function that calls itself, run by the lanes that call it; lowered after the calls of it."""
 
     lowered = None
 
@@ -112,7 +114,7 @@ def _inline_overload(t, template, call):
     ]
     result = t.b.variable()
     return_type = t.inline(dispatcher, tuple(types_), arguments, result)
-    return None if isinstance(return_type, types.NoneType) else (result, return_type, False)
+    return None if isinstance(return_type, types.NoneType) else (result, return_type)
 
 
 def bind_arguments(function_, expr, t):
@@ -124,8 +126,9 @@ def bind_arguments(function_, expr, t):
     return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
 
 
-def _values(t, call):
-    return [t.value(a, at) for a, at in zip(call.arguments, call.types, strict=True)]
+def _values(t, call, as_type=None):
+    """The arguments of a call, converted to their own types or all to one."""
+    return [t.value(a, as_type or at) for a, at in zip(call.arguments, call.types, strict=True)]
 
 
 def _constant(t, call, index):
@@ -139,39 +142,32 @@ def _constant(t, call, index):
 
 
 def convert(t, arguments, signature):
-    """``np.float32(x)``, ``int(x)``."""
-    return _converted(t, arguments[0], signature.args[0], signature.return_type), signature.return_type, False
-
-
-def _converted(t, argument, from_type, to_type):
-    """The expression of a conversion. That of a constant costs nothing: the compiler does it."""
-    before = len(t.b.operations)
-    expression = t.cast(t.value(argument, from_type), from_type, to_type)
-    if t.known(argument) is not None:
-        del t.b.operations[before:]
-    return expression
+    """``np.float32(x)``."""
+    (from_type,), to_type = signature.args, signature.return_type
+    return t.cast(t.value(arguments[0], from_type), from_type, to_type), to_type
 
 
 @entry(int, float, bool)
 def _convert(t, call):
-    return _converted(t, call.arguments[0], call.types[0], call.result), call.result, False
+    return t.cast(_values(t, call)[0], call.types[0], call.result), call.result
 
 
 @entry(complex)
 def _complex(t, call):
     values = list(zip(_values(t, call), call.types, strict=True))
     if len(values) == 1:
-        return t.cast(*values[0], call.result), call.result, False
-    parts = [t.cast(v, at, call.result.underlying_float) for v, at in values]
-    return f"make_complex({parts[0]}, {parts[1]})", call.result, False
+        return t.cast(*values[0], call.result), call.result
+    return Op("make_complex")(*(t.cast(v, at, call.result.underlying_float) for v, at in values)), call.result
+
+
+_ABS = Op("np.abs")
 
 
 @entry(abs, fp16.habs)
 def _absolute(t, call):
-    t.count(call.types[0])
-    if call.types[0] == types.int16:  # the device negates in a 32-bit register
-        return f"np.abs({t.value(call.arguments[0], call.result)})", call.result, False
-    return f"np.abs({_values(t, call)[0]})", call.result, False
+    # The device negates an int16 in a 32-bit register.
+    argument = call.result if call.types[0] == types.int16 else call.types[0]
+    return counted(_ABS(t.value(call.arguments[0], argument)), call.types[0]), call.result
 
 
 @entry(min, max)
@@ -181,31 +177,26 @@ def _extreme(t, call):
     # Only two floats of 32 or 64 bits become one instruction. Anything else Numba compares one by one: a NaN that comes
     # first then stays.
     by_instruction = len(call.types) == 2 and all(at in (types.float32, types.float64) for at in call.types)
-    name = f"f{kind}" if by_instruction else f"compare_{kind}" if is_float else f"np.{kind}imum"
+    op = Op(f"f{kind}" if by_instruction else f"compare_{kind}" if is_float else f"np.{kind}imum")
     if len(call.arguments) == 1 and isinstance(call.types[0], types.BaseTuple):
         items = t.b.temporary(t.value(call.arguments[0]))
-        values = [t.cast(f"{items}[{i}]", item, call.result) for i, item in enumerate(call.types[0].types)]
+        values = [t.cast(ops.ITEM(items, i), item, call.result) for i, item in enumerate(call.types[0].types)]
     else:
         values = [t.value(a, call.result) for a in call.arguments]
-    result = values[0]
-    t.count(call.result, len(values) - 1)
-    for value in values[1:]:
-        result = f"{name}({result}, {value})"
-    return result, call.result, False
+    return functools.reduce(lambda a, b: counted(op(a, b), call.result), values), call.result
 
 
 @entry(round)
 def _round(t, call):
     values = _values(t, call)
-    t.count(call.types[0])
     if len(values) == 1:
-        return t.cast(f"np.rint({values[0]})", call.types[0], call.result), call.result, False
-    return f"round_digits({values[0]}, {values[1]})", call.types[0], False
+        return t.cast(counted(Op("np.rint")(*values), call.types[0]), call.types[0], call.result), call.result
+    return counted(Op("round_digits")(*values), call.types[0]), call.types[0]
 
 
 @entry(pow)
 def _pow(t, call):
-    return t.power(call_signature(call), call.arguments), call.result, False
+    return t.power(call_signature(call), call.arguments), call.result
 
 
 def call_signature(call):
@@ -219,43 +210,44 @@ def _divmod(t, call):
     item = call.result.types[0]
     a, b = (t.b.temporary(t.value(v, item)) for v in call.arguments)
     if isinstance(item, types.Float):
-        return f"divmod_float({a}, {b})", call.result, False
-    return f"(floor_divide({a}, {b}), {a} % {b})", call.result, False
+        return Op("divmod_float")(a, b), call.result
+    return ops.TUPLE(ops.FLOOR_DIVIDE(a, b), ops.OPERATORS[operator.mod](a, b)), call.result
 
 
 @entry(len)
 def _len(t, call):
     owner = call.types[0]
     if isinstance(owner, types.BaseTuple):
-        return t.pools.scalar(len(owner), np.int64), types.int64, False
+        return scalar(len(owner), np.int64), types.int64
     if isinstance(owner, types.RangeType):
-        return f"{t.value(call.arguments[0])}[1]", types.int64, False
-    return f"np.int64({t.value(call.arguments[0])}.shape[0])", types.int64, False
+        return ops.ITEM(t.value(call.arguments[0]), 1), types.int64
+    return Op("np.int64({}.shape[0])", Trait.SHAPE)(t.value(call.arguments[0])), types.int64
 
 
 @entry(range)
 def _range(t, call):
     dtype = call.result.dtype
     values = [t.value(a, dtype) for a in call.arguments]
-    zero, one = (t.pools.scalar(n, dtype_of(dtype)) for n in (0, 1))
-    if len(values) == 3 and t.known(call.arguments[2]) is None and dtype.bitwidth == 64:
-        t.b.operations.append("int64_divisions")  # how many turns there are
+    zero, one = (scalar(n, dtype_of(dtype)) for n in (0, 1))
     start, stop, step = (zero, values[0], one) if len(values) == 1 else (*values, one)[:3]
-    return f"K.range({start}, {stop}, {step}, m, {t.site(op='loop')})", call.result, False
+    # How many turns there are takes a division by an unknown step.
+    slow = len(values) == 3 and t.known(call.arguments[2]) is None and dtype.bitwidth == 64
+    made = ops.RANGE(start, stop, step, t.site(op="loop"))
+    return replace(made, arithmetic=("int64_divisions",) * slow), call.result
 
 
 @entry(slice)
 def _slice(t, call):
     bounds = [
-        "None" if isinstance(at, types.NoneType) else t.value(a, types.int64)
+        NONE if isinstance(at, types.NoneType) else t.value(a, types.int64)
         for a, at in zip(call.arguments, call.types, strict=True)
     ]
-    return f"slice({', '.join(bounds)})", call.result, False
+    return ops.SLICE(*bounds), call.result
 
 
 @entry(tuple)
 def _tuple(t, call):
-    return t.value(call.arguments[0]), call.result, False
+    return t.value(call.arguments[0]), call.result
 
 
 @entry(breakpoint)
@@ -268,34 +260,36 @@ def _nothing(t, call):
 
 @entry(enumerate)
 def _enumerate(t, call):
-    start = t.value(call.arguments[1], types.int64) if len(call.arguments) > 1 else t.pools.scalar(0, np.int64)
-    return f"('enumerate', {start}, {get_iterator(t, call.arguments[0])})", call.result, False
+    start = t.value(call.arguments[1], types.int64) if len(call.arguments) > 1 else ZERO
+    return ops.TUPLE("enumerate", start, get_iterator(t, call.arguments[0])), call.result
 
 
 @entry(zip)
 def _zip(t, call):
-    return "('zip', " + "".join(f"{get_iterator(t, a)}, " for a in call.arguments) + ")", call.result, False
+    return ops.TUPLE("zip", *(get_iterator(t, a) for a in call.arguments)), call.result
 
 
 def get_iterator(t, variable):
     """Initial state of an iteration."""
     type_ = t.type_of(variable)
     if isinstance(type_, types.Array):
-        return f"('array', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
+        return ops.TUPLE("array", t.value(variable), ZERO)
     if isinstance(type_, types.BaseTuple):
-        return f"('tuple', {t.value(variable)}, {t.pools.scalar(0, np.int64)})"
+        return ops.TUPLE("tuple", t.value(variable), ZERO)
     if isinstance(type_, types.RangeType | types.IteratorType):
         return t.value(variable)
     return t.unsupported(f"a loop over {type_}")
 
 
 def iterator_step(t, type_, state):
-    if isinstance(type_, types.RangeIteratorType):
-        return f"range_next({state})"
-    step = t.pools.add("step", iterate, ("function", iterate))
-    return f"{step}(M, {state}, m, {t.site(op='load')})"
+    return ops.RANGE_NEXT(state) if isinstance(type_, types.RangeIteratorType) else _ITERATE(state, t.site(op="load"))
 
 
+#: A step of an iteration over anything but a range, like `ops.RANGE_NEXT`.
+_ITERATE = Op("iterate(M, {}, m, {})", Trait.EFFECT)
+
+
+@Printer.function
 def iterate(memory, state, mask, site):
     """One step over an array, a tuple, ``enumerate`` or ``zip``: (value, whether there is one, state after it)."""
     return _STEPS[state[0]](memory, state, mask, site)
@@ -345,113 +339,77 @@ _STEPS = {"array": _step_array, "tuple": _step_tuple, "enumerate": _step_enumera
 
 # -- math --------------------------------------------------------------------------------------------------------------
 
-_UNARY = {
-    math.fabs: "np.abs",
-    math.ceil: "np.ceil",
-    math.floor: "np.floor",
-    math.trunc: "np.trunc",
-    math.exp: "np.exp",
-    math.exp2: "np.exp2",
-    math.expm1: "np.expm1",
-    math.sqrt: "np.sqrt",
-    math.log: "np.log",
-    math.log2: "np.log2",
-    math.log10: "np.log10",
-    math.log1p: "np.log1p",
-    math.sin: "np.sin",
-    math.cos: "np.cos",
-    math.tan: "np.tan",
-    math.asin: "np.arcsin",
-    math.acos: "np.arccos",
-    math.atan: "np.arctan",
-    math.sinh: "np.sinh",
-    math.cosh: "np.cosh",
-    math.tanh: "np.tanh",
-    math.asinh: "np.arcsinh",
-    math.acosh: "np.arccosh",
-    math.atanh: "np.arctanh",
-    math.degrees: "np.degrees",
-    math.radians: "np.radians",
-    math.isnan: "np.isnan",
-    math.isinf: "np.isinf",
-    math.isfinite: "np.isfinite",
-    **{
-        getattr(cmath, n): f"np.{n}"
-        for n in ("exp", "sqrt", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "isnan", "isinf", "isfinite")
-    },
-    **{getattr(cmath, n): f"np.arc{n[1:]}" for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
-    math.erf: "erf",
-    math.erfc: "erfc",
-    math.gamma: "gamma",
-    math.lgamma: "lgamma",
-    math.frexp: "frexp",
-    math.modf: "modf",
-    cuda.cbrt: "np.cbrt",
-    cuda.popc: "popc",
-    cuda.brev: "brev",
-    cuda.clz: "clz",
-    cuda.ffs: "ffs",
-}
-_BINARY = {
-    math.atan2: "np.arctan2",
-    math.hypot: "np.hypot",
-    math.fmod: "np.fmod",
-    math.copysign: "np.copysign",
-    math.nextafter: "np.nextafter",
-    math.remainder: "remainder",
-    math.ldexp: "np.ldexp",
-}
-#: Of these, the ones with a float result take their arguments as that float: Numba converts integers first.
-_KEEP_TYPES = ("np.isnan", "np.isinf", "np.isfinite", "popc", "brev", "clz", "ffs", "frexp", "modf", "np.ldexp")
+_LOG, _FMA = Op("np.log"), Op("fma")
+_HALF_FMA = Op("({0}.astype(np.float64) * {1}.astype(np.float64) + {2}.astype(np.float64)).astype(np.float16)")
+_SAME_NAME = "ceil floor trunc exp exp2 expm1 sqrt log log2 log10 log1p sin cos tan sinh cosh tanh degrees radians"
+_COMPLEX_NAMES = "exp sqrt log10 sin cos tan sinh cosh tanh"
+_INVERSE = "asin acos atan asinh acosh atanh"
+_TESTS = "isnan isinf isfinite"
 
 
-@entry(*_UNARY, *_BINARY)
-def _math(t, call):
-    name = _UNARY.get(call.key) or _BINARY[call.key]
+def _numpy(module, names, prefix="np."):
+    """{function of a module: the NumPy function of that name}."""
+    return {getattr(module, name): Op(f"{prefix}{name}") for name in names.split()}
+
+
+#: Functions that take their arguments as they are.
+_AS_THEY_ARE = {
+    **_numpy(math, _TESTS),
+    **_numpy(cmath, _TESTS),
+    **_numpy(math, "frexp modf", ""),
+    **_numpy(cuda, "popc brev clz ffs", ""),
+    **_numpy(math, "ldexp"),
+}
+#: Functions whose arguments Numba converts to the type of the result first.
+_CONVERTED = {
+    **_numpy(math, _SAME_NAME),
+    **_numpy(cmath, _COMPLEX_NAMES),
+    **{getattr(module, n): Op(f"np.arc{n[1:]}") for module in (math, cmath) for n in _INVERSE.split()},
+    **_numpy(math, "erf erfc gamma lgamma remainder", ""),
+    **_numpy(math, "hypot fmod copysign nextafter"),
+    **_numpy(cuda, "cbrt"),
+    math.fabs: _ABS,
+    math.atan2: Op("np.arctan2"),
+}
+
+
+@entry(*_AS_THEY_ARE)
+def _math_as_they_are(t, call):
     if call.key is cuda.ffs and call.types[0].bitwidth < 32:
         t.unsupported(f"cuda.ffs of {call.types[0]}, which numba-cuda cannot compile for a GPU,")
-    if name in _KEEP_TYPES:
-        values = _values(t, call)
-    else:
-        values = [t.value(a, call.result) for a in call.arguments]
-    t.count(call.types[0] if name in _KEEP_TYPES else call.result)
-    return f"{name}({', '.join(values)})", call.result, False
+    return counted(_AS_THEY_ARE[call.key](*_values(t, call)), call.types[0]), call.result
+
+
+@entry(*_CONVERTED)
+def _math(t, call):
+    return counted(_CONVERTED[call.key](*_values(t, call, call.result)), call.result), call.result
 
 
 @entry(cmath.log)
 def _complex_log(t, call):
-    values = [t.value(a, call.result) for a in call.arguments]
-    return " / ".join(f"np.log({v})" for v in values), call.result, False
+    return functools.reduce(ops.DIV, map(_LOG, _values(t, call, call.result))), call.result
 
 
 @entry(math.pow)
 def _math_pow(t, call):
     base, exponent = call.types
-    t.count(call.result)
     if isinstance(exponent, types.Integer) and isinstance(base, types.Float):
-        return (
-            f"power_float_int({t.value(call.arguments[0], call.result)}, {t.value(call.arguments[1], exponent)})",
-            call.result,
-            False,
-        )
-    return "power_float({}, {})".format(*(t.value(a, call.result) for a in call.arguments)), call.result, False
+        values = t.value(call.arguments[0], call.result), t.value(call.arguments[1], exponent)
+        return counted(ops.POWER_FLOAT_INT(*values), call.result), call.result
+    return counted(ops.POWER_FLOAT(*_values(t, call, call.result)), call.result), call.result
 
 
 @entry(cuda.fma, fp16.hfma)
 def _fma(t, call):
-    values = [t.value(a, call.result) for a in call.arguments]
-    t.count(call.result, 2)
-    if call.key is fp16.hfma:
-        wide = [f"{v}.astype(np.float64)" for v in values]
-        return "({} * {} + {}).astype(np.float16)".format(*wide), call.result, False
-    return f"fma({', '.join(values)})", call.result, False
+    op = _HALF_FMA if call.key is fp16.hfma else _FMA
+    return counted(op(*_values(t, call, call.result)), call.result, 2), call.result
 
 
 @entry(cuda.selp)
 def _selp(t, call):
     condition = t.cast(t.value(call.arguments[0]), call.types[0], types.boolean)
     a, b = (t.value(v, call.result) for v in call.arguments[1:])
-    return f"select({condition}, {a}, {b})", call.result, False
+    return Op("select")(condition, a, b), call.result
 
 
 def _ufunc(t, call):
@@ -468,9 +426,9 @@ def _ufunc(t, call):
     # loop.
     loop = ufunc_find_matching_loop(call.key, tuple(unliteral(at) for at in call.types))
     values = [t.value(a, at) for a, at in zip(call.arguments, loop.inputs, strict=True)]
-    t.count(call.result)
-    function = _SIGNED_ZEROS.get(call.key, f"np.{name}")
-    return f"{function}({', '.join(values)}).astype({t.pools.dtype(dtype_of(call.result))})", call.result, False
+    quotient = Trait.QUOTIENT if call.key is np.floor_divide else Trait.NONE
+    computed = Op(_SIGNED_ZEROS.get(call.key, f"np.{name}"), quotient)(*values)
+    return counted(ops.CAST(computed, dtype_of(call.result)), call.result), call.result
 
 
 def _array_ufunc(t, call):
@@ -482,14 +440,16 @@ def _array_ufunc(t, call):
     elements = tuple(unliteral(getattr(at, "dtype", at)) for at in call.types)
     loop = ufunc_find_matching_loop(call.key, elements)
     function = getattr(arithmetic, _SIGNED_ZEROS.get(call.key, ""), call.key)
-    do = t.pools.add("elementwise", elementwise, ("function", elementwise))
-    values = "".join(f"{t.value(a)}, " for a in operands)
-    wanted = t.pools.add("types", tuple(dtype_of(at) for at in loop.inputs))
-    out = t.value(call.arguments[-1])
+    values = ops.TUPLE(*(t.value(a) for a in operands))
+    wanted = ops.TUPLE(*(dtype_of(at) for at in loop.inputs))
     site = t.site(call.arguments[-1].unversioned_name, "store")
-    return f"{do}(M, {t.pools.add('u', function)}, ({values}), {wanted}, {out}, m, {site})", call.result, True
+    return _ELEMENTWISE(function, values, wanted, t.value(call.arguments[-1]), site), call.result
 
 
+_ELEMENTWISE = Op("elementwise(M, {}, {}, {}, {}, m, {})", Trait.EFFECT | Trait.WRITES_ANY)
+
+
+@Printer.function
 def elementwise(memory, function, operands, dtypes, out, mask, site):
     """Apply a ufunc to arrays (and numbers), which broadcast, and store every element of ``out``."""
     if not all(isinstance(extent, int) for extent in out.shape):
@@ -513,99 +473,52 @@ def elementwise(memory, function, operands, dtypes, out, mask, site):
 _SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}
 
 _HALF = {
-    "hadd": "({} + {})",
-    "hsub": "({} - {})",
-    "hmul": "({} * {})",
-    "hdiv": "({} / {})",
-    "hneg": "(-{})",
-    "heq": "({} == {})",
-    "hne": "ordered_ne({}, {})",
-    "hge": "({} >= {})",
-    "hgt": "({} > {})",
-    "hle": "({} <= {})",
-    "hlt": "({} < {})",
-    "hmax": "fmax({}, {})",
-    "hmin": "fmin({}, {})",
-    "hsin": "np.sin({})",
-    "hcos": "np.cos({})",
-    "hlog": "np.log({})",
-    "hlog2": "np.log2({})",
-    "hlog10": "np.log10({})",
-    "hexp": "np.exp({})",
-    "hexp2": "np.exp2({})",
-    "hexp10": "(np.float16(10) ** {})",
-    "hsqrt": "np.sqrt({})",
-    "hrsqrt": "(np.float16(1) / np.sqrt({}))",
-    "hrcp": "(np.float16(1) / {})",
-    "hfloor": "np.floor({})",
-    "hceil": "np.ceil({})",
-    "htrunc": "np.trunc({})",
-    "hrint": "np.rint({})",
+    **{
+        f"h{n}": ops.OPERATORS[getattr(operator, n)] for n in ("add", "sub", "mul", "neg", "eq", "ge", "gt", "le", "lt")
+    },
+    **{f"h{n}": Op(f"np.{n}") for n in "sin cos log log2 log10 exp exp2 sqrt floor ceil trunc rint".split()},
+    "hdiv": ops.DIV,
+    "hne": Op("ordered_ne"),
+    "hmax": Op("fmax"),
+    "hmin": Op("fmin"),
+    "hexp10": Op("(np.float16(10) ** {})"),
+    "hrsqrt": Op("(np.float16(1) / np.sqrt({}))"),
+    "hrcp": Op("(np.float16(1) / {})"),
 }
+_HALF = {getattr(fp16, name): op for name, op in _HALF.items() if hasattr(fp16, name)}
 
 
-@entry(*(getattr(fp16, name) for name in _HALF if hasattr(fp16, name)))
+@entry(*_HALF)
 def _half(t, call):
-    name = next(n for n in _HALF if getattr(fp16, n, None) is call.key)
-    t.count(types.float16)
-    return _HALF[name].format(*_values(t, call)), call.result, False
+    return counted(_HALF[call.key](*_values(t, call)), types.float16), call.result
 
 
 _LIBDEVICE = {
-    **{
-        n: f"np.{n}"
-        for n in (
-            "sin",
-            "cos",
-            "tan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sqrt",
-            "cbrt",
-        )
-    },
-    **{n: f"np.{n}" for n in ("ceil", "floor", "trunc", "rint", "hypot", "fmod", "copysign", "nextafter", "ldexp")},
-    **{a: f"np.arc{a[1:]}" for a in ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")},
-    "fabs": "np.abs",
-    "fmin": "fmin",
-    "fmax": "fmax",
-    "pow": "np.power",
-    "exp10": "(10 **{0})",
-    "erf": "erf",
-    "erfc": "erfc",
-    "tgamma": "gamma",
-    "lgamma": "lgamma",
-    "fma": "fma",
-    "rsqrt": "(1 / np.sqrt({0}))",
-    "rcp_rn": "(1 / {0})",
-    "fdivide": "({0} / {1})",
-    "fadd_rn": "({0} + {1})",
-    "fsub_rn": "({0} - {1})",
-    "fmul_rn": "({0} * {1})",
-    "fdiv_rn": "({0} / {1})",
-    "fsqrt_rn": "np.sqrt({0})",
-    "float_as_int": "bitcast({0}, np.int32)",
-    "int_as_float": "bitcast({0}, np.float32)",
-    "double_as_longlong": "bitcast({0}, np.int64)",
-    "longlong_as_double": "bitcast({0}, np.float64)",
-    "clz": "clz",
-    "popc": "popc",
-    "brev": "brev",
-    "ffs": "ffs",
-    "abs": "np.abs",
-    "min": "np.minimum",
-    "max": "np.maximum",
-    "umin": "np.minimum",
-    "umax": "np.maximum",
-    "saturatef": "np.clip(np.where(np.isnan({0}), np.float32(0), {0}), np.float32(0), np.float32(1))",
+    **{n: Op(f"np.{n}") for n in "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt".split()},
+    **{n: Op(f"np.{n}") for n in "ceil floor trunc rint hypot fmod copysign nextafter ldexp".split()},
+    **{f"a{n}": Op(f"np.arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
+    **{n: Op(n) for n in ("fmin", "fmax", "erf", "erfc", "lgamma", "clz", "popc", "brev", "ffs")},
+    "fabs": _ABS,
+    "pow": Op("np.power"),
+    "exp10": Op("(10 **{})"),
+    "tgamma": Op("gamma"),
+    "fma": _FMA,
+    "rsqrt": Op("(1 / np.sqrt({}))", Trait.QUOTIENT),
+    "rcp_rn": Op("(1 / {})", Trait.QUOTIENT),
+    "fdivide": ops.DIV,
+    "fadd_rn": ops.ADD,
+    "fsub_rn": ops.SUB,
+    "fmul_rn": ops.MUL,
+    "fdiv_rn": ops.DIV,
+    "fsqrt_rn": Op("np.sqrt"),
+    "float_as_int": Op("bitcast({}, np.int32)"),
+    "int_as_float": Op("bitcast({}, np.float32)"),
+    "double_as_longlong": Op("bitcast({}, np.int64)"),
+    "longlong_as_double": Op("bitcast({}, np.float64)"),
+    "abs": _ABS,
+    **{n: Op("np.minimum") for n in ("min", "umin")},
+    **{n: Op("np.maximum") for n in ("max", "umax")},
+    "saturatef": Op("np.clip(np.where(np.isnan({0}), np.float32(0), {0}), np.float32(0), np.float32(1))"),
 }
 
 
@@ -624,14 +537,11 @@ def _libdevice_name(key):
 
 
 def _libdevice(t, call):
-    template = _LIBDEVICE[_libdevice_name(call.key)]
-    t.count(call.types[0], 2 if template == "fma" else 1)
-    values = [f"({v})" for v in _values(t, call)]
-    expression = template.format(*values) if "{" in template else f"{template}({', '.join(values)})"
-    result = call.result
-    if isinstance(result, types.BaseTuple):
-        return expression, result, False
-    return f"({expression}).astype({t.pools.dtype(dtype_of(result))})", result, False
+    op = _LIBDEVICE[_libdevice_name(call.key)]
+    expression = counted(op(*_values(t, call)), call.types[0], 2 if op is _FMA else 1)
+    if isinstance(call.result, types.BaseTuple):
+        return expression, call.result
+    return ops.CAST(expression, dtype_of(call.result)), call.result
 
 
 # -- vector types ------------------------------------------------------------------------------------------------------
@@ -643,24 +553,28 @@ def _vector(t, call):
     parts = []
     for argument, type_ in zip(call.arguments, call.types, strict=True):
         if isinstance(type_, VectorType):
-            whole = t.b.temporary(t.value(argument))
-            parts += [t.cast(f"{whole}[{i}]", type_.base_type, base) for i in range(type_.num_elements)]
+            items = t.b.temporary(t.value(argument))
+            parts += [t.cast(ops.ITEM(items, i), type_.base_type, base) for i in range(type_.num_elements)]
         else:
             parts.append(t.value(argument, base))
-    return "(" + "".join(f"{p}, " for p in parts) + ")", call.result, False
+    return ops.TUPLE(*parts), call.result
 
 
 # -- the execution model -----------------------------------------------------------------------------------------------
 
+_COUNT, _VOTE = Op("K.count({}, {}, m)", ops.STATE), Op("K.vote({}, {}, {}, m)", ops.STATE)
+_MATCH, _NAMED = Op("K.match({}, {}, {}, m)", ops.STATE), Op("K.named({})", ops.STATE)
+_SHUFFLE = Op("K.shuffle({}, {}, {}, {}, m, {})", ops.ACTION)
+_LANEID = Op("K.laneid()", ops.STATE)
+_LANEMASK_LT = Op("((np.int64(1) << {}.astype(np.int64)) - np.int64(1)).astype(np.uint32)", Trait.NEGATIVE)
+
 
 @entry(cuda.grid, cuda.gridsize)
 def _grid(t, call):
-    name = "grid" if call.key is cuda.grid else "gridsize"
+    op = ops.GRID if call.key is cuda.grid else ops.GRIDSIZE
     dimensions = _constant(t, call, 0)
-    values = [f"K.{name}({axis})" for axis in range(dimensions)]
-    if dimensions == 1:
-        return values[0], call.result, False
-    return "(" + "".join(f"{v}, " for v in values) + ")", call.result, False
+    values = [op(axis) for axis in range(dimensions)]
+    return values[0] if dimensions == 1 else ops.TUPLE(*values), call.result
 
 
 @entry(cuda.syncthreads)
@@ -673,29 +587,27 @@ def _syncthreads_vote(t, call):
     mode = next(n for n in ("count", "and", "or") if call.key is getattr(cuda, f"syncthreads_{n}"))
     predicate = t.b.temporary(_values(t, call)[0])
     t.barrier("block")
-    return f"K.count({mode!r}, {predicate}, m)", call.result, False
+    return _COUNT(mode, predicate), call.result
 
 
 @entry(cuda.syncwarp)
 def _syncwarp(t, call):
-    mask = _values(t, call)[0] if call.arguments else t.pools.scalar(-1, np.int32)
-    t.barrier("warp", f"K.named({mask})", op="syncwarp")
+    mask = _values(t, call)[0] if call.arguments else scalar(-1, np.int32)
+    t.barrier("warp", _NAMED(mask), op="syncwarp")
 
 
 def _warp_arguments(t, call):
     """The arguments of a warp operation, evaluated before its lanes meet."""
     values = [t.b.temporary(v) for v in _values(t, call)]
-    t.barrier("warp", f"K.named({values[0]})")
+    t.barrier("warp", _NAMED(values[0]))
     return values
 
 
 @entry(cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync)
 def _shuffle(t, call):
-    mode = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}[
-        call.key
-    ]
-    values = ", ".join(_warp_arguments(t, call))
-    return f"K.shuffle({mode!r}, {values}, m, {t.site(op='shuffle')})", call.result, True
+    modes = {cuda.shfl_sync: "idx", cuda.shfl_up_sync: "up", cuda.shfl_down_sync: "down", cuda.shfl_xor_sync: "xor"}
+    values = _warp_arguments(t, call)
+    return _SHUFFLE(modes[call.key], *values, t.site(op="shuffle")), call.result
 
 
 @entry(cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync)
@@ -703,35 +615,35 @@ def _vote(t, call):
     mode = next(n for n in ("all", "any", "eq", "ballot") if call.key is getattr(cuda, f"{n}_sync"))
     mask, predicate = _warp_arguments(t, call)
     predicate = t.cast(predicate, call.types[1], types.boolean)
-    return f"K.vote({mode!r}, {mask}, {predicate}, m)", call.result, False
+    return _VOTE(mode, mask, predicate), call.result
 
 
 @entry(cuda.match_any_sync, cuda.match_all_sync)
 def _match(t, call):
     mode = "any" if call.key is cuda.match_any_sync else "all"
     mask, value = _warp_arguments(t, call)
-    return f"K.match({mode!r}, {mask}, {value}, m)", call.result, False
+    return _MATCH(mode, mask, value), call.result
 
 
 @entry(cuda.activemask)
 def _activemask(t, call):
-    return "K.activemask(m)", call.result, True
+    return Op("K.activemask(m)", ops.ACTION)(), call.result
 
 
 @entry(cuda.lanemask_lt)
 def _lanemask_lt(t, call):
-    return "((np.int64(1) << K.laneid().astype(np.int64)) - np.int64(1)).astype(np.uint32)", call.result, False
+    return _LANEMASK_LT(_LANEID()), call.result
 
 
 @entry(cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system)
 def _fence(t, call):
     t.pools.fences = True
-    t.b.emit(f"K.fence(m, {call.key is not cuda.threadfence_block})", effect=True)
+    t.b.emit(Op("K.fence(m, {})", ops.ACTION)(call.key is not cuda.threadfence_block))
 
 
 @entry(cuda.nanosleep)
 def _nanosleep(t, call):
-    t.b.emit(f"K.sleep({_values(t, call)[0]})", effect=True)
+    t.b.emit(Op("K.sleep", ops.ACTION)(*_values(t, call)))
 
 
 @entry(cuda.cg.this_grid)
@@ -764,19 +676,19 @@ def _array(t, call):
     if len(call.types) > 2 and isinstance(call.types[2], types.IntegerLiteral):
         _check_alignment(t, call.types[2].literal_value)
     dtype = dtype_of(call.result.dtype)
-    kind = "shared" if call.key is cuda.shared.array else "local"
+    shared = call.key is cuda.shared.array
+    table = t.pools.static_shared if shared else t.pools.local_bytes
     # One array for each place in the source, however often its function is inlined.
-    key = t.pools.add("key", (kind, t.line, call.expr), ("place", id(call.expr)))
-    table = t.pools.static_shared if kind == "shared" else t.pools.local_bytes
+    key = t.pools.once(call.expr, lambda: len(table))
     table[key] = math.prod(shape) * dtype.itemsize
-    name = t.array_name or kind
-    shown = "(" + "".join(f"{n}, " for n in shape) + ")"
-    return f"K.{kind}_array({key!r}, {shown}, {t.pools.dtype(dtype)}, {t.pools.text(name)})", call.result, False
+    name = t.array_name or ("shared" if shared else "local")
+    made = ops.SHARED_ARRAY if shared else ops.LOCAL_ARRAY
+    return made(key, ops.TUPLE(*shape), dtype, name), call.result
 
 
 @entry(cuda.const.array_like)
 def _const_array_like(t, call):
-    return t.constant_array(_constant(t, call, 0)), call.result, False
+    return t.constant_array(_constant(t, call, 0)), call.result
 
 
 _ATOMICS = {
@@ -789,22 +701,18 @@ _ATOMICS = {
 def _atomic(t, call):
     dtype = call.types[0].dtype
     if call.key is cuda.atomic.compare_and_swap:
-        op, index, operands = "cas", f"({t.pools.scalar(0, np.int64)},)", call.arguments[1:]
+        op, index, operands = "cas", ops.INDEX(ZERO), call.arguments[1:]
     else:
         op, operands = _ATOMICS[call.key], call.arguments[2:]
         index = t.index(call.arguments[1], call.types[0])[0]
     name = call.arguments[0].unversioned_name
     values = [t.value(v, dtype) for v in operands]
-    second = values[1] if len(values) == 2 else "None"
-    do = t.pools.add("atomic", atomic, ("function", atomic))
+    second = values[1] if len(values) == 2 else NONE
     array = t.value(call.arguments[0])
-    return (
-        f"{do}(M, {op!r}, {array}, {index}, {values[0]}, {second}, m, {t.site(name, 'atomic')}, wants_old=True)",
-        call.result,
-        True,
-    )
+    return ops.ATOMIC(array, op, index, values[0], second, t.site(name, "atomic")), call.result
 
 
+Printer.function(atomic)
 _CACHED_LOADS = tuple(getattr(cuda, n) for n in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"))
 _CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"))
 
@@ -813,7 +721,7 @@ _CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"
 def _cached_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
-    return f"load({t.value(call.arguments[0])}, {index}, m, {site})", call.result, True
+    return ops.LOAD(t.value(call.arguments[0]), index, site), call.result
 
 
 @entry(*_CACHED_STORES)
@@ -821,7 +729,7 @@ def _cached_store(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "store")
     value = t.value(call.arguments[2], call.types[0].dtype)
-    t.b.emit(f"store({t.value(call.arguments[0])}, {index}, {value}, m, {site})", effect=True)
+    t.b.emit(ops.STORE(t.value(call.arguments[0]), index, value, site))
 
 
 # -- attributes and methods --------------------------------------------------------------------------------------------
@@ -835,20 +743,17 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.Array):
         return _array_attribute(t, expr.value, owner, name, type_)
     if isinstance(owner, types.Record):
-        return t.load_field(expr.value, name), type_, True
+        return t.load_field(expr.value, name), type_
     if isinstance(owner, VectorType):
-        return f"{t.value(expr.value)}[{owner.attr_names.index(name)}]", owner.base_type, False
+        return ops.ITEM(t.value(expr.value), owner.attr_names.index(name)), owner.base_type
     if isinstance(owner, types.Complex) and name in ("real", "imag"):
-        return f"{t.value(expr.value)}.{name}", owner.underlying_float, False
+        return _PARTS[name](t.value(expr.value)), owner.underlying_float
     if isinstance(owner, types.Integer | types.Float) and name in ("real", "imag"):
         value = t.value(expr.value)
-        return (value if name == "real" else f"({value} * 0)"), type_, False
+        return (value if name == "real" else ops.MUL(value, 0)), type_
     if isinstance(owner, types.NamedTuple | types.NamedUniTuple):
-        return (
-            f"{t.value(expr.value)}[{owner.fields.index(name)}]",
-            unliteral(owner.types[owner.fields.index(name)]),
-            False,
-        )
+        place = owner.fields.index(name)
+        return ops.ITEM(t.value(expr.value), place), unliteral(owner.types[place])
     if isinstance(owner, types.EnumMember | types.EnumClass):
         return _enum_attribute(t, target, expr, type_)
     return t.unsupported(f"the attribute {name} of {owner}")
@@ -856,9 +761,9 @@ def attribute(t, target, expr, owner, type_):
 
 def _module_attribute(t, target, owner, name, type_):
     if name == "laneid":
-        return "K.laneid()", types.int32, False
+        return _LANEID(), types.int32
     if name == "warpsize":
-        return t.pools.scalar(32, np.int32), types.int32, False
+        return scalar(32, np.int32), types.int32
     value = getattr(owner.pymod, name)
     t.frame.known[target] = Known(value)
     return None
@@ -870,32 +775,40 @@ def _enum_attribute(t, target, expr, type_):
     if isinstance(owner, types.EnumClass):
         t.frame.known[target] = Known(getattr(owner.instance_class, expr.attr))
         return None
-    return t.value(expr.value), type_, False
+    return t.value(expr.value), type_
+
+
+_PARTS = {"real": Op("{}.real"), "imag": Op("{}.imag")}
+_TRANSPOSED = Op("{0}.with_window({0}.base, {0}.shape[::-1], {0}.strides[::-1])", Trait.SHAPE)
+#: Attributes of any array, and their types.
+_ARRAY_ATTRIBUTES = {
+    "shape": (Op("tuple([n if n.__class__ is not int else np.int64(n) for n in {}.shape])", Trait.SHAPE), None),
+    "strides": (Op("tuple([np.int64(n * {0}.dtype.itemsize) for n in {0}.strides])"), None),
+    "size": (Op("{}.size"), types.int64),
+    "itemsize": (Op("np.int64({}.dtype.itemsize)"), types.int64),
+    "nbytes": (Op("({0}.size * np.int64({0}.dtype.itemsize))"), types.int64),
+    "T": (_TRANSPOSED, None),
+}
+_COMPLEX_PART, _FIELD_VIEW = Op("complex_part"), Op("field_view")
+_RETYPED, _RESHAPED = Op("M.retyped", ops.STATE), Op("reshaped(K, {}, {}, {})")
 
 
 def _array_attribute(t, variable, owner, name, type_):
     view = t.value(variable)
-    if name == "shape":
-        return f"tuple([n if n.__class__ is not int else np.int64(n) for n in {view}.shape])", type_, False
-    if name == "strides":
-        return f"tuple([np.int64(n * {view}.dtype.itemsize) for n in {view}.strides])", type_, False
+    if name in _ARRAY_ATTRIBUTES:
+        op, own_type = _ARRAY_ATTRIBUTES[name]
+        return op(view), own_type or type_
     if name == "ndim":
-        return t.pools.scalar(owner.ndim, np.int64), types.int64, False
-    if name in ("size", "nbytes", "itemsize"):
-        size = f"{view}.size"
-        itemsize = f"np.int64({view}.dtype.itemsize)"
-        return {"size": size, "itemsize": itemsize, "nbytes": f"({size} * {itemsize})"}[name], types.int64, False
-    if name == "T":
-        return f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])", type_, False
+        return scalar(owner.ndim, np.int64), types.int64
     if isinstance(owner.dtype, types.Record) and name in owner.dtype.fields:
         return field_array(t, variable, name, type_)
     if isinstance(owner.dtype, types.Complex) and name in ("real", "imag"):
-        part = t.pools.add("part", _complex_part, ("function", _complex_part))
-        return f"{part}({view}, {int(name == 'imag')})", type_, False
+        return _COMPLEX_PART(view, int(name == "imag")), type_
     return t.unsupported(f"the array attribute {name}")
 
 
-def _complex_part(view, which):
+@Printer.function
+def complex_part(view, which):
     """``z.real`` (0) or ``z.imag`` (1) of an array: every other float."""
     if view.space == "local":
         raise UnsupportedError(f"the real or imaginary part of local array {view.name!r} as an array")
@@ -907,11 +820,11 @@ def _complex_part(view, which):
 
 def field_array(t, variable, name, type_):
     """``records.x`` or ``records["x"]``: the array of one field."""
-    select = t.pools.add("field", _field_view, ("function", _field_view))
-    return f"{select}({t.value(variable)}, {t.pools.text(name)})", type_, False
+    return _FIELD_VIEW(t.value(variable), name), type_
 
 
-def _field_view(view, name):
+@Printer.function
+def field_view(view, name):
     dtype, offset = view.dtype.fields[name][:2]
     if view.space == "local" or dtype.subdtype is not None:
         raise UnsupportedError(f"field {name!r} of all records of {view.space} array {view.name!r} as one array")
@@ -937,13 +850,10 @@ def method(t, target, owner, function_type, arguments, signature, type_):
     if isinstance(this, GridGroup) and name == "sync":
         t.pools.cooperative = True
         t.barrier("grid")
-        return t.pools.scalar(0, np.int32), types.int32, False
+        return scalar(0, np.int32), types.int32
     if isinstance(this, types.Integer) and name == "bit_count":
-        return (
-            t.cast(f"popc({t.value(owner, signature.recvr or this)})", this, signature.return_type),
-            signature.return_type,
-            False,
-        )
+        value = t.value(owner, signature.recvr or this)
+        return t.cast(_AS_THEY_ARE[cuda.popc](value), this, signature.return_type), signature.return_type
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
     if isinstance(this, types.Array) and name in ("ravel", "flatten", "copy"):
@@ -952,7 +862,7 @@ def method(t, target, owner, function_type, arguments, signature, type_):
         call = Call([owner, *arguments], (this, *signature.args), signature.return_type, key, None)
         return _inline_overload(t, function_type.template, call)
     if isinstance(this, types.Complex) and name == "conjugate":
-        return f"np.conjugate({t.value(owner)})", this, False
+        return Op("np.conjugate")(t.value(owner)), this
     return t.unsupported(f"the method {name} of {this}")
 
 
@@ -962,36 +872,25 @@ _ARRAY_METHODS = ("view", "reshape", "transpose", "item")
 def _array_method(t, owner, this, name, arguments, signature):
     view = t.value(owner)
     if name == "view":
-        dtype = t.pools.dtype(dtype_of(signature.return_type.dtype))
-        return f"M.retyped({view}, {dtype}, {t.site()})", signature.return_type, False
+        return _RETYPED(view, dtype_of(signature.return_type.dtype), t.site()), signature.return_type
     if name == "reshape":
-        shape = _new_shape(t, arguments)
-        reshape = t.pools.add("reshape", _reshape, ("function", _reshape))
-        return f"{reshape}(K, {view}, {shape}, {t.site()})", signature.return_type, False
+        return _RESHAPED(view, _new_shape(t, arguments), t.site()), signature.return_type
     if name == "transpose" and not arguments:
-        return (
-            f"{view}.with_window({view}.base, {view}.shape[::-1], {view}.strides[::-1])",
-            signature.return_type,
-            False,
-        )
+        return _TRANSPOSED(view), signature.return_type
     if name == "item" and not arguments:
-        zero = t.pools.scalar(0, np.int64)
-        return (
-            f"load({view}, ({f'{zero}, ' * this.ndim}), m, {t.site(owner.unversioned_name, 'load')})",
-            this.dtype,
-            True,
-        )
+        return ops.LOAD(view, ops.INDEX(*[ZERO] * this.ndim), t.site(owner.unversioned_name, "load")), this.dtype
     return t.unsupported(f"the array method {name}")
 
 
 def _new_shape(t, arguments):
     if len(arguments) == 1 and isinstance(t.type_of(arguments[0]), types.BaseTuple):
         return t.value(arguments[0])
-    return "(" + "".join(f"{t.value(a, types.int64)}, " for a in arguments) + ")"
+    return ops.TUPLE(*(t.value(a, types.int64) for a in arguments))
 
 
-def _reshape(batch, view, shape, site):
-
+@Printer.function
+def reshaped(batch, view, shape, site):
+    """``array.reshape(shape)`` of a contiguous array; -1 stands for the extent that is left."""
     if view.strides != contiguous(view.shape) or any(isinstance(n, np.ndarray) for n in shape):
         batch.unsupported(site, "a reshape of an array that is not contiguous, or to a shape that differs by thread")
     size = math.prod(view.shape)
@@ -1009,21 +908,19 @@ def structured_operator(t, function_, signature, operands):
     first, second = (unliteral(at) for at in signature.args)
     if function_ in (operator.is_, operator.is_not):
         same = isinstance(first, types.NoneType) and isinstance(second, types.NoneType)
-        return t.pools.scalar(same == (function_ is operator.is_), np.bool_), types.boolean, False
+        return scalar(same == (function_ is operator.is_), np.bool_), types.boolean
     if isinstance(first, types.BaseTuple) and isinstance(second, types.BaseTuple):
         a, b = (t.b.temporary(t.value(v)) for v in operands)
         if function_ is operator.add:
-            return f"({a} + {b})", signature.return_type, False
+            return ops.ADD(a, b), signature.return_type
         nested = any(isinstance(item, types.BaseTuple) for item in (*first.types, *second.types))
         if function_ in (operator.eq, operator.ne) and len(first) == len(second) and not nested:
-            pairs = " & ".join(f"({a}[{i}] == {b}[{i}])" for i in range(len(first))) or "np.bool_(True)"
-            return (pairs if function_ is operator.eq else f"np.logical_not({pairs})"), types.boolean, False
+            pairs = [ops.EQ(ops.ITEM(a, i), ops.ITEM(b, i)) for i in range(len(first))]
+            same = functools.reduce(ops.AND, pairs) if pairs else scalar(True, np.bool_)
+            return (same if function_ is operator.eq else ops.NOT(same)), types.boolean
     if function_ is operator.contains and isinstance(first, types.BaseTuple):
         items = t.b.temporary(t.value(operands[0]))
         value = t.value(operands[1])
-        return (
-            " | ".join(f"({items}[{i}] == {value})" for i in range(len(first))) or "np.bool_(False)",
-            types.boolean,
-            False,
-        )
+        found = [ops.EQ(ops.ITEM(items, i), value) for i in range(len(first))]
+        return functools.reduce(ops.OR, found) if found else scalar(False, np.bool_), types.boolean
     return t.unsupported(f"the operator {function_.__name__} on {first} and {second}")

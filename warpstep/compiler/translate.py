@@ -5,7 +5,9 @@ barrier inside one is a barrier of the kernel; only recursive functions become f
 known function becomes stands in `calls`.
 """
 
+import functools
 import operator
+from dataclasses import replace
 
 import numpy as np
 from numba.core.errors import NumbaError as CoreNumbaError
@@ -15,42 +17,14 @@ from numba.cuda.core.errors import NumbaError
 from numba.cuda.types.ext_types import Dim3
 
 from warpstep.api.arrays import Allocation, as_device_array
-from warpstep.compiler import calls
+from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
+from warpstep.compiler.expressions import CONSTANT, ELLIPSIS, NONE, ZERO, constant, scalar
 from warpstep.compiler.frontend import infer, unliteral
-from warpstep.compiler.values import COMPILE_TIME, Items, Known, Method, dtype_of
+from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Known, TupleItems, counted, dtype_of
 from warpstep.errors import UnsupportedError
 from warpstep.machine.memory import global_view
 
-_OPERATORS = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-    operator.eq: "==",
-    operator.ne: "!=",
-}
-#: What a trace calls an operation on (float or not, bytes).
-_OPERATION_KINDS = {
-    (True, 2): "fp16",
-    (True, 4): "fp32",
-    (True, 8): "fp64",
-    (False, 1): "int32",
-    (False, 2): "int32",
-    (False, 4): "int32",
-    (False, 8): "int64",
-}
 #: Real operations in one on complex numbers.
 _COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
@@ -82,7 +56,7 @@ def lower(typed, infer_options):
         lowered.source,
         pools.sites,
         pools.operations,
-        pools.unwritten,
+        functools.cache(functools.partial(instructions.overhead, pools.functions)),
         lowered.written,
         pools.fences,
         pools.static_shared,
@@ -93,7 +67,7 @@ def lower(typed, infer_options):
 
 
 class Frame:
-    """One function being translated: its types, and what its variables are called in the written program."""
+    """One function being translated: its types, and the variables of the generated program that stand for its own."""
 
     def __init__(self, typed, caller=None):
         self.typed = typed
@@ -147,12 +121,10 @@ class Translator:
         frame = Frame(typed)
         parameters = []
         for type_ in typed.argument_types:
-            name = self.b.variable()
-            parameters.append(name)
-            frame.arguments.append((name, type_))
-        frame.on_return = lambda value, type_: self.b.end(
-            Leave(None if isinstance(typed.return_type, types.NoneType) else value)
-        )
+            parameters.append(self.b.variable())
+            frame.arguments.append((parameters[-1], type_))
+        result_less = isinstance(typed.return_type, types.NoneType)
+        frame.on_return = lambda value, type_: self.b.end(Leave((), None if result_less else value))
         self.body(frame)
         return parameters
 
@@ -179,45 +151,31 @@ class Translator:
         def on_return(value, type_):
             if target is not None and not isinstance(typed.return_type, types.NoneType):
                 self.b.emit(value, target)
-            self.b.end(Jump(after, self.site(line=line)))
+            self.b.end(Jump((after,), site=self.site(line=line)))
 
         frame.on_return = on_return
         entry = self.b.new_block()
-        self.b.end(Jump(entry, self.site()))
+        self.b.end(Jump((entry,), site=self.site()))
         self.b.current = entry
         self.body(frame)
         self.b.current = after
         self.line = line
         return typed.return_type
 
-    def recursive_call(self, dispatcher, argument_types, arguments, return_type):
+    def recursive_call(self, dispatcher, argument_types, arguments):
         """A call of a function that is being inlined already.
 
         It becomes a function of its own, run by the lanes that call it.
         """
-        key = ("function", dispatcher, argument_types)
-        name = self.pools.add("f", None, key)
-        if self.pools.names[name] is None:
-            self.pools.names[name] = calls.Forward()
+        key = dispatcher, argument_types
+        if key not in self.pools.recursive:
+            function = self.pools.recursive[key] = calls.RecursiveFunction()
             typed = infer(dispatcher, argument_types, **self.infer_options)
             builder = Builder(typed.function.__name__, self.pools)
             translator = Translator(builder, self.infer_options)
             translator.recursive = True
-            parameters = translator.function(typed)
-            self.pools.names[name].lowered = builder.finish(parameters)
-        values = "".join(f", {value}" for value, _ in arguments)
-        return f"{name}.run(K, m{values})"
-
-    # -- what a trace counts -------------------------------------------------------------------------------------------
-
-    def count(self, type_, times=1):
-        """The expression that is being made does this many operations on values of a Numba type."""
-        type_ = unliteral(type_)
-        if isinstance(type_, types.Complex):
-            type_ = type_.underlying_float
-        if isinstance(type_, types.Number | types.EnumMember):
-            dtype = dtype_of(type_)
-            self.b.operations += [_OPERATION_KINDS[dtype.kind == "f", dtype.itemsize]] * times
+            function.lowered = builder.finish(translator.function(typed))
+        return ops.RUN(self.pools.recursive[key], ops.TUPLE(*(value for value, _ in arguments)))
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -233,7 +191,7 @@ class Translator:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def name_of(self, variable):
-        """The written name of a variable."""
+        """The variable of the generated program that stands for one of the source."""
         if variable not in self.frame.names:
             self.frame.names[variable] = self.b.variable()
         return self.frame.names[variable]
@@ -266,7 +224,7 @@ class Translator:
         if known is not None:
             return self.constant(known.value, as_type)
         if isinstance(type_, COMPILE_TIME):
-            return "None"
+            return NONE
         return self.cast(self.name_of(variable.name), type_, as_type)
 
     def constant(self, value, type_):
@@ -275,52 +233,53 @@ class Translator:
         if isinstance(type_, types.Optional):
             self.unsupported("a variable that is sometimes None")
         if value is None or isinstance(type_, types.NoneType):
-            return "None"
+            return NONE
         if isinstance(type_, types.EllipsisType):
-            return "Ellipsis"
+            return ELLIPSIS
         if isinstance(type_, types.SliceType):
             return self.constant_slice(value)
         if isinstance(type_, types.BaseTuple):
-            return "(" + "".join(self.constant(v, t) + ", " for v, t in zip(value, type_.types, strict=True)) + ")"
+            return ops.TUPLE(*(self.constant(v, t) for v, t in zip(value, type_.types, strict=True)))
         if isinstance(type_, types.Array):
             return self.constant_array(value)
         if isinstance(type_, types.Record):
             return self.constant_record(value)
         if isinstance(type_, types.EnumMember):
-            return self.pools.scalar(getattr(value, "value", value), dtype_of(type_))
+            return scalar(getattr(value, "value", value), dtype_of(type_))
         if isinstance(type_, types.UnicodeType | types.StringLiteral):
-            return self.pools.text(value)
+            return constant(str(value))
         if isinstance(type_, types.Number | types.Boolean):
             value = value.item() if isinstance(value, np.generic) else value
-            return self.pools.scalar(value, dtype_of(type_))
+            return scalar(value, dtype_of(type_))
         return self.unsupported(f"a constant of type {type_}")
 
     def constant_slice(self, value):
         bounds = (value.start, value.stop, value.step)
-        return "slice({}, {}, {})".format(*("None" if v is None else self.pools.scalar(v, np.int64) for v in bounds))
+        return ops.SLICE(*(NONE if v is None else scalar(v, np.int64) for v in bounds))
 
     def constant_array(self, array):
         """A global array that a kernel reads.
 
         A NumPy array is copied to constant memory when the kernel is compiled.
         """
-        key = ("array", id(array))
+        _, view = self.pools.once(("array", id(array)), lambda: (array, self._constant_view(array)))
+        return constant(view)
+
+    def _constant_view(self, array):
         name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
         on_device = as_device_array(array)
         if on_device is not None:
             on_device.allocation.known = None  # a kernel that is not traced may write to it at any time
-            return self.pools.add("a", global_view(on_device.allocation, on_device.host, name), key)
+            return global_view(on_device.allocation, on_device.host, name)
         allocation = Allocation(max(array.nbytes, 1), name)
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         host = np.ndarray(array.shape, array.dtype, allocation.bytes, order=order)
         host[...] = array
-        self.pools.add("keep", (array, allocation), ("keep", id(array)))
-        return self.pools.add("a", global_view(allocation, host, name, "const"), key)
+        self.pools.allocations.append(allocation)
+        return global_view(allocation, host, name, "const")
 
     def constant_record(self, value):
-        array = np.array([value], value.dtype)
-        view = self.constant_array(array)
-        return f"M.record({view}, ({self.pools.scalar(0, np.int64)},), None, None)"
+        return ops.CONSTANT_RECORD(self.constant_array(np.array([value], value.dtype)), ops.INDEX(ZERO))
 
     def cast(self, expression, from_type, to_type):
         """Expression converted from one Numba type to another, as the device does it."""
@@ -347,22 +306,22 @@ class Translator:
         pairs = list(zip(from_type.types, to_type.types, strict=True))
         if all(unliteral(a) == unliteral(b) for a, b in pairs):
             return expression
-        whole = self.b.temporary(expression)
-        return "(" + "".join(self.cast(f"{whole}[{i}]", a, b) + ", " for i, (a, b) in enumerate(pairs)) + ")"
+        items = self.b.temporary(expression)
+        return ops.TUPLE(*(self.cast(ops.ITEM(items, i), a, b) for i, (a, b) in enumerate(pairs)))
 
     def _cast_number(self, expression, from_type, to_type):
         old, new = dtype_of(from_type), dtype_of(to_type)
         if old == new:
             return expression
         if new.kind == "b":
-            return f"({expression} != {self.pools.scalar(0, old)})"
+            return ops.NE(expression, scalar(0, old))
         if old.kind == "f" and new.kind in "iu":
-            return f"float_to_int({expression}, {self.pools.dtype(new)})"
-        if (old == np.float64) != (new == np.float64):
-            self.b.operations.append("fp64_conversions")
+            return ops.FLOAT_TO_INT(expression, new)
         if old.kind == "c" and new.kind != "c":
             return self.unsupported("a conversion of a complex number to a real one")
-        return f"({expression}).astype({self.pools.dtype(new)})"
+        # The compiler converts constants.
+        counts = (old == np.float64) != (new == np.float64) and expression.op is not CONSTANT
+        return replace(ops.CAST(expression, new), arithmetic=("fp64_conversions",) * counts)
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -389,7 +348,7 @@ class Translator:
         elif isinstance(statement, ir.SetAttr):
             self.set_attribute(statement)
         elif isinstance(statement, ir.Jump):
-            self.b.end(Jump(self.frame.labels[statement.target], self.site()))
+            self.b.end(Jump((self.frame.labels[statement.target],), site=self.site()))
         elif isinstance(statement, ir.Branch):
             self.branch(statement)
         elif isinstance(statement, ir.Return):
@@ -406,12 +365,10 @@ class Translator:
         known = self.known(statement.cond)
         if known is not None:
             taken = statement.truebr if known.value else statement.falsebr
-            self.b.end(Jump(self.frame.labels[taken], self.site()))
+            self.b.end(Jump((self.frame.labels[taken],), site=self.site()))
             return
-        condition = self.value(statement.cond, types.boolean)
-        self.b.end(
-            Branch(condition, self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr], self.site())
-        )
+        targets = self.frame.labels[statement.truebr], self.frame.labels[statement.falsebr]
+        self.b.end(Branch(targets, self.value(statement.cond, types.boolean), self.site()))
 
     def raise_(self, statement):
         """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
@@ -420,9 +377,8 @@ class Translator:
         if self.infer_options.get("debug"):
             exception = getattr(statement, "exc_class", None) or RuntimeError
             arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
-            held = self.pools.add("x", exception(*arguments))
-            self.b.emit(f"K.raised({self.site()}, m, {held})", effect=True)
-        self.b.end(Leave())
+            self.b.emit(ops.RAISED(self.site(), exception(*arguments)))
+        self.b.end(Leave(()))
 
     def print(self, statement):
         if statement.vararg is not None:
@@ -431,14 +387,14 @@ class Translator:
         for variable in statement.args:
             type_ = self.type_of(variable)
             if isinstance(type_, types.StringLiteral):
-                parts.append(self.pools.text(type_.literal_value))
+                parts.append(constant(type_.literal_value))
             elif isinstance(type_, Dim3):
-                parts.append("({}, {}, {})".format(*(self.dim3(variable, axis) for axis in "xyz")))
+                parts.append(ops.TUPLE(*(self.dim3(variable, axis) for axis in "xyz")))
             elif isinstance(type_, types.Integer | types.Float | types.Boolean | types.BaseTuple):
                 parts.append(self.value(variable))
             else:
                 self.unsupported(f"printing a value of type {type_}")
-        self.b.emit(f"K.print(m, [{', '.join(parts)}])", effect=True)
+        self.b.emit(ops.PRINT(ops.TUPLE(*parts)))
 
     def assign(self, statement):
         target, value = statement.target.name, statement.value
@@ -465,7 +421,7 @@ class Translator:
 
     def argument(self, target, value, type_):
         expression, argument_type = self.frame.arguments[value.index]
-        if isinstance(expression, Known | Method):
+        if isinstance(expression, Known | BoundMethod):
             self.frame.known[target] = expression
             if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
                 return
@@ -494,20 +450,20 @@ class Translator:
         result = handler(target, expr, type_)
         if result is None or isinstance(type_, COMPILE_TIME):
             return
-        expression, result_type, effect = result
+        expression, result_type = result
         if not isinstance(type_, types.Literal):
             expression = self.cast(expression, result_type, type_)
-        self.b.emit(expression, self.name_of(target), effect)
+        self.b.emit(expression, self.name_of(target))
 
     def expr_null(self, target, expr, type_):
         """A value that the thread never assigned: poison, as memory that was never written."""
         if isinstance(type_, types.Number | types.Boolean):
             dtype = dtype_of(type_)
-            return self.pools.scalar(np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0], dtype), type_, False
-        return "None", type_, False
+            return scalar(np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0], dtype), type_
+        return NONE, type_
 
     def expr_cast(self, target, expr, type_):
-        return self.value(expr.value, type_), type_, False
+        return self.value(expr.value, type_), type_
 
     def expr_binop(self, target, expr, type_):
         return self.binary(expr.fn, expr, expr.lhs, expr.rhs, type_)
@@ -527,46 +483,36 @@ class Translator:
         if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
             return calls.structured_operator(self, function, signature, operands)
         if function is operator.pow:
-            return self.power(signature, operands), result, False
-        lhs, rhs = operands
-        result_dtype = dtype_of(result)
-        computed = signature.args[0] if function in _COMPARISONS else result
-        self.count(computed, _COMPLEX_OPERATIONS.get(function, 2) if isinstance(computed, types.Complex) else 1)
-        if function in _COMPARISONS:
-            a, b = (self.value(v, t) for v, t in zip(operands, signature.args, strict=True))
-            return f"({a} {_OPERATORS[function]} {b})", types.boolean, False
-        if function in (operator.is_, operator.is_not):
-            sign = "==" if function is operator.is_ else "!="
-            return (
-                f"({self.value(lhs, signature.args[0])} {sign} {self.value(rhs, signature.args[1])})",
-                types.boolean,
-                False,
-            )
-        if function not in _OPERATORS:
+            return self.power(signature, operands), result
+        if function not in ops.OPERATORS:
             self.unsupported(f"the operator {function.__name__}")
-        # Numba converts both operands to the result's type for every integer operator, and the signature has done it
-        # for floats.
-        operand_types = (result, result) if result_dtype.kind in "iufc" else signature.args
+        if function in _COMPARISONS or function in (operator.is_, operator.is_not):
+            operand_types = signature.args
+        else:
+            # Numba converts both operands to the result's type for every integer operator, and the signature has done
+            # it for floats.
+            operand_types = (result, result) if dtype_of(result).kind in "iufc" else signature.args
         a, b = (self.value(v, t) for v, t in zip(operands, operand_types, strict=True))
-        if function in _DIVISIONS:
-            if self.infer_options.get("debug"):
-                self.b.emit(f"K.check_divisor({self.site()}, m, {b})", effect=True)
-            if function is not operator.truediv:
-                return self.whole_division(function, operands, a, b, result), result, False
-        return f"({a} {_OPERATORS[function]} {b})", result, False
+        if function in _DIVISIONS and self.infer_options.get("debug"):
+            self.b.emit(ops.CHECK_DIVISOR(self.site(), b))
+        if function in (operator.floordiv, operator.mod):
+            expression = self.floor_division(function, operands, a, b, result)
+        else:
+            expression = ops.OPERATORS[function](a, b)
+        computed = signature.args[0] if function in _COMPARISONS else result
+        times = _COMPLEX_OPERATIONS.get(function, 2) if isinstance(computed, types.Complex) else 1
+        return counted(expression, computed, times), result
 
-    def whole_division(self, function, operands, a, b, result):
+    def floor_division(self, function, operands, a, b, result):
         """``//`` and ``%``: what differs from NumPy's operators is in `arithmetic`."""
         floor = function is operator.floordiv
         if isinstance(unliteral(result), types.Float):
-            return f"{'floor_divide_float' if floor else 'modulo_float'}({a}, {b})"
+            return (ops.FLOOR_DIVIDE_FLOAT if floor else ops.MODULO_FLOAT)(a, b)
         known = self.known(operands[1])
+        op = ops.FLOOR_DIVIDE if floor and (known is None or known.value == -1) else ops.OPERATORS[function]
         # A compiler turns a constant into multiplications, and sees that narrow numbers without a sign stay narrow.
-        if known is None and dtype_of(result).itemsize == 8 and not all(map(self._is_narrow_unsigned, operands)):
-            self.b.operations.append("int64_divisions")
-        if floor and (known is None or known.value == -1):
-            return f"floor_divide({a}, {b})"
-        return f"({a} {_OPERATORS[function]} {b})"
+        slow = known is None and dtype_of(result).itemsize == 8 and not all(map(self._is_narrow_unsigned, operands))
+        return replace(op(a, b), arithmetic=("int64_divisions",) * slow)
 
     def _is_narrow_unsigned(self, operand):
         type_ = unliteral(self.type_of(operand)) if isinstance(operand, ir.Var) else None
@@ -581,16 +527,14 @@ class Translator:
         )
         base = self.value(operands[0], result)
         if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
-            self.count(result, max(1, _multiplications(abs(int(known.value)))))
-            return f"power_constant({base}, {int(known.value)})"
-        self.count(result)
-        exponent_dtype, result_dtype = dtype_of(exponent_type), dtype_of(result)
-        if exponent_dtype.kind in "iu":
-            exponent = self.value(operands[1], exponent_type)
-            if result_dtype.kind in "iu":
-                return f"power_int({base}, {self.cast(exponent, exponent_type, result)})"
-            return f"power_float_int({base}, {exponent})"
-        return f"power_float({base}, {self.value(operands[1], result)})"
+            exponent = int(known.value)
+            return counted(ops.POWER_CONSTANT(base, exponent), result, max(1, _multiplications(abs(exponent))))
+        if dtype_of(exponent_type).kind not in "iu":
+            return counted(ops.POWER_FLOAT(base, self.value(operands[1], result)), result)
+        exponent = self.value(operands[1], exponent_type)
+        if dtype_of(result).kind in "iu":
+            return counted(ops.POWER_INT(base, self.cast(exponent, exponent_type, result)), result)
+        return counted(ops.POWER_FLOAT_INT(base, exponent), result)
 
     def expr_unary(self, target, expr, type_):
         signature = self.frame.typed.calltypes[expr]
@@ -600,22 +544,17 @@ class Translator:
         (argument,) = signature.args
         result = signature.return_type
         if function is operator.not_:
-            return f"np.logical_not({self.value(operand, argument)})", types.boolean, False
+            return ops.NOT(self.value(operand, argument)), types.boolean
         if not isinstance(argument, types.Number | types.Boolean):
             return self.unsupported(f"the operator {function.__name__} on {argument}")
-        value = self.value(operand, argument)
-        self.count(argument)
-        if isinstance(argument, types.Boolean):
-            if function is operator.invert:
-                return f"(~{value})", argument, False
+        value, computed = self.value(operand, argument), argument
+        boolean = isinstance(argument, types.Boolean) and function is not operator.invert
+        if boolean or (function is operator.neg and argument == types.int16):  # the device uses a 32-bit register
             value, argument = self.cast(value, argument, result), result
-        if function is operator.neg and argument == types.int16:  # the device negates in a 32-bit register
-            value, argument = self.cast(value, argument, result), result
-        sign = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}[function]
-        return f"({sign}{value})", argument, False
+        return counted(ops.OPERATORS[function](value), computed), argument
 
     def expr_build_tuple(self, target, expr, type_):
-        items = Items((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
+        items = TupleItems((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
         if self.frame.definitions[target] == 1:
             names = [self.known(v) for v in expr.items]
             if all(n is not None for n in names):
@@ -626,7 +565,7 @@ class Translator:
                 # A variable with several definitions may change before the tuple is read: then the tuple itself is
                 # kept.
                 self.frame.known[target] = items
-        return "(" + "".join(f"{e}, " for e, _ in items) + ")", types.BaseTuple.from_types([t for _, t in items]), False
+        return ops.TUPLE(*(e for e, _ in items)), types.BaseTuple.from_types([t for _, t in items])
 
     def expr_exhaust_iter(self, target, expr, type_):
         source = self.frame.known.get(expr.value.name)
@@ -635,33 +574,33 @@ class Translator:
         value_type = self.type_of(expr.value)
         if not isinstance(value_type, types.BaseTuple):
             self.unsupported(f"unpacking a {value_type}")
-        return self.value(expr.value), unliteral(value_type), False
+        return self.value(expr.value), unliteral(value_type)
 
     def expr_getiter(self, target, expr, type_):
-        return calls.get_iterator(self, expr.value), type_, False
+        return calls.get_iterator(self, expr.value), type_
 
     def expr_iternext(self, target, expr, type_):
         iterator = self.name_of(expr.value.name)
-        pair = self.b.temporary(calls.iterator_step(self, self.type_of(expr.value), iterator), effect=True)
-        self.b.emit(f"{pair}[2]", iterator)
-        return f"({pair}[0], {pair}[1])", type_, False
+        step = self.b.temporary(calls.iterator_step(self, self.type_of(expr.value), iterator))
+        self.b.emit(ops.AFTER(step), iterator)
+        return ops.PAIR(step), type_
 
     def expr_pair_first(self, target, expr, type_):
-        return f"{self.name_of(expr.value.name)}[0]", type_, False
+        return ops.ITEM(self.name_of(expr.value.name), 0), type_
 
     def expr_pair_second(self, target, expr, type_):
-        return f"{self.name_of(expr.value.name)}[1]", type_, False
+        return ops.ITEM(self.name_of(expr.value.name), 1), type_
 
     def expr_getattr(self, target, expr, type_):
         owner_type = self.type_of(expr.value)
         if isinstance(type_, types.BoundFunction):
-            self.frame.known[target] = Method(expr.value)
+            self.frame.known[target] = BoundMethod(expr.value)
             return None
         if isinstance(type_, Dim3):
             self.frame.known[target] = Known(expr.attr)
             return None
         if isinstance(owner_type, Dim3):
-            return self.dim3(expr.value, expr.attr), types.int32, False
+            return self.dim3(expr.value, expr.attr), types.int32
         if isinstance(type_, COMPILE_TIME):
             return None
         return calls.attribute(self, target, expr, owner_type, type_)
@@ -671,9 +610,7 @@ class Translator:
         name = self.known(variable)
         if name is None:
             self.unsupported("threadIdx, blockIdx, blockDim or gridDim chosen by a condition")
-        name = getattr(name.value, "__name__", name.value)
-        field = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "thread_count", "gridDim": "block_count"}[name]
-        return f"K.{field}[{'xyz'.index(axis)}]"
+        return ops.DIM3[getattr(name.value, "__name__", name.value)]("xyz".index(axis))
 
     # -- subscripts ----------------------------------------------------------------------------------------------------
 
@@ -684,7 +621,7 @@ class Translator:
             if index is not None:
                 return self.tuple_item(expr.value, index.value, type_)
             site = self.site(_source_name(expr.value), "load")
-            return f"K.tuple_item({self.value(expr.value)}, {self.value(expr.index)}, m, {site})", type_, True
+            return ops.TUPLE_ITEM(self.value(expr.value), self.value(expr.index), site), type_
         if not isinstance(owner, types.Array):
             self.unsupported(f"a subscript of {owner}")
         index, scalar = self.index(expr.index, owner)
@@ -698,7 +635,7 @@ class Translator:
             return self.tuple_item(expr.value, expr.index, type_)
         if isinstance(owner, types.Record):
             name = expr.index if isinstance(expr.index, str) else list(owner.fields)[expr.index]
-            return self.load_field(expr.value, name), type_, True
+            return self.load_field(expr.value, name), type_
         if isinstance(owner, types.NumberClass):
             return None
         if isinstance(owner, types.EnumClass):
@@ -718,79 +655,75 @@ class Translator:
         source = self.frame.known.get(variable.name)
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self.type_of(variable)))
-            return f"{self.value(variable)}[{start}:{stop}:{step}]", type_, False
-        if isinstance(source, Items):
-            expression, item_type = source[index]
-            return expression, item_type, False
+            return ops.ITEMS(self.value(variable), start, stop, step), type_
+        if isinstance(source, TupleItems):
+            return source[index]
         item_type = self.type_of(variable).types[index]
         if isinstance(item_type, types.Literal):
-            return self.constant(item_type.literal_value, item_type), unliteral(item_type), False
-        return f"{self.value(variable)}[{int(index)}]", unliteral(item_type), False
+            return self.constant(item_type.literal_value, item_type), unliteral(item_type)
+        return ops.ITEM(self.value(variable), int(index)), unliteral(item_type)
 
     def load(self, variable, owner, index, scalar, type_):
         array = self.value(variable)
         site = self.site(_source_name(variable), "load")
         if not scalar:
-            return f"M.window({array}, {index}, m, {site})", type_, True
+            return ops.WINDOW(array, index, site), type_
         if isinstance(owner.dtype, types.Record):
-            return f"M.record({array}, {index}, m, {site})", type_, True
-        return f"load({array}, {index}, m, {site})", owner.dtype, True
+            return ops.RECORD(array, index, site), type_
+        return ops.LOAD(array, index, site), owner.dtype
 
     def index(self, variable, owner):
-        """(expression of the index tuple, whether it picks one element)."""
+        """(index expression, whether it picks one element)."""
         type_ = self.type_of(variable)
         known = self.known(variable)
         if known is not None and not isinstance(type_, types.Array):
             return self.static_index(known.value, owner)
         if isinstance(type_, types.BaseTuple):
             source = self.frame.known.get(variable.name)
-            if not isinstance(source, Items):
-                whole = self.value(variable)
-                source = [(f"{whole}[{i}]", t) for i, t in enumerate(type_.types)]
+            if not isinstance(source, TupleItems):
+                source = [(ops.ITEM(self.value(variable), i), t) for i, t in enumerate(type_.types)]
         else:
             source = [(self.value(variable), type_)]
         parts = [self.index_part(e, t) for e, t in source]
-        self.b.indices += [
-            (part, getattr(unliteral(t), "signed", False)) for part, (_, t) in zip(parts, source, strict=True)
-        ]
         scalar = len(parts) == owner.ndim and all(
             isinstance(unliteral(t), types.Integer | types.Boolean) for _, t in source
         )
-        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+        return ops.INDEX(*self._expand_ellipsis(parts, owner)), scalar
 
     def static_index(self, index, owner):
         index = index if isinstance(index, tuple) else (index,)
         parts = []
         for part in index:
             if part is Ellipsis:
-                parts.append("...")
+                parts.append(ELLIPSIS)
             elif isinstance(part, slice):
                 parts.append(self.constant_slice(part))
             elif isinstance(part, int | np.integer):
-                parts.append(self.pools.scalar(int(part), np.int64))
+                parts.append(scalar(int(part), np.int64))
             else:
                 self.unsupported(f"the index {part!r}")
-        scalar = len(parts) == owner.ndim and all(isinstance(p, int | np.integer) for p in index)
-        return "(" + "".join(f"{p}, " for p in self._expand_ellipsis(parts, owner)) + ")", scalar
+        single = len(parts) == owner.ndim and all(isinstance(p, int | np.integer) for p in index)
+        return ops.INDEX(*self._expand_ellipsis(parts, owner)), single
 
     def _expand_ellipsis(self, parts, owner):
-        if "..." not in parts:
+        if ELLIPSIS not in parts:
             return parts
-        at = parts.index("...")
-        return [*parts[:at], *["slice(None)"] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
+        at = parts.index(ELLIPSIS)
+        return [*parts[:at], *[ops.SLICE(NONE)] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
 
     def index_part(self, expression, type_):
+        """One item of an index as int64, marked if it cannot be negative."""
         type_ = unliteral(type_)
-        if isinstance(type_, types.SliceType):
-            return expression
         if isinstance(type_, types.EllipsisType):
-            return "..."
+            return ELLIPSIS
         if type_ == types.uint64:
-            return f"to_index({expression})"
-        if isinstance(type_, types.Float):  # atomics only: Numba unifies an int32 and a uint64 index to float64
-            return self.cast(expression, type_, types.int64)
-        if isinstance(type_, types.Integer | types.Boolean):
-            return self.cast(expression, type_, types.int64)
+            return ops.UNSIGNED(ops.TO_INDEX(expression))
+        if isinstance(type_, types.SliceType):
+            return ops.UNSIGNED(expression)
+        # Floats in atomics only: Numba unifies an int32 and a uint64 index to float64.
+        if isinstance(type_, types.Integer | types.Boolean | types.Float):
+            part = self.cast(expression, type_, types.int64)
+            return part if getattr(type_, "signed", False) else ops.UNSIGNED(part)
         return self.unsupported(f"an index of type {type_}")
 
     def set_item(self, statement):
@@ -811,10 +744,9 @@ class Translator:
         site = self.site(_source_name(statement.target), "store")
         value_type = self.type_of(statement.value)
         if isinstance(owner.dtype, types.Record) and scalar:
-            element = f"M.record({array}, {index}, m, {site})"
-            self.b.emit(f"M.copy_record({element}, {self.value(statement.value)}, m, {site})", effect=True)
+            self.b.emit(ops.COPY_RECORD(ops.RECORD(array, index, site), self.value(statement.value), site))
         elif scalar:
-            self.b.emit(f"store({array}, {index}, {self.value(statement.value, owner.dtype)}, m, {site})", effect=True)
+            self.b.emit(ops.STORE(array, index, self.value(statement.value, owner.dtype), site))
         else:
             if isinstance(value_type, types.Array):
                 self.unsupported(
@@ -822,9 +754,7 @@ class Translator:
                 )
             tuple_ = isinstance(value_type, types.BaseTuple)
             as_type = types.UniTuple(owner.dtype, len(value_type)) if tuple_ else owner.dtype
-            self.b.emit(
-                f"M.assign_slice({array}, {index}, {self.value(statement.value, as_type)}, m, {site})", effect=True
-            )
+            self.b.emit(ops.ASSIGN_SLICE(array, index, self.value(statement.value, as_type), site))
 
     def set_attribute(self, statement):
         owner = self.type_of(statement.target)
@@ -836,15 +766,12 @@ class Translator:
         field_type = owner.typeof(name)
         as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
         site = self.site(_source_name(target), "store")
-        self.b.emit(
-            f"M.store_field({self.value(target)}, {self.pools.text(name)}, {self.value(value, as_type)}, m, {site})",
-            effect=True,
-        )
+        self.b.emit(ops.STORE_FIELD(self.value(target), name, self.value(value, as_type), site))
 
     def load_field(self, record, name):
         """Expression for ``record.name``."""
         site = self.site(_source_name(record), "load")
-        return f"M.load_field({self.value(record)}, {self.pools.text(name)}, m, {site})"
+        return ops.LOAD_FIELD(self.value(record), name, site)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -901,19 +828,15 @@ class Translator:
                 arguments.append((item, argument_type))
             else:
                 source = self.known(item) or self.frame.known.get(item.name)
-                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Known | Method)
+                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Known | BoundMethod)
                 arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
         if self.frame.active(function, argument_types):
-            return (
-                self.recursive_call(dispatcher, argument_types, arguments, signature.return_type),
-                signature.return_type,
-                True,
-            )
+            return self.recursive_call(dispatcher, argument_types, arguments), signature.return_type
         result = None if isinstance(type_, COMPILE_TIME) else self.b.variable()
         return_type = self.inline(dispatcher, argument_types, arguments, result)
         if result is None:
             return None
-        return result, return_type, False
+        return result, return_type
 
     def barrier(self, kind, members=None, op=None):
         """End the block in a barrier and go on in a new one. ``op``: what the site says that it is."""
@@ -921,7 +844,7 @@ class Translator:
             # The scheduler of the recursive call knows the lanes that made it only.
             self.unsupported("a barrier or warp operation in a recursive function")
         after = self.b.new_block()
-        self.b.end(Barrier(after, kind, members, self.site(op=op or kind)))
+        self.b.end(Barrier((after,), members, self.site(op=op or kind), kind))
         self.b.current = after
 
 

@@ -1,4 +1,6 @@
-"""What a variable of typed IR can stand for while a kernel is lowered, and the NumPy dtype of its values."""
+"""What a variable of typed IR can stand for while a kernel is lowered; NumPy dtypes and counts by Numba type."""
+
+from dataclasses import replace
 
 import numpy as np
 from numba.cuda import types
@@ -28,6 +30,16 @@ COMPILE_TIME = (
     Dim3,
     GridGroup,
 )
+#: What a trace calls an operation on (float or not, bytes).
+_OPERATION_KINDS = {
+    (True, 2): "fp16",
+    (True, 4): "fp32",
+    (True, 8): "fp64",
+    (False, 1): "int32",
+    (False, 2): "int32",
+    (False, 4): "int32",
+    (False, 8): "int64",
+}
 
 
 def dtype_of(type_):
@@ -43,18 +55,30 @@ def dtype_of(type_):
         raise UnsupportedError(f"values of type {type_} cannot be emulated: NumPy has no dtype for them") from None
 
 
+def counted(expression, type_, times=1):
+    """The expression, for which a trace counts ``times`` operations on values of a Numba type."""
+    type_ = unliteral(type_)
+    if isinstance(type_, types.Complex):
+        type_ = type_.underlying_float
+    if not isinstance(type_, types.Number | types.EnumMember):
+        return expression
+    dtype = dtype_of(type_)
+    kind = _OPERATION_KINDS[dtype.kind == "f", dtype.itemsize]
+    return replace(expression, arithmetic=expression.arithmetic + (kind,) * times)
+
+
 class Known:
-    """A variable's value known while compiling."""
+    """A value known while compiling."""
 
     def __init__(self, value):
         self.value = value
 
 
-class Items(list):
+class TupleItems(list):
     """The (expression, type) of each item of a tuple built in this function."""
 
 
-class Method:
+class BoundMethod:
     """A bound method: the variable it belongs to."""
 
     def __init__(self, owner):

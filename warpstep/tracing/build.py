@@ -183,7 +183,7 @@ def _operations(launch, recorder, scale):
 
 def _overhead(launch, recorder, scale):
     """Instructions of warps that nobody wrote, by estimate: all of them, and those for what a warp's lanes share."""
-    numbers = launch.program.unwritten()
+    numbers = launch.program.overhead()
     counts = ([n * block.warps for n in numbers[label]] for label, block in recorder.blocks.items())
     return [round(sum(column) * scale) for column in zip([0, 0], *counts, strict=True)]
 
