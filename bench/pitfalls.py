@@ -1,4 +1,4 @@
-"""``gpukit bench clinic``: the slow kernels of chapter 10 and their cures on a GPU, checked and then timed in turns.
+"""``gpukit bench clinic``: the slow kernels of chapter 10 and their fixes on a GPU, checked and then timed in turns.
 
 "kernel" is time on the device with a cold L2 cache; "call" is what a caller waits for, launches included, by the host's
 clock.
@@ -12,8 +12,7 @@ import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import common
-from gpukit import launching, results, timing
-from gpukit import pitfalls as clinic
+from gpukit import launching, pitfalls, results, timing
 
 __all__ = ["RECORDED", "main", "measure"]
 
@@ -22,7 +21,7 @@ RECORDED = "clinic-h200"
 
 
 def measure(name, size, report=print):
-    """Check and time a patient, its cure, and both with prepared launches.
+    """Check and time a slow kernel ("patient" in the records), its fix ("cure"), and both with prepared launches.
 
     Returns
     -------
@@ -31,11 +30,10 @@ def measure(name, size, report=print):
     bool
         Whether all results were right.
     """
-    treatment = clinic.treatment(name, size)
+    pitfall = pitfalls.make_pitfall(name, size)
     runs, all_right = {}, True
-    for variant in ("patient", "cure"):
-        steps = getattr(treatment, variant)
-        if _is_right(steps, treatment):
+    for variant, steps in {"patient": pitfall.slow, "cure": pitfall.fixed}.items():
+        if _is_right(steps, pitfall):
             prepared = [(launching.prepare(launch, *arguments), ()) for launch, arguments in steps]
             runs |= {
                 variant: partial(common.launch_all, steps),
@@ -55,10 +53,10 @@ def measure(name, size, report=print):
     return records, all_right
 
 
-def _is_right(steps, treatment):
-    treatment.out.copy_to_device(np.full(treatment.out.shape, np.nan, np.float32))
+def _is_right(steps, pitfall):
+    pitfall.out.copy_to_device(np.full(pitfall.out.shape, np.nan, np.float32))
     common.launch_all(steps)
-    return np.allclose(treatment.out.copy_to_host(), treatment.expected, rtol=1e-5, atol=1e-5)
+    return np.allclose(pitfall.out.copy_to_host(), pitfall.expected, rtol=1e-5, atol=1e-5)
 
 
 def main(argv=None):
@@ -70,6 +68,6 @@ def main(argv=None):
     if not common.has_gpu():
         return 1
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    chosen = clinic.CASES[: 1 if options.quick else None]
+    chosen = pitfalls.CASES[: 1 if options.quick else None]
     measurements = [(case.name, partial(measure, case.name, case.size)) for case in chosen]
     return 0 if common.run(measurements, options.save) else 1

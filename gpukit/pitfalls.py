@@ -1,25 +1,32 @@
-"""Five slow kernels and their cures (A9): each has one thing wrong with it, and a trace shows what.
+"""Five slow kernels and the same kernels fixed (A9): each has one pitfall, and a trace shows which.
 
-Patient and cure compute the same; what differs is the one thing. What is wrong is not said beside the patients: to find
-out is what they are for.
+1. ``scale``          -> ``scale_fixed``
+2. ``running_sums``   -> ``running_sums_fixed``
+3. ``swing``          -> ``swing_fixed``
+4. ``iterate``        -> ``iterate_fixed``
+5. ``add_to_row``     -> ``add_to_rows``
+
+Both versions compute the same and differ in one thing. The slow ones do not say what is wrong: finding out is the
+exercise.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.cuda import float32, uint32
 
 from gpukit.backend import cuda
 from warpstep.checks import check_int
+from warpstep.integers import ceil_div
 
-__all__ = ["CASES", "Case", "Treatment", "treatment"]
+__all__ = ["CASES", "Case", "Pitfall", "make_pitfall"]
 
 THREADS = 128
 WARPS = THREADS // 32
 
 
-# -- patient 1 -------------------------------------------------------------------------------------
+# -- 1 -----------------------------------------------------------------------------------------------------------------
 
 
 @cuda.jit
@@ -31,21 +38,21 @@ def scale(x, factor, out):
 
 
 @cuda.jit
-def scale_cured(x, factor, out):
-    """Neighbouring threads take neighbouring columns: eight lanes share a sector."""
+def scale_fixed(x, factor, out):
+    """Coalesced: neighbouring threads take neighbouring columns, so eight lanes share a sector."""
     col, row = cuda.grid(2)
     if row < x.shape[0] and col < x.shape[1]:
         out[row, col] = factor * x[row, col]
 
 
-# -- patient 2 -------------------------------------------------------------------------------------
+# -- 2 -----------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def running_sums(pitch):
-    """Kernel: sums from the left in rows of 32 elements. A warp takes 32 rows, and a lane walks along one of them.
+def make_running_sums(pitch: int):
+    """Make a kernel: prefix sums of rows of 32 elements. A warp takes 32 rows, and each lane walks along one of them.
 
-    In shared memory rows are ``pitch`` elements apart: 32 for the patient, 33 for its cure.
+    In shared memory rows are ``pitch`` elements apart.
     """
 
     @cuda.jit
@@ -71,7 +78,11 @@ def running_sums(pitch):
     return running_sums
 
 
-# -- patient 3 -------------------------------------------------------------------------------------
+running_sums = make_running_sums(32)
+running_sums_fixed = make_running_sums(33)
+
+
+# -- 3 -----------------------------------------------------------------------------------------------------------------
 
 
 STEPS = 64
@@ -79,7 +90,7 @@ STEPS = 64
 
 @cuda.jit
 def swing(x, out):
-    """A mass on a spring that is let go at x, after `STEPS` steps of time."""
+    """The position of a mass on a spring, released at x, after `STEPS` time steps."""
     i = cuda.grid(1)
     if i < x.size:
         state = cuda.local.array(2, float32)
@@ -91,8 +102,8 @@ def swing(x, out):
 
 
 @cuda.jit
-def swing_cured(x, out):
-    """The factor has the type of the arrays: nothing is converted."""
+def swing_fixed(x, out):
+    """No conversions: the factor has the type of the arrays."""
     i = cuda.grid(1)
     if i < x.size:
         state = cuda.local.array(2, float32)
@@ -103,7 +114,7 @@ def swing_cured(x, out):
         out[i] = state[0]
 
 
-# -- patient 4 -------------------------------------------------------------------------------------
+# -- 4 -----------------------------------------------------------------------------------------------------------------
 
 
 @cuda.jit
@@ -118,8 +129,8 @@ def iterate(x, steps, order, out):
 
 
 @cuda.jit
-def iterate_cured(x, steps, order, out):
-    """The elements in the order of their steps: the lanes of a warp have about as many."""
+def iterate_fixed(x, steps, order, out):
+    """Less divergence: elements sorted by their steps, so the lanes of a warp take about as many."""
     position = cuda.grid(1)
     if position < x.size:
         i = order[position]
@@ -129,7 +140,7 @@ def iterate_cured(x, steps, order, out):
         out[i] = guess
 
 
-# -- patient 5 -------------------------------------------------------------------------------------
+# -- 5 -----------------------------------------------------------------------------------------------------------------
 
 
 @cuda.jit
@@ -142,21 +153,21 @@ def add_to_row(x, offsets, row, out):
 
 @cuda.jit
 def add_to_rows(x, offsets, out):
-    """All rows: one launch, and a second dimension of the grid for them."""
+    """All rows in one launch: the grid has a second dimension."""
     col, row = cuda.grid(1), cuda.blockIdx.y
     if col < x.shape[1]:
         out[row, col] = x[row, col] + offsets[row]
 
 
-# -- the cases -------------------------------------------------------------------------------------
+# -- the cases ---------------------------------------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
-    """What is wrong, in a word, and the sizes: one that tells something on a GPU, and one to trace."""
+    """The name of a pitfall, a size to measure on a GPU, and one to trace."""
 
     name: str
-    size: tuple
-    small: tuple
+    size: tuple[int, ...]
+    small: tuple[int, ...]
 
 
 CASES = (
@@ -168,26 +179,26 @@ CASES = (
 )
 
 
-class Treatment(NamedTuple):
-    """A patient and its cure, ready to be traced or timed.
+class Pitfall(NamedTuple):
+    """A slow kernel and its fix, ready to be traced or timed.
 
     Attributes
     ----------
-    patient, cure : list of (launch, arguments)
-        To be made in this order: ``for launch, arguments in treatment.patient: launch(*arguments)``.
+    slow, fixed : list of (launch, arguments)
+        The launches, in order: ``for launch, arguments in pitfall.slow: launch(*arguments)``.
     out : device array
-        What both write.
+        The output of both.
     expected : ndarray
-        What must be in it, in float64 or exactly.
+        The right result, in float64 or exact.
     """
 
-    patient: list
-    cure: list
-    out: object
+    slow: list[tuple]
+    fixed: list[tuple]
+    out: Any
     expected: np.ndarray
 
 
-def treatment(name, size=None):
+def make_pitfall(name: str, size: tuple[int, ...] | None = None) -> Pitfall:
     """Make the arrays and launches of one case.
 
     Parameters
@@ -195,17 +206,25 @@ def treatment(name, size=None):
     name : str
         One of "uncoalesced", "bank conflicts", "hidden float64", "divergence", "launch-bound".
     size : tuple of int, optional
-        Of the array: rows and columns, or elements; ``CASES`` has those that are measured and those to trace, the
-        latter unless given. "bank conflicts" has 32 columns.
+        Size of the array: rows and columns, or elements; the one to trace of ``CASES`` unless given. "bank conflicts"
+        takes 32 columns.
 
     Returns
     -------
-    Treatment
+    Pitfall
 
     Raises
     ------
     ValueError, TypeError
-        If there is no such case, or the size does not fit.
+        If there is no such case, or the size does not fit it.
+
+    Examples
+    --------
+    >>> pitfall = make_pitfall("uncoalesced")
+    >>> for ((launch, arguments),) in (pitfall.slow, pitfall.fixed):
+    ...     print(gpukit.trace(launch, *arguments).total("global").sectors)
+    12288
+    1536
     """
     case = next((case for case in CASES if case.name == name), None)
     if case is None:
@@ -217,53 +236,52 @@ def treatment(name, size=None):
         check_int(f"size[{axis}]", extent, 1)
     x = np.random.default_rng(9).random(size, np.float32) + np.float32(0.5)
     out = cuda.to_device(np.full(size, np.nan, np.float32))
-    return Treatment(*MAKERS[name](x, cuda.to_device(x), out))
+    return Pitfall(*_MAKERS[name](x, cuda.to_device(x), out))
 
 
 def _scaled(host, x, out):
     rows, columns = host.shape
-    along_x = -(-rows // 32), -(-columns // 8)
-    along_y = -(-columns // 32), -(-rows // 8)
     arguments = (x, np.float32(0.75), out)
-    patient, cure = scale[along_x, (32, 8)], scale_cured[along_y, (32, 8)]
-    return [(patient, arguments)], [(cure, arguments)], out, host * np.float32(0.75)
+    slow = scale[(ceil_div(rows, 32), ceil_div(columns, 8)), (32, 8)]
+    fixed = scale_fixed[(ceil_div(columns, 32), ceil_div(rows, 8)), (32, 8)]
+    return [(slow, arguments)], [(fixed, arguments)], out, host * np.float32(0.75)
 
 
 def _summed(host, x, out):
     if host.shape[1] != 32:
         raise ValueError(f"size is {host.shape}; the rows of 'bank conflicts' have 32 elements")
-    blocks = -(-host.shape[0] // (32 * WARPS))
-    patient, cure = (running_sums(pitch)[blocks, THREADS] for pitch in (32, 33))
-    return [(patient, (x, out))], [(cure, (x, out))], out, host.astype(np.float64).cumsum(axis=1)
+    blocks = ceil_div(host.shape[0], 32 * WARPS)
+    slow, fixed = running_sums[blocks, THREADS], running_sums_fixed[blocks, THREADS]
+    return [(slow, (x, out))], [(fixed, (x, out))], out, host.astype(np.float64).cumsum(axis=1)
 
 
 def _swung(host, x, out):
-    blocks, position, velocity = -(-host.size // 256), host.astype(np.float64), 0.0
+    blocks, position, velocity = ceil_div(host.size, 256), host.astype(np.float64), 0.0
     for _ in range(STEPS):
         velocity = velocity - 0.02 * position
         position = position + 0.02 * velocity
-    return [(swing[blocks, 256], (x, out))], [(swing_cured[blocks, 256], (x, out))], out, position
+    return [(swing[blocks, 256], (x, out))], [(swing_fixed[blocks, 256], (x, out))], out, position
 
 
 def _iterated(host, x, out):
-    # One element in 32 needs many steps, and nothing tells which.
+    # One element in 32, at random, takes many steps.
     steps = np.where(np.random.default_rng(11).random(host.size) < 1 / 32, 256, 8).astype(np.int32)
     order = np.argsort(steps, kind="stable").astype(np.int32)
-    arguments, blocks = (x, cuda.to_device(steps), cuda.to_device(order), out), -(-host.size // 256)
-    patient, cure = iterate[blocks, 256], iterate_cured[blocks, 256]
-    return [(patient, arguments)], [(cure, arguments)], out, np.sqrt(host.astype(np.float64))
+    arguments, blocks = (x, cuda.to_device(steps), cuda.to_device(order), out), ceil_div(host.size, 256)
+    slow, fixed = iterate[blocks, 256], iterate_fixed[blocks, 256]
+    return [(slow, arguments)], [(fixed, arguments)], out, np.sqrt(host.astype(np.float64))
 
 
 def _offset(host, x, out):
     rows, columns = host.shape
     offsets = np.random.default_rng(12).random(rows, np.float32)
-    on_device, blocks = cuda.to_device(offsets), -(-columns // 256)
-    patient = [(add_to_row[blocks, 256], (x, on_device, row, out)) for row in range(rows)]
-    cure = [(add_to_rows[(blocks, rows), 256], (x, on_device, out))]
-    return patient, cure, out, host + offsets[:, None]
+    on_device, blocks = cuda.to_device(offsets), ceil_div(columns, 256)
+    slow = [(add_to_row[blocks, 256], (x, on_device, row, out)) for row in range(rows)]
+    fixed = [(add_to_rows[(blocks, rows), 256], (x, on_device, out))]
+    return slow, fixed, out, host + offsets[:, None]
 
 
-MAKERS = {
+_MAKERS = {
     "uncoalesced": _scaled,
     "bank conflicts": _summed,
     "hidden float64": _swung,

@@ -412,9 +412,9 @@ print(f"one for all lanes of a warp takes {prediction.recorded().shared_cost:.2f
 
 
 # %%
-def examined(patient, which="patient"):
+def examined(patient, which="slow"):
     """The trace of a patient, or of its cure, by its number."""
-    launch, arguments = getattr(clinic.treatment(clinic.CASES[patient - 1].name), which)[0]
+    launch, arguments = getattr(clinic.make_pitfall(clinic.CASES[patient - 1].name), which)[0]
     return gpukit.trace(launch, *arguments)
 
 
@@ -454,10 +454,10 @@ examined(1).plot_sectors(array="x");
 # Neighbouring lanes take neighbouring rows, so each of them needs a sector of its own, of which it uses 4 bytes out of 32: the access is **uncoalesced**. The cure is to exchange two names:
 
 # %%
-show.source(clinic.scale_cured)
+show.source(clinic.scale_fixed)
 
 # %%
-gpukit.compare(examined(1), examined(1, "cure"))
+gpukit.compare(examined(1), examined(1, "fixed"))
 
 # %%
 gain(1)
@@ -467,7 +467,7 @@ gain(1)
 
 # %%
 rows, columns = clinic.CASES[0].size
-for which, grid in (("patient", (rows // 32, columns // 8)), ("cure", (columns // 32, rows // 8))):
+for which, grid in (("slow", (rows // 32, columns // 8)), ("fixed", (columns // 32, rows // 8))):
     uses = examined(1, which).predict(grid=grid, ceilings=prediction.recorded()).uses
     most = sorted(uses, key=lambda name: uses[name].seconds, reverse=True)[:3]
     print(f"{which:8}", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
@@ -496,7 +496,7 @@ examined(2).plot_banks(array="tiles");
 # The cure is that of chapter 04: a pitch of 33. Nothing else changes.
 
 # %%
-for which in ("patient", "cure"):
+for which in ("slow", "fixed"):
     print(f"{which:8}{examined(2, which).total('shared').wavefronts:8,} wavefronts")
 gain(2)
 
@@ -520,10 +520,10 @@ examined(3).predict(grid=grid, ceilings=ceilings)
 # It is not the arithmetic, it is the *conversions*. An H200 does float64 at half the speed of float32, but the ceiling for conversions above is an eighth of that. (On a card that is made for games float64 itself is a sixty-fourth of float32.) The cure is to write `float32(0.02)`:
 
 # %%
-show.source(clinic.swing_cured)
+show.source(clinic.swing_fixed)
 
 # %%
-for which in ("patient", "cure"):
+for which in ("slow", "fixed"):
     least = examined(3, which).predict(grid=grid, ceilings=ceilings)
     print(f"{which:8} at least {least.seconds * 1e6:6.0f} us, {least.limit}")
 gain(3)
@@ -544,7 +544,7 @@ examined(4)
 # No shared memory, no float64, and few sectors more than needed. But look at the lanes at the line of the loop, in the column at the right and in the advice:
 
 # %%
-for which in ("patient", "cure"):
+for which in ("slow", "fixed"):
     for line in examined(4, which).operations:
         if line.fp32:
             print(f"{which:8}{line.active_lanes:5.1f} of 32 lanes active: {line.code}")
@@ -553,7 +553,7 @@ for which in ("patient", "cure"):
 # One element in 32 needs many steps. As they lie at random, most warps have one of them, and the other 31 lanes wait for it: **divergence**. The cure takes the elements in the order of their steps, so that those with much work share warps:
 
 # %%
-show.source(clinic.iterate_cured)
+show.source(clinic.iterate_fixed)
 
 # %%
 gain(4)
@@ -568,9 +568,9 @@ gain(4)
 show.source(clinic.add_to_row)
 
 # %%
-treatment = clinic.treatment(clinic.CASES[4].name, clinic.CASES[4].size)
-print(f"{len(treatment.patient)} launches; the cure has {len(treatment.cure)}")
-launch, arguments = treatment.patient[0]
+pitfall = clinic.make_pitfall(clinic.CASES[4].name, clinic.CASES[4].size)
+print(f"{len(pitfall.slow)} launches; the cure has {len(pitfall.fixed)}")
+launch, arguments = pitfall.slow[0]
 gpukit.trace(launch, *arguments).predict(ceilings=ceilings)
 
 # %% [markdown]

@@ -7,10 +7,9 @@ from numba.cuda import float32
 
 import gpukit
 from bench import ceilings, code, profile
-from bench import pitfalls as bench_clinic
+from bench import pitfalls as bench_pitfalls
 from bench import predictions as bench
-from gpukit import pitfalls as clinic
-from gpukit import results, timing, transpose
+from gpukit import pitfalls, results, timing, transpose
 from warpstep import cuda, prediction
 from warpstep.prediction import plots
 from warpstep.tracing.counting import sectors
@@ -137,7 +136,7 @@ def test_stores_to_scattered_sectors_cost_by_the_line():
 
 
 def test_shared_memory_and_l1_are_one():
-    ((launch, arguments),) = clinic.treatment("bank conflicts", (128, 32)).patient
+    ((launch, arguments),) = pitfalls.make_pitfall("bank conflicts", (128, 32)).slow
     trace = gpukit.trace(launch, *arguments)
     wavefronts, passes = trace.total("shared").wavefronts, trace.total("global").l1_wavefronts
     assert wavefronts == 4 * (32 + 32 * 32 + 32 * 32 + 32)
@@ -194,13 +193,14 @@ def test_waiting_counts_blocks_that_come_after_each_other():
 
 
 def test_hidden_float64_is_conversions():
-    patient, cure = (
+    pitfall = pitfalls.make_pitfall("hidden float64")
+    slow, fixed = (
         gpukit.trace(launch, *arguments).predict(ceilings=CEILINGS)
-        for (launch, arguments) in (getattr(clinic.treatment("hidden float64"), w)[0] for w in ("patient", "cure"))
+        for ((launch, arguments),) in (pitfall.slow, pitfall.fixed)
     )
-    assert cure.uses["FP64"].seconds == 0
-    assert patient.uses["FP64"].seconds > 0
-    assert "conversions" in str(patient)
+    assert fixed.uses["FP64"].seconds == 0
+    assert slow.uses["FP64"].seconds > 0
+    assert "conversions" in str(slow)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_of_all_variants_the_best_is_the_ceiling():
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed(capsys):
-    for module in (ceilings, bench_clinic, profile):
+    for module in (ceilings, bench_pitfalls, profile):
         assert module.main([]) == 1
     assert capsys.readouterr().err.count("no GPU") == 3
     with pytest.raises(timing.EmulatedTimeError):
@@ -371,73 +371,6 @@ def test_figures_show_every_point():
     assert [text.get_text() for text in ax.texts] == ["x"]
     with pytest.raises(TypeError, match="ceilings"):
         plots.roofline(points, {})
-
-
-# -- the clinic --------------------------------------------------------------------------------------------------------
-
-SYMPTOMS = {
-    "uncoalesced": lambda trace: trace.total("global").sectors,
-    "bank conflicts": lambda trace: trace.total("shared").bank_conflicts,
-    "hidden float64": lambda trace: sum(line.fp64_conversions for line in trace.operations),
-    "divergence": lambda trace: 1 / min(line.active_lanes for line in trace.operations if line.fp32),
-}
-
-
-@pytest.mark.parametrize("case", clinic.CASES, ids=lambda case: case.name)
-def test_patient_and_cure_give_the_same(case):
-    treatment = clinic.treatment(case.name)
-    for steps in (treatment.patient, treatment.cure):
-        treatment.out.copy_to_device(np.full(treatment.out.shape, np.nan, np.float32))
-        traces = [gpukit.trace(launch, *arguments) for launch, arguments in steps]
-        assert not any(trace.findings for trace in traces)
-        np.testing.assert_allclose(treatment.out.copy_to_host(), treatment.expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", SYMPTOMS)
-def test_the_trace_shows_what_is_wrong_and_that_the_cure_helps(name):
-    treatment = clinic.treatment(name)
-    sick, well = (
-        SYMPTOMS[name](gpukit.trace(*steps[0][:1], *steps[0][1])) for steps in (treatment.patient, treatment.cure)
-    )
-    assert sick > 4 * well
-
-
-ADVICE = {
-    "uncoalesced": "uncoalesced",
-    "bank conflicts": "bank-conflicts",
-    "hidden float64": "float64",
-    "divergence": "idle-lanes",
-}
-
-
-@pytest.mark.parametrize("name", ADVICE)
-def test_the_advice_names_what_is_wrong_and_not_in_the_cure(name):
-    treatment = clinic.treatment(name)
-    sick, well = (
-        {advice.kind for advice in gpukit.trace(launch, *arguments).advice}
-        for ((launch, arguments),) in (treatment.patient, treatment.cure)
-    )
-    assert ADVICE[name] in sick
-    assert ADVICE[name] not in well
-
-
-def test_the_cure_of_many_launches_is_one():
-    treatment = clinic.treatment("launch-bound", (7, 40))
-    assert (len(treatment.patient), len(treatment.cure)) == (7, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "error"),
-    [("cold", None, ValueError), ("divergence", (3, 4), ValueError)]
-    + [
-        ("bank conflicts", (64, 31), ValueError),
-        ("uncoalesced", (0, 4), ValueError),
-        ("divergence", (2.5,), TypeError),
-    ],
-)
-def test_no_such_case(name, size, error):
-    with pytest.raises(error):
-        clinic.treatment(name, size)
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
