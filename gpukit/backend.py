@@ -6,6 +6,9 @@ The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` t
 
 import os
 
+import warpstep._numpy  # noqa: F401 - before numba.cuda
+from warpstep import run
+
 ENVIRONMENT_VARIABLE = "GPUKIT_BACKEND"
 CHOICES = ("gpu", "emulator")
 
@@ -46,6 +49,8 @@ def _choose():
         raise BackendError(f"{ENVIRONMENT_VARIABLE} is {asked!r}; it must be one of {', '.join(CHOICES)}, or unset")
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0"):
         raise BackendError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
+    if run.installed():
+        return "emulator", "the emulator stands in for numba.cuda"
     if asked == "emulator":
         return "emulator", f"{ENVIRONMENT_VARIABLE}=emulator"
     missing = why_no_gpu()
@@ -72,4 +77,4 @@ __all__ = ["CHOICES", "ENVIRONMENT_VARIABLE", "NAME", "REASON", "BackendError", 
 
 def on_gpu():
     """True if kernels run on a real GPU, False if they run on the emulator."""
-    return NAME == "gpu"
+    return NAME == "gpu" and not run.installed()

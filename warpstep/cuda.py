@@ -8,13 +8,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from numba import cuda as _numba_cuda
-from numba.cuda import cudadecl as _cudadecl
-from numba.cuda import types as _types
-from numba.cuda.cudadrv import devicearray as _numba_devicearray
-from numba.cuda.cudadrv import error as _error
-from numba.cuda.typing.templates import AttributeTemplate as _AttributeTemplate
-
+from warpstep import _numba
 from warpstep.api import arrays as _arrays
 from warpstep.api import context as _context
 from warpstep.api import reimported as _reuse
@@ -64,10 +58,10 @@ _MISSING = {
 
 def _take_over():
     """Make every public name of numba.cuda that is not a host function (there is one here) or a module a name here."""
-    for name in dir(_numba_cuda):
+    for name in dir(_numba.cuda):
         if name.startswith("_") or name in globals() or name in _MISSING:
             continue
-        value = getattr(_numba_cuda, name)
+        value = getattr(_numba.cuda, name)
         if not isinstance(value, ModuleType) or name in _MODULES:
             globals()[name] = value
 
@@ -103,7 +97,7 @@ devicearray = _Namespace(
     auto_device=_arrays.auto_device,
     from_array_like=_arrays.from_array_like,
     from_record_like=_arrays.from_record_like,
-    **{name: getattr(_numba_devicearray, name) for name in _LAYOUT_FUNCTIONS},
+    **{name: getattr(_numba.devicearray, name) for name in _LAYOUT_FUNCTIONS},
 )
 devices = _Namespace(
     "cuda.cudadrv.devices",
@@ -112,7 +106,7 @@ devices = _Namespace(
     require_context=require_context,  # noqa: F405
     reset=_context.reset,
 )
-cudadrv = _Namespace("cuda.cudadrv", devicearray=devicearray, devices=devices, error=_error)
+cudadrv = _Namespace("cuda.cudadrv", devicearray=devicearray, devices=devices, error=_numba.driver_errors)
 
 reduce = Reduce = _reuse.reduction(_here)
 vectorize, guvectorize = _reuse.ufunc_decorators(_here, lambda function, args: _infer(function, args).return_type)
@@ -125,10 +119,10 @@ def __getattr__(name):
         raise AttributeError(f"gpukit's emulator has no cuda.{name}: {_MISSING[name]}")
     if name == "random":
         # Loading it compiles nothing, but brings in Numba's CPU target.
-        value = _reuse.second_copy("numba.cuda.random", _here)
+        value = _reuse.second_copy(_numba.RANDOM, _here)
     elif name in _MODULES:
-        value = importlib.import_module(f"numba.cuda.{name}")
-    elif hasattr(_numba_cuda, name):
+        value = importlib.import_module(f"{_numba.cuda.__name__}.{name}")
+    elif hasattr(_numba.cuda, name):
         raise AttributeError(f"gpukit's emulator has no cuda.{name}: it belongs to the inside of numba.cuda")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -136,13 +130,13 @@ def __getattr__(name):
     return value
 
 
-@_cudadecl.register_attr
-class _ModuleTemplate(_AttributeTemplate):
+@_numba.cudadecl.register_attr
+class _ModuleTemplate(_numba.AttributeTemplate):
     """Lets kernels use this module as they use numba.cuda: an attribute has the type that it has there."""
 
-    key = _types.Module(_here)
+    key = _numba.types.Module(_here)
 
     def generic_resolve(self, module, attr):
-        if hasattr(_numba_cuda, attr):
-            return self.context.resolve_getattr(_types.Module(_numba_cuda), attr)
+        if hasattr(_numba.cuda, attr):
+            return self.context.resolve_getattr(_numba.types.Module(_numba.cuda), attr)
         return self.context.resolve_module_constants(module, attr)

@@ -10,14 +10,20 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-from numba.core.errors import NumbaError as CoreNumbaError
-from numba.cuda import types
-from numba.cuda.args import ArgHint, In, Out
-from numba.cuda.core import sigutils
-from numba.cuda.core.errors import NumbaError
-from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from warpstep import device
+from warpstep._numba import (
+    NUMBA_ERRORS,
+    ArgHint,
+    In,
+    Out,
+    Purpose,
+    signature,
+    sigutils,
+    typeof,
+    typeof_impl,
+    types,
+)
 from warpstep.api.arrays import as_device_array, from_host
 from warpstep.api.streams import check_stream
 from warpstep.compiler.frontend import (
@@ -121,8 +127,8 @@ class Kernel:
 
     def _declare(self, signatures):
         self._declared = {}
-        for signature in signatures:
-            argument_types, return_type = sigutils.normalize_signature(signature)
+        for declared in signatures:
+            argument_types, return_type = sigutils.normalize_signature(declared)
             if self.targetoptions["device"]:
                 self._declared[argument_types] = return_type
             elif return_type not in (None, types.void):
@@ -143,7 +149,7 @@ class Kernel:
     def _lower(self, argument_types):
         try:
             typed = infer(self, argument_types, types.void, **self._infer_options)
-        except (NumbaError, CoreNumbaError) as error:
+        except NUMBA_ERRORS as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
         with compiling(**self._infer_options):
@@ -168,14 +174,12 @@ class Kernel:
 
     def get_call_template(self, args, kws):
         """Numba's inference asks this when a kernel calls the function."""
-        signature = None
+        declared = None
         if self._declared is not None and self.targetoptions["device"]:
-            signature = self._declared_signature(self.fold_argument_types(args, kws)[1])
-        return call_template(self, args, kws, signature)
+            declared = self._declared_signature(self.fold_argument_types(args, kws)[1])
+        return call_template(self, args, kws, declared)
 
     def _declared_signature(self, argument_types):
-        from numba.cuda.typing import signature
-
         chosen = _best_match(self._declared, argument_types)
         if chosen is None:
             return None
@@ -616,7 +620,7 @@ def _type_of(value, name):
         value = value.value
     try:
         type_ = typeof(value, Purpose.argument)
-    except (ValueError, NumbaError, CoreNumbaError):
+    except (ValueError, *NUMBA_ERRORS):
         type_ = None
     if type_ is None or isinstance(type_, types.List | types.Set | types.UnicodeType):
         raise TypeError(

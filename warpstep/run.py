@@ -75,16 +75,12 @@ def install():
 
     Raises
     ------
-    RuntimeError
+    ImportError
         If Numba's simulator is switched on: it stands in the same place.
     """
     global _changes
     if installed():
         return
-    from numba.cuda.core import config
-
-    if config.ENABLE_CUDASIM:
-        raise RuntimeError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
     _changes = _Changes()
     try:
         _replace_numba_cuda(_changes)
@@ -134,17 +130,11 @@ def _replace_numba_cuda(changes):
 
 def _replacements():
     """Pairs of a module of Numba and {name: what stands there while the emulator is installed}."""
-    import numba.cuda
-    from numba.cuda import api
-    from numba.cuda.cudadrv import devicearray, devices, driver
-    from numba.cuda.kernels import reduction
-    from numba.cuda.np import ufunc
-
-    from warpstep import cuda
+    from warpstep import _numba, cuda
     from warpstep.api import arrays, context, streams
 
     emulator = vars(cuda)
-    host = {name: emulator[name] for name in vars(numba.cuda) if name in emulator}
+    host = {name: emulator[name] for name in vars(_numba.cuda) if name in emulator}
     # The modules are changed where they are, not exchanged: someone may hold them.
     host = {name: value for name, value in host.items() if callable(value) or name == "gpus"}
     ufuncs = {"vectorize": cuda.vectorize, "guvectorize": cuda.guvectorize}
@@ -155,14 +145,14 @@ def _replacements():
         "MemoryPointer": arrays.DevicePointer,
         "Stream": streams.Stream,
     }
-    yield numba.cuda, host
-    yield api, host
-    yield devicearray, vars(cuda.devicearray)
-    yield devices, vars(cuda.devices)
-    yield driver, {**classes, **{name: host[name] for name in host if hasattr(driver, name)}}
-    yield reduction, {"Reduce": cuda.Reduce}
-    yield ufunc, ufuncs
-    yield ufunc.decorators, ufuncs
+    yield _numba.cuda, host
+    yield _numba.host_api, host
+    yield _numba.devicearray, vars(cuda.devicearray)
+    yield _numba.devices, vars(cuda.devices)
+    yield _numba.driver, {**classes, **{name: host[name] for name in host if hasattr(_numba.driver, name)}}
+    yield _numba.reduction, {"Reduce": cuda.Reduce}
+    yield _numba.ufunc_package, ufuncs
+    yield _numba.ufunc_package.decorators, ufuncs
 
 
 def _modules_of_others():
@@ -174,13 +164,12 @@ def _modules_of_others():
 
 def _replace_ufunc_targets(changes):
     """``numba.vectorize(target="cuda")`` looks its compiler up in a registry of Numba's."""
-    from numba.np.ufunc import decorators
-
     from warpstep import cuda
+    from warpstep._numba import core_ufunc_decorators
 
     for kind, decorator in (("Vectorize", cuda.vectorize), ("GUVectorize", cuda.guvectorize)):
         emulated_class = decorator.__globals__[kind].target_registry["cuda"]
-        registry = getattr(decorators, kind).target_registry
+        registry = getattr(core_ufunc_decorators, kind).target_registry
         # Asked for once, so that no entry is left that is made on demand. The registry refuses to be given an entry
         # twice; the method of dict, its base, does not.
         registry["cuda"]
@@ -189,8 +178,7 @@ def _replace_ufunc_targets(changes):
 
 def _redirect_dispatchers(changes):
     """Let kernels that numba.cuda.jit made earlier run on the emulator."""
-    from numba.cuda.dispatcher import CUDADispatcher
-
+    from warpstep._numba import CUDADispatcher
     from warpstep.launch import Kernel
 
     kernels = weakref.WeakKeyDictionary()
@@ -222,21 +210,16 @@ def _redirect_driver(changes):
 
     The rest of it stays, for it frees the memory of a real GPU.
     """
-    from numba.cuda.cudadrv.driver import Driver
-
+    from warpstep._numba import driver
     from warpstep.api import context
 
-    changes.attribute(Driver, "get_device", lambda driver, devnum=0: context.get_context(devnum).device)
-    changes.attribute(Driver, "get_device_count", lambda driver: len(context.gpus))
+    changes.attribute(driver.Driver, "get_device", lambda driver, devnum=0: context.get_context(devnum).device)
+    changes.attribute(driver.Driver, "get_device_count", lambda driver: len(context.gpus))
 
 
 def _choose_emulator(changes):
-    """Let gpukit itself, and the processes that this one starts, know that kernels run on the emulator."""
+    """Let the processes that this one starts know too, where they use gpukit, that kernels run on the emulator."""
     changes.item(os.environ, "GPUKIT_BACKEND", "emulator")
-    backend = sys.modules.get("gpukit.backend")
-    if backend is not None and backend.NAME == "gpu":
-        changes.attribute(backend, "NAME", "emulator")
-        changes.attribute(backend, "REASON", "the emulator stands in for numba.cuda")
 
 
 # -- tracing every launch ----------------------------------------------------------------------------------------------
@@ -316,10 +299,9 @@ def _is_users(function):
 
 @functools.cache
 def _numba_folders():
-    import numba
-    import numba.cuda
+    from warpstep._numba import cuda, numba
 
-    return tuple(os.path.dirname(module.__file__) + os.sep for module in (numba, numba.cuda))
+    return tuple(os.path.dirname(module.__file__) + os.sep for module in (numba, cuda))
 
 
 # -- gpukit run --------------------------------------------------------------------------------------------------------
@@ -333,7 +315,7 @@ def main(argv=None):
     arguments = _parse(argv)
     try:
         install()
-    except RuntimeError as error:
+    except ImportError as error:
         print(f"gpukit run: {error}", file=sys.stderr)
         return 2
     launches = Launches()

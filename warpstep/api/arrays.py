@@ -15,15 +15,18 @@ import weakref
 from functools import cached_property
 
 import numpy as np
-from cuda.bindings.driver import CUresult
-from numba.cuda import types
-from numba.cuda.api_util import prepare_shape_strides_dtype
-from numba.cuda.core import config
-from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
-from numba.cuda.cudadrv import dummyarray
-from numba.cuda.cudadrv.driver import CudaAPIError
-from numba.cuda.np import numpy_support
 
+from warpstep._numba import (
+    CudaAPIError,
+    CUresult,
+    NumbaPerformanceWarning,
+    TypingError,
+    config,
+    dummyarray,
+    numpy_support,
+    prepare_shape_strides_dtype,
+    types,
+)
 from warpstep.api.streams import check_stream
 from warpstep.compiler.frontend import is_typing
 from warpstep.device import MB, current

@@ -6,8 +6,7 @@ These are what ``get_current_device``, ``gpus`` and ``current_context`` give.
 import uuid
 from contextlib import contextmanager
 
-from numba.cuda.cudadrv.driver import MemoryInfo
-
+from warpstep._numba import MemoryInfo
 from warpstep.api import arrays
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import current

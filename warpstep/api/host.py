@@ -4,10 +4,8 @@ import os
 from contextlib import contextmanager
 
 import numpy as np
-from numba.cuda import compiler
-from numba.cuda.api import _contiguous_strides_like_array, _order_like_array
-from numba.cuda.api_util import prepare_shape_strides_dtype
 
+from warpstep._numba import compiler, contiguous_strides_like, order_like, prepare_shape_strides_dtype
 from warpstep.api import arrays, context
 from warpstep.api.arrays import DeviceArray, MappedArray
 from warpstep.api.context import current_device, gpus
@@ -134,8 +132,8 @@ def _like(ary):
     return {
         "shape": ary.shape,
         "dtype": ary.dtype,
-        "strides": _contiguous_strides_like_array(ary),
-        "order": _order_like_array(ary),
+        "strides": contiguous_strides_like(ary),
+        "order": order_like(ary),
     }
 
 

@@ -8,6 +8,8 @@ import builtins
 import importlib.util
 from types import SimpleNamespace
 
+from warpstep._numba import REDUCTION, UFUNC_DECORATORS, VECTORIZERS
+
 
 def second_copy(name, cuda, replaced=None):
     """Load a module of numba-cuda once more, for use with another ``cuda``.
@@ -45,7 +47,7 @@ def second_copy(name, cuda, replaced=None):
 
 def reduction(cuda):
     """The class ``Reduce`` for the emulator."""
-    return second_copy("numba.cuda.kernels.reduction", cuda).Reduce
+    return second_copy(REDUCTION, cuda).Reduce
 
 
 def ufunc_decorators(cuda, infer):
@@ -54,7 +56,7 @@ def ufunc_decorators(cuda, infer):
     ``infer(function, argument_types)`` gives the type that a device function returns, which numba-cuda reads off the
     compiled function.
     """
-    vectorizers = second_copy("numba.cuda.vectorizers", cuda)
+    vectorizers = second_copy(VECTORIZERS, cuda)
 
     class Vectorize(vectorizers.CUDAVectorize):
         def _compile_core(self, sig):
@@ -62,5 +64,5 @@ def ufunc_decorators(cuda, infer):
             return core, infer(self.pyfunc, sig.args) if sig.return_type is None else sig.return_type
 
     vectorizers.CUDAVectorize = Vectorize
-    decorators = second_copy("numba.cuda.np.ufunc.decorators", cuda, {"numba.cuda.vectorizers": vectorizers})
+    decorators = second_copy(UFUNC_DECORATORS, cuda, {VECTORIZERS: vectorizers})
     return decorators.vectorize, decorators.guvectorize

@@ -9,9 +9,7 @@ import itertools
 import warnings
 from contextlib import contextmanager
 
-from cuda.bindings.driver import CUresult
-from numba.cuda.cudadrv.driver import CudaAPIError
-
+from warpstep._numba import CudaAPIError, CUresult
 from warpstep.errors import UnsupportedError
 
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2

@@ -10,8 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from numba.cuda.core.controlflow import CFGraph
-
+from warpstep._numba import CFGraph
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
 from warpstep.machine.scheduler import SOON, TICK

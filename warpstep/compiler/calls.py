@@ -14,16 +14,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
-from numba.cuda import fp16, libdevice, types
-from numba.cuda.core import ir
-from numba.cuda.core.errors import NumbaValueError
-from numba.cuda.np.numpy_support import ufunc_find_matching_loop
-from numba.cuda.types.ext_types import GridGroup
-from numba.cuda.ufuncs import ufunc_db
-from numba.cuda.utils import order_by_target_specificity
-from numba.cuda.vector_types import VectorType
 
+from warpstep._numba import (
+    GridGroup,
+    NumbaValueError,
+    VectorType,
+    cuda,
+    fp16,
+    ir,
+    libdevice,
+    order_by_target_specificity,
+    signature,
+    types,
+    ufunc_db,
+    ufunc_find_matching_loop,
+)
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import NONE, ZERO, Op, Printer, Trait, scalar
 from warpstep.compiler.frontend import typing_context, unliteral
@@ -200,8 +205,6 @@ def _pow(t, call):
 
 
 def call_signature(call):
-    from numba.cuda.typing import signature
-
     return signature(call.result, *call.types)
 
 

@@ -13,8 +13,6 @@ import types as python_types
 import weakref
 from dataclasses import dataclass
 
-from numba.cuda import types
-
 from warpstep._numba import (
     AnnotateTypes,
     ConfigStack,
@@ -35,6 +33,7 @@ from warpstep._numba import (
     make_concrete_template,
     register_pass,
     signature,
+    types,
     utils,
 )
 

@@ -10,12 +10,8 @@ import operator
 from dataclasses import replace
 
 import numpy as np
-from numba.core.errors import NumbaError as CoreNumbaError
-from numba.cuda import types
-from numba.cuda.core import ir
-from numba.cuda.core.errors import NumbaError
-from numba.cuda.types.ext_types import Dim3
 
+from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types
 from warpstep.api.arrays import Allocation, as_device_array
 from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
@@ -333,7 +329,7 @@ class Translator:
         self.b.place = (self.frame.typed.filename, self.line)
         try:
             self.translate(statement)
-        except (UnsupportedError, NumbaError, CoreNumbaError):
+        except (UnsupportedError, *NUMBA_ERRORS):
             raise
         except Exception as error:
             # A construct that nobody has thought of: the author of the kernel is told where it is.

@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from numba.cuda import types
-from numba.cuda.np import numpy_support
-from numba.cuda.types.ext_types import Dim3, GridGroup
 
+from warpstep._numba import Dim3, GridGroup, numpy_support, types
 from warpstep.compiler.frontend import unliteral
 from warpstep.errors import UnsupportedError
 

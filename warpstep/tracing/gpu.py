@@ -3,8 +3,8 @@
 from contextlib import contextmanager
 
 import numpy as np
-from numba import cuda
 
+from warpstep._numba import cuda
 from warpstep.api.arrays import Allocation, DeviceArray, DevicePointer, as_device_array, byte_span
 
 ALIGNMENT = 256
