@@ -21,16 +21,13 @@
 import inspect
 import math
 import warnings
+from functools import partial
 
 import numpy as np
-from numba.cuda import float32, int32
 
 import gpukit
-from bench import common
-from bench import reduce as reductions
-from gpukit import cuda, device, on_gpu, plot, reduce, results, show
-from gpukit.reduce import fast as kernels
-from gpukit.reduce import ladder, operators, primitives
+from gpukit import cuda, device, on_gpu, plot, reduce, results, show, timing
+from gpukit.reduce import fast, ladder, operators, primitives
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -216,8 +213,8 @@ def counts_without_fence(counters, blocks, flag):
 
 @cuda.jit
 def without_fence(x, out, partials, counters):
-    values = cuda.shared.array(8, float32)
-    flag = cuda.shared.array(1, int32)
+    values = cuda.shared.array(8, np.float32)
+    flag = cuda.shared.array(1, np.int32)
     i = cuda.grid(1)
     total = ladder.block_sum(x[i], values)
     if cuda.threadIdx.x == 0:
@@ -237,24 +234,37 @@ for finding in broken.findings:
 # %% [markdown]
 # ## How fast is each rung?
 #
-# GB/s over the size of the array, from 16 KB to 1 GB. Dashed are the libraries, and a copy: it reads and writes every byte, so it says what the memory can do. On the right are the times for small arrays, where speed in GB/s says little.
+# GB/s over the size of the array, from 16 KB to 1 GB: the kernels alone, in turns, with a cold L2 cache. Dashed are the libraries, which stand in the record, and a copy: it reads and writes every byte, so it says what the memory can do. On the right are the times for small arrays, where speed in GB/s says little.
 
 # %%
-SIZES = sorted({record["shape"][0] for record in results.load("reduce-h200", case="ladder")})
+recorded = results.load("reduce-h200", case="ladder")
+times = {(record["variant"], record["shape"][0]): record["value"] for record in recorded}
+SIZES = sorted({size for _, size in times})
+where = results.taken_on(recorded)
 
 
-def measured():
-    """The kernels alone, each in turn, with a cold L2 cache: what `gpukit bench reduce` measures."""
-    for size in SIZES:
-        yield from reductions.measure_ladder(size, common.libraries(), report=lambda line: None)[0]
+def launch_all(steps):
+    for launch, arguments in steps:
+        launch(*arguments)
+
+
+def functions_to_time(array):
+    """Every rung, an atomic sum and a copy, as functions without arguments."""
+    out, zero, copied = cuda.device_array(1, np.float32), cuda.to_device(np.zeros(1, np.float32)), x
+    rungs = {variant: reduce.steps(variant, array, out) for variant in reduce.VARIANTS}
+    _, (_, sums) = rungs["wide"][0]  # as many blocks as that one
+    rungs["atomic"] = [(out.copy_to_device, (zero,)), (ladder.atomic[sums.size, 256], (array, out))]
+    return {name: partial(launch_all, steps) for name, steps in rungs.items()} | {
+        "copy": partial(copied.copy_to_device, array)
+    }
 
 
 if on_gpu():
-    records, where = list(measured()), device.info().name
-else:
-    records = results.load("reduce-h200", case="ladder")
-    where = f"recorded on {records[0]['gpu']}, {records[0]['date']}"
-times = {(record["variant"], record["shape"][0]): record["value"] for record in records}
+    for size in SIZES:
+        functions = functions_to_time(cuda.to_device(np.ones(size, np.float32)))
+        for name, timed in timing.bench_many(functions, min_time=0.04, warmup=0.01).items():
+            times[name, size] = timed.median
+    where = f"{device.info().name}; libraries: {where}"
 
 
 def speed(variant, size):
@@ -387,12 +397,12 @@ results.table(rows, {name: name for name in rows[0]})
 # A reduction of a contiguous array over one axis, or over neighbouring ones, has the form **(outer, n, inner)**: the middle one goes away. How the elements that belong together lie in memory decides who should add them.
 #
 # - **inner = 1: rows.** Elements of a row are neighbours. If rows are long, many warps share one, exactly as above. If they are short, a few lanes take a row and hold all of it in registers: for rows of 32 float32 eight lanes with one `load4` each, so a warp takes four rows at a time.
-# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows; if there are very few rows, a thread takes all of its columns' rows alone. And if rows have an odd number of elements, wide loads cannot begin where each row begins: `kernels.skewed` gives a thread the rows that begin equally far from an aligned address.
+# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows; if there are very few rows, a thread takes all of its columns' rows alone. And if rows have an odd number of elements, wide loads cannot begin where each row begins: `fast.skewed` gives a thread the rows that begin equally far from an aligned address.
 #
 # The second one is the reduction over the highest dimension that the documents take apart: (N, H, W, C) becomes (1, H, W, C). The other axes are one, blocks tile them along x, the reduced axis is split along y, outer axes are along z.
 
 # %%
-show.source(kernels.columns, kernels.tile_adder)
+show.source(fast.columns, fast.tile_adder)
 
 # %% [markdown]
 # Look at the order in which tiles are taken: warps that work at the same time take tiles that lie side by side, and then all of them `leap` ahead together. Each could as well take a long run of neighbouring tiles, and read just as many sectors. On an H200 that was slower: a device would then read at thousands of places at a time that are far apart. Memory is divided into pages, and a GPU remembers only for so many of them where they are; probably that is why.
@@ -405,7 +415,7 @@ show.source(kernels.columns, kernels.tile_adder)
 def two_rows_per_step(x, out):
     column = cuda.grid(1)
     if column < x.shape[1]:
-        total = float32(0)
+        total = np.float32(0)
         for row in range(0, x.shape[0], 2):
             total += x[row, column] + x[row + 1, column]  # planted: the last row may have no partner
         out[0, column] = total
@@ -474,7 +484,7 @@ def in_words(shape):
 
 
 records = results.load("reduce-h200")
-source = f"recorded on {records[0]['gpu']}, {records[0]['date']}"
+source = results.taken_on(records)
 rows = []
 for record in results.load("reduce-h200", op="function"):
     if record["case"].endswith(", host"):
@@ -551,9 +561,9 @@ results.table(list(table.values()), {"float32": "float32", **{name: name for nam
 # %%
 @cuda.jit
 def sequential_512(x, out):
-    values = cuda.shared.array(512, float32)
+    values = cuda.shared.array(512, np.float32)
     tid, i = cuda.threadIdx.x, cuda.grid(1)
-    values[tid] = x[i] if i < x.size else float32(0)
+    values[tid] = x[i] if i < x.size else np.float32(0)
     cuda.syncthreads()
     step = 256
     while step > 0:

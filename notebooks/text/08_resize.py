@@ -17,26 +17,21 @@
 # **Time:** 75 minutes.
 
 # %%
-import contextlib
-import io
 import math
 import warnings
+from functools import partial
 
 import cv2
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.cbook import get_sample_data
 from matplotlib.patches import Rectangle
-from numba.cuda import uint8
 
 import gpukit
-from bench import resize as measurements
-from bench.common import libraries
-from bench.resize import least_bytes
-from gpukit import cuda, device, on_gpu, plot, resize, results, show
+from gpukit import cuda, device, on_gpu, plot, resize, results, show, timing
 from gpukit.intrinsics import load4, store4
-from gpukit.resize import fast as kernels
-from gpukit.resize import ladder, sampling
+from gpukit.resize import fast, ladder, sampling
+from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -380,7 +375,7 @@ def thread_per_channel(image, out):
 @cuda.jit
 def thread_per_four(image, out):
     """Blocks of 96 threads: 384 bytes, 128 pixels, pass through shared memory."""
-    stage = cuda.shared.array(384, uint8, alignment=8)
+    stage = cuda.shared.array(384, np.uint8, alignment=8)
     b = 4 * cuda.threadIdx.x
     first = 384 * cuda.blockIdx.x + b
     if first < image.size:
@@ -427,7 +422,7 @@ gpukit.trace(thread_per_pixel[1, 64], flat[:192], np.zeros(192, np.uint8)).plot_
 source, target = (1080, 1920), (640, 640)
 for size in (source, (720, 1280), (1000, 1777)):
     place = resize.placement(size, target)
-    moved, whole = least_bytes(1, size, target, place), 3 * math.prod(size) + 12 * math.prod(target)
+    moved, whole = resize.least_bytes(1, size, target, place), 3 * math.prod(size) + 12 * math.prod(target)
     print(f"{size} to {place.height} x {place.width}: {moved / 1e6:5.2f} MB of {whole / 1e6:5.2f} MB must move")
 
 # %% [markdown]
@@ -442,10 +437,10 @@ for size in (source, (720, 1280), (1000, 1777)):
 # Images are one flat array for it, and the place of a pixel is one number: so rows may be any way apart, and frames of any size can share a launch.
 
 # %%
-show.source(kernels.planes)
+show.source(fast.planes)
 
 # %%
-show.source(kernels.four_pixels, kernels.rows_of_band)
+show.source(fast.four_pixels, fast.rows_of_band)
 
 # %%
 show.source(sampling.column_of_words, sampling.words_across, sampling.one_row_of_words)
@@ -473,19 +468,27 @@ print("equal in every bit:", np.array_equal(*blobs))
 # %% [markdown]
 # ## How fast
 #
-# 32 frames of 1080 by 1920 become planes of 640 by 640, normalised, with a cold cache, all in one run. "torch interpolate" is PyTorch with functions as lean as they can be put together, and "torch compiled", which is in the record only, what `torch.compile` makes of the same work; torchvision and CuPy have a function of their own for the resize. OpenCV works on the host, with a frame for each core. The copy reads and writes as many bytes as must move here: no kernel that does the work can be much faster.
+# 32 frames of 1080 by 1920 become planes of 640 by 640, normalised, with a cold cache, in turns. gpukit and the copy are measured here if there is a GPU; the libraries stand in the record, which was made in one run. "torch interpolate" is PyTorch with functions as lean as they can be put together, and "torch compiled" what `torch.compile` makes of the same work; torchvision and CuPy have a function of their own for the resize. OpenCV works on the host, with a frame for each core. The copy reads and writes as many bytes as must move here: no kernel that does the work can be much faster.
 
 # %%
 shape, target = (32, 1080, 1920, 3), (640, 640)
-moved = least_bytes(shape[0], shape[1:3], target, resize.placement(shape[1:3], target))
+moved = resize.least_bytes(shape[0], shape[1:3], target, resize.placement(shape[1:3], target))
 recorded = results.load("resize-h200")
-where = f"recorded on {recorded[0]['gpu']} ({recorded[0]['cores']} cores), {recorded[0]['date']}"
-found, mark = [r for r in recorded if (r["case"], r["dtype"], r["shape"]) == ("blob", "float32", shape)], where
+where = mark = f"{results.taken_on(recorded)} ({recorded[0]['cores']} cores)"
+seconds = by_variant(recorded, case="blob", dtype="float32", shape=shape)
 if on_gpu():
-    with contextlib.redirect_stdout(io.StringIO()):
-        found, _ = measurements.measure_blob(shape[0], "float32", libraries(), compiled=False)
-    mark = device.info().name
-seconds = {record["variant"]: record["value"] for record in found}
+    frames = cuda.to_device(np.random.default_rng(8).integers(0, 256, shape, np.uint8))
+    planes = cuda.device_array((shape[0], 3, *target), np.float32)
+    options = {"mean": 120, "factor": 1 / 60, "fill": 114, "swap_rb": True}
+    launch, arguments = ladder.rung("letterbox_planes", frames, planes, **options)
+    halves = [cuda.device_array(moved // 2, np.uint8) for _ in range(2)]
+    functions = {
+        "copy": partial(halves[0].copy_to_device, halves[1]),
+        "blob": partial(resize.blob, frames, target, out=planes, **options),
+        "letterbox_planes": partial(launch, *arguments),
+    }
+    seconds |= {name: timed.median for name, timed in timing.bench_many(functions, min_time=0.05).items()}
+    mark = f"{device.info().name}; libraries: {where}"
 
 ours = [name for name in ("copy", "blob", "letterbox_planes") if name in seconds]
 order = ours + sorted((name for name in seconds if name not in ours), key=seconds.get)
@@ -549,7 +552,7 @@ results.table(
 # Pixels of float32 have a kernel of their own. Values of four bytes fill whole sectors if a thread has one of them each; so there is no need for words, nor for shared memory:
 
 # %%
-show.source(kernels.values)
+show.source(fast.values)
 
 # %% [markdown]
 # A single frame is so little work that the *launch* decides. These are times by the host's clock, of calls in a row: from a call until its result is there, and the part of it for which the host is busy. `blob` looks up what it launched for arrays like these before, and makes one launch; PyTorch makes one for each step.
@@ -597,17 +600,34 @@ for number, result in enumerate(resize.video(pan, (128, 128), mean=127.5, factor
 # How many frames that are per second, beside OpenCV on the host. The dashed line is the rate of the copies alone, one frame at a time: it is the bus that limits a video. With several frames under way there is less of a pause between two copies, so a video may come out a little above the line. A frame that is not pinned has to be read and written once more on the way.
 
 # %%
-video, mark = [r for r in recorded if r["case"] == "video"], where
-if on_gpu():
-    with contextlib.redirect_stdout(io.StringIO()):
-        video, _ = measurements.measure_video()
-    mark = device.info().name
 rates = {}
-for record in video:
-    name = record["variant"].removeprefix("video, ")
-    rates[f"{name}, depth {record['depth']}" if "depth" in record else name] = 1 / record["value"]
+for record in recorded:
+    if record["case"] == "video":
+        name = record["variant"].removeprefix("video, ")
+        rates[f"{name}, depth {record['depth']}" if "depth" in record else name] = 1 / record["value"]
+
+
+def play(frames, depth):
+    for _ in resize.video(frames, (640, 640), depth=depth):
+        pass
+    cuda.synchronize()
+
+
+if on_gpu():
+    pinned = [cuda.pinned_array((1080, 1920, 3), np.uint8) for _ in range(16)]
+    for frame in pinned:
+        frame[...] = np.random.default_rng(8).integers(0, 256, frame.shape, np.uint8)
+    kinds = {"pinned frames": pinned, "plain frames": [frame.copy() for frame in pinned]}
+    functions = {
+        f"{name}, depth {depth}": partial(play, 6 * frames, depth) for name, frames in kinds.items() for depth in (1, 4, 8)
+    }
+    for name, timed in timing.bench_many(functions, device="cpu", warmup=0, repeat=5).items():
+        rates[name] = timed.rate(6 * len(pinned))
+    on_device = cuda.to_device(pinned[0])
+    rates["copy to the device"] = timing.bench(partial(on_device.copy_to_device, pinned[0])).rate(1)
+
 limit = rates.pop("copy to the device", None)
-with plot.figure(size=(8, 2.9), mark=mark) as ax:
+with plot.figure(size=(8, 2.9), mark=mark) as ax:  # OpenCV stands in the record
     colors = [plot.PALETTE[1 if name.startswith("opencv") else 5] for name in rates]
     ax.bar_label(ax.barh(list(rates), list(rates.values()), color=colors), fmt="{:,.0f}", padding=3)
     if limit:
