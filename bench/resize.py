@@ -4,7 +4,6 @@ PyTorch, CuPy and OpenCV on all cores, in turns, with a cold L2 cache; single fr
 
 import argparse
 import functools
-import math
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -19,72 +18,17 @@ from gpukit.backend import cuda
 from gpukit.launching import upload
 from gpukit.resize import ladder
 
-__all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "least_bytes", "main"]
+__all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "main"]
 
 SOURCE, TARGET = (1080, 1920), (640, 640)
 FRAMES = (1, 32, 256)
 FILL, MEAN, FACTOR = (114, 114, 114), (123.675, 116.28, 103.53), (0.01712475, 0.017507, 0.01742919)
 SECONDS = 0.03  # of timed repetitions for each function
-SECTOR = 32  # bytes: the least that memory gives
 CUT = (224, 224)
 VIDEO = 300  # frames
 DEPTHS = (1, 4, 8)  # frames under way at a time
 CHECKED = 4  # frames of a batch that are compared with OpenCV's
 COMPILED = 32  # frames, at most, for which PyTorch's compiler is asked: it takes seconds for each number
-
-
-# -- what must move --------------------------------------------------------------------------------
-
-
-def least_bytes(frames, source, target, place=None, items=(1, 4), nearest=False):
-    """Bytes that making frames fit must move at least: those that a cold cache has to read, and all that is written.
-
-    Read must be, once, every sector of 32 bytes that holds a value whose share in the result is not 0, of frames that
-    follow one another from an aligned address on. A bilinear reduction by 3 has its places on the centres of every
-    third row and column: of the rows it needs a third, and in those, of bytes, every sector.
-
-    Parameters
-    ----------
-    frames : int
-    source, target : tuple of 2 int
-        Height and width.
-    place : resize.Placement, optional
-        Of the letterbox in the target; the whole target unless given.
-    items : tuple of 2 int
-        Bytes of a value in the source and in the target.
-    nearest : bool
-        Not bilinear.
-
-    Returns
-    -------
-    int
-    """
-    size = target if place is None else (place.height, place.width)
-    rows, columns = (_counts(n, to, nearest) for n, to in zip(source, size, strict=True))
-    needed = np.repeat(rows[:, None] & columns, 3 * items[0]).reshape(-1)
-    # Frames repeat in how they lie to the sectors.
-    period = SECTOR // math.gcd(SECTOR, needed.size)
-    sectors = frames // period * _sectors(needed, period) + _sectors(needed, frames % period)
-    return sectors * SECTOR + frames * target[0] * target[1] * 3 * items[1]
-
-
-def _sectors(needed, frames):
-    """How many sectors hold a byte that is needed, of some frames."""
-    every = np.tile(needed, frames)
-    return int(np.pad(every, (0, -every.size % SECTOR)).reshape(-1, SECTOR).any(axis=1).sum())
-
-
-def _counts(n, size, nearest=False):
-    """Which of n pixels have a share in one of ``size``."""
-    if nearest:
-        first = second = np.arange(size) * n // size
-    else:
-        first, rest = np.divmod((2 * np.arange(size) + 1) * n - size, 2 * size)
-        second = first + (rest > 0)
-    counts = np.zeros(n, bool)
-    counts[np.clip(first, 0, n - 1)] = True
-    counts[np.clip(second, 0, n - 1)] = True
-    return counts
 
 
 # -- frames, and what the libraries make of them ---------------------------------------------------
@@ -287,7 +231,7 @@ def measure_blob(count, dtype, libraries, report=print, compiled=True):
     too.
     """
     frames = Frames(count)
-    moved = least_bytes(count, frames.source, frames.target, frames.place, (1, np.dtype(dtype).itemsize))
+    moved = resize.least_bytes(count, frames.source, frames.target, frames.place, (1, np.dtype(dtype).itemsize))
     out = frames.like((3, *frames.target), dtype)
     own = {"blob": lambda: resize.blob(frames.device, TARGET, MEAN, FACTOR, FILL, dtype=dtype, out=out).image}
     if dtype == "float32":
@@ -339,7 +283,7 @@ def measure_ladder(count, report=print):
     records, all_right = [], True
     for case in ("nearest", "bilinear", "letterbox"):
         place = frames.place if case == "letterbox" else None
-        moved = least_bytes(count, frames.source, frames.target, place, (1, 1), case == "nearest")
+        moved = resize.least_bytes(count, frames.source, frames.target, place, (1, 1), case == "nearest")
         good = {}
         for name in [name for name in runs if case in name]:
             if _is_opencvs(name, frames, _host(runs[name]())[0]):
@@ -384,7 +328,7 @@ def measure_floats(count, libraries, report=print):
         right = bool((own - runs["torch interpolate"]()).abs().max() < 1e-5)
         if not right:
             report("  WRONG: resize")
-    moved = least_bytes(count, SOURCE, TARGET, items=(4, 4))
+    moved = resize.least_bytes(count, SOURCE, TARGET, items=(4, 4))
     return _timed("resize floats", runs | {"copy": copy_of(moved)}, frames, "float32", moved, report), right
 
 
@@ -404,7 +348,7 @@ def measure_calls(libraries, report=print):
         others = _of_libraries(frames, {"torch": torch}, "float32", report)
         runs |= _checked(others, lambda got: frames.is_right(got, 1e-5), report)[0]
     waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
-    moved = least_bytes(1, SOURCE, TARGET, frames.place)
+    moved = resize.least_bytes(1, SOURCE, TARGET, frames.place)
     records = _timed("blob, call and wait", waited, frames, "float32", moved, report, **BY_THE_HOST)
     for name, timed in timing.bench_many(runs, warmup=0.005, setup=cuda.synchronize, **BY_THE_HOST).items():
         records.append(results.of_timing("resize", "blob, host", name, (1, *SOURCE, 3), "float32", timed))

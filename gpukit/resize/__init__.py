@@ -8,6 +8,7 @@ per kernel; ``sampling`` where a pixel lies and how its neighbours are mixed, an
 from gpukit.resize.api import METHODS, blob, letterbox, resize
 from gpukit.resize.frames import video
 from gpukit.resize.placing import CHANNELS, MOST_PIXELS, Letterbox, Placement, placement
+from gpukit.resize.traffic import least_bytes
 
 __all__ = [
     "CHANNELS",
@@ -16,6 +17,7 @@ __all__ = [
     "Letterbox",
     "Placement",
     "blob",
+    "least_bytes",
     "letterbox",
     "placement",
     "resize",

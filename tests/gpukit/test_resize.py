@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpukit
-from bench.resize import least_bytes
 from gpukit import resize, timing
 from gpukit._host.arrays import configured
 from gpukit.backend import cuda
@@ -543,13 +542,13 @@ def test_the_bytes_that_must_move(rows, columns, height, width, frames, items, n
     pixel_bytes = 3 * items
     starts = np.flatnonzero(np.tile(needed.reshape(-1), frames)) * pixel_bytes
     sectors = {(start + i) // 32 for start in starts.tolist() for i in (0, pixel_bytes // 2, pixel_bytes - 1)}
-    moved = least_bytes(frames, (rows, columns), (height, width), None, (items, 2), nearest)
+    moved = resize.least_bytes(frames, (rows, columns), (height, width), None, (items, 2), nearest)
     assert moved == 32 * len(sectors) + frames * height * width * 6
 
 
 def test_a_reduction_by_three_must_move_a_third_of_its_rows():
     place = resize.placement((1080, 1920), (640, 640))
-    assert least_bytes(2, (1080, 1920), (640, 640), place) == 2 * (360 * 1920 * 3 + 640 * 640 * 3 * 4)
+    assert resize.least_bytes(2, (1080, 1920), (640, 640), place) == 2 * (360 * 1920 * 3 + 640 * 640 * 3 * 4)
 
 
 def test_the_measurements_measure_what_is_right(monkeypatch):
