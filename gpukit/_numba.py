@@ -1,8 +1,129 @@
-"""The only file of gpukit that names numba-cuda's private modules."""
+"""The only file of gpukit that names numba-cuda's private modules: its next release is adapted to here.
 
+What needs the driver is imported when it is called: without a GPU none is loaded.
+"""
+
+from pathlib import Path
+
+import numba.cuda
+import numpy as np
+from numba.cuda import cgutils, cudadecl, cudaimpl, types
 from numba.cuda.core import config
+from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaTypeError
+from numba.cuda.np import numpy_support
+from numba.cuda.np.arrayobj import fix_integer_index
+from numba.cuda.typing import signature
+from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
+from numba.cuda.typing.typeof import Purpose, typeof
 
-__all__ = ["PER_THREAD_DEFAULT_STREAM"]
+__all__ = [
+    "FOLDER",
+    "PER_THREAD_DEFAULT_STREAM",
+    "AbstractTemplate",
+    "ConcreteTemplate",
+    "NumbaPerformanceWarning",
+    "NumbaTypeError",
+    "argument_type",
+    "cgutils",
+    "compiled_kernel",
+    "current_gpu",
+    "cuda_api_error",
+    "cudadecl",
+    "cudaimpl",
+    "device_array_class",
+    "device_memset",
+    "dtype_of_type",
+    "find_libdevice",
+    "fix_integer_index",
+    "function_of",
+    "launch_configuration_class",
+    "numba_driver",
+    "signature",
+]
 
+#: Where numba-cuda is installed.
+FOLDER = str(Path(numba.cuda.__file__).parent)
 #: Whether each thread has a default stream of its own (NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM).
 PER_THREAD_DEFAULT_STREAM = bool(config.CUDA_PER_THREAD_DEFAULT_STREAM)
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def argument_type(value) -> types.Type:
+    """Numba's type of a kernel argument."""
+    return typeof(value, Purpose.argument)
+
+
+def dtype_of_type(type_: types.Type) -> np.dtype:
+    """The NumPy dtype of a Numba type."""
+    return numpy_support.as_dtype(type_)
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+def launch_configuration_class() -> type:
+    """The class of ``kernel[grid, block]``."""
+    from numba.cuda.dispatcher import _LaunchConfiguration
+
+    return _LaunchConfiguration
+
+
+def compiled_kernel(launch, args: tuple):
+    """The compiled kernel that a configured one launches for these arguments; it is compiled if there is none."""
+    from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
+
+    kernel = launch.dispatcher
+    if kernel.specialized:
+        return next(iter(kernel.overloads.values()))
+    return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+
+
+def function_of(compiled):
+    """The driver's function of a compiled kernel, loaded for the current device."""
+    return compiled._codelibrary.get_cufunc()
+
+
+# -- the driver ------------------------------------------------------------------------------------
+
+
+def numba_driver():
+    """Numba's driver: its functions raise where those of ``cuda.bindings`` return an error."""
+    from numba.cuda.cudadrv.driver import driver
+
+    return driver
+
+
+def current_gpu():
+    """Numba's current device, also where gpukit uses the emulator."""
+    return numba.cuda.get_current_device()
+
+
+def cuda_api_error() -> type:
+    """The exception that `numba_driver` raises."""
+    from numba.cuda.cudadrv.driver import CudaAPIError
+
+    return CudaAPIError
+
+
+def device_memset(array, value: int, nbytes: int, stream):
+    """Queue the setting of the first bytes of a device array."""
+    from numba.cuda.cudadrv.driver import device_memset
+
+    device_memset(array, value, nbytes, stream)
+
+
+def device_array_class() -> type:
+    """The class of Numba's device arrays."""
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+    return DeviceNDArray
+
+
+def find_libdevice():
+    """(path or None, how it was found) of the library of device functions."""
+    from numba.cuda import cuda_paths
+
+    found = cuda_paths._get_libdevice_path()
+    return found.info, found.by

@@ -1,4 +1,6 @@
-"""The one switch: ``cuda`` is ``numba.cuda`` where a GPU can be used, and gpukit's emulator elsewhere.
+"""The one switch: ``cuda`` is ``numba.cuda`` where a GPU can be used, and the emulator, ``warpstep``, elsewhere.
+
+The number types that kernels name (``float32``, ``uint32``, ``types``) are Numba's on both.
 
 The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` takes the emulator even on a GPU machine,
 ``gpu`` insists on the GPU and says at import what is missing if it cannot be used.
@@ -31,12 +33,10 @@ def why_no_gpu():
         return f"numba.cuda cannot be imported ({error})"
     if numba_cuda.is_available():
         return None
-    from numba.cuda.cudadrv.error import CudaSupportError
-
     try:
         if len(numba_cuda.gpus) == 0:
             return "the driver reports no GPU"
-    except CudaSupportError as error:
+    except numba_cuda.CudaSupportError as error:
         if "driver library cannot be found" in str(error):
             return "no NVIDIA driver is installed"
         return " ".join(str(error).split()).rstrip(" :")
@@ -72,7 +72,26 @@ if NAME == "gpu":
 else:
     from warpstep import cuda
 
-__all__ = ["CHOICES", "ENVIRONMENT_VARIABLE", "NAME", "REASON", "BackendError", "cuda", "on_gpu", "why_no_gpu"]
+from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64  # noqa: E402
+
+__all__ = [
+    "CHOICES",
+    "ENVIRONMENT_VARIABLE",
+    "NAME",
+    "REASON",
+    "BackendError",
+    "cuda",
+    "float32",
+    "float64",
+    "int32",
+    "int64",
+    "on_gpu",
+    "types",
+    "uint8",
+    "uint32",
+    "uint64",
+    "why_no_gpu",
+]
 
 
 def on_gpu():

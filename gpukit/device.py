@@ -7,6 +7,7 @@ of the documents.
 from dataclasses import dataclass
 from numbers import Integral
 
+from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.table import Table
 
@@ -272,11 +273,9 @@ def info(id=0):
 
 def _attribute(device, name):
     """The value of a driver attribute; None where the binding or the driver does not know it."""
-    from numba.cuda.cudadrv.driver import CudaAPIError
-
     try:
         return getattr(device, name)
-    except (AttributeError, CudaAPIError):
+    except (AttributeError, cuda_api_error()):
         return None
 
 

@@ -363,10 +363,10 @@ def _locate_library(name):
 
 
 def _locate_libdevice():
-    from numba.cuda import cuda_paths
+    from gpukit._numba import find_libdevice
 
-    found = cuda_paths._get_libdevice_path()
-    return {"path": found.info, "via": found.by if found.info else None, "version": None}
+    path, by = find_libdevice()
+    return {"path": path, "via": by if path else None, "version": None}
 
 
 def _run_kernel():

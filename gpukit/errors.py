@@ -17,9 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import numba.cuda
-
 import warpstep
+from gpukit._numba import FOLDER, function_of, launch_configuration_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 from warpstep import KernelError, LaunchError
 from warpstep.checks import check_int
@@ -30,7 +29,7 @@ __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 
 PACKAGE = str(Path(__file__).resolve().parent)
 #: Frames of these files stand between a launch and the line that makes it.
-INSIDE = (__file__, str(Path(warpstep.__file__).parent), str(Path(numba.cuda.__file__).parent), "<frozen")
+INSIDE = (__file__, str(Path(warpstep.__file__).parent), FOLDER, "<frozen")
 SHOWN = 6  # launches that a message lists
 
 
@@ -132,11 +131,10 @@ def _look_emulated(overload, block, shared_bytes, allowed):
 def _look_on_gpu(overload, block, shared_bytes, allowed):
     """Ask the driver. It is loaded for that, if it has never been launched."""
     from cuda.bindings.driver import CUfunction_attribute
-    from numba.cuda.cudadrv.driver import driver
 
-    function = overload._codelibrary.get_cufunc()
+    function = function_of(overload)
     attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    most = driver.cuKernelGetAttribute(attribute, function.handle, function.device.id)
+    most = numba_driver().cuKernelGetAttribute(attribute, function.handle, function.device.id)
     if most > function.device.MAX_SHARED_MEMORY_PER_BLOCK:  # somebody has asked for more than any kernel may have
         allowed = most
     blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if overload.cooperative else None
@@ -427,9 +425,7 @@ def _launchers():
     """The classes whose instances are ``kernel[grid, block]``."""
     if not on_gpu():
         return (Configured,)
-    from numba.cuda.dispatcher import _LaunchConfiguration
-
-    return Configured, _LaunchConfiguration
+    return Configured, launch_configuration_class()
 
 
 def _install():

@@ -14,9 +14,8 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.cuda import float32, uint32
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, uint32
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 

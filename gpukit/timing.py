@@ -14,6 +14,7 @@ from numbers import Integral
 
 import numpy as np
 
+from gpukit._numba import device_memset
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.units import UNITS, format_seconds
 
@@ -508,13 +509,7 @@ class _L2Flush:
         self.buffer = cuda.device_array(self.nbytes, np.uint8)
 
     def __call__(self):
-        _memset(self.buffer, self.nbytes, self.stream)
-
-
-def _memset(buffer, nbytes, stream):
-    from numba.cuda.cudadrv.driver import device_memset
-
-    device_memset(buffer, 0, nbytes, stream)
+        device_memset(self.buffer, 0, self.nbytes, self.stream)
 
 
 class _Hold:

@@ -7,7 +7,6 @@ do not look at them: ``transpose`` gives them elements of any type as unsigned i
 import functools
 
 import numpy as np
-from numba.cuda import types, uint32
 
 from gpukit._host.arrays import (
     address_of,
@@ -20,7 +19,7 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import call
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.checks import check_int
 

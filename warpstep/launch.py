@@ -226,7 +226,7 @@ class Kernel:
         LaunchError if the device does not allow so much with the static shared memory of an overload.
         """
         static = max((sum(o.program.static_shared.values()) for o in self.overloads.values()), default=0)
-        check_optin(self.py_func.__name__, static, nbytes)
+        check_optin(self.py_func.__name__, static, nbytes, device.current().max_shared_memory_per_block_optin)
         self.dynamic_shared = max(self.dynamic_shared, nbytes)
 
     def select(self, argument_types):
@@ -418,10 +418,8 @@ def _check_large_shared(name, static, dynamic, allowed, limits):
         )
 
 
-def check_optin(name, static, dynamic):
-    """Raise LaunchError if no kernel of the current device may have this much dynamic shared memory."""
-    limits = device.current()
-    optin = limits.max_shared_memory_per_block_optin
+def check_optin(name, static, dynamic, optin):
+    """Raise LaunchError if a kernel asks for more shared memory than any may have, ``optin`` bytes."""
     if static + dynamic > optin:
         raise LaunchError(
             f"{name}: {dynamic:,} bytes of dynamic shared memory asked for beside {static:,} static; this device "

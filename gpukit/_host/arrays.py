@@ -7,8 +7,8 @@ import sys
 import warnings
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
+from gpukit._numba import NumbaPerformanceWarning, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 
 __all__ = [
@@ -157,9 +157,7 @@ def span(array):
 @functools.cache
 def _array_class():
     if on_gpu():
-        from numba.cuda.cudadrv.devicearray import DeviceNDArray
-
-        return DeviceNDArray
+        return device_array_class()
     from warpstep.api.arrays import DeviceArray
 
     return DeviceArray
@@ -235,9 +233,7 @@ def upload(array, values, stream):
     if not on_gpu():
         array.copy_to_device(values, stream=stream)
         return
-    from numba.cuda.cudadrv.driver import driver
-
-    driver.cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
+    numba_driver().cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
 
 
 def new_like(like, shape, dtype, stream):

@@ -44,11 +44,11 @@ from gpukit._host.arrays import (
     to_device,
 )
 from gpukit._host.keys import array_reader, settings_key
+from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 from gpukit.backend import cuda
-from gpukit.launching import prepare
 
 __all__ = ["CACHE", "Problem", "call", "forget"]
 

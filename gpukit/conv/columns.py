@@ -10,7 +10,6 @@ with the image's size finds both. The sum of two uint32 has 64 bits in Numba, so
 import functools
 
 import numpy as np
-from numba.cuda import types, uint32, uint64
 
 from gpukit._host.arrays import (
     Output,
@@ -22,7 +21,7 @@ from gpukit._host.arrays import (
     stream_of,
     to_device,
 )
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.conv.windows import (
     DTYPES,
     MOST_THREADS,

@@ -20,9 +20,7 @@ where they took four (``paired``, see `pair_multiplier`).
 import functools
 from typing import NamedTuple
 
-from numba.cuda import float32, int64, uint32, uint64
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.conv.ladder import place
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, load4, store4, wait_copies
 

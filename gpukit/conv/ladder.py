@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numba.cuda import float32, uint32, uint64
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.windows import Divisor, divided
 from gpukit.intrinsics import commit_copies, copy_async, load4, store4, wait_copies
 

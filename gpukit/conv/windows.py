@@ -4,10 +4,9 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numba.cuda import uint32, uint64
 
 from gpukit._host.arrays import check_alike, check_apart, check_array
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint32, uint64
 from warpstep.checks import check_int
 
 __all__ = ["DTYPES", "Divisor", "Windows", "check_out", "check_shape", "check_size", "divided", "pair", "windows"]

@@ -3,7 +3,6 @@
 from math import prod
 
 import numpy as np
-from numba.cuda import types
 
 from gpukit import intrinsics
 from gpukit._host.arrays import (
@@ -17,7 +16,7 @@ from gpukit._host.arrays import (
 )
 from gpukit._host.call import call
 from gpukit._host.work_memory import WorkMemory
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types
 from gpukit.matmul import fast as fast_kernel
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import choose

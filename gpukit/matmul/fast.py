@@ -8,9 +8,7 @@ it needs next to one set of registers while it multiplies those in another.
 import functools
 from typing import NamedTuple
 
-from numba.cuda import float32, int64, uint32, uint64
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 
 __all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]

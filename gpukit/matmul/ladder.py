@@ -7,9 +7,7 @@ whether rows of ``a``, ``b`` and ``out`` begin at multiples of 16 bytes: only th
 
 import functools
 
-from numba.cuda import float32, uint32
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, uint32
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 
 __all__ = [

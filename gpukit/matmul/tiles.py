@@ -4,9 +4,8 @@ import functools
 
 import numba
 import numpy as np
-from numba.cuda import types, uint32
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types, uint32
 
 __all__ = [
     "dynamic",

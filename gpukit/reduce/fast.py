@@ -10,9 +10,7 @@ are the same in every run.
 
 import functools
 
-from numba.cuda import int32
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, int32
 from gpukit.reduce.primitives import (
     WARP,
     checked_taker,

@@ -5,10 +5,9 @@ reads what it adds up once, so what counts is how near it comes to the bandwidth
 """
 
 import numpy as np
-from numba.cuda import float32, int32
 
 from gpukit._host.arrays import Output, check_alike, check_apart, check_array, stream_of, to_device
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, int32
 from gpukit.intrinsics import load4
 from gpukit.reduce.primitives import is_last
 

@@ -4,9 +4,8 @@ import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba.cuda import types
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types
 from gpukit.intrinsics import dp4a
 
 __all__ = ["OPERATORS", "Operation", "make", "result_dtype"]

@@ -6,9 +6,7 @@ Each is made for its constants, so that its loops unroll and its tile has regist
 
 import functools
 
-from numba.cuda import uint32, uint64
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint32, uint64
 from gpukit.intrinsics import load2, load4, load8, load16
 
 __all__ = [

@@ -5,7 +5,6 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.cuda import float32, types, uint8
 
 from gpukit._host.arrays import (
     Output,
@@ -22,7 +21,7 @@ from gpukit._host.arrays import (
     to_device,
     window,
 )
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda, float32, on_gpu, types, uint8
 from gpukit.launching import Plans, handle_of, layout_of, look, upload
 from gpukit.resize import fast as kernels
 from gpukit.resize import sampling

@@ -10,9 +10,7 @@ Images are flat arrays, and all places in them unsigned, so that no index is che
 
 import functools
 
-from numba.cuda import float32, int64, uint32, uint64
-
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.intrinsics import load4, store4
 
 __all__ = ["BLOCK", "FIELDS", "LANES", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes", "values"]

@@ -8,10 +8,9 @@ With ``swap`` they exchange the first and the last channel on the way (BGR to RG
 import functools
 
 import numpy as np
-from numba.cuda import float32, float64, uint32
 
 from gpukit._host.arrays import as_device_array, check_array, configured, dtype_of, stream_of
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, float64, uint32
 from gpukit.resize import api as host
 from gpukit.resize.placing import fill_of, placement, three
 from gpukit.resize.sampling import mix_bytes, mix_floats, neighbours, neighbours_fixed

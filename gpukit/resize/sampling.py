@@ -9,9 +9,8 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.cuda import float32, float64, int32, uint32, uint64
 
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, float64, int32, uint32, uint64
 from gpukit.intrinsics import byte_perm, dp2a_hi, dp2a_lo
 
 __all__ = [

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.cuda import uint32
 
 from gpukit import device
 from gpukit._host.arrays import configured
 from gpukit._host.checks import launch_shape
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda, on_gpu, uint32
 from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
 from warpstep.checks import check_int

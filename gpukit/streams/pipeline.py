@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import configured
+from gpukit._numba import cuda_api_error, numba_driver
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
 from gpukit.streams.kernels import BLOCK, occupancy
@@ -231,8 +232,7 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
         return lambda _: None
     if not on_gpu():
         return lambda _: target.copy_to_device(source) if to_device else source.copy_to_host(target)
-    from numba.cuda.cudadrv.driver import driver
-
+    driver = numba_driver()
     call = driver.cuMemcpyHtoDAsync if to_device else driver.cuMemcpyDtoHAsync
     addresses = [
         array.ctypes.data if isinstance(array, np.ndarray) else array.device_ctypes_pointer.value
@@ -370,11 +370,10 @@ def is_pinned(array: np.ndarray) -> bool:
 
 def _page_locked(address):
     from cuda.bindings.driver import CUmemorytype, CUpointer_attribute
-    from numba.cuda.cudadrv.driver import CudaAPIError, driver
 
     try:
-        kind = driver.cuPointerGetAttribute(CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-    except CudaAPIError:
+        kind = numba_driver().cuPointerGetAttribute(CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+    except cuda_api_error():
         return False  # memory that the driver does not know
     return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
 

@@ -75,7 +75,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(timing, "cuda", gpu)
     monkeypatch.setattr(timing, "time", gpu)
     monkeypatch.setattr(timing, "on_gpu", lambda: True)
-    monkeypatch.setattr(timing, "_memset", lambda buffer, nbytes, stream: gpu.queue("flush", gpu.flush_time))
+    monkeypatch.setattr(
+        timing, "device_memset", lambda *_: gpu.queue("flush", gpu.flush_time)
+    )
     monkeypatch.setattr(timing._Hold, "__call__", lambda hold, duration: gpu.queue("hold", duration, gpu.launch_cost))
     return gpu
 

@@ -1,0 +1,93 @@
+"""The functions on the emulator."""
+
+from gpukit.backend import types
+from gpukit.intrinsics.functions import (
+    byte_perm,
+    clock64,
+    commit_copies,
+    dp2a_hi,
+    dp2a_lo,
+    dp4a,
+    globaltimer,
+    load2,
+    load4,
+    load8,
+    load16,
+    smid,
+    store2,
+    store4,
+    wait_copies,
+)
+from gpukit.intrinsics.signatures import COPIES
+from warpstep.compiler import calls, ops
+from warpstep.compiler.expressions import Op
+from warpstep.compiler.values import counted
+
+
+@calls.entry(clock64, globaltimer)
+def _emulate_clock(t, call):
+    return Op("K.read_clock()", ops.ACTION)(), call.result
+
+
+@calls.entry(smid)
+def _emulate_smid(t, call):
+    return Op("K.smid()", ops.STATE)(), call.result
+
+
+@calls.entry(byte_perm)
+def _emulate_byte_perm(t, call):
+    values = [t.value(argument, types.uint32) for argument in call.arguments]
+    return counted(Op("byte_perm")(*values), types.uint32), call.result
+
+
+@calls.entry(dp2a_lo, dp2a_hi)
+def _emulate_dot_pair(t, call):
+    values = [t.value(argument, types.uint32) for argument in call.arguments]
+    return counted(Op("dot_pair")(*values, 0 if call.key is dp2a_lo else 2), types.uint32), call.result
+
+
+@calls.entry(dp4a)
+def _emulate_dot(t, call):
+    values = [t.value(argument, call.result) for argument in call.arguments]
+    return counted(Op("dot_bytes")(*values), call.result), call.result
+
+
+@calls.entry(load2, load4, load8, load16)
+def _emulate_load(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "load")
+    load = ops.LOAD_WIDE(t.value(call.arguments[0]), index, len(call.result), site)
+    if call.result.dtype != call.types[0].dtype:
+        load = Op("tuple(value.astype(np.int32) for value in {})")(load)
+    return load, call.result
+
+
+@calls.entry(store2, store4)
+def _emulate_store(t, call):
+    index, _ = t.index(call.arguments[1], call.types[0])
+    site = t.site(call.arguments[0].unversioned_name, "store")
+    values = ops.TUPLE(*(t.value(value, call.types[0].dtype) for value in call.arguments[2:]))
+    t.b.emit(ops.STORE_WIDE(t.value(call.arguments[0]), index, values, site))
+
+
+_BEGIN_COPY = Op("M.begin_copy({}, {}, {}, {}, {}, {}, m, {}, {})", ops.ACTION)
+
+
+@calls.entry(*COPIES)
+def _emulate_copy(t, call):
+    target, index, source, source_index, *guard = call.arguments
+    places = [t.site(target.unversioned_name, "store"), t.site(source.unversioned_name, "load")]
+    index, source_index = (t.index(i, at)[0] for i, at in ((index, call.types[0]), (source_index, call.types[2])))
+    guard = None if isinstance(call.types[4], types.Omitted) else t.value(guard[0], types.boolean)
+    arrays = t.value(target), t.value(source)
+    t.b.emit(_BEGIN_COPY(arrays[0], index, arrays[1], source_index, COPIES[call.key], guard, *places))
+
+
+@calls.entry(commit_copies)
+def _emulate_commit(t, call):
+    t.b.emit(Op("M.commit_copies(m)", ops.ACTION)())
+
+
+@calls.entry(wait_copies)
+def _emulate_wait(t, call):
+    t.b.emit(Op("M.wait_copies({}, m)", ops.ACTION)(call.types[0].literal_value))

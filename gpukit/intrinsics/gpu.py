@@ -1,0 +1,158 @@
+"""The functions on a GPU: LLVM code, and instructions of PTX."""
+
+import functools
+
+from llvmlite import ir
+
+from gpukit._numba import cgutils, cudaimpl, fix_integer_index
+from gpukit.backend import types
+from gpukit.intrinsics.functions import commit_copies, dp4a, load2, load4, load8, load16, store2, store4, wait_copies
+from gpukit.intrinsics.signatures import COPIES, REGISTERS, THREE_WORDS
+
+# -- on a GPU: special registers, read in PTX --------------------------------------------------------------------------
+
+
+def _register_code(function, name, bits, moves):
+    @cudaimpl.lower(function)
+    def generate_read(context, builder, signature, arguments):
+        asm_type = ir.FunctionType(ir.IntType(bits), [])
+        # A clock is read where it stands in the source: no access to memory is moved from one side to the other.
+        constraint = ("=l" if bits == 64 else "=r") + (",~{memory}" if moves else "")
+        asm = ir.InlineAsm(asm_type, f"mov.u{bits} $0, %{name};", constraint, side_effect=moves)
+        return builder.call(asm, [])
+
+
+for _function, _register in REGISTERS.items():
+    _register_code(_function, *_register)
+
+
+def _three_words_code(function, instruction, type_):
+    @cudaimpl.lower(function, *[type_] * 3)
+    def generate_three_words(context, builder, signature, arguments):
+        number = ir.IntType(32)
+        asm_type = ir.FunctionType(number, [number] * 3)
+        return builder.call(ir.InlineAsm(asm_type, f"{instruction} $0, $1, $2, $3;", "=r,r,r,r"), arguments)
+
+
+for _function, _instruction in THREE_WORDS.items():
+    _three_words_code(_function, _instruction, types.uint32)
+_three_words_code(dp4a, "dp4a.s32.s32", types.int32)
+_three_words_code(dp4a, "dp4a.u32.u32", types.uint32)
+
+
+# -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
+
+
+def _vector_pointer(context, builder, array_type, array, index_type, index, count):
+    """(pointer to a vector of ``count`` elements at an index, its alignment in bytes)."""
+    index_types = index_type.types if isinstance(index_type, types.BaseTuple) else (index_type,)
+    indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else (index,)
+    struct = context.make_array(array_type)(context, builder, value=array)
+    extents = cgutils.unpack_tuple(builder, struct.shape)
+    # A negative index counts from the end; one without a sign needs no look.
+    indices = [fix_integer_index(context, builder, *each) for each in zip(index_types, indices, extents, strict=True)]
+    pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices)
+    vector = ir.VectorType(context.get_data_type(array_type.dtype), count)
+    return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
+
+
+def _load_words(builder, pointer, width, signed):
+    """The elements of a vector of short elements. PTX has no vectors of more than four, so words are loaded."""
+    word, item = ir.IntType(32), pointer.type.pointee.element
+    size = width // pointer.type.pointee.count
+    words = builder.load(builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), align=width)
+    items = []
+    for i in range(width // 4):
+        held = builder.extract_element(words, ir.Constant(word, i))
+        for place in range(0, 4, size):
+            if size == 1:
+                items.append(_byte(builder, held, place, signed))
+            else:
+                part = builder.trunc(builder.lshr(held, ir.Constant(word, 8 * place)), ir.IntType(16))
+                items.append(builder.bitcast(part, item))
+    return items
+
+
+def _byte(builder, word, place, signed):
+    """A byte of a word as a word: each digit of ``chosen`` says which byte goes where, 8 more that its sign does, and 4
+    is a zero.
+    """
+    chosen = 0x1110 * (8 + place if signed else 4) + place
+    function = ir.FunctionType(word.type, [word.type])
+    return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r"), [word])
+
+
+@cudaimpl.lower(load2, types.Array, types.Any)
+@cudaimpl.lower(load4, types.Array, types.Any)
+@cudaimpl.lower(load8, types.Array, types.Any)
+@cudaimpl.lower(load16, types.Array, types.Any)
+def _generate_load(context, builder, signature, arguments):
+    array_type, index_type = signature.args
+    count = len(signature.return_type)
+    pointer, width = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], count)
+    if count > 4:
+        items = _load_words(builder, pointer, width, getattr(array_type.dtype, "signed", True))
+    else:
+        vector = builder.load(pointer, align=width)
+        items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
+    return context.make_tuple(builder, signature.return_type, items)
+
+
+@cudaimpl.lower(store2, types.Array, types.Any, *[types.Any] * 2)
+@cudaimpl.lower(store4, types.Array, types.Any, *[types.Any] * 4)
+def _generate_store(context, builder, signature, arguments):
+    (array, index, *values), (array_type, index_type, *_) = arguments, signature.args
+    pointer, width = _vector_pointer(context, builder, array_type, array, index_type, index, len(values))
+    vector = ir.Constant(pointer.type.pointee, ir.Undefined)
+    for i, value in enumerate(values):
+        vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), i))
+    builder.store(vector, pointer, align=width)
+    return context.get_dummy_value()
+
+
+#: The number of the address space of shared memory.
+SHARED = 3
+
+
+def _generate_copy(count, context, builder, signature, arguments):
+    target_type, target_index_type, source_type, source_index_type, guard_type = signature.args
+    target, target_index, source, source_index, guard = arguments
+    target, width = _vector_pointer(context, builder, target_type, target, target_index_type, target_index, count)
+    source, _ = _vector_pointer(context, builder, source_type, source, source_index_type, source_index, count)
+    number, address = ir.IntType(32), ir.IntType(64)
+    # The instruction takes the address within shared memory, of 32 bits.
+    target = builder.ptrtoint(builder.addrspacecast(target, ir.PointerType(target.type.pointee, SHARED)), number)
+    operands = [target, builder.ptrtoint(source, address)]
+    cache = "cg" if width == 16 else "ca"
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
+    if isinstance(guard_type, types.Omitted):
+        _assembly(builder, f"{text};", "r,l", operands)
+    else:
+        operands.append(builder.zext(guard, number))
+        _assembly(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
+    return context.get_dummy_value()
+
+
+def _assembly(builder, text, constraints="", operands=()):
+    """One instruction of PTX that gives nothing back, and that no access to memory is moved across."""
+    function = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
+    constraints = ",".join(filter(None, (constraints, "~{memory}")))
+    builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)
+
+
+for _function, _count in COPIES.items():
+    for _guard in (types.Omitted, types.boolean):
+        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard)
+        _lower(functools.partial(_generate_copy, _count))
+
+
+@cudaimpl.lower(commit_copies)
+def _generate_commit(context, builder, signature, arguments):
+    _assembly(builder, "cp.async.commit_group;")
+    return context.get_dummy_value()
+
+
+@cudaimpl.lower(wait_copies, types.IntegerLiteral)
+def _generate_wait(context, builder, signature, arguments):
+    _assembly(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
+    return context.get_dummy_value()

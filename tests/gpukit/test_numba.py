@@ -1,0 +1,60 @@
+"""`gpukit._numba` is the only file of gpukit that names numba-cuda's internals."""
+
+import ast
+from pathlib import Path
+
+import numba.cuda
+import pytest
+
+import gpukit
+
+PACKAGE = Path(gpukit.__file__).parent
+#: Modules that name ``numba.cuda`` at all: the switch between it and the emulator, and the doctor, who looks at it.
+NAMES_NUMBA_CUDA = {"backend.py", "doctor.py"}
+#: Attributes of Numba's kernels and arrays that begin with an underscore.
+PRIVATE = {"_codelibrary", "_cuda_call", "_dispatcher", "_func", "_get_libdevice_path"}
+
+
+def modules():
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.name != "_numba.py")
+
+
+def imported(tree):
+    """(module, name or None) of every import in a file, lazy ones included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def test_private_modules_are_named_in_one_file():
+    for path in modules():
+        tree, where = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
+        for module, name in imported(tree):
+            assert not module.startswith("numba.cuda."), f"{where} imports {module}"
+            if module == "numba.cuda" or (module, name) == ("numba", "cuda"):
+                assert where in NAMES_NUMBA_CUDA, f"{where} imports {module}"
+                assert name is None or not name.startswith("_"), f"{where} imports {module}.{name}"
+            if module.partition(".")[0] == "llvmlite":
+                assert where == "intrinsics/gpu.py", f"{where} imports {module}"
+        found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & PRIVATE
+        assert not found, f"{where} uses {', '.join(found)}"
+
+
+def test_every_name_is_there():
+    from gpukit import _numba
+
+    assert all(hasattr(_numba, name) for name in _numba.__all__)
+    assert _numba.FOLDER == str(Path(numba.cuda.__file__).parent)
+    assert all(isinstance(make(), type) for make in (_numba.launch_configuration_class, _numba.device_array_class))
+    assert issubclass(_numba.cuda_api_error(), Exception)
+    path, by = _numba.find_libdevice()
+    assert path is None or Path(path).exists() or by
+
+
+@pytest.mark.parametrize("value", [1, 2.0, True, 1j])
+def test_types_of_arguments(value):
+    from gpukit import _numba
+
+    assert _numba.dtype_of_type(_numba.argument_type(value)).type(value) == value
