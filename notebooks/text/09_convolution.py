@@ -16,21 +16,19 @@
 # **Time:** 90 minutes.
 
 # %%
+import itertools
 import warnings
+from functools import partial
 
 import matplotlib.cbook
 import matplotlib.pyplot as plt
 import numpy as np
-from numba.cuda import float32
 
 import gpukit
-from bench import conv as bench
-from gpukit import conv, cuda, device, on_gpu, plot, results, show, timing
-from gpukit.conv import columns, ladder
-from gpukit.conv import cost as choice
-from gpukit.conv import fast as direct
+from gpukit import conv, cuda, device, on_gpu, plot, prediction, results, show, timing
+from gpukit.conv import columns, cost, fast, ladder
 from gpukit.conv.windows import windows
-from warpstep import prediction
+from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -42,8 +40,8 @@ def random(*shape, dtype=np.float32):
     return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
 
 
-recorded = results.load(bench.RECORDED)
-where = f"recorded on {recorded[0]['gpu']}, {recorded[0]['date']}"
+recorded = results.load("conv-h200")
+where = results.taken_on(recorded)
 
 # %% [markdown]
 # ## What a filter does
@@ -176,12 +174,16 @@ for i, op in enumerate(("store", "load")):
 
 
 # %%
+settings = "kernel", "stride", "padding", "dilation"
+timed = [record for record in recorded if "nbytes" in record]  # im2col, col2im, and copies
+problems = list(dict.fromkeys((record["shape"], *(record[name] for name in settings)) for record in timed))
+
+
 def shares(case, names):
     """{windows as text: {variant: share of the speed of a copy}}, and the shares of what is taken by itself."""
     found, taken = {}, []
-    for shape, *how in bench.COLUMNS:
-        wanted = {"shape": shape} | dict(zip(("kernel", "stride", "padding", "dilation"), how, strict=True))
-        group = [r for r in recorded if "nbytes" in r and all(r.get(key) == value for key, value in wanted.items())]
+    for shape, *how in problems:
+        group = [r for r in timed if (r["shape"], *(r[name] for name in settings)) == (shape, *how)]
         speed = {(r["case"], r["variant"]): r["nbytes"] / r["value"] for r in group}
         if ("im2col", "copy") in speed:
             of_copy = {name: speed[case, name] / speed["im2col", "copy"] for name in names if (case, name) in speed}
@@ -195,7 +197,7 @@ def plot_shares(case, names):
     """Bars; and in words what the kernels reach that are taken by themselves."""
     shown, taken = shares(case, names)
     spread = f"{min(taken):.0%} to {max(taken):.0%} of the speed of a copy of as many bytes" if taken else "not recorded"
-    print(f"{case}, {len(taken)} of {len(bench.COLUMNS)} problems: {spread}")
+    print(f"{case}, {len(taken)} of {len(problems)} problems: {spread}")
     with plot.figure(size=(9, 3.2), mark=where) as ax:
         for i, name in enumerate(names):
             places = np.arange(len(shown)) + (i - len(names) / 2 + 0.5) * 0.8 / len(names)
@@ -316,19 +318,22 @@ show.source(ladder.blocked)
 # What does each of them move? The article's own convolution has 6 channels of 768 x 512 pixels, a kernel of 6 x 6 and 6 out channels (E8). For a part of such an image:
 
 # %%
-at = windows(bench.ARTICLE.size, 6, 1, 0, 1)
-shapes = bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape
-layout = choice.layout_of(*shapes, at, 1, False, "float32", paired=False)
-of_image = {"specialised": layout, "paired": choice.layout_of(*shapes, at, 1, False, "float32", paired=True)}
+x_shape, weight_shape, out_shape = (1, 6, 512, 768), (6, 6, 6, 6), (1, 6, 507, 763)
+at = windows(x_shape[2:], 6, 1, 0, 1)
+layout = cost.layout_of(x_shape, weight_shape, at, 1, False, "float32", paired=False)
+of_image = {
+    "specialised": layout,
+    "paired": cost.layout_of(x_shape, weight_shape, at, 1, False, "float32", paired=True),
+}
 rows, cols = layout.tile
 x, weight = random(1, 6, rows + 5, cols + 5), random(6, 6, 6, 6)
 right = conv.serial(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
-names, traces = (*bench.RUNGS, "paired"), {}
+names, traces = cost.LADDER, {}
 for name in names:
     out = np.full(right.shape, np.nan, np.float32)
     if name in of_image:  # the layout for the whole image, not for this part
         at = windows(x.shape[2:], 6, 1, 0, 1)
-        steps = [choice.launch_specialised(of_image[name], x, weight, None, out, at, 1, False, 0)]
+        steps = [cost.launch_specialised(of_image[name], x, weight, None, out, at, 1, False, 0)]
     else:
         steps = conv.steps(name, x, weight, out)
     for launch, arguments in steps:
@@ -351,7 +356,7 @@ for name, trace in traces.items():
 # What limits `blocked`? It does not know the size of the kernel, so it computes addresses for every step, and it takes pixels and weights one at a time. `specialised` is made to measure: a function writes a kernel for one size of kernel, stride, dilation and number of out channels, and the compiler knows all of it.
 
 # %%
-show.source(direct.multiplier)
+show.source(fast.multiplier)
 
 # %% [markdown]
 # For the article's convolution a thread computes this:
@@ -389,7 +394,7 @@ print(sum(a.ideal_wavefronts for a in loads), "at the least: neighbouring lanes 
 # These are four products. But with b = x1 (w0 + w1) the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both values once, after all in channels. So a pair has three sums, one for each product (`specialised` keeps four, two for each value), and a row of an even number of weights takes three quarters of the multiply-adds. `paired` is the same kernel with that idea. Each thread makes the differences of the pixels that it has loaded, and the sum of the weights that it has copied:
 
 # %%
-show.source(direct.pair_multiplier)
+show.source(fast.pair_multiplier)
 
 # %%
 by_way = {name: of_image[name].multiply_adds for name in of_image}
@@ -406,21 +411,16 @@ for name in of_image:
 # Here is the whole ladder, for the article's convolution:
 
 # %%
-ladder_times = {r["variant"]: r["value"] for r in recorded if r["case"] == "ladder" and r["dtype"] == "float32"}
+ladder_times = by_variant(recorded, case="ladder", dtype="float32")
 article = [r for r in recorded if r["case"] == "article"]
-out_shape = 1, 6, 507, 763
 ladder_times["paired"] = min(r["value"] for r in article if r["variant"] == "direct")
 shown = where
 if on_gpu():
-    x, weight = (cuda.to_device(random(*shape)) for shape in (bench.ARTICLE.x_shape, bench.ARTICLE.weight_shape))
+    x, weight = cuda.to_device(random(*x_shape)), cuda.to_device(random(*weight_shape))
     out = cuda.device_array(out_shape, np.float32)
-
-    def launched(name):
-        ((launch, arguments),) = conv.steps(name, x, weight, out)
-        return lambda: launch(*arguments)
-
-    mine = timing.bench_many({name: launched(name) for name in names}, min_time=0.1)
-    ladder_times |= {name: timed.median for name, timed in mine.items()}
+    functions = {name: partial(conv.conv2d, x, weight, algorithm=name, out=out) for name in names}
+    mine = timing.bench_many(functions, min_time=0.1)
+    ladder_times |= {name: result.median for name, result in mine.items()}
     shown = f"{device.info().name}; cuDNN {where}"
 bars = [name for name in ("cudnn (torch)", *names) if name in ladder_times]
 colors = [plot.PALETTE[1 if "cudnn" in name else 5] for name in bars]
@@ -440,9 +440,10 @@ print(f"the last kernel takes {ladder_times['paired'] * 1e6:.1f} us, cuDNN {rati
 
 # %%
 limits = prediction.recorded()
-moved = 4 * (np.prod(bench.ARTICLE.x_shape) + np.prod(out_shape))
+moved = 4 * (np.prod(x_shape) + np.prod(out_shape))
+flops = 2 * np.prod(out_shape) * 6 * 6 * 6
 share = by_way["paired"] / (6 * of_image["paired"].outs * of_image["paired"].run)
-least = share * bench.ARTICLE.flops / limits.fp32
+least = share * flops / limits.fp32
 print(f"{least * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
 print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
 print(f"of {ladder_times['paired'] * 1e6:.1f} us")
@@ -457,39 +458,36 @@ print(f"of {ladder_times['paired'] * 1e6:.1f} us")
 
 
 # %%
-def of_map(problem):
-    """(cuDNN's seconds, gpukit's, whether by im2col) for a cell of the map; None if it was not timed."""
-    group = [r for r in recorded if r["case"] == "map" and r["shape"] == problem.x_shape]
-    group = [r for r in group if all(r[key] == value for key, value in problem.described().items())]
-    theirs = [r["value"] for r in group if r["variant"].startswith("cudnn")]
-    ours = [r for r in group if not r["variant"].startswith("cudnn")]
-    if not theirs or not ours:
-        return None
-    best = bench.of_auto(ours, problem) or min(ours, key=lambda r: r["value"])
-    return theirs[0], best["value"], best["variant"] == "im2col"
+def find(cell):
+    """(cuDNN's seconds, gpukit's, whether by im2col) for a cell of the map."""
+    size, channels, kernel = cell
+    x, weight = (IMAGES[size], channels, size, size), (channels, channels, kernel, kernel)
+    found = by_variant(recorded, case="map", shape=x, made=channels, kernel=kernel, stride=1)
+    at = windows(x[2:], kernel, 1, kernel // 2, 1)
+    way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
+    return found["cudnn (torch)"], found.get(way, min(found.get("direct", np.inf), found.get("im2col", np.inf))), way
 
 
-timed = {cell: found for cell in bench.CELLS if (found := of_map(cell)) is not None}
+IMAGES = {512: 1, 56: 16}  # size: how many
+CHANNELS, KERNELS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 3, 5, 7, 9, 11)
+timed = {cell: find(cell) for cell in itertools.product(IMAGES, CHANNELS, KERNELS)}
 ratios = {cell: theirs / ours for cell, (theirs, ours, _) in timed.items()}
-with plot.figure(columns=len(bench.IMAGES), size=(10, 3.6), mark=where) as axes:
-    for ax, (samples, size) in zip(axes, bench.IMAGES, strict=True):
-        shown = np.full((len(bench.KERNELS), len(bench.CHANNELS)), np.nan)
-        for cell, ratio in ratios.items():
-            if (cell.samples, cell.size[0]) == (samples, size):
-                row, col = bench.KERNELS.index(cell.kernel), bench.CHANNELS.index(cell.channels)
-                shown[row, col] = ratio
-                color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
-                text = f"{ratio:.2f}{'*' if timed[cell][2] else ''}"
-                ax.text(col, row, text, ha="center", va="center", fontsize=7, color=color)
+with plot.figure(columns=len(IMAGES), size=(10, 3.6), mark=where) as axes:
+    for ax, (size, samples) in zip(axes, IMAGES.items(), strict=True):
+        shown = np.array([[ratios[size, channels, kernel] for channels in CHANNELS] for kernel in KERNELS])
+        for (row, col), ratio in np.ndenumerate(shown):
+            color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
+            star = "*" if timed[size, CHANNELS[col], KERNELS[row]][2] == "im2col" else ""
+            ax.text(col, row, f"{ratio:.2f}{star}", ha="center", va="center", fontsize=7, color=color)
         ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
-        ax.set_xticks(range(len(bench.CHANNELS)), bench.CHANNELS)
-        ax.set_yticks(range(len(bench.KERNELS)), bench.KERNELS)
+        ax.set_xticks(range(len(CHANNELS)), CHANNELS)
+        ax.set_yticks(range(len(KERNELS)), KERNELS)
         ax.set(xlabel="channels in and out", ylabel="kernel")
         ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
         ax.grid(False)
-small = [ratio for cell, ratio in ratios.items() if cell.channels <= 16 and cell.kernel >= 3]
-rest = [ratio for cell, ratio in ratios.items() if cell.channels > 16 or cell.kernel < 3]
-print(f"{len(ratios)} of {len(bench.CELLS)} cells were timed; gpukit is ahead in {sum(r > 1 for r in ratios.values())}")
+small = [ratio for (_, channels, kernel), ratio in ratios.items() if channels <= 16 and kernel >= 3]
+rest = [ratio for (_, channels, kernel), ratio in ratios.items() if channels > 16 or kernel < 3]
+print(f"of {len(ratios)} cells gpukit is ahead in {sum(r > 1 for r in ratios.values())}")
 print(f"at most 16 channels, kernels from 3: ahead in {sum(r > 1 for r in small)} of {len(small)}, least {min(small):.2f}")
 print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in rest)} of {len(rest)}, least {min(rest):.2f}")
 
@@ -499,13 +497,13 @@ print(f"elsewhere: at half of cuDNN's speed or more in {sum(r >= 0.5 for r in re
 # %%
 print("                                  cuDNN's time   cuDNN, operations    cuDNN's time /")
 print("images           channels  kernel   / gpukit's   of the direct way       of pairs alone")
-for cell, ratio in ratios.items():
-    if ratio < 0.9 and cell.kernel > 1:
-        k = cell.kernel
-        theirs, least = timed[cell][0], (k // 2 * 3 + k % 2 * 2) / (2 * k) * cell.flops / limits.fp32
-        image = f"{cell.samples:2} of {cell.size[0]:3} x {cell.size[1]:3}"
-        speed = f"{cell.flops / theirs * 1e-12:7.0f} TFLOP/s"
-        print(f"{image:16} {cell.channels:8} {cell.kernel:7} {ratio:12.2f} {speed:>19} {theirs / least:20.2f}")
+for (size, channels, k), ratio in ratios.items():
+    if ratio < 0.9 and k > 1:
+        flops = 2 * IMAGES[size] * (channels * size * k) ** 2
+        theirs, least = timed[size, channels, k][0], (k // 2 * 3 + k % 2 * 2) / (2 * k) * flops / limits.fp32
+        image = f"{IMAGES[size]:2} of {size:3} x {size:3}"
+        speed = f"{flops / theirs * 1e-12:7.0f} TFLOP/s"
+        print(f"{image:16} {channels:8} {k:7} {ratio:12.2f} {speed:>19} {theirs / least:20.2f}")
 print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
@@ -516,7 +514,7 @@ print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 # `conv2d` has no map built in. It has a small model, with a dozen constants fitted to measurements, of what a launch takes: the instructions of all warps of a multiprocessor add up, and no block is done before its own have followed one another. It tries all tiles in the model, and compares the best with what `im2col` and the product would take:
 
 # %%
-show.source(choice.predict)
+show.source(cost.predict)
 
 # %% [markdown]
 # ## Fewer multiplications
@@ -583,11 +581,10 @@ print(f"float32, direct: {ladder_times['paired'] * 1e6:.1f} us")
 by_host = [r for r in recorded if r["case"] in ("host", "call and wait")]
 print(where)
 print(f"{'microseconds':52}{'host, a call':>14}{'call and wait':>16}")
-for problem in bench.SMALL:
-    for variant in dict.fromkeys(r["variant"] for r in by_host):
-        of_case = {r["case"]: r["value"] for r in by_host if (r["shape"], r["variant"]) == (problem.x_shape, variant)}
-        name = f"{problem.x_shape} to {problem.made}: {variant}"
-        print(f"{name:52}{of_case['host'] * 1e6:14.1f}{of_case['call and wait'] * 1e6:16.1f}")
+for shape, made, variant in dict.fromkeys((r["shape"], r["made"], r["variant"]) for r in by_host):
+    of_case = {r["case"]: r["value"] for r in by_host if (r["shape"], r["variant"]) == (shape, variant)}
+    name = f"{shape} to {made}: {variant}"
+    print(f"{name:52}{of_case['host'] * 1e6:14.1f}{of_case['call and wait'] * 1e6:16.1f}")
 
 # %% [markdown]
 # ## What goes wrong
@@ -601,7 +598,7 @@ def forgets_the_channel(x, weight, out):
     ow, oh = cuda.grid(2)
     if oh < out.shape[1] and ow < out.shape[2]:
         for o in range(out.shape[0]):
-            total = float32(0)
+            total = np.float32(0)
             for c in range(x.shape[0]):
                 for kh in range(weight.shape[2]):
                     for kw in range(weight.shape[3]):
@@ -624,9 +621,9 @@ for name, used in (("weights all alike", alike), ("random weights", weight)):
 # %%
 @cuda.jit
 def one_barrier(x, weight, out):
-    tile = cuda.shared.array((10, 34), float32)
+    tile = cuda.shared.array((10, 34), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    total = float32(0)
+    total = np.float32(0)
     for c in range(x.shape[0]):
         for e in range(ty * 32 + tx, 340, 256):
             tile[e // 34, e % 34] = x[c, e // 34, e % 34]
@@ -684,9 +681,9 @@ print("done" if np.isclose(left, right, rtol=1e-3) else f"not yet: {left:.3f} an
 # %% [markdown]
 # <details><summary>Answer</summary><code>columns = gpukit.matmul.matmul(np.ascontiguousarray(weight.reshape(len(weight), -1).T), y.reshape(len(y), len(weight), -1))</code>, and then <code>conv.col2im(columns, size, weight.shape[2:])</code>: the columns of every window are the weights of all out channels, times what came back for them.</details>
 #
-# **4. Which tile?** `conv.Layout` describes the last two kernels. Take `choice.layouts_of` for a convolution of your own, and have the trace count the wavefronts and the global sectors of the first three. Does the order agree?
+# **4. Which tile?** `conv.Layout` describes the last two kernels. Take `cost.layouts_of` for a convolution of your own, and have the trace count the wavefronts and the global sectors of the first three. Does the order agree?
 #
-# <details><summary>Answer</summary>Often not. Larger tiles need fewer sectors, and more values for a thread fewer wavefronts; but a tile that leaves multiprocessors without a block, or a thread with too few neighbours in its scheduler, costs more than that. <code>choice.predict</code> has both, and a trace of one launch knows nothing of the second.</details>
+# <details><summary>Answer</summary>Often not. Larger tiles need fewer sectors, and more values for a thread fewer wavefronts; but a tile that leaves multiprocessors without a block, or a thread with too few neighbours in its scheduler, costs more than that. <code>cost.predict</code> has both, and a trace of one launch knows nothing of the second.</details>
 #
 # ## Key points
 #
