@@ -6,6 +6,7 @@ adapt. It works with numba-cuda 0.24 to 0.30.
 """
 
 # ruff: noqa: E402, F401
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 import warpstep._numpy
 
 # isort: split

@@ -31,7 +31,7 @@ from warpstep.compiler.frontend import (
     compiling,
     fold_argument_types,
     infer,
-    is_running,
+    is_inferring,
     typing_context,
     unliteral,
 )
@@ -167,7 +167,7 @@ class Kernel:
     @property
     def is_compiling(self):
         """Numba's inference asks this to find a recursion."""
-        return is_running(self.py_func)
+        return is_inferring(self.py_func)
 
     def fold_argument_types(self, args, kws):
         return fold_argument_types(self.py_func, args, kws)

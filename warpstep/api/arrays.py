@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from warpstep._numba import (
+    ConfigStack,
     CudaAPIError,
     CUresult,
     NumbaPerformanceWarning,
@@ -28,7 +29,6 @@ from warpstep._numba import (
     types,
 )
 from warpstep.api.streams import check_stream
-from warpstep.compiler.frontend import is_typing
 from warpstep.device import MB, current
 
 #: What a byte of fresh memory holds: NaN in every float type, -1 in every signed integer type.
@@ -329,7 +329,7 @@ class _OnDevice:
     def __cuda_array_interface__(self):
         # An address on the emulated device is of no use to another library. But Numba tells by this attribute that a
         # global array is memory to write to and no constant.
-        if not is_typing():
+        if ConfigStack.top_or_none() is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute '__cuda_array_interface__'")
         return {}
 

@@ -8,7 +8,6 @@ compile is refused here with the same message.
 
 import contextlib
 import functools
-import threading
 import types as python_types
 import weakref
 from dataclasses import dataclass
@@ -177,7 +176,7 @@ def infer(dispatcher, argument_types, return_type=None, debug=False, compute_cap
 
 
 def _run_front_end(function, argument_types, return_type, debug, compute_capability):
-    with utils.numba_target_override(), compiling(debug, compute_capability) as flags, _marked_running(function):
+    with utils.numba_target_override(), compiling(debug, compute_capability) as flags:
         func_ir, typemap, calltypes, inferred = compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
@@ -204,33 +203,9 @@ def compiling(debug, compute_capability):
         yield flags
 
 
-class _Running(threading.local):
-    """The functions whose types this thread is inferring."""
-
-    def __init__(self):
-        self.functions = []
-
-
-_running = _Running()
-
-
-def is_running(function):
-    """True while a function's types are being inferred: a call of it then is a recursion."""
-    return function in _running.functions
-
-
-def is_typing():
-    """True while Numba works out, in this thread, the types of some function."""
-    return bool(_running.functions)
-
-
-@contextlib.contextmanager
-def _marked_running(function):
-    _running.functions.append(function)
-    try:
-        yield
-    finally:
-        _running.functions.pop()
+def is_inferring(function) -> bool:
+    """True while the types of a function are being inferred: a call of it then is a recursion."""
+    return _contexts()[0].callstack.findfirst(function) is not None
 
 
 def call_template(dispatcher, args, kws, declared=None):
