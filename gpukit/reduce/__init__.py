@@ -1,11 +1,13 @@
 """Reductions: from Paddle's primitives (D1 to D3) to the bandwidth of memory.
 
-``reduce`` takes any axes of any array. ``ladder`` has the steps that lead there, for a sum of float32, one idea per
-kernel. The kernels of ``reduce`` are in ``kernels``, put together from the device functions in ``primitives``.
+- ``ladder``: a sum of float32 in eight kernels, one idea each. Begin here.
+- ``primitives``, ``operators``: the device functions that the fast kernels are put together from.
+- ``fast``, ``cost``: the kernels of ``reduce``, and which of them for a shape.
+- ``api``: ``reduce`` over any axes of any array, ``reduce_higher_dim``, and ``sum_by`` for the ladder.
 """
 
-from gpukit.reduce.api import reduce, reduce_higher_dim
-from gpukit.reduce.ladder import VARIANTS, steps, sum_by
+from gpukit.reduce.api import reduce, reduce_higher_dim, sum_by
+from gpukit.reduce.ladder import VARIANTS, steps
 from gpukit.reduce.operators import OPERATORS
 
 __all__ = ["OPERATORS", "VARIANTS", "reduce", "reduce_higher_dim", "steps", "sum_by"]

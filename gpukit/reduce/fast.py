@@ -1,322 +1,355 @@
-"""Kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis.
+"""Kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis, at the speed of memory.
 
-``rows``: inner is 1 and n is large; warps share a row. ``groups``: inner is 1 and n is small; a warp takes one row or
-several. ``columns``: inner is more than 1; neighbouring threads take neighbouring columns, and share the rows.
-``skewed``: the same for rows that begin at any address. ``cells``: the same with n so small, and so many columns, that
-a thread takes all rows of its own. All read n * outer * inner elements once. Where several blocks share a result, the
-one that finishes last combines what they have found, always in the same order. Nothing is added atomically: the bits
-are the same in every run.
+1. ``rows``: inner is 1 and n is large. Warps share a row.
+2. ``groups``: inner is 1 and n is small. A warp takes one row or several.
+3. ``columns``: inner is more than 1. Neighbouring threads take neighbouring columns, and share the rows.
+4. ``skewed``: ``columns`` for rows that begin at any address.
+5. ``cells``: ``columns`` with n so small, and so many columns, that a thread takes all rows of its own.
+
+All read the n * outer * inner elements once. Where several blocks share a result, the last one to finish combines their
+partial results, always in the same order. Nothing is added atomically, so the bits are the same in every run.
+`gpukit.reduce.cost` chooses among the kernels.
 """
 
 import functools
 
-from gpukit.backend import cuda, int32
+from gpukit.backend import cuda, int32, uint64
 from gpukit.reduce.primitives import (
-    WARP,
-    checked_taker,
-    folder,
-    gatherer,
     is_last,
-    lane_combiner,
-    loader,
-    reader,
-    sharer,
-    taker,
-    warp_combiner,
-    whole,
+    make_combine_lanes,
+    make_combine_warps,
+    make_fold,
+    make_gather,
+    make_load,
+    make_read,
+    make_share,
+    make_take,
+    make_take_checked,
 )
+from warpstep.limits import WARP
 
-__all__ = ["cells", "columns", "groups", "rows", "rows_of_warp", "skewed"]
+__all__ = ["make_cells", "make_columns", "make_groups", "make_rows", "make_skewed", "rows_of_warp"]
+
+
+# -- rows ------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def rows(operation, vector, threads, loads):
-    """Kernel: ``splits`` blocks share a row, and their warps its tiles: see `sharer`.
+def make_rows(operation, vector, threads, loads):
+    """Make the kernel ``rows``: ``splits`` blocks share a row, and their warps its tiles (see `make_share`).
 
-    A tile is ``32 * vector * loads`` elements: each lane has ``loads`` accesses of ``vector`` elements under way before
-    it combines the first. Tiles begin at aligned addresses; row 0 begins ``offset`` elements after one. Whole tiles are
-    read without a check, those at the ends of a row with one (D3).
+    Row 0 begins ``offset`` elements after an aligned address.
     """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, finish, commutative = operation.inside, operation.finish, operation.commutative
-    warps, access, tile_size = threads // WARP, WARP * vector, WARP * vector * loads
-    take, take_checked = taker(operation, vector), checked_taker(operation, vector)
-    share, gather = sharer(operation), gatherer(operation, loads)
-    across_lanes, across_warps = lane_combiner(operation), warp_combiner(operation, threads)
+    accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
+    add_row, add_partials = make_add_row(operation, vector, threads, loads), make_add_row_partials(operation, threads)
+    combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
 
     @cuda.jit
     def rows(x, out, partials, counters, n, splits, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
-        tile = cuda.local.array(loads, inside)
-        tid, n, splits = whole(cuda.threadIdx.x), whole(n), whole(splits)
-        row = whole(cuda.blockIdx.x) // splits
-        part = whole(cuda.blockIdx.x) - row * splits
-        first = row * n
-        before = (whole(offset) + first) % whole(vector)
-        # Places are counted from the aligned address. This warp takes tiles that begin at u, u + step ... below stop.
-        u, step, stop = share(
-            part * whole(warps) + tid // whole(WARP),
-            splits * whole(warps),
-            whole(run),
-            (before + n + whole(tile_size - 1)) // whole(tile_size),
-        )
-        u, step, stop = u * whole(tile_size), step * whole(tile_size), min(stop * whole(tile_size), before + n)
-        total, lane = inside(identity), tid % whole(WARP) * whole(vector) - before
-        while u < stop:
-            if u < before or u + whole(tile_size) > stop:
-                for k in range(loads):
-                    tile[k] = take_checked(x, first, u + lane + whole(k * access), n)
-                gather(tile)
-                total = inside(combine(total, tile[0]))
-                u += step
-            while u + whole(tile_size) <= stop:
-                at = first + lane + u
-                for k in range(loads):
-                    tile[k] = take(x, at + whole(k * access))
-                gather(tile)
-                total = inside(combine(total, tile[0]))
-                u += step
-        total = accumulator(total)
-        total = across_warps(across_lanes(total) if commutative else total, shared)
-        if splits == whole(1):
-            if tid == whole(0):
+        tid, n, splits = uint64(cuda.threadIdx.x), uint64(n), uint64(splits)
+        row = uint64(cuda.blockIdx.x) // splits
+        part = uint64(cuda.blockIdx.x) - row * splits
+        total = add_row(x, row * n, n, part, splits, uint64(run), uint64(offset))
+        total = combine_warps(combine_lanes(total) if commutative else total, shared)
+        if splits == uint64(1):
+            if tid == uint64(0):
                 out[row] = finish(total, count)
             return
-        if tid == whole(0):
+        if tid == uint64(0):
             partials[row * splits + part] = total
         if is_last(counters, row, splits, flag):
-            total, each = accumulator(identity), (splits + whole(threads - 1)) // whole(threads)
-            part = tid * each
-            while part < min(tid * each + each, splits):
-                total = accumulator(combine(total, partials[row * splits + part]))
-                part += whole(1)
-            total = across_warps(across_lanes(total), shared)
-            if tid == whole(0):
+            total = combine_warps(combine_lanes(add_partials(partials, row * splits, splits)), shared)
+            if tid == uint64(0):
                 out[row] = finish(total, count)
 
     return rows
 
 
 @functools.cache
-def groups(operation, vector, lanes, loads, several, threads):
-    """Kernel: each ``lanes`` neighbouring lanes take ``several`` rows of at most lanes * vector * loads elements.
+def make_add_row(operation, vector, threads, loads):
+    """Make ``add_row(x, first, n, part, splits, run, offset)``: combine a thread's share of the row at ``first``.
 
-    They hold all of a row in registers. Neighbouring groups take neighbouring rows, so a warp reads without gaps.
+    A tile is ``32 * vector * loads`` elements: each lane has ``loads`` accesses of ``vector`` elements under way before
+    it combines the first. Tiles begin at aligned addresses. Only those at the ends of a row are checked (D3).
     """
-    accumulator, identity, inside = operation.accumulator, operation.identity, operation.inside
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    thread_type, warps, access, tile_size = operation.thread_type, threads // WARP, WARP * vector, WARP * vector * loads
+    take, take_checked = make_take(operation, vector), make_take_checked(operation, vector)
+    share, gather = make_share(operation), make_gather(operation, loads)
+
+    @cuda.jit(device=True)
+    def add_row(x, first, n, part, splits, run, offset):
+        tile = cuda.local.array(loads, thread_type)
+        tid, before = uint64(cuda.threadIdx.x), (offset + first) % uint64(vector)
+        # Places count from the aligned address. This warp takes the tiles at u, u + step ... below stop.
+        u, step, stop = share(
+            part * uint64(warps) + tid // uint64(WARP),
+            splits * uint64(warps),
+            run,
+            (before + n + uint64(tile_size - 1)) // uint64(tile_size),
+        )
+        u, step, stop = u * uint64(tile_size), step * uint64(tile_size), min(stop * uint64(tile_size), before + n)
+        total, lane = thread_type(identity), tid % uint64(WARP) * uint64(vector) - before
+        while u < stop:
+            if u < before or u + uint64(tile_size) > stop:
+                for k in range(loads):
+                    tile[k] = take_checked(x, first, u + lane + uint64(k * access), n)
+                gather(tile)
+                total = thread_type(combine(total, tile[0]))
+                u += step
+            while u + uint64(tile_size) <= stop:
+                at = first + lane + u
+                for k in range(loads):
+                    tile[k] = take(x, at + uint64(k * access))
+                gather(tile)
+                total = thread_type(combine(total, tile[0]))
+                u += step
+        return accumulator(total)
+
+    return add_row
+
+
+@functools.cache
+def make_add_row_partials(operation, threads):
+    """Make ``add_partials(partials, first, splits)``: combine a thread's run of the partial results of a row."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+
+    @cuda.jit(device=True)
+    def add_partials(partials, first, splits):
+        total, each = accumulator(identity), (splits + uint64(threads - 1)) // uint64(threads)
+        part = uint64(cuda.threadIdx.x) * each
+        stop = min(part + each, splits)
+        while part < stop:
+            total = accumulator(combine(total, partials[first + part]))
+            part += uint64(1)
+        return total
+
+    return add_partials
+
+
+@functools.cache
+def make_groups(operation, vector, lanes, loads, several, threads):
+    """Make the kernel ``groups``: ``lanes`` neighbouring lanes take ``several`` rows.
+
+    A row has at most lanes * vector * loads elements, all of them held in registers. Neighbouring groups of lanes take
+    neighbouring rows, so a warp reads without gaps.
+    """
+    accumulator, identity, thread_type = operation.accumulator, operation.identity, operation.thread_type
     finish, commutative = operation.finish, operation.commutative
     held, rows_of_block = loads * several, threads // lanes * several
-    take, gather = taker(operation, vector), gatherer(operation, loads, several, lanes)
-    across_lanes = lane_combiner(operation, lanes)
+    take, gather = make_take(operation, vector), make_gather(operation, loads, several, lanes)
+    combine_lanes = make_combine_lanes(operation, lanes)
 
     @cuda.jit
     def groups(x, out, outer, n, count):
-        tile = cuda.local.array(held, inside)
-        tid, outer, n = whole(cuda.threadIdx.x), whole(outer), whole(n)
-        lane = tid % whole(lanes)
-        first = whole(cuda.blockIdx.x) * whole(rows_of_block) + tid // whole(lanes)
+        tile = cuda.local.array(held, thread_type)
+        tid, outer, n = uint64(cuda.threadIdx.x), uint64(outer), uint64(n)
+        lane = tid % uint64(lanes)
+        first = uint64(cuda.blockIdx.x) * uint64(rows_of_block) + tid // uint64(lanes)
         for r in range(several):
-            row = first + whole(r * (threads // lanes))
+            row = first + uint64(r * (threads // lanes))
             for k in range(loads):
-                at = (lane + whole(k * lanes)) * whole(vector)
+                at = (lane + uint64(k * lanes)) * uint64(vector)
                 has = row < outer and at < n
-                # Who has nothing reads the first: with no branch around them, all loads are under way at once.
-                value = take(x, row * n + at if has else whole(0))
-                tile[k * several + r] = value if has else inside(identity)
+                # Threads out of range read element 0, so the loads need no branch and overlap.
+                value = take(x, row * n + at if has else uint64(0))
+                tile[k * several + r] = value if has else thread_type(identity)
         gather(tile)
         for r in range(several):
-            row, total = first + whole(r * (threads // lanes)), accumulator(tile[r])
+            row, total = first + uint64(r * (threads // lanes)), accumulator(tile[r])
             if commutative:
-                total = across_lanes(total)
-            if lane == whole(0) and row < outer:
+                total = combine_lanes(total)
+            if lane == uint64(0) and row < outer:
                 out[row] = finish(total, count)
 
     return groups
 
 
+# -- columns ---------------------------------------------------------------------------------------
+
+
 @functools.cache
-def cells(operation, vector, loads, threads):
-    """Kernel: a thread takes ``vector`` neighbouring columns, all rows of them, ``loads`` rows under way at a time."""
+def make_cells(operation, vector, loads, threads):
+    """Make the kernel ``cells``: a thread takes ``vector`` neighbouring columns, ``loads`` of their rows at a time."""
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, finish, held = operation.inside, operation.finish, vector * loads
-    read, fold = reader(operation, vector), folder(operation, held, vector)
+    thread_type, finish, held = operation.thread_type, operation.finish, vector * loads
+    read, fold = make_read(operation, vector), make_fold(operation, held, vector)
 
     @cuda.jit
     def cells(x, out, outer, n, inner, count):
-        tile = cuda.local.array(held, inside)
+        tile = cuda.local.array(held, thread_type)
         totals = cuda.local.array(vector, accumulator)
-        n, inner = whole(n), whole(inner)
-        across = inner // whole(vector)
-        i = whole(cuda.blockIdx.x) * whole(threads) + whole(cuda.threadIdx.x)
-        if i >= whole(outer) * across:
+        n, inner = uint64(n), uint64(inner)
+        across = inner // uint64(vector)
+        i = uint64(cuda.blockIdx.x) * uint64(threads) + uint64(cuda.threadIdx.x)
+        if i >= uint64(outer) * across:
             return
         o = i // across
-        place = o * inner + (i - o * across) * whole(vector)  # of the first of its results
-        at = place + o * (n - whole(1)) * inner
+        place = o * inner + (i - o * across) * uint64(vector)  # of its first result
+        at = place + o * (n - uint64(1)) * inner
         for v in range(vector):
             totals[v] = accumulator(identity)
-        row, first = whole(0), at
+        row, first = uint64(0), at
         while row < n:
             for k in range(loads):
                 read(x, at if row < n else first, tile, k * vector)
                 for v in range(vector):
-                    tile[k * vector + v] = tile[k * vector + v] if row < n else inside(identity)
-                row += whole(1)
+                    tile[k * vector + v] = tile[k * vector + v] if row < n else thread_type(identity)
+                row += uint64(1)
                 at += inner
             fold(tile)
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
         for v in range(vector):
-            out[place + whole(v)] = finish(totals[v], count)
+            out[place + uint64(v)] = finish(totals[v], count)
 
     return cells
 
 
 @functools.cache
-def columns(operation, vector, width, height, loads):
-    """Kernel of D1: blocks of ``width`` x ``height`` threads tile the columns along x and share the n rows along y; the
-    outer axis is along z.
+def make_columns(operation, vector, width, height, loads):
+    """Make the kernel ``columns`` (D1): blocks tile the columns along x and the rows along y; z is the outer axis.
 
-    A thread takes ``vector`` neighbouring columns. A strand, that is one warp or several that read the same rows, takes
-    some of the tiles of rows: see `sharer`.
+    A block has ``width`` x ``height`` threads, a thread ``vector`` neighbouring columns. A strand is one warp or
+    several that read the same rows; it takes some of the tiles of rows (see `make_share`).
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
     per_block, strands = width * vector, height // rows_of_warp(width, height)
-    add_tiles = tile_adder(operation, vector, width, height, loads)
-    add_partials = partial_adder(operation, vector, height)
-    across_lanes = column_combiner(operation, vector, width, height)
-    across_strands = strand_combiner(operation, vector, width, height)
+    add_tiles = make_add_tiles(operation, vector, width, height, loads)
+    add_partials = make_add_column_partials(operation, vector, height)
+    combine_columns = make_combine_columns(operation, vector, width, height)
+    combine_strands = make_combine_strands(operation, vector, width, height)
 
     @cuda.jit
     def columns(x, out, partials, counters, outer, n, inner, run, count):
         shared = cuda.shared.array((strands, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
-        outer, n, inner = whole(outer), whole(n), whole(inner)
-        column = (whole(cuda.blockIdx.x) * whole(width) + whole(cuda.threadIdx.x)) * whole(vector)
+        outer, n, inner = uint64(outer), uint64(n), uint64(inner)
+        column = (uint64(cuda.blockIdx.x) * uint64(width) + uint64(cuda.threadIdx.x)) * uint64(vector)
         writes = cuda.threadIdx.y == 0 and column < inner
-        o = whole(cuda.blockIdx.z)
-        add_tiles(x, o * n, n, inner, column, whole(run), totals)
+        o = uint64(cuda.blockIdx.z)
+        add_tiles(x, o * n, n, inner, column, uint64(run), totals)
         if commutative:
-            across_lanes(totals)
-        across_strands(totals, shared)
+            combine_columns(totals)
+        combine_strands(totals, shared)
         last = cuda.gridDim.y == 1
         if not last:
             if writes:
                 for v in range(vector):
-                    place = whole(cuda.blockIdx.y) * outer + o
-                    partials[place * inner + column + whole(v)] = totals[v]
-            counter = o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x)
+                    place = uint64(cuda.blockIdx.y) * outer + o
+                    partials[place * inner + column + uint64(v)] = totals[v]
+            counter = o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
             last = is_last(counters, counter, cuda.gridDim.y, flag)
             if last:
                 add_partials(partials, o, outer, inner, column, totals)
-                across_lanes(totals)
-                across_strands(totals, shared)
+                combine_columns(totals)
+                combine_strands(totals, shared)
         if last and writes:
             for v in range(vector):
-                out[o * inner + column + whole(v)] = finish(totals[v], count)
+                out[o * inner + column + uint64(v)] = finish(totals[v], count)
 
     return columns
 
 
 @functools.cache
-def skewed(operation, vector, width, height, loads):
-    """Kernel: `columns` for rows that begin at any address, as those of an odd number of elements do, if the order of
-    elements does not matter.
+def make_skewed(operation, vector, width, height, loads):
+    """Make the kernel ``skewed``: ``columns`` for rows that begin at any address, as rows of odd length do.
 
-    A thread takes every ``vector``-th row: all of these begin equally many elements after an aligned address, so it
-    reads aligned accesses. Other threads hold the same columns at other places; they meet in shared memory. A block
-    reads ``width * vector`` columns, and owns the first ``(width - 1) * vector``.
+    The order of elements must not matter. A thread takes every ``vector``-th row: all of these begin equally far from
+    an aligned address, so its accesses are aligned. Other threads hold the same columns at other offsets; they meet in
+    shared memory. A block reads ``width * vector`` columns, and owns the first ``(width - 1) * vector``.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, per_block, owned, threads = operation.finish, width * vector, (width - 1) * vector, width * height
-    add_rows = row_adder(operation, vector, height, loads)
+    add_rows = make_add_rows(operation, vector, height, loads)
 
     @cuda.jit
     def skewed(x, out, partials, counters, outer, n, inner, offset, count):
         shared = cuda.shared.array((height, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
-        outer, n, inner = whole(outer), whole(n), whole(inner)
-        tx, ty, o = whole(cuda.threadIdx.x), whole(cuda.threadIdx.y), whole(cuda.blockIdx.z)
-        left = whole(cuda.blockIdx.x) * whole(owned)
-        before = whole(offset) + o * n * inner
-        add_rows(x, o * n, outer * n, n, inner, left + tx * whole(vector), before, totals)
+        outer, n, inner = uint64(outer), uint64(n), uint64(inner)
+        tx, ty, o = uint64(cuda.threadIdx.x), uint64(cuda.threadIdx.y), uint64(cuda.blockIdx.z)
+        left = uint64(cuda.blockIdx.x) * uint64(owned)
+        before = uint64(offset) + o * n * inner
+        add_rows(x, o * n, outer * n, n, inner, left + tx * uint64(vector), before, totals)
         for v in range(vector):
-            shared[ty, tx * whole(vector) + whole(v)] = totals[v]
+            shared[ty, tx * uint64(vector) + uint64(v)] = totals[v]
         cuda.syncthreads()
-        column = ty * whole(width) + tx
-        while column < whole(owned) and left + column < inner:
+        column = ty * uint64(width) + tx
+        while column < uint64(owned) and left + column < inner:
             total = accumulator(identity)
             for r in range(height):
-                total = accumulator(combine(total, shared[r, column + (before + whole(r) * inner) % whole(vector)]))
+                total = accumulator(combine(total, shared[r, column + (before + uint64(r) * inner) % uint64(vector)]))
             if cuda.gridDim.y == 1:
                 out[o * inner + left + column] = finish(total, count)
             else:
-                partials[(whole(cuda.blockIdx.y) * outer + o) * inner + left + column] = total
-            column += whole(threads)
+                partials[(uint64(cuda.blockIdx.y) * outer + o) * inner + left + column] = total
+            column += uint64(threads)
         if cuda.gridDim.y > 1 and is_last(
-            counters, o * whole(cuda.gridDim.x) + whole(cuda.blockIdx.x), cuda.gridDim.y, flag
+            counters, o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), cuda.gridDim.y, flag
         ):
-            column = ty * whole(width) + tx
-            while column < whole(owned) and left + column < inner:
-                total, part = accumulator(identity), whole(0)
-                while part < whole(cuda.gridDim.y):
+            column = ty * uint64(width) + tx
+            while column < uint64(owned) and left + column < inner:
+                total, part = accumulator(identity), uint64(0)
+                while part < uint64(cuda.gridDim.y):
                     total = accumulator(combine(total, partials[(part * outer + o) * inner + left + column]))
-                    part += whole(1)
+                    part += uint64(1)
                 out[o * inner + left + column] = finish(total, count)
-                column += whole(threads)
+                column += uint64(threads)
 
     return skewed
 
 
 @functools.cache
-def row_adder(operation, vector, height, loads):
-    """Device function ``add_rows(x, first, rows, n, inner, column, before, totals)``: combine what a thread finds.
+def make_add_rows(operation, vector, height, loads):
+    """Make ``add_rows(x, first, rows, n, inner, column, before, totals)``: combine a thread's share of skewed rows.
 
-    The n rows begin at row ``first`` of ``rows``, ``before`` elements after an aligned address. The thread's columns
-    begin at ``column`` in rows that are aligned, and as far before it as others are not. What it finds outside of a row
-    nobody asks for; outside of the array it must not look.
+    The n rows begin at row ``first`` of ``rows``, ``before`` elements after an aligned address. In aligned rows the
+    thread's columns begin at ``column``, in others before it by as much as these are off. Totals outside of a row are
+    discarded, but the thread must not read outside of the array.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    transform, inside, held, apart = operation.transform, operation.inside, vector * loads, height // vector
+    transform, thread_type, held, apart = operation.transform, operation.thread_type, vector * loads, height // vector
     rows_of_tile = vector * loads
-    read, fold = reader(operation, vector), folder(operation, held, vector)
+    read, fold = make_read(operation, vector), make_fold(operation, held, vector)
 
     @cuda.jit(device=True)
     def add_rows(x, first, rows, n, inner, column, before, totals):
-        tile = cuda.local.array(held, inside)
-        sums = cuda.local.array(vector, inside)
+        tile = cuda.local.array(held, thread_type)
+        sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
-            sums[v] = inside(identity)
-        kind, size = whole(cuda.threadIdx.y) % whole(vector), rows * inner
-        group, step, stop = whole(cuda.threadIdx.y) // whole(vector), whole(cuda.gridDim.y) * whole(apart), n
-        t = whole(cuda.blockIdx.y) * whole(apart) + group
-        if cuda.gridDim.y == 1:  # no other block reads near by: long runs are faster here
-            run = (n + whole(apart * rows_of_tile - 1)) // whole(apart * rows_of_tile)
-            t, step, stop = group * run, whole(1), min(n, (group + whole(1)) * run * whole(rows_of_tile))
-        row = t * whole(rows_of_tile) + kind
-        skew = (before + kind * inner) % whole(vector)
-        at, down = (first + row) * inner + column - skew, whole(vector) * inner
-        leap = (step - whole(1)) * whole(loads) * down
+            sums[v] = thread_type(identity)
+        kind, size = uint64(cuda.threadIdx.y) % uint64(vector), rows * inner
+        group, step, stop = uint64(cuda.threadIdx.y) // uint64(vector), uint64(cuda.gridDim.y) * uint64(apart), n
+        t = uint64(cuda.blockIdx.y) * uint64(apart) + group
+        if cuda.gridDim.y == 1:  # no other block reads near by, and long runs are faster
+            run = (n + uint64(apart * rows_of_tile - 1)) // uint64(apart * rows_of_tile)
+            t, step, stop = group * run, uint64(1), min(n, (group + uint64(1)) * run * uint64(rows_of_tile))
+        row = t * uint64(rows_of_tile) + kind
+        skew = (before + kind * inner) % uint64(vector)
+        at, down = (first + row) * inner + column - skew, uint64(vector) * inner
+        leap = (step - uint64(1)) * uint64(loads) * down
         while row < stop and column < inner + skew:
-            last = at + whole(loads - 1) * down
-            if row + whole(rows_of_tile - vector) < n and at < size and last + whole(vector) <= size:
+            last = at + uint64(loads - 1) * down
+            if row + uint64(rows_of_tile - vector) < n and at < size and last + uint64(vector) <= size:
                 for k in range(loads):
                     read(x, at, tile, k * vector)
                     at += down
                 fold(tile)
                 for v in range(vector):
-                    sums[v] = inside(combine(sums[v], tile[v]))
+                    sums[v] = thread_type(combine(sums[v], tile[v]))
             else:
                 for k in range(loads):
                     for v in range(vector):
-                        if row + whole(k * vector) < n and at + whole(v) < size:
-                            sums[v] = inside(combine(sums[v], inside(transform(x[at + whole(v)]))))
+                        if row + uint64(k * vector) < n and at + uint64(v) < size:
+                            sums[v] = thread_type(combine(sums[v], thread_type(transform(x[at + uint64(v)]))))
                     at += down
             at += leap
-            row += step * whole(rows_of_tile)
+            row += step * uint64(rows_of_tile)
         for v in range(vector):
             totals[v] = accumulator(sums[v])
 
@@ -324,57 +357,56 @@ def row_adder(operation, vector, height, loads):
 
 
 def rows_of_warp(width, height):
-    """Rows that a warp reads at a time: more than one if a row takes less than a warp."""
+    """Rows that a warp reads at a time in a block of ``width`` x ``height`` threads."""
     return min(max(1, WARP // width), height)
 
 
 @functools.cache
-def tile_adder(operation, vector, width, height, loads):
-    """Device function ``add_tiles(x, first, n, inner, column, run, totals)``: combine what a thread finds in its
-    columns.
+def make_add_tiles(operation, vector, width, height, loads):
+    """Make ``add_tiles(x, first, n, inner, column, run, totals)``: combine a thread's share of its columns.
 
-    The n rows begin at row ``first``. Whole tiles of them are read without a check, the last one with it (D3).
+    The n rows begin at row ``first``. Only the last tile of them is checked (D3).
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    inside, held, deep = operation.inside, vector * loads, rows_of_warp(width, height)
+    thread_type, held, deep = operation.thread_type, vector * loads, rows_of_warp(width, height)
     rows_of_tile, strands = deep * loads, height // deep
-    read, gather = reader(operation, vector), gatherer(operation, loads, vector, deep, width)
-    share = sharer(operation)
+    read, gather = make_read(operation, vector), make_gather(operation, loads, vector, deep, width)
+    share = make_share(operation)
 
     @cuda.jit(device=True)
     def add_tiles(x, first, n, inner, column, run, totals):
-        tile = cuda.local.array(held, inside)
-        sums = cuda.local.array(vector, inside)
+        tile = cuda.local.array(held, thread_type)
+        sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
-            sums[v] = inside(identity)
-        tiles, down = (n + whole(rows_of_tile - 1)) // whole(rows_of_tile), whole(deep) * inner
-        strand = whole(cuda.blockIdx.y) * whole(strands) + whole(cuda.threadIdx.y) // whole(deep)
-        t, step, stop = share(strand, whole(cuda.gridDim.y) * whole(strands), run, tiles)
-        row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
-        # Who has no column reads the first, and finds what nobody asks for.
-        at = (first + row) * inner + (column if column < inner else whole(0))
-        leap = (step - whole(1)) * whole(loads) * down
-        while t < min(stop, n // whole(rows_of_tile)):
+            sums[v] = thread_type(identity)
+        tiles, down = (n + uint64(rows_of_tile - 1)) // uint64(rows_of_tile), uint64(deep) * inner
+        strand = uint64(cuda.blockIdx.y) * uint64(strands) + uint64(cuda.threadIdx.y) // uint64(deep)
+        t, step, stop = share(strand, uint64(cuda.gridDim.y) * uint64(strands), run, tiles)
+        row = t * uint64(rows_of_tile) + uint64(cuda.threadIdx.y) % uint64(deep)
+        # Threads past the last column read column 0; their totals are discarded.
+        at = (first + row) * inner + (column if column < inner else uint64(0))
+        leap = (step - uint64(1)) * uint64(loads) * down
+        while t < min(stop, n // uint64(rows_of_tile)):
             for k in range(loads):
                 read(x, at, tile, k * vector)
                 at += down
             gather(tile)
             for v in range(vector):
-                sums[v] = inside(combine(sums[v], tile[v]))
+                sums[v] = thread_type(combine(sums[v], tile[v]))
             t += step
             at += leap
         if t < stop:
-            row = t * whole(rows_of_tile) + whole(cuda.threadIdx.y) % whole(deep)
+            row = t * uint64(rows_of_tile) + uint64(cuda.threadIdx.y) % uint64(deep)
             for i in range(held):
-                tile[i] = inside(identity)
+                tile[i] = thread_type(identity)
             for k in range(loads):
                 if row < n:
                     read(x, at, tile, k * vector)
-                row += whole(deep)
+                row += uint64(deep)
                 at += down
             gather(tile)
             for v in range(vector):
-                sums[v] = inside(combine(sums[v], tile[v]))
+                sums[v] = thread_type(combine(sums[v], tile[v]))
         for v in range(vector):
             totals[v] = accumulator(sums[v])
 
@@ -382,49 +414,47 @@ def tile_adder(operation, vector, width, height, loads):
 
 
 @functools.cache
-def partial_adder(operation, vector, height):
-    """Device function ``add_partials(partials, o, outer, inner, column, totals)``: combine what blocks have left; each
-    thread takes a run of neighbouring ones.
-    """
+def make_add_column_partials(operation, vector, height):
+    """Make ``add_partials(partials, o, outer, inner, column, totals)``: combine a thread's run of partial results."""
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     width = min(vector, 16 // operation.partial.itemsize)
-    load = loader(width)
+    load = make_load(width)
 
     @cuda.jit(device=True)
     def add_partials(partials, o, outer, inner, column, totals):
         for v in range(vector):
             totals[v] = accumulator(identity)
-        splits = whole(cuda.gridDim.y)
-        share = (splits + whole(height - 1)) // whole(height)
-        t = whole(cuda.threadIdx.y) * share
+        splits = uint64(cuda.gridDim.y)
+        share = (splits + uint64(height - 1)) // uint64(height)
+        t = uint64(cuda.threadIdx.y) * share
         stop = min(t + share, splits)
         while column < inner and t < stop:
             place = (t * outer + o) * inner + column
             for v in range(0, vector, width):
-                values = load(partials, place + whole(v))
+                values = load(partials, place + uint64(v))
                 for w in range(width):
                     totals[v + w] = accumulator(combine(totals[v + w], values[w]))
-            t += whole(1)
+            t += uint64(1)
 
     return add_partials
 
 
 @functools.cache
-def column_combiner(operation, vector, width, height):
-    """Device function ``across_lanes(totals)``: combine what the lanes of a warp have found in the same columns."""
-    combine_lanes = lane_combiner(operation, rows_of_warp(width, height), width)
+def make_combine_columns(operation, vector, width, height):
+    """Make ``combine_columns(totals)``: combine the totals of the same columns across a warp."""
+    combine_lanes = make_combine_lanes(operation, rows_of_warp(width, height), width)
 
     @cuda.jit(device=True)
-    def across_lanes(totals):
+    def combine_columns(totals):
         for v in range(vector):
             totals[v] = combine_lanes(totals[v])
 
-    return across_lanes
+    return combine_columns
 
 
 @functools.cache
-def strand_combiner(operation, vector, width, height):
-    """Device function ``across_strands(totals, shared)``: combine what a block has found in the same columns.
+def make_combine_strands(operation, vector, width, height):
+    """Make ``combine_strands(totals, shared)``: combine the totals of the same columns across a block.
 
     Every thread must call it; those with threadIdx.y of 0 get the result.
     """
@@ -432,7 +462,7 @@ def strand_combiner(operation, vector, width, height):
     strands = height // deep
 
     @cuda.jit(device=True)
-    def across_strands(totals, shared):
+    def combine_strands(totals, shared):
         tx, strand = cuda.threadIdx.x, cuda.threadIdx.y // deep
         first = cuda.threadIdx.y % deep == 0
         step = 1
@@ -447,4 +477,4 @@ def strand_combiner(operation, vector, width, height):
             step *= 2
         cuda.syncthreads()  # shared may be used again
 
-    return across_strands
+    return combine_strands

@@ -1,15 +1,29 @@
 """The ladder: a sum of float32, one idea per kernel.
 
-Each kernel leaves one sum per block in ``out``; a further launch adds those up, until one is left. Each but the first
-reads what it adds up once, so what counts is how near it comes to the bandwidth of memory.
+1. ``interleaved_divergent``: a tree in shared memory; neighbours are added first, by every second thread.
+2. ``interleaved_conflict``: whole warps work or rest. No divergence, but bank conflicts.
+3. ``sequential``: halves are added first. Neighbouring threads read neighbouring words: no conflicts.
+4. ``first_add``: two elements for each thread, added on the way in.
+5. ``shuffle``: registers in place of shared memory, one barrier in place of nine.
+6. ``grid_stride``: as many blocks as the device holds, each thread with many elements.
+7. ``wide``: 128-bit loads.
+8. ``one_launch``: the last block to finish adds up the sums of the others.
+
+Not a rung: ``atomic``, one atomic addition per block in place of the last step.
+
+All but ``one_launch`` leave one sum per block in ``out``; a further launch adds those up, until one is left. A sum
+reads each element once and writes almost nothing, so a kernel is as good as the bandwidth that it reaches.
 """
+
+from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import Output, check_alike, check_apart, check_array, stream_of, to_device
+from gpukit._host.arrays import stream_of
 from gpukit.backend import cuda, float32, int32
 from gpukit.intrinsics import load4
 from gpukit.reduce.primitives import is_last
+from warpstep.integers import ceil_div
 
 __all__ = [
     "THREADS",
@@ -23,17 +37,17 @@ __all__ = [
     "sequential",
     "shuffle",
     "steps",
-    "sum_by",
     "wide",
 ]
 
 THREADS = 256
 WARPS = THREADS // 32
+#: The mask of a whole warp.
 FULL = 0xFFFFFFFF
-#: Loads that a thread of the upper rungs has under way at a time.
+#: Loads that a thread has under way at a time, from ``grid_stride`` on and from ``wide`` on.
 LOADS = 8
 WIDE_LOADS = 4
-#: Blocks per multiprocessor of the upper rungs.
+#: Blocks per multiprocessor from ``grid_stride`` on.
 BLOCKS = 8
 
 
@@ -42,7 +56,7 @@ BLOCKS = 8
 
 @cuda.jit
 def interleaved_divergent(x, out):
-    """Neighbours first: threads 0, 2, 4 ... add, then 0, 4, 8 ... Some lanes of every warp work, the others wait."""
+    """Neighbours first: threads 0, 2, 4 ... add, then 0, 4, 8 ... In every warp some lanes wait for others."""
     values = cuda.shared.array(THREADS, float32)
     tid, i = cuda.threadIdx.x, cuda.grid(1)
     values[tid] = x[i] if i < x.size else float32(0)
@@ -59,7 +73,7 @@ def interleaved_divergent(x, out):
 
 @cuda.jit
 def interleaved_conflict(x, out):
-    """The same additions by threads 0, 1, 2 ...: whole warps work or rest, but they reach for elements 2 step apart."""
+    """The same additions by threads 0, 1, 2 ...: whole warps work or rest, but lanes read elements 2 * step apart."""
     values = cuda.shared.array(THREADS, float32)
     tid, i = cuda.threadIdx.x, cuda.grid(1)
     values[tid] = x[i] if i < x.size else float32(0)
@@ -77,7 +91,7 @@ def interleaved_conflict(x, out):
 
 @cuda.jit
 def sequential(x, out):
-    """Halves first: thread t adds element t + step to its own, so neighbours reach for neighbours."""
+    """Halves first: thread t adds element t + step to its own, so neighbouring lanes read neighbouring elements."""
     values = cuda.shared.array(THREADS, float32)
     tid, i = cuda.threadIdx.x, cuda.grid(1)
     values[tid] = x[i] if i < x.size else float32(0)
@@ -94,7 +108,7 @@ def sequential(x, out):
 
 @cuda.jit
 def first_add(x, out):
-    """Half of the threads of sequential never add: give each two elements, and the first addition is in registers."""
+    """Half of the threads of ``sequential`` never add. With two elements each, all of them do, in registers."""
     values = cuda.shared.array(THREADS, float32)
     tid = cuda.threadIdx.x
     i = 2 * THREADS * cuda.blockIdx.x + tid
@@ -118,7 +132,7 @@ def first_add(x, out):
 
 @cuda.jit(device=True)
 def warp_sum(total):
-    """The sum over a warp, in all of its lanes: five shuffles, no shared memory and no barrier."""
+    """Sum over a warp, in all of its lanes: five shuffles, no shared memory and no barrier."""
     for distance in (16, 8, 4, 2, 1):
         total += cuda.shfl_xor_sync(FULL, total, distance)
     return total
@@ -126,7 +140,7 @@ def warp_sum(total):
 
 @cuda.jit(device=True)
 def block_sum(total, values):
-    """The sum over a block, in its first warp: one value of each warp goes through shared memory, with one barrier."""
+    """Sum over a block, in its first warp: one value of each warp goes through shared memory, with one barrier."""
     total = warp_sum(total)
     tid = cuda.threadIdx.x
     if tid % 32 == 0:
@@ -139,7 +153,7 @@ def block_sum(total, values):
 
 @cuda.jit
 def shuffle(x, out):
-    """first_add with registers in place of the tree in shared memory: one barrier in place of nine."""
+    """``first_add`` with registers in place of the tree in shared memory: one barrier in place of nine."""
     values = cuda.shared.array(WARPS, float32)
     tid = cuda.threadIdx.x
     i = 2 * THREADS * cuda.blockIdx.x + tid
@@ -156,7 +170,7 @@ def shuffle(x, out):
 
 @cuda.jit(device=True)
 def stride_sum(x):
-    """A thread's share of a grid-stride loop; LOADS loads are under way before the first is added."""
+    """Sum a thread's share of a grid-stride loop. LOADS loads are under way before the first is added."""
     start, step = cuda.grid(1), cuda.gridsize(1)
     held = cuda.local.array(LOADS, float32)
     total, i = float32(0), start
@@ -174,7 +188,7 @@ def stride_sum(x):
 
 @cuda.jit
 def grid_stride(x, out):
-    """The block's own work, tree and launch, is paid once for thousands of elements, not for 512."""
+    """What a block costs, its launch and its tree, is paid once for thousands of elements, not for 512."""
     values = cuda.shared.array(WARPS, float32)
     total = block_sum(stride_sum(x), values)
     if cuda.threadIdx.x == 0:
@@ -183,7 +197,7 @@ def grid_stride(x, out):
 
 @cuda.jit(device=True)
 def wide_sum(x):
-    """The same with 128-bit loads: a quarter of the instructions. The last 0 to 3 elements go to the first threads."""
+    """``stride_sum`` with 128-bit loads: a quarter of the instructions. The first threads add the last elements."""
     start, step, chunks = cuda.grid(1), cuda.gridsize(1), x.size // 4
     held = cuda.local.array((WIDE_LOADS, 4), float32)
     total, i = float32(0), start
@@ -213,7 +227,7 @@ def wide(x, out):
 
 @cuda.jit
 def one_launch(x, out, partials, counters):
-    """wide, and the block that finishes last adds up what the others found: no second launch."""
+    """``wide``, and the last block to finish adds up the sums of the others: no second launch."""
     values = cuda.shared.array(WARPS, float32)
     flag = cuda.shared.array(1, int32)
     total = block_sum(wide_sum(x), values)
@@ -231,8 +245,9 @@ def one_launch(x, out, partials, counters):
 
 @cuda.jit
 def atomic(x, out):
-    """wide with one atomic addition per block to out[0], which must be 0: no second launch, but no fixed order either,
-    and so not the same bits in every run.
+    """``wide`` with one atomic addition per block to out[0], which must be 0.
+
+    There is no second launch, but no fixed order either, so the bits differ from run to run.
     """
     values = cuda.shared.array(WARPS, float32)
     total = block_sum(wide_sum(x), values)
@@ -240,22 +255,10 @@ def atomic(x, out):
         cuda.atomic.add(out, 0, total)
 
 
-# -- host functions --------------------------------------------------------------------------------
+# -- to launch them --------------------------------------------------------------------------------
 
 #: The rungs, in order.
-VARIANTS = (
-    "interleaved_divergent",
-    "interleaved_conflict",
-    "sequential",
-    "first_add",
-    "shuffle",
-    "grid_stride",
-    "wide",
-    "one_launch",
-)
-#: Elements of a block in the rungs that have as many blocks as it takes.
-SHARES = {"interleaved_divergent": 1, "interleaved_conflict": 1, "sequential": 1, "first_add": 2, "shuffle": 2}
-KERNELS = {
+VARIANTS = {
     "interleaved_divergent": interleaved_divergent,
     "interleaved_conflict": interleaved_conflict,
     "sequential": sequential,
@@ -265,9 +268,11 @@ KERNELS = {
     "wide": wide,
     "one_launch": one_launch,
 }
+#: Elements of a thread in the rungs without a loop over elements.
+ELEMENTS = {"interleaved_divergent": 1, "interleaved_conflict": 1, "sequential": 1, "first_add": 2, "shuffle": 2}
 
 
-def steps(variant, x, out, stream=None):
+def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
     """The launches of one sum, to be made, traced or timed in this order: ``for launch, arguments in steps(...)``.
 
     Parameters
@@ -277,7 +282,7 @@ def steps(variant, x, out, stream=None):
     x : C-contiguous device array of one dimension, float32
         One element or more. Aligned to 16 bytes, as a new array is, from "wide" on.
     out : device array of one float32
-        Where the sum goes.
+        For the sum.
     stream : CUDA stream, optional
 
     Returns
@@ -290,11 +295,10 @@ def steps(variant, x, out, stream=None):
     ValueError
         For another variant, or if there is nothing to add.
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; it must be one of {', '.join(VARIANTS)}")
+    check_variant(variant)
     if x.size == 0:
         raise ValueError("x has no elements; it must have one or more")
-    stream, kernel = stream_of(stream), KERNELS[variant]
+    stream, kernel = stream_of(stream), VARIANTS[variant]
     if variant == "one_launch":
         blocks = _blocks(variant, x.size)
         partials = cuda.device_array(blocks, np.float32, stream=stream)
@@ -310,54 +314,15 @@ def steps(variant, x, out, stream=None):
         x = partials
 
 
-def _blocks(variant, size):
-    """Blocks of a launch over so many elements; one for what a block can do alone."""
-    if variant in SHARES:
-        return -(-size // (SHARES[variant] * THREADS))
-    most = BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
-    return 1 if size <= most else min(most, -(-size // (16 * THREADS)))
-
-
-def sum_by(x, variant="one_launch", *, out=None, stream=None):
-    """The sum of all elements by one of the ladder's kernels.
-
-    Parameters
-    ----------
-    x : ndarray or device array, shape (N,), float32
-        Any N, also 0. One that is not C-contiguous, or whose memory is not aligned to 16 bytes, is copied first.
-    variant : str
-        One of ``VARIANTS``.
-    out : array of shape (1,), optional
-        Of the same kind and dtype. On the device it must not share memory with ``x``.
-    stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
-
-    Returns
-    -------
-    ndarray or device array, shape (1,)
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above; nothing is launched then.
-    """
-    check_array("x", x, 1, (np.float32,))
+def check_variant(variant: str) -> None:
+    """ValueError unless the variant is one of ``VARIANTS``."""
     if variant not in VARIANTS:
         raise ValueError(f"variant is {variant!r}; it must be one of {', '.join(VARIANTS)}")
-    if out is not None:
-        check_array("out", out, 1, (np.float32,))
-        check_alike("out", out, "x", x, (1,))
-        check_apart("out", out, x=x)
-    stream = stream_of(stream)
-    result = Output(x, (1,), out, stream)
-    if x.shape[0] == 0:
-        result.device.copy_to_device(np.zeros(1, np.float32), stream=stream)
-        return result.finish()
-    on_device = to_device(x, stream)
-    if on_device.device_ctypes_pointer.value % 16:
-        aligned = cuda.device_array(on_device.shape, np.float32, stream=stream)
-        aligned.copy_to_device(on_device, stream=stream)
-        on_device = aligned
-    for launch, arguments in steps(variant, on_device, result.device, stream):
-        launch(*arguments)
-    return result.finish()
+
+
+def _blocks(variant, size):
+    """Blocks of a launch over so many elements; one for what a block can do alone."""
+    if variant in ELEMENTS:
+        return ceil_div(size, ELEMENTS[variant] * THREADS)
+    limit = BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return 1 if size <= limit else min(limit, ceil_div(size, 16 * THREADS))

@@ -1,14 +1,16 @@
-"""What a reduction does to its elements: how two are combined, what it starts from, what it accumulates in."""
+"""What a reduction does to its elements: how two are combined, what it starts from, and what it accumulates in."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from gpukit.backend import cuda, types
 from gpukit.intrinsics import dp4a
 
-__all__ = ["OPERATORS", "Operation", "make", "result_dtype"]
+__all__ = ["OPERATORS", "Operation", "keep_accumulators", "make_operations", "pack_bytes", "result_dtype"]
 
 #: The names that ``reduce`` knows.
 OPERATORS = ("sum", "prod", "max", "min", "mean")
@@ -16,39 +18,43 @@ OPERATORS = ("sum", "prod", "max", "min", "mean")
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A reduction of elements of one dtype, as kernels need it. Types are numba's.
+    """A reduction of elements of one dtype, as kernels need it. Types are Numba's.
 
     Attributes
     ----------
-    combine, transform, finish : device functions
-        combine(a, b) of two accumulators; transform(element), before it is combined; finish(accumulator, count), where
-        ``count`` is the number of elements that went into it: what is written.
+    combine : device function of two accumulators
+    transform : device function of an element
+        Applied before the element is combined.
+    finish : device function of (accumulator, count)
+        The value to write; ``count`` is the number of elements that went into the accumulator.
     identity : NumPy scalar
-        Of the accumulator's type: combining with it changes nothing.
-    inside : type
+        Of the accumulator's type. Combining with it changes nothing.
+    thread_type : type
         What one thread combines its share in. Cheaper than the accumulator where that cannot overflow.
-    accumulator, carrier : type
-        ``carrier`` is what a warp shuffle can carry: of the same size or larger.
+    accumulator : type
+        What the values of threads are combined in.
+    shuffle_type : type
+        What a warp shuffle can carry, at least as large as the accumulator.
     result : NumPy dtype
     commutative : bool
-        combine(a, b) is combine(b, a), up to rounding: the order of the elements does not matter.
-    words : NumPy dtype or None
-        What four elements together can be taken as: see `packed`.
+        combine(a, b) equals combine(b, a), up to rounding: the order of the elements does not matter.
+    packed_dtype : NumPy dtype or None
+        A dtype that holds four elements: see `pack_bytes`.
     """
 
-    combine: object
-    transform: object
-    finish: object
-    identity: object
-    inside: object
-    accumulator: object
-    carrier: object
-    result: object
+    combine: Any
+    transform: Any
+    finish: Any
+    identity: np.number
+    thread_type: types.Type
+    accumulator: types.Type
+    shuffle_type: types.Type
+    result: np.dtype
     commutative: bool
-    words: object = None
+    packed_dtype: np.dtype | None = None
 
     @property
-    def partial(self):
+    def partial(self) -> np.dtype:
         """NumPy dtype of an accumulator in memory."""
         return self.identity.dtype
 
@@ -79,7 +85,7 @@ def unchanged(value):
     return value
 
 
-def result_dtype(op, dtype):
+def result_dtype(op: str | None, dtype: np.dtype) -> np.dtype:
     """NumPy's dtype for the result: integers are summed in 64 bits and have a float64 mean."""
     if op == "mean":
         return np.dtype(np.float64) if dtype.kind in "iu" else dtype
@@ -88,7 +94,7 @@ def result_dtype(op, dtype):
     return dtype
 
 
-def accumulator_dtype(op, dtype):
+def _accumulator_dtype(op, dtype):
     """At least the result's precision: float32 for float16, 64 bits for integers that are added or multiplied."""
     if dtype == np.float16:
         return np.dtype(np.float32)
@@ -98,45 +104,51 @@ def accumulator_dtype(op, dtype):
     return result_dtype(op, dtype)
 
 
-def make(op, dtype):
-    """(operation that takes elements, operation that takes their accumulators, for a second pass).
+def make_operations(op: str | tuple[Callable, Any], dtype: np.dtype) -> tuple[Operation, Operation]:
+    """Make the operation for elements, and the one for the accumulators that a first pass leaves to a second.
 
     Parameters
     ----------
     op : str or tuple of (function, number)
-        One of ``OPERATORS``, or an associative function of two accumulators, a device function or
-        one that can be compiled to one, with its identity.
+        One of ``OPERATORS``; or an associative function of two accumulators, with its identity. The function is a
+        device function or can be compiled to one.
     dtype : NumPy dtype
         Of the elements: an integer or a float.
 
     Returns
     -------
     first, again : Operation
-        ``first.partial`` is what ``again`` takes.
+        ``again`` takes elements of ``first.partial``.
     """
-    return _make(op, np.dtype(dtype))
+    return _make_operations(op, np.dtype(dtype))
 
 
 @functools.cache
-def _make(op, dtype):
+def _make_operations(op, dtype):
     name = op if isinstance(op, str) else None
-    accumulator = accumulator_dtype(name, dtype)
-    combine, identity = _named(op, accumulator) if name else (_device_function(op[0]), op[1])
-    # A thread's share is so small (`gpukit.reduce.api.MOST_TILES`) that no sum of short ones overflows 32 bits.
+    held = _accumulator_dtype(name, dtype)
+    accumulator, result = getattr(types, held.name), result_dtype(name, dtype)
+    combine, identity = _named(op, held) if name else (_device_function(op[0]), op[1])
+    # A thread's share is so small (`gpukit.reduce.cost.MAX_TILES`) that no sum of short integers overflows 32 bits.
     short = name in ("sum", "mean", "max", "min") and dtype.kind in "iu" and dtype.itemsize <= 2
-    inside = types.int32 if short else getattr(types, accumulator.name)
-    result = result_dtype(name, dtype)
-    number, carrier = getattr(types, accumulator.name), _carrier(accumulator)
-    finish = _finish(name, accumulator, result)
-    identity = accumulator.type(identity)
-    words = (
-        np.dtype(f"{dtype.kind}4") if name in ("sum", "mean") and dtype.kind in "iu" and dtype.itemsize == 1 else None
+    adds_bytes = name in ("sum", "mean") and dtype.kind in "iu" and dtype.itemsize == 1
+    first = Operation(
+        combine,
+        unchanged,
+        _make_finish(name, held, result),
+        held.type(identity),
+        types.int32 if short else accumulator,
+        accumulator,
+        _shuffle_type(held),
+        result,
+        name is not None,
+        np.dtype(f"{dtype.kind}4") if adds_bytes else None,
     )
-    first = Operation(combine, unchanged, finish, identity, inside, number, carrier, result, name is not None, words)
-    return first, replace(first, inside=number, words=None)
+    return first, replace(first, thread_type=accumulator, packed_dtype=None)
 
 
 def _named(op, accumulator):
+    """(device function, identity) of an operator."""
     if op in ("sum", "mean"):
         return add, 0
     if op == "prod":
@@ -151,7 +163,7 @@ def _device_function(function):
     return function if hasattr(function, "py_func") else cuda.jit(device=True)(function)
 
 
-def _carrier(accumulator):
+def _shuffle_type(accumulator):
     """Shuffles know signed integers and floats of 4 and 8 bytes."""
     if accumulator.kind == "f":
         return getattr(types, accumulator.name)
@@ -159,7 +171,7 @@ def _carrier(accumulator):
 
 
 @functools.cache
-def _finish(op, accumulator, result):
+def _make_finish(op, accumulator, result):
     number = getattr(types, result.name)
     # A float16 mean is divided in float32, that of integers in float64.
     divided = getattr(types, (accumulator if accumulator.kind == "f" else result).name)
@@ -179,20 +191,20 @@ def _finish(op, accumulator, result):
 
 
 @functools.cache
-def packed(operation):
-    """The same operation for elements of ``operation.words``, each of which stands for four elements of one byte."""
-    word = getattr(types, operation.words.name)
+def pack_bytes(operation: Operation) -> Operation:
+    """The same operation for elements of ``packed_dtype``, each of which holds four elements of one byte."""
+    word = getattr(types, operation.packed_dtype.name)
 
     @cuda.jit(device=True)
     def sum_of_bytes(value):
         return dp4a(value, word(0x01010101), word(0))
 
-    return replace(operation, transform=sum_of_bytes, words=None)
+    return replace(operation, transform=sum_of_bytes, packed_dtype=None)
 
 
 @functools.cache
-def keep(operation):
-    """The same operation with its accumulators as the result: for passes that others follow."""
+def keep_accumulators(operation: Operation) -> Operation:
+    """The same operation with its accumulators as the result, for a pass that another follows."""
 
     @cuda.jit(device=True)
     def finish(total, count):

@@ -31,6 +31,7 @@ from gpukit.reduce import fast, ladder, operators, primitives
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
+VARIANTS = list(reduce.VARIANTS)
 print("kernels run on:", device.info().name)
 
 # %% [markdown]
@@ -111,8 +112,8 @@ def tree(kernel):
     return text[text.index("    step =") : text.index("    if tid == 0")]
 
 
-for variant in reduce.VARIANTS[:3]:
-    print(f"{variant}:\n{tree(ladder.KERNELS[variant])}")
+for variant in VARIANTS[:3]:
+    print(f"{variant}:\n{tree(ladder.VARIANTS[variant])}")
 
 
 # %%
@@ -141,7 +142,7 @@ def counts(variants):
     return results.table(rows, {name: name for name in rows[0]})
 
 
-counts(reduce.VARIANTS[:3])
+counts(VARIANTS[:3])
 
 # %% [markdown]
 # Read it slowly, it is a small lesson in measuring. The first kernel has no bank conflict, but many requests with few lanes. The second has less than a third of the requests, with three times the lanes in each; but those are `2 * step` words apart, and so the **wavefronts are the same**: one warp that reaches for eight words in each bank takes as many as eight warps that reach for one. Only the third is rid of both: neighbours reach for neighbours.
@@ -163,7 +164,7 @@ traces["interleaved_conflict"].plot_banks(line=conflicting.line, array="values")
 show.source(ladder.warp_sum, ladder.block_sum, ladder.shuffle)
 
 # %%
-counts(reduce.VARIANTS[2:5])
+counts(VARIANTS[2:5])
 
 # %% [markdown]
 # Half of the blocks, then a fifth of the requests, and one barrier in place of nine.
@@ -182,7 +183,7 @@ show.source(ladder.stride_sum, ladder.grid_stride)
 show.source(ladder.wide_sum, ladder.wide)
 
 # %%
-counts(reduce.VARIANTS[4:])
+counts(VARIANTS[4:])
 
 # %% [markdown]
 # Since the tree is paid once per block, and there are few blocks, shared memory is out of the picture. The sectors have been the same all the time: every kernel reads each number once. What was climbed was the way to *ask* for them fast enough.
@@ -369,7 +370,7 @@ results.table(rows, {name: name for name in rows[0]})
 # Maximum, product and mean differ from a sum in a few words: how two are combined, what it starts from, and what is done at the end. The documents build their reduction from four **primitives**: read a small tile into registers, transform each element, combine the tile inside the thread, write. Ours are device functions that are made for their constants. This one combines neighbours in a tile; it *calls the one for half of the size*, until one value is left:
 
 # %%
-show.source(primitives.folder)
+show.source(primitives.make_fold)
 
 # %% [markdown]
 # What an operation knows about itself, for float32, float16 and int8. The **accumulator** is wider than the element where it must be: two numbers of int8 are enough to overflow int8, and a sum in float16 would have three digits.
@@ -378,7 +379,7 @@ show.source(primitives.folder)
 rows = []
 for op in reduce.OPERATORS:
     for dtype in ("float32", "float16", "int8"):
-        operation, _ = operators.make(op, dtype)
+        operation, _ = operators.make_operations(op, dtype)
         rows.append(
             {
                 "op": op,
@@ -397,12 +398,12 @@ results.table(rows, {name: name for name in rows[0]})
 # A reduction of a contiguous array over one axis, or over neighbouring ones, has the form **(outer, n, inner)**: the middle one goes away. How the elements that belong together lie in memory decides who should add them.
 #
 # - **inner = 1: rows.** Elements of a row are neighbours. If rows are long, many warps share one, exactly as above. If they are short, a few lanes take a row and hold all of it in registers: for rows of 32 float32 eight lanes with one `load4` each, so a warp takes four rows at a time.
-# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows; if there are very few rows, a thread takes all of its columns' rows alone. And if rows have an odd number of elements, wide loads cannot begin where each row begins: `fast.skewed` gives a thread the rows that begin equally far from an aligned address.
+# - **inner > 1: columns.** Neighbours in memory belong to *different* results. So neighbouring threads take neighbouring columns and walk down; nothing has to be shuffled, and all reads are coalesced. If there are few columns, blocks share the rows; if there are very few rows, a thread takes all of its columns' rows alone. And if rows have an odd number of elements, wide loads cannot begin where each row begins: `fast.make_skewed` gives a thread the rows that begin equally far from an aligned address.
 #
 # The second one is the reduction over the highest dimension that the documents take apart: (N, H, W, C) becomes (1, H, W, C). The other axes are one, blocks tile them along x, the reduced axis is split along y, outer axes are along z.
 
 # %%
-show.source(fast.columns, fast.tile_adder)
+show.source(fast.make_columns, fast.make_add_tiles)
 
 # %% [markdown]
 # Look at the order in which tiles are taken: warps that work at the same time take tiles that lie side by side, and then all of them `leap` ahead together. Each could as well take a long run of neighbouring tiles, and read just as many sectors. On an H200 that was slower: a device would then read at thousands of places at a time that are far apart. Memory is divided into pages, and a GPU remembers only for so many of them where they are; probably that is why.
@@ -472,7 +473,7 @@ assert np.array_equal(latest, [readings[-2, 0], readings[-3, 1], readings[-1, 2]
 # For a sum the lanes of a warp add up what they find all over the array, and meet once, at the end: the first lane adds elements 128 to 131 to its elements 0 to 3 long before it hears of 4. A function whose order matters must not be used like that. For it, lanes meet after every access, in the order of lanes, and every warp takes a run of neighbouring tiles. These are the two places where the order is decided:
 
 # %%
-show.source(primitives.sharer, primitives.gatherer)
+show.source(primitives.make_share, primitives.make_gather)
 
 # %% [markdown]
 # What the order costs, with an addition as the function: five shuffles for every access in place of five at the end, and reads in long runs.
@@ -534,7 +535,7 @@ with plot.figure(size=(8, 0.24 * len(rows) + 0.9), mark=source) as ax:
 # The bars near 1 are those where everybody is near the limit of memory. Where rows are short or elements are small, the libraries leave a gap: their kernels are made for any shape, these for the constants of one. Small elements are where instructions count again: a byte is a quarter of a word, and taking four bytes out of a word and adding them is up to eight instructions. `dp4a`, made for neural networks, multiplies four bytes with four others and adds all up; with ones as the others it is the sum of four bytes, in one. So an array of int8 is read as one of words, and this is its transform (D2):
 
 # %%
-show.source(operators.packed)
+show.source(operators.pack_bytes)
 
 # %% [markdown]
 # A kernel is not all that a caller waits for. Here calls are waited for, one at a time, on the host's clock: Python, the checks of the arguments, the launch and the kernel. `reduce (torch)` is `reduce` of a PyTorch tensor.

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import reduce
 from gpukit.backend import cuda
-from gpukit.reduce import api as host
-from gpukit.reduce import ladder, operators
+from gpukit.reduce import api, cost, ladder, operators
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 
@@ -49,6 +48,12 @@ def check(x, axis, op, keepdims=False):
         assert np.all(near | (got == like) | (np.isnan(got) & np.isnan(like)))
     else:
         assert np.array_equal(got, like)
+
+
+@pytest.fixture
+def flatten():
+    """How ``reduce`` brings an array into the form that its kernels take."""
+    return api._flatten
 
 
 @st.composite
@@ -128,16 +133,16 @@ def test_long_rows_from_any_address(start):
 
 
 def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
-    monkeypatch.setattr(host, "MOST_BLOCKS", 3)
-    monkeypatch.setattr(host, "MOST_TILES", 2)
+    monkeypatch.setattr(cost, "MAX_GRID_YZ", 3)
+    monkeypatch.setattr(cost, "MAX_TILES", 2)
     check(filled((11, 200, 70), "f4"), 1, "sum")
     check(filled((5, 70_000), "f4"), 1, "sum")
 
 
 def test_what_a_thread_adds_of_short_numbers_fits_32_bits():
     for limit, vector in ((2**8 - 1, 16), (2**16 - 1, 8)):
-        assert (host.MOST_TILES + 1) * host.ROW_LOADS * vector * limit < 2**31
-        assert (host.MOST_TILES + 1) * host.COLUMN_LOADS * limit < 2**31
+        assert (cost.MAX_TILES + 1) * cost.ROW_LOADS * vector * limit < 2**31
+        assert (cost.MAX_TILES + 1) * cost.COLUMN_LOADS * limit < 2**31
 
 
 def test_integers_wrap_as_in_numpy():
@@ -301,7 +306,7 @@ def test_calls_alike_give_the_results_of_their_own_arrays():
         reduce.reduce(on_device[0], False, "max")
 
 
-def test_memory_in_another_order_is_read_where_it_is():
+def test_memory_in_another_order_is_read_where_it_is(flatten):
     x = np.rint(8 * filled((6, 40, 50), "f4"))
     for axes in ((2, 0, 1), (2, 1, 0)):
         turned = x.transpose(axes)
@@ -311,7 +316,7 @@ def test_memory_in_another_order_is_read_where_it_is():
         on_device = cuda.from_cuda_array_interface(interface, owner=base)
         for axis in (None, 1, (0, 2)):
             assert np.array_equal(reduce.reduce(on_device, axis).copy_to_host(), turned.sum(axis))
-        flat, _ = host._flatten(on_device, frozenset((0, 1, 2)), 0)
+        flat, _ = flatten(on_device, frozenset((0, 1, 2)), 0)
         assert flat.device_ctypes_pointer.value == on_device.device_ctypes_pointer.value
 
 
@@ -350,17 +355,17 @@ def test_arrays_of_other_libraries(name):
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES[:-1], ids=str)
-def test_kernels_read_each_element_once_without_error(shape, axis, monkeypatch):
+def test_kernels_read_each_element_once_without_error(shape, axis, flatten, monkeypatch):
     if shape[-1] == 280_000:  # a device that this fills
-        shape, _ = (2, 7, 60), monkeypatch.setattr(host, "BLOCKS", 0)
+        shape, _ = (2, 7, 60), monkeypatch.setattr(cost, "BLOCKS", 0)
     shape = tuple(min(n, 9000) for n in shape)
     axes = frozenset(range(len(shape)) if axis is None else (axis % len(shape),))
     x = filled(shape, "f4")
-    first, again = operators.make("sum", x.dtype)
+    first, again = operators.make_operations("sum", x.dtype)
     like = x.sum(axis, dtype=np.float64).reshape(-1)
     out = cuda.to_device(np.full(like.size, np.nan, np.float32))
-    flat, form = host._flatten(cuda.to_device(x), axes, 0)
-    ((launch, arguments),) = host.launches(flat, form, first, again, out)
+    flat, form = flatten(cuda.to_device(x), axes, 0)
+    ((launch, arguments),) = api.launches(flat, form, first, again, out)
     trace = gpukit.trace(launch, *arguments)
     assert trace.findings == [] and np.allclose(out.copy_to_host(), like, atol=1e-3)
     coverage = {c.array: c for c in trace.coverage}
@@ -400,7 +405,7 @@ def test_counts_of_the_ladder():
 
 
 @settings(max_examples=25)
-@given(size=st.integers(0, 40_000), variant=st.sampled_from(ladder.VARIANTS))
+@given(size=st.integers(0, 40_000), variant=st.sampled_from(list(ladder.VARIANTS)))
 def test_ladder_for_any_size(size, variant):
     x = filled((size,), "f4")
     got = reduce.sum_by(x, variant)

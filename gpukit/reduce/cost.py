@@ -1,0 +1,171 @@
+"""Which kernel of `gpukit.reduce.fast` for a shape, on which grid, and with how much work memory.
+
+The numbers are the fastest found on an H200.
+"""
+
+from typing import Any, NamedTuple
+
+from gpukit.backend import cuda
+from gpukit.reduce import fast
+from gpukit.reduce.operators import Operation
+from warpstep.integers import ceil_div, next_power_of_two
+from warpstep.limits import MAX_GRID_YZ, WARP
+
+__all__ = ["Launch", "choose", "max_vector"]
+
+#: Threads of a block, and blocks per multiprocessor that a launch is spread over.
+THREADS = 256
+BLOCKS = 8
+#: Accesses that a lane has under way at a time in ``rows``.
+ROW_LOADS = 4
+#: Max accesses of a lane in ``groups``, by bytes of an access.
+SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
+#: Accesses that a lane has under way there, for one row or for several at once.
+SHORT_ACCESSES = 4
+#: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
+COLUMN_LOADS = 8
+COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
+#: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
+SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
+SKEWED_THREADS = (32, 8)
+#: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
+CELL_ROWS = 32
+CELL_LOADS = 4
+#: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
+#: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
+MAX_TILES = 1000
+
+
+class Launch(NamedTuple):
+    """A launch. Its kernel takes input, output, partials and counters if there is ``work``, ``numbers``, and the count.
+
+    Attributes
+    ----------
+    kernel, grid, block
+    numbers : tuple of int
+    work : (int, int), optional
+        How many accumulators and counters its blocks leave to each other.
+    part, part_out : slice, optional
+        Of the input and the output, for a launch over a part of the outer axis.
+    """
+
+    kernel: Any
+    grid: int | tuple[int, int, int]
+    block: int | tuple[int, int]
+    numbers: tuple[int, ...]
+    work: tuple[int, int] | None = None
+    part: slice | None = None
+    part_out: slice | None = None
+
+
+def max_vector(itemsize: int, offset: int, length: int) -> int:
+    """Max elements of one aligned access to rows of this length, the first of them ``offset`` elements off 16 bytes."""
+    vector = 16 // itemsize
+    while length % vector or offset % vector:
+        vector //= 2
+    return vector
+
+
+def choose(operation: Operation, itemsize: int, offset: int, outer: int, n: int, inner: int) -> list[Launch]:
+    """The launches that reduce a flat array seen as (outer, n, inner) over its middle axis.
+
+    Parameters
+    ----------
+    operation : Operation
+    itemsize : int
+        Bytes of an element.
+    offset : int
+        Elements from the last 16-byte boundary to the first element.
+    outer, n, inner : int
+    """
+    if inner == 1 and n > 1:
+        vector = max_vector(itemsize, offset, n)
+        if outer > 1 and n <= WARP * vector * SHORT_LOADS[vector * itemsize]:
+            return [_groups(operation, vector, outer, n)]
+        return [_rows(operation, 16 // itemsize, offset, outer, n)]
+    if inner == 1:
+        outer, inner = 1, outer
+    widest = min(16 // itemsize, 8)
+    vector = min(max_vector(itemsize, offset, inner), widest)
+    if n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
+        return [_cells(operation, vector, outer, n, inner)]
+    skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
+
+    def launch(first, size):
+        if skewed:
+            return _skewed(operation, widest, offset + first * n * inner, size, n, inner)
+        return _columns(operation, itemsize, vector, size, n, inner)
+
+    if outer <= MAX_GRID_YZ:
+        return [launch(0, outer)]
+    parts = [(first, min(outer - first, MAX_GRID_YZ)) for first in range(0, outer, MAX_GRID_YZ)]
+    return [
+        launch(first, size)._replace(
+            part=slice(first * n * inner, (first + size) * n * inner) if n else None,
+            part_out=slice(first * inner, (first + size) * inner),
+        )
+        for first, size in parts
+    ]
+
+
+def _groups(operation, vector, outer, n):
+    lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
+    loads = next_power_of_two(ceil_div(n, vector * lanes))
+    several = max(1, SHORT_ACCESSES // loads)
+    kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS)
+    return Launch(kernel, ceil_div(outer, THREADS // lanes * several), THREADS, (outer, n))
+
+
+def _rows(operation, vector, offset, outer, n):
+    threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
+    tiles, warps = ceil_div(n + offset, WARP * vector * ROW_LOADS), threads // WARP
+    splits = _splits(outer, max(1, tiles // warps))
+    run = ceil_div(tiles, splits * warps)
+    kernel = fast.make_rows(operation, vector, threads, ROW_LOADS)
+    work = _work(splits, outer, outer)
+    return Launch(kernel, outer * splits, threads, (n, splits, run, offset), work)
+
+
+def _cells(operation, vector, outer, n, inner):
+    kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), THREADS)
+    return Launch(kernel, ceil_div(outer * (inner // vector), THREADS), THREADS, (outer, n, inner))
+
+
+def _columns(operation, itemsize, vector, outer, n, inner):
+    if itemsize < 4:
+        vector = min(vector, 8 // itemsize)
+    width, threads = COLUMN_THREADS[vector * itemsize]
+    width = min(width, next_power_of_two(ceil_div(inner, vector)))
+    height, loads = threads // width, COLUMN_LOADS
+    while height * width > WARP and height * loads >= 2 * n:
+        loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
+    across = ceil_div(inner, width * vector)
+    splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
+    deep = fast.rows_of_warp(width, height)
+    run = ceil_div(n, deep * loads * splits * (height // deep))
+    kernel = fast.make_columns(operation, vector, width, height, loads)
+    work = _work(splits, outer * inner, outer * across)
+    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, run), work)
+
+
+def _skewed(operation, vector, offset, outer, n, inner):
+    (width, height), loads = SKEWED_THREADS, SKEWED_LOADS[vector]
+    across = ceil_div(inner, (width - 1) * vector)
+    splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
+    kernel = fast.make_skewed(operation, vector, width, height, loads)
+    work = _work(splits, outer * inner, outer * across)
+    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, offset % vector), work)
+
+
+def _splits(blocks, tiles):
+    """How many blocks share the tiles of a result: enough to fill the device, and to bound the tiles of each."""
+    return min(tiles, max(_blocks_wanted() // blocks, ceil_div(tiles, MAX_TILES), 1))
+
+
+def _blocks_wanted():
+    return BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+
+def _work(splits, results, counters):
+    """(accumulators, counters) of blocks that share results; one of each if they do not, for the kernel's signature."""
+    return (splits * results, counters) if splits > 1 else (1, 1)
