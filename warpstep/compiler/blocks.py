@@ -7,7 +7,7 @@ over the program counter.
 
 import functools
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warpstep._numba import CFGraph
@@ -36,7 +36,7 @@ class Statement:
 
     @property
     def has_effect(self):
-        return Trait.EFFECT in self.expression.traits
+        return self.expression.traits & Trait.EFFECT
 
 
 @dataclass
@@ -241,7 +241,7 @@ class Builder:
             if statement.target not in used:
                 statement.target = None
                 if statement.expression.op is ops.ATOMIC:
-                    statement.expression = replace(statement.expression, op=ops.ATOMIC_UNUSED)
+                    statement.expression = ops.ATOMIC_UNUSED(*statement.expression.operands)
 
     def _join_chains(self):
         """Reachable blocks by label, each straight run of them joined to one."""
@@ -307,9 +307,9 @@ def _written(blocks, parameters):
     statements = [s for block in blocks for s in block.statements]
     wanted = set()
     for node in (node for s in statements for node in s.expression.walk()):
-        if Trait.WRITES in node.op.traits:
+        if node.op.traits & Trait.WRITES:
             wanted.update(node.operands[0].variables)
-        elif Trait.WRITES_ANY in node.op.traits:
+        elif node.op.traits & Trait.WRITES_ANY:
             wanted.update(node.variables)
     before = None
     while before != len(wanted):

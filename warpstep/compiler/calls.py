@@ -10,7 +10,6 @@ import inspect
 import math
 import operator
 import struct
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -236,7 +235,7 @@ def _range(t, call):
     # How many turns there are takes a division by an unknown step.
     slow = len(values) == 3 and t.known(call.arguments[2]) is None and dtype.bitwidth == 64
     made = ops.RANGE(start, stop, step, t.site(op="loop"))
-    return replace(made, arithmetic=("int64_divisions",) * slow), call.result
+    return made.counting(*["int64_divisions"] * slow), call.result
 
 
 @entry(slice)

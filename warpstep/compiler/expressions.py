@@ -5,9 +5,7 @@ may assume of it. Its template is for `Printer` alone, which writes the source o
 K is the batch, M its memory and m the mask of the running lanes.
 """
 
-import enum
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,28 +14,28 @@ from warpstep.machine.memory import merge
 from warpstep.machine.scheduler import TICK
 
 
-class Trait(enum.Flag):
-    """What an analysis must know of an operation besides its operands."""
+class Trait:
+    """What an analysis must know of an operation besides its operands: bits, plain integers for speed."""
 
     NONE = 0
     #: Is evaluated even if its value is not used.
-    EFFECT = enum.auto()
+    EFFECT = 1
     #: Depends on more than its operands: on memory, or on which lanes run.
-    IMPURE = enum.auto()
+    IMPURE = 2
     #: May differ between the lanes of a warp although its operands agree.
-    LANES = enum.auto()
+    LANES = 4
     #: Reads indices or dimensions of the launch.
-    LAUNCH = enum.auto()
+    LAUNCH = 8
     #: Reads the shape of an array.
-    SHAPE = enum.auto()
+    SHAPE = 16
     #: May be negative although no operand is.
-    NEGATIVE = enum.auto()
+    NEGATIVE = 32
     #: Divides by its last operand.
-    QUOTIENT = enum.auto()
+    QUOTIENT = 64
     #: Writes to the array that is its first operand.
-    WRITES = enum.auto()
+    WRITES = 128
     #: May write to any array among its operands.
-    WRITES_ANY = enum.auto()
+    WRITES_ANY = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +46,14 @@ class Op:
     """
 
     template: str
-    traits: Trait = Trait.NONE
+    traits: int = Trait.NONE
 
     def __call__(self, *operands):
         return Expression(self, tuple(o if isinstance(o, Expression) else constant(o) for o in operands))
 
 
-@dataclass(frozen=True, eq=False)
 class Expression:
-    """An operation applied to operands. Immutable, so trees may share parts.
+    """An operation applied to operands. Never changed once built, so that trees may share parts.
 
     Attributes
     ----------
@@ -66,32 +63,30 @@ class Expression:
         The number of a variable, the value of a constant.
     arithmetic : tuple of str
         Kinds of arithmetic that a trace counts for this operation.
+    traits : int
+        Of all operations in the tree.
+    variables : tuple of Expression
+        The variables in the tree, each once.
     """
 
-    op: Op
-    operands: tuple = ()
-    value: object = None
-    arithmetic: tuple = ()
+    __slots__ = ("arithmetic", "op", "operands", "traits", "value", "variables")
 
-    @cached_property
-    def traits(self):
-        """Trait : of all operations in the tree."""
-        found = self.op.traits
-        for operand in self.operands:
-            found |= operand.traits
-        return found
+    def __init__(self, op, operands=(), value=None, arithmetic=()):
+        self.op, self.operands, self.value, self.arithmetic = op, operands, value, arithmetic
+        self.traits = op.traits
+        for operand in operands:
+            self.traits |= operand.traits
+        found = [variable for operand in operands for variable in operand.variables]
+        self.variables = (self,) if op is VARIABLE else tuple(dict.fromkeys(found) if len(found) > 1 else found)
 
-    @cached_property
-    def variables(self):
-        """tuple of Expression : the variables in the tree, each once."""
-        if self.op is VARIABLE:
-            return (self,)
-        return tuple(dict.fromkeys(v for operand in self.operands for v in operand.variables))
+    def counting(self, *kinds):
+        """The same operation, for which a trace counts more kinds of arithmetic."""
+        return Expression(self.op, self.operands, self.value, self.arithmetic + kinds) if kinds else self
 
-    @cached_property
+    @property
     def operations(self):
-        """tuple of str : kinds of arithmetic in the tree."""
-        return sum((operand.operations for operand in self.operands), self.arithmetic)
+        """list of str : kinds of arithmetic in the tree."""
+        return [kind for node in self.walk() for kind in node.arithmetic]
 
     def walk(self):
         """Yield every expression of the tree, the root first."""
@@ -104,7 +99,7 @@ class Expression:
         if self in new:
             return new[self]
         operands = tuple(operand.substitute(new) for operand in self.operands)
-        return self if operands == self.operands else replace(self, operands=operands)
+        return self if operands == self.operands else Expression(self.op, operands, self.value, self.arithmetic)
 
 
 # -- leaves ------------------------------------------------------------------------------------------------------------
@@ -119,7 +114,10 @@ def variable(number):
 
 def constant(value):
     """A value known while compiling."""
-    return Expression(CONSTANT, value=value)
+    made = Expression(CONSTANT, value=value)
+    if isinstance(value, int | np.integer | np.floating) and value < 0:
+        made.traits = Trait.NEGATIVE
+    return made
 
 
 def scalar(value, dtype):

@@ -8,8 +8,6 @@ registers, and two instructions.
 
 from collections import defaultdict
 
-import numpy as np
-
 from warpstep.compiler import ops
 from warpstep.compiler.blocks import Branch
 from warpstep.compiler.expressions import CONSTANT, VARIABLE, Trait
@@ -87,12 +85,13 @@ class _Estimate:
 
     def _static(self):
         """Variables that are constants once the loops over constant ranges are unrolled."""
-        found = set(self.definitions)
-        while True:
-            kept = {variable for variable in found if self._may_be_static(variable, found)}
-            if kept == found:
-                return found
-            found = kept
+        found, left = set(self.definitions), list(self.definitions)
+        while left:
+            variable = left.pop()
+            if variable in found and not self._may_be_static(variable, found):
+                found.remove(variable)
+                left += [user.target for user in self.users[variable]]
+        return found
 
     def _may_be_static(self, variable, static):
         definitions = self.definitions[variable]
@@ -174,9 +173,6 @@ class _Estimate:
         """Whether the compiler must assume so."""
         if expression.traits & (Trait.NEGATIVE | Trait.IMPURE | Trait.SHAPE):
             return True
-        constants = (node.value for node in expression.walk() if node.op is CONSTANT)
-        if any(isinstance(value, int | np.number) and value < 0 for value in constants):
-            return True
         return any(
             variable not in self.static
             and variable not in self.not_negative
@@ -198,7 +194,7 @@ class _Estimate:
 
     def is_shared(self, expression, seen=()):
         """Whether all lanes of a warp have the same value, as far as the compiler can see."""
-        if Trait.LANES in expression.traits:
+        if expression.traits & Trait.LANES:
             return False
         variables = (v for v in expression.variables if v not in self.static and v not in seen)
         return all(self._variable_is_shared(variable, seen) for variable in variables)
@@ -251,8 +247,8 @@ class _Estimate:
         cost = OPERATION | ({"int64": 1} if self._is_cut(target) else {})
         kinds = set(expression.operations)
         number = sum(cost.get(kind, 0) for kind in expression.operations)
-        if "int64_divisions" not in kinds and Trait.QUOTIENT in expression.traits:
-            quotient = next(node for node in expression.walk() if Trait.QUOTIENT in node.op.traits)
+        if "int64_divisions" not in kinds and expression.traits & Trait.QUOTIENT:
+            quotient = next(node for node in expression.walk() if node.op.traits & Trait.QUOTIENT)
             known = self.static.issuperset(quotient.operands[-1].variables)
             number += max((QUOTIENT[kind][known] for kind in kinds & QUOTIENT.keys()), default=0)
         if number and target not in self.static and self.varies(expression, None):

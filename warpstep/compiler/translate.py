@@ -7,7 +7,6 @@ known function becomes stands in `calls`.
 
 import functools
 import operator
-from dataclasses import replace
 
 import numpy as np
 
@@ -317,7 +316,7 @@ class Translator:
             return self.unsupported("a conversion of a complex number to a real one")
         # The compiler converts constants.
         counts = (old == np.float64) != (new == np.float64) and expression.op is not CONSTANT
-        return replace(ops.CAST(expression, new), arithmetic=("fp64_conversions",) * counts)
+        return ops.CAST(expression, new).counting(*["fp64_conversions"] * counts)
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -508,7 +507,7 @@ class Translator:
         op = ops.FLOOR_DIVIDE if floor and (known is None or known.value == -1) else ops.OPERATORS[function]
         # A compiler turns a constant into multiplications, and sees that narrow numbers without a sign stay narrow.
         slow = known is None and dtype_of(result).itemsize == 8 and not all(map(self._is_narrow_unsigned, operands))
-        return replace(op(a, b), arithmetic=("int64_divisions",) * slow)
+        return op(a, b).counting(*["int64_divisions"] * slow)
 
     def _is_narrow_unsigned(self, operand):
         type_ = unliteral(self.type_of(operand)) if isinstance(operand, ir.Var) else None

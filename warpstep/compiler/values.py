@@ -1,7 +1,5 @@
 """What a variable of typed IR can stand for while a kernel is lowered; NumPy dtypes and counts by Numba type."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from warpstep._numba import Dim3, GridGroup, numpy_support, types
@@ -62,7 +60,7 @@ def counted(expression, type_, times=1):
         return expression
     dtype = dtype_of(type_)
     kind = _OPERATION_KINDS[dtype.kind == "f", dtype.itemsize]
-    return replace(expression, arithmetic=expression.arithmetic + (kind,) * times)
+    return expression.counting(*[kind] * times)
 
 
 class Known:
