@@ -14,6 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from gpukit import device
 from gpukit.backend import on_gpu
 from warpstep.checks import as_dim3, check_int
+from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
 from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on, stamp, style
 
@@ -21,6 +22,7 @@ __all__ = [
     "EMULATED",
     "FIELDS",
     "PALETTE",
+    "compared",
     "figure",
     "grid_stride",
     "image",
@@ -28,6 +30,7 @@ __all__ = [
     "lines",
     "mapping",
     "product_tiles",
+    "roofline",
     "warps",
 ]
 

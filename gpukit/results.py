@@ -4,6 +4,7 @@ A file holds what all of its records share (the GPU, its driver, the versions, t
 each (chapter, case, variant, shape, dtype), each with a value, its unit, and where it is a time its spread.
 """
 
+import csv
 import datetime
 import json
 import os
@@ -18,6 +19,7 @@ from warpstep.prediction import ceilings
 __all__ = [
     "DOCUMENTS",
     "FOUND",
+    "PROFILES",
     "RECORDED",
     "by_variant",
     "cores",
@@ -30,6 +32,7 @@ __all__ = [
     "machine",
     "of_timing",
     "of_timings",
+    "profile",
     "read",
     "save",
     "table",
@@ -40,6 +43,7 @@ _HERE = Path(__file__).resolve().parent
 #: The wheel has the folder in the package, a checkout beside it.
 DATA = next(folder for folder in (_HERE / "data", _HERE.parent / "data") if folder.is_dir())
 RECORDED = DATA / "results"
+PROFILES = DATA / "profiles"
 CEILINGS = Path(ceilings.__file__).resolve().parent
 DOCUMENTS = DATA / "documents.json"
 #: Fields of a record that say what was found; the others say of what.
@@ -229,6 +233,18 @@ def documents(row):
         If they measured nothing there.
     """
     return json.loads(DOCUMENTS.read_text(encoding="utf-8"))[row]
+
+
+def profile(name):
+    """Read a table that a profiler wrote and that comes with gpukit, "matmul-h200" for example.
+
+    Returns
+    -------
+    str, list of dict
+        The device, its driver and the date; and the rows of the table, all of whose values are text.
+    """
+    about, *lines = (PROFILES / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    return about.removeprefix("# "), list(csv.DictReader(lines))
 
 
 def first(records, **wanted):

@@ -17,19 +17,16 @@
 # **Time:** 75 minutes.
 
 # %%
+import re
 import shutil
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 
 import gpukit
-from bench import code, predictions, profile
-from bench import pitfalls as of_clinic
-from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing, transpose
-from gpukit import pitfalls as clinic
-from warpstep import prediction
-from warpstep.prediction import plots
+from gpukit import cuda, device, launching, matmul, on_gpu, pitfalls, plot, prediction, results, show, timing, transpose
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
@@ -89,19 +86,28 @@ print("kernels run on:", device.info().name)
 # `--clock-control none` leaves the clock as it is. Without it Nsight Compute lowers the clock to the base, so that two runs can be compared with each other, and no longer with a time that was measured elsewhere. Which of the tools are there?
 
 # %%
-for tool, found in (("nsys", shutil.which("nsys")), ("ncu", profile.counters.find_ncu())):
-    print(tool, "is installed" if found else "is not installed here")
+for tool in ("nsys", "ncu"):
+    print(tool, "is installed" if shutil.which(tool) else "is not installed here")
 
 # %% [markdown]
 # ## A timeline
 #
 # Here is a small program as a timeline shows it, recorded on an H200 by `gpukit bench profile`. Three times it makes a matrix of random numbers, copies it to the GPU, multiplies it there with another one, and copies the product back:
 
-# %%
-show.source(profile.application)
 
 # %%
-about, timeline = profile.load(profile.TIMELINE)
+def application(rows=512):
+    b, out = (cuda.to_device(np.random.rand(rows, rows).astype(np.float32)) for _ in range(2))
+    launch, further = matmul.configure("tiled", out.shape)
+    for _ in range(3):
+        a = cuda.to_device(np.random.rand(rows, rows).astype(np.float32))
+        launch(a, b, out, *further)
+        product = out.copy_to_host()
+    return product
+
+
+# %%
+about, timeline = results.profile("timeline-h200")
 for row in timeline:
     row["begin"], row["end"] = float(row["begin"]), float(row["begin"]) + float(row["duration"])
 colors = {"launch": plot.PALETTE[7], "kernel": plot.PALETTE[5], "copy": plot.PALETTE[1]}
@@ -162,8 +168,8 @@ def of_one_block(variant):
     return gpukit.trace(launch, *arguments, blocks=1)
 
 
-traces = {variant: of_one_block(variant) for variant in profile.KERNELS}
-about, rows = profile.load(profile.REPORT)
+traces = {variant: of_one_block(variant) for variant in ("tiled", "tiled_conflict")}
+about, rows = results.profile("matmul-h200")
 counted = results.load("matmul-h200", shape=(n, n, n), tile=tile)
 COMPARED = {
     "global load requests": ("global", "load", "requests"),
@@ -190,11 +196,19 @@ for what, (space, op, field) in COMPARED.items():
 # The shared *loads* do not agree, and they should not. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row, whose address is a multiple of 16 bytes. The compiler makes one load of 128 bits out of four of them. It can be seen in the machine code:
 
 # %%
-machine_code = (profile.FOLDER / profile.SASS).read_text()
-body = code.loop_of(machine_code)
-print(machine_code.splitlines()[0])
+machine_code = (results.PROFILES / "tiled-sm90.sass").read_text().splitlines()
+labels = {line[:-1]: number for number, line in enumerate(machine_code) if line.endswith(":")}
+loops = []  # from a label to the branch back to it
+for number, line in enumerate(machine_code):
+    branch = re.search(r"BRA `\((.+)\)", line)
+    if branch and labels[branch[1]] < number:
+        loops.append([line for line in machine_code[labels[branch[1]] : number + 1] if not line.endswith(":")])
+body = max(loops, key=lambda loop: sum("FFMA" in line for line in loop))
+
+print(machine_code[0])
 print(f"{len(body)} instructions in the loop over tiles:")
-for opcode, count in Counter(map(profile.opcode, body)).most_common(12):
+opcodes = Counter(re.search(r"\*/ +(?:@\S+ +)?(\S+)", line)[1] for line in body)
+for opcode, count in opcodes.most_common(12):
     print(f"{count:5} {opcode}")
 
 # %% [markdown]
@@ -236,12 +250,7 @@ for metric, unit, meaning in READ_FIRST:
 # %% [markdown]
 # ## What a GPU can do at most
 #
-# The percentages above are of something: of a ceiling. A ceiling can be looked up, or better be measured, each by a kernel that needs nothing else. `gpukit bench ceilings` does that. The one for arithmetic keeps chains of multiply-adds in registers and touches no memory:
-
-# %%
-from bench import ceilings as of_ceilings
-
-show.source(of_ceilings.multiply_adds)
+# The percentages above are of something: of a ceiling. A ceiling can be looked up, or better be measured, each by a kernel that needs nothing else. `gpukit bench ceilings` does that. The one for arithmetic is the first kernel of [chapter 05](05_fast_matmul.ipynb): it keeps chains of multiply-adds in registers and touches no memory.
 
 # %%
 ceilings = prediction.measured() if on_gpu() else prediction.recorded()
@@ -309,7 +318,17 @@ trace.predict(grid=large.griddim, ceilings=ceilings)
 # A picture of the two resources that matter most: memory and arithmetic. To the right, how many operations a kernel makes for each byte that must cross from memory; upwards, how many it makes per second. The slope is memory, the flat part arithmetic; nothing can lie above. Here is every kernel of the course that has been measured, with the bytes and the operations from its trace:
 
 # %%
-recorded = results.load(predictions.RECORDED)
+recorded = results.load("predictions-h200")
+
+
+def key_of(record):
+    """What tells a kernel from all others."""
+    return tuple(record.get(name) for name in ("chapter", "variant", "shape", "dtype", "tile", "pad", "depth"))
+
+
+times = {key_of(record): record["value"] for record in recorded if record["case"] == "time"}
+as_written = [(r, times[key_of(r)]) for r in recorded if r["case"] == "least time"]
+as_executed = [(r, times[key_of(r)]) for r in recorded if r["case"] == "least time, instructions counted"]
 NAMED = ("matmul naive 1024", "matmul fast 4096", "reduce one_launch 16777216")
 NAMED += ("conv blocked 768", "transpose naive 8192")
 
@@ -325,15 +344,15 @@ points = [
         "group": least["chapter"],
         "flops": least["flops"],
         "bytes": least["bytes"],
-        "seconds": time["value"],
+        "seconds": seconds,
         "predicted": least["value"],
-        "measured": time["value"],
+        "measured": seconds,
         "label": least["variant"] if named(least) else None,
     }
-    for least, time in predictions.paired(recorded)
+    for least, seconds in as_written
 ]
-mark = f"counted by the trace; times recorded on {recorded[0]['gpu']}, {recorded[0]['date']}"
-plots.roofline(points, prediction.recorded(), title="Kernels of the course under their roof", mark=mark);
+mark = f"counted by the trace; times: {results.taken_on(recorded)}"
+plot.roofline(points, prediction.recorded(), title="Kernels of the course under their roof", mark=mark);
 
 # %% [markdown]
 # The products of matrices stand far to the right: memory is no excuse for them. That the simple ones are so far below the roof has reasons that this picture does not know: shared memory, and instructions. That is the limit of a roofline. It has two resources, and most kernels are limited by a third.
@@ -344,42 +363,50 @@ plots.roofline(points, prediction.recorded(), title="Kernels of the course under
 # Now the honest part. For every one of these kernels the least time as its trace gives it, against the time that was measured. The band is a factor of 1.5 to both sides:
 
 # %%
+WITHIN = 1.5
 executed = [
-    {"group": least["chapter"], "predicted": least["value"], "measured": time["value"]}
-    for least, time in predictions.paired(recorded, predictions.EXECUTED)
+    {"group": least["chapter"], "predicted": least["value"], "measured": seconds} for least, seconds in as_executed
 ]
 with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
-    plots.compared([point | {"label": None} for point in points], within=predictions.WITHIN, ax=axes[0])
+    plot.compared([point | {"label": None} for point in points], within=WITHIN, ax=axes[0])
     axes[0].set_title("from the trace alone")
-    plots.compared(executed, within=predictions.WITHIN, ax=axes[1])
+    plot.compared(executed, within=WITHIN, ax=axes[1])
     axes[1].set(title="with the instructions that were counted", ylabel="")
-print(predictions.summary(recorded))
+
+
+def near(pairs):
+    """How many of some (prediction, seconds) are within the factor."""
+    return sum(1 / WITHIN <= seconds / least["value"] <= WITHIN for least, seconds in pairs)
+
+
+for what, pairs in (("from the trace alone", as_written), ("with the instructions that were counted", as_executed)):
+    ratio = np.median([seconds / least["value"] for least, seconds in pairs])
+    print(f"{what}: {near(pairs)} of {len(pairs)} within a factor of {WITHIN}; median of measured / predicted {ratio:.2f}")
 
 # %% [markdown]
 # At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on a few rules and a dozen small numbers, such as five instructions for the sign of an index, and a prediction that was fitted to what it predicts would prove nothing. No time went into them. The numbers were read off the machine code of two matrix products, the naive one and `dynamic`, and for quotients of a letterbox; the rules were held against the instructions that Nsight Compute counts in products, transposes and sums. Nothing was taken from the convolutions: they are the test:
 
 # %%
-for chapter in dict.fromkeys(point["group"] for point in points):
-    pairs = [(point["predicted"], point["measured"]) for point in points if point["group"] == chapter]
-    print(f"{chapter:10}{predictions.near(pairs):3} of {len(pairs):2} within a factor of {predictions.WITHIN}")
+for chapter in dict.fromkeys(least["chapter"] for least, _ in as_written):
+    pairs = [(least, seconds) for least, seconds in as_written if least["chapter"] == chapter]
+    print(f"{chapter:10}{near(pairs):3} of {len(pairs):2} within a factor of {WITHIN}")
 
 # %% [markdown]
 # Above the band lie the kernels that take longer than their scarcest resource needs, below it those that take less than what is written needs. Here are all that lie outside, with what limits them according to the trace, and how much longer they took:
 
 # %%
 rows = []
-with_counted = {predictions.key_of(least): least for least, _ in predictions.paired(recorded, predictions.EXECUTED)}
-for least, time in sorted(predictions.paired(recorded), key=lambda pair: pair[1]["value"] / pair[0]["value"]):
-    ratio = time["value"] / least["value"]
-    if not 1 / predictions.WITHIN <= ratio <= predictions.WITHIN:
-        counted = with_counted.get(predictions.key_of(least))
-        then = counted and time["value"] / counted["value"]
-        rows.append(least | {"ratio": ratio, "counted": counted, "then": then})
+with_counted = {key_of(least): least for least, _ in as_executed}
+for least, seconds in sorted(as_written, key=lambda pair: pair[1] / pair[0]["value"]):
+    if not near([(least, seconds)]):
+        counted = with_counted.get(key_of(least))
+        then = counted and seconds / counted["value"]
+        rows.append(least | {"ratio": seconds / least["value"], "counted": counted, "then": then})
 results.table(
     rows,
     {
         "chapter": "chapter",
-        "kernel": lambda r: " ".join([r["variant"], *(f"{k} {r[k]}" for k in predictions.OPTIONS if k in r)]),
+        "kernel": lambda r: " ".join([r["variant"], *(f"{k} {r[k]}" for k in ("tile", "pad", "depth") if k in r)]),
         "size": lambda r: f"{' x '.join(map(str, r['shape'][-2:]))} {r['dtype']}",
         "limit, as written": "limit",
         "measured / predicted": lambda r: f"{r['ratio']:.2f}",
@@ -398,7 +425,7 @@ results.table(
 # %%
 naive = {"chapter": "matmul", "variant": "naive", "dtype": "float32"}
 run = results.first(recorded, case="instructions", **naive)
-products = results.first(recorded, case=predictions.LEAST, **naive)["flops"] / 2 / 32  # by warps
+products = results.first(recorded, case="least time", **naive)["flops"] / 2 / 32  # by warps
 print(f"naive: {run['value'] / products:.0f} instructions for each multiply-add")
 print(f"one for all lanes of a warp takes {prediction.recorded().shared_cost:.2f} times as long as another")
 
@@ -414,35 +441,45 @@ print(f"one for all lanes of a warp takes {prediction.recorded().shared_cost:.2f
 # %%
 def examined(patient, which="slow"):
     """The trace of a patient, or of its cure, by its number."""
-    launch, arguments = getattr(clinic.make_pitfall(clinic.CASES[patient - 1].name), which)[0]
+    launch, arguments = getattr(pitfalls.make_pitfall(pitfalls.CASES[patient - 1].name), which)[0]
     return gpukit.trace(launch, *arguments)
 
 
-def times(patient):
-    """Records of a patient and its cure: measured here on a GPU, otherwise those that come with gpukit."""
-    case = clinic.CASES[patient - 1]
-    if on_gpu():
-        records, _ = of_clinic.measure(case.name, case.size, report=lambda text: None)
-        return [record | {"gpu": device.info().name, "date": "now"} for record in records]
-    return results.load(of_clinic.RECORDED, patient=case.name)
+def launch_all(steps):
+    for launch, arguments in steps:
+        launch(*arguments)
+
+
+def call(steps):
+    launch_all(steps)
+    cuda.synchronize()
 
 
 def gain(patient, what="kernel"):
-    """Print how long patient and cure take; what="call" counts the launches on the host too."""
-    records = times(patient)
-    values = {record["variant"]: record["value"] for record in records if record["case"] == what}
-    print(f"{records[0]['gpu']}, {records[0]['date']}")
-    for variant, seconds in values.items():
-        if what == "call" or "prepared" not in variant:
-            text = f"{values['patient'] / seconds:8.1f} times as fast" if variant != "patient" else ""
-            print(f"{variant:20}{timing.format_seconds(seconds):>12}{text}")
+    """Print how long patient and cure take; what="call" is the time of a caller, launches on the host included."""
+    case = pitfalls.CASES[patient - 1]
+    records = results.load("clinic-h200", patient=case.name, case=what)
+    seconds, where = results.by_variant(records), results.taken_on(records)
+    if on_gpu():
+        pitfall = pitfalls.make_pitfall(case.name, case.size)
+        steps = {"patient": pitfall.slow, "cure": pitfall.fixed}
+        for name, launches in list(steps.items()):
+            steps[f"{name}, prepared"] = [(launching.prepare(launch, *arguments), ()) for launch, arguments in launches]
+        wait, clock = (call, "cpu") if what == "call" else (launch_all, "gpu")
+        runs = {name: partial(wait, launches) for name, launches in steps.items()}
+        timings = timing.bench_many(runs, device=clock, min_time=0.05)
+        seconds, where = {name: timed.median for name, timed in timings.items()}, device.info().name
+    print(where)
+    for variant in seconds if what == "call" else ("patient", "cure"):
+        faster = "" if variant == "patient" else f"{seconds['patient'] / seconds[variant]:8.1f} times as fast"
+        print(f"{variant:20}{timing.format_seconds(seconds[variant]):>12}{faster}")
 
 
 # %% [markdown]
 # ### Patient 1
 
 # %%
-show.source(clinic.scale)
+show.source(pitfalls.scale)
 
 # %%
 examined(1)
@@ -454,7 +491,7 @@ examined(1).plot_sectors(array="x");
 # Neighbouring lanes take neighbouring rows, so each of them needs a sector of its own, of which it uses 4 bytes out of 32: the access is **uncoalesced**. The cure is to exchange two names:
 
 # %%
-show.source(clinic.scale_fixed)
+show.source(pitfalls.scale_fixed)
 
 # %%
 gpukit.compare(examined(1), examined(1, "fixed"))
@@ -466,7 +503,7 @@ gain(1)
 # Eight times the sectors, and not eight times the time. Why? Let the predictions tell, for the grids that were timed:
 
 # %%
-rows, columns = clinic.CASES[0].size
+rows, columns = pitfalls.CASES[0].size
 for which, grid in (("slow", (rows // 32, columns // 8)), ("fixed", (columns // 32, rows // 8))):
     uses = examined(1, which).predict(grid=grid, ceilings=prediction.recorded()).uses
     most = sorted(uses, key=lambda name: uses[name].seconds, reverse=True)[:3]
@@ -481,7 +518,7 @@ for which, grid in (("slow", (rows // 32, columns // 8)), ("fixed", (columns // 
 # ### Patient 2
 
 # %%
-show.source(clinic.running_sums)
+show.source(pitfalls.running_sums)
 
 # %%
 examined(2)
@@ -504,7 +541,7 @@ gain(2)
 # ### Patient 3
 
 # %%
-show.source(clinic.swing)
+show.source(pitfalls.swing)
 
 # %%
 examined(3)
@@ -513,14 +550,14 @@ examined(3)
 # Every array is float32, and so is the state, which a compiler keeps in registers. But `0.02` is a **float64**, and with it every product. So each step converts to float64, computes there, and converts back when the result is stored. The trace counts it, the advice names it, and the prediction says what it costs at least, for 2^24 elements:
 
 # %%
-grid = clinic.CASES[2].size[0] // 256
+grid = pitfalls.CASES[2].size[0] // 256
 examined(3).predict(grid=grid, ceilings=ceilings)
 
 # %% [markdown]
 # It is not the arithmetic, it is the *conversions*. An H200 does float64 at half the speed of float32, but the ceiling for conversions above is an eighth of that. (On a card that is made for games float64 itself is a sixty-fourth of float32.) The cure is to write `float32(0.02)`:
 
 # %%
-show.source(clinic.swing_fixed)
+show.source(pitfalls.swing_fixed)
 
 # %%
 for which in ("slow", "fixed"):
@@ -535,7 +572,7 @@ gain(3)
 # ### Patient 4
 
 # %%
-show.source(clinic.iterate)
+show.source(pitfalls.iterate)
 
 # %%
 examined(4)
@@ -553,7 +590,7 @@ for which in ("slow", "fixed"):
 # One element in 32 needs many steps. As they lie at random, most warps have one of them, and the other 31 lanes wait for it: **divergence**. The cure takes the elements in the order of their steps, so that those with much work share warps:
 
 # %%
-show.source(clinic.iterate_fixed)
+show.source(pitfalls.iterate_fixed)
 
 # %%
 gain(4)
@@ -565,10 +602,10 @@ gain(4)
 # ### Patient 5
 
 # %%
-show.source(clinic.add_to_row)
+show.source(pitfalls.add_to_row)
 
 # %%
-pitfall = clinic.make_pitfall(clinic.CASES[4].name, clinic.CASES[4].size)
+pitfall = pitfalls.make_pitfall(pitfalls.CASES[4].name, pitfalls.CASES[4].size)
 print(f"{len(pitfall.slow)} launches; the cure has {len(pitfall.fixed)}")
 launch, arguments = pitfall.slow[0]
 gpukit.trace(launch, *arguments).predict(ceilings=ceilings)
@@ -583,7 +620,7 @@ gain(5, "call")
 # "Prepared" is `gpukit.launching.prepare` of chapter 06, which does once what a plain launch of Numba does anew each time. That helps; one launch for all rows is the cure.
 
 # %%
-show.source(clinic.add_to_rows)
+show.source(pitfalls.add_to_rows)
 
 # %% [markdown]
 # ## What goes wrong
