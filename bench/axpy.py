@@ -1,22 +1,19 @@
-"""``gpukit bench axpy``: chapter 01's grid-stride loop (row B1) by the number of its blocks, from 1 to thousands.
+"""``gpukit bench axpy``: time chapter 01's grid-stride loop (row B1) by the number of its blocks.
 
 Times are of the device, with a cold L2 cache.
 """
 
-import argparse
 import warnings
 from functools import partial
 
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from bench import common
 from gpukit import indexing, results, timing
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["BLOCKS", "FACTOR", "RECORDED", "SIZE", "THREADS", "main", "measure", "measured"]
+__all__ = ["BLOCKS", "FACTOR", "RECORDED", "SIZE", "THREADS", "measure", "measured", "measurements"]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "axpy-h200"
 SIZE = 2**25
 THREADS = 256
@@ -30,7 +27,7 @@ def measure(size=SIZE, blocks=BLOCKS, report=print):
     Returns
     -------
     list of dict
-        Records; none of what is wrong. "nbytes" is what a launch reads and writes.
+        Records of the right results. "nbytes" is what a launch reads and writes.
     bool
         Whether all results were right.
     """
@@ -58,7 +55,7 @@ def _is_right(run, out, expected):
 
 
 def measured():
-    """Records of all numbers of blocks: measured now where there is a GPU, otherwise those that come with gpukit.
+    """Return records for all numbers of blocks: measured now on a GPU, otherwise those that come with gpukit.
 
     Returns
     -------
@@ -75,14 +72,6 @@ def measured():
     return results.joined(results.machine(), records)
 
 
-def main(argv=None):
-    """Run ``gpukit bench axpy``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench axpy", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help=f"write the records to FILE ({RECORDED}.json is one)")
-    parser.add_argument("--quick", action="store_true", help="every fourth number of blocks")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    blocks = BLOCKS[:: 4 if options.quick else 1]
-    return 0 if common.run([(f"axpy, {SIZE:,} float32", partial(measure, blocks=blocks))], options.save) else 1
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for every fourth number of blocks."""
+    yield f"axpy, {SIZE:,} float32", partial(measure, blocks=BLOCKS[:: 4 if options.quick else 1])

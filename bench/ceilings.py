@@ -1,10 +1,9 @@
-"""``gpukit bench ceilings``: what this GPU can do at most, each resource by a kernel that needs nothing else.
+"""``gpukit bench ceilings``: measure what this GPU can do at most, each resource by a kernel that needs nothing else.
 
 Every kernel is checked before it is timed. Kernels that stay inside the multiprocessors run for about a millisecond on
-all of them; what goes to memory finds a cold L2 cache.
+all of them; those that go to memory start with a cold L2 cache.
 """
 
-import argparse
 import functools
 import warnings
 from functools import partial
@@ -13,12 +12,11 @@ import numpy as np
 from numba.cuda import float32, float64, uint32
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from bench import common
 from gpukit import launching, results, timing
 from gpukit.backend import cuda
 from gpukit.intrinsics import clock64, globaltimer, load4, store4
 
-__all__ = ["main", "measure", "measure_clock", "measure_launches", "measured"]
+__all__ = ["measure", "measure_clock", "measure_launches", "measured", "measurements"]
 
 THREADS = 256
 #: Resident blocks of `THREADS` that fill a multiprocessor.
@@ -26,7 +24,7 @@ FULL = 8
 CHAINS = 8
 INTEGERS = 2
 UNROLL = 16
-#: With so many turns the kernels that stay inside of the device last about a millisecond.
+#: Iterations with which the kernels that stay inside the multiprocessors last about a millisecond.
 TURNS = 1024
 MIB = 2**20
 
@@ -36,7 +34,7 @@ MIB = 2**20
 
 @functools.cache
 def multiply_adds(dtype):
-    """Kernel: `CHAINS` independent chains of x = x * s + s in registers; with s = 0.5 every x tends to 1."""
+    """Make a kernel of `CHAINS` independent chains of x = x * s + s in registers; with s = 0.5 every x tends to 1."""
 
     @cuda.jit
     def multiply_adds(scale, turns, out):
@@ -57,7 +55,7 @@ def multiply_adds(dtype):
 
 @cuda.jit
 def conversions(step, turns, out):
-    """`CHAINS` sums in float64 of values in float32: a conversion, which is the slow part, and an addition each."""
+    """Sum float32 values in float64, in `CHAINS` chains: a conversion, which is the slow part, and an addition each."""
     x = cuda.local.array(CHAINS, float32)
     total = cuda.local.array(CHAINS, float64)
     for i in range(CHAINS):
@@ -75,9 +73,7 @@ def conversions(step, turns, out):
 
 @cuda.jit
 def mixed(scale, first, second, turns, out):
-    """Instructions for different pipes, so that the scheduler is what limits: four multiply-adds of float32, then an
-    addition and an exclusive or of integers.
-    """
+    """Issue to different pipes, so that the scheduler limits: four float32 multiply-adds, an integer add and a xor."""
     x = cuda.local.array(CHAINS, float32)
     n = cuda.local.array(INTEGERS, uint32)
     for i in range(CHAINS):
@@ -98,7 +94,7 @@ def mixed(scale, first, second, turns, out):
 
 @cuda.jit
 def turn(turns, scale, out):
-    """A loop over a range: one multiply-add in each turn, and Numba's counting of 64-bit numbers."""
+    """Loop over a range: one multiply-add per iteration, and Numba's 64-bit loop counter."""
     total = float32(0)
     for _ in range(turns):
         total = total * scale + scale
@@ -107,7 +103,7 @@ def turn(turns, scale, out):
 
 @cuda.jit
 def pass_on(turns, out):
-    """Each thread gives its value to its neighbour on and on: a store to shared memory, a barrier, and a load."""
+    """Pass each thread's value to its neighbour, again and again: a store to shared memory, a barrier, and a load."""
     words = cuda.shared.array((2, THREADS), float32)
     tid = uint32(cuda.threadIdx.x)
     value = float32(tid)
@@ -118,14 +114,14 @@ def pass_on(turns, out):
     out[cuda.grid(1)] = value
 
 
-#: Words that the loads walk through, and what they need beyond, for one step of the loop.
+#: Words that the loads walk through, and the size of the array with the words that one iteration reads beyond.
 WORDS, MASK = 4096, 4095
 WITH_STEP, WITH_WIDE_STEP = WORDS + 1024, WORDS + 4096
 
 
 @cuda.jit
 def shared_loads(turns, out):
-    """Loads of neighbouring words of shared memory by neighbouring lanes: one wavefront each."""
+    """Load neighbouring words of shared memory by neighbouring lanes: one wavefront each."""
     words = cuda.shared.array(WITH_STEP, float32)
     tid = uint32(cuda.threadIdx.x)
     at = tid
@@ -146,7 +142,7 @@ def shared_loads(turns, out):
 
 @cuda.jit
 def shared_loads_wide(turns, out):
-    """The same four words at a time: a quarter of the instructions, and as many wavefronts."""
+    """Load four words at a time: a quarter of the instructions, and as many wavefronts."""
     words = cuda.shared.array(WITH_WIDE_STEP, float32, alignment=16)
     tid = uint32(cuda.threadIdx.x)
     at = tid
@@ -171,7 +167,7 @@ def shared_loads_wide(turns, out):
 
 @cuda.jit
 def cached_loads(x, stride, turns, out):
-    """Loads that the L1 cache answers; lanes are ``stride`` elements apart, each load begins at a line of 128 bytes."""
+    """Load from the L1 cache; lanes are ``stride`` elements apart, each load begins at a line of 128 bytes."""
     at = uint32(uint32(cuda.threadIdx.x % 32) * uint32(stride) + uint32(cuda.threadIdx.x // 32 * 32))
     total = cuda.local.array(4, float32)
     for i in range(4):
@@ -189,7 +185,7 @@ def cached_loads(x, stride, turns, out):
 
 @cuda.jit
 def l2_loads(x, stride, turns, out):
-    """Loads past L1, again and again through an array that L2 holds; lanes are ``stride`` elements apart."""
+    """Load from the L2 cache past L1, repeatedly over an array that L2 holds; lanes are ``stride`` elements apart."""
     mask, step = uint32(x.size - 1), uint32(cuda.gridsize(1))
     lane, warp = uint32(cuda.threadIdx.x % 32), uint32(cuda.grid(1)) // uint32(32)
     stride = uint32(stride)
@@ -207,7 +203,7 @@ def l2_loads(x, stride, turns, out):
 
 @cuda.jit
 def l2_stores(stride, turns, x):
-    """Stores, again and again through an array that L2 holds; lanes are ``stride`` elements apart."""
+    """Store repeatedly over an array that L2 holds; lanes are ``stride`` elements apart."""
     mask, step = uint32(x.size - 1), uint32(cuda.gridsize(1))
     lane, warp = uint32(cuda.threadIdx.x % 32), uint32(cuda.grid(1)) // uint32(32)
     stride = uint32(stride)
@@ -223,7 +219,7 @@ def l2_stores(stride, turns, x):
 
 @cuda.jit
 def copy(x, out):
-    """out = x, 16 bytes at a time, four loads under way in each thread; the size is a multiple of a block's share."""
+    """Copy 16 bytes at a time, with four loads in flight per thread; the size is a multiple of a block's share."""
     first = uint32(4) * (uint32(cuda.blockIdx.x) * uint32(4 * THREADS) + uint32(cuda.threadIdx.x))
     p = load4(x, first)
     q = load4(x, first + uint32(4 * THREADS))
@@ -237,7 +233,7 @@ def copy(x, out):
 
 @cuda.jit
 def write(out):
-    """Ones everywhere, as copy writes."""
+    """Write ones everywhere, with the stores of ``copy``."""
     first, one = uint32(4) * (uint32(cuda.blockIdx.x) * uint32(4 * THREADS) + uint32(cuda.threadIdx.x)), float32(1)
     for k in range(4):
         store4(out, first + uint32(4 * THREADS * k), one, one, one, one)
@@ -245,7 +241,7 @@ def write(out):
 
 @cuda.jit
 def read(x, out):
-    """Sums of x, 16 bytes at a time, by threads that each step through it."""
+    """Sum x, 16 bytes at a time, in a grid-stride loop."""
     at, step = uint32(4) * uint32(cuda.grid(1)), uint32(4) * uint32(cuda.gridsize(1))
     size = uint32(x.size)
     total = cuda.local.array(4, float32)
@@ -267,18 +263,18 @@ def read(x, out):
 
 @cuda.jit
 def nothing():
-    """A kernel that does nothing."""
+    """Do nothing."""
 
 
 @cuda.jit
 def touch(x, out):
-    """A kernel that reads one value for each thread of a block, and writes it."""
+    """Read one value per thread of a block, and write it."""
     out[cuda.threadIdx.x] = x[cuda.threadIdx.x]
 
 
 @cuda.jit
 def clocks(turns, out):
-    """Cycles and nanoseconds that one block takes while all multiply and add."""
+    """Count cycles and nanoseconds of one block while all of them multiply and add."""
     begin, began = clock64(), globaltimer()
     x = float32(cuda.threadIdx.x)
     for _ in range(turns):
@@ -293,7 +289,7 @@ def clocks(turns, out):
 
 
 class Case:
-    """One way to reach a ceiling: a launch, how much it does, and what its output must be."""
+    """One way to reach a ceiling: a launch, the amount of work in it, and a check of its output."""
 
     def __init__(self, case, variant, unit, amount, launch, arguments, right, dtype="float32"):
         self.case, self.variant, self.unit, self.amount, self.dtype = case, variant, unit, amount, dtype
@@ -311,17 +307,17 @@ class Case:
 
 
 def _everywhere():
-    """Blocks that fill the device."""
+    """Count the blocks that fill the device."""
     return FULL * cuda.get_current_device().MULTIPROCESSOR_COUNT
 
 
 def _equal(value):
-    """What tells whether an array has this value everywhere; or these values."""
+    """Make a check that an array equals a value, or an array of values, everywhere."""
     return lambda out: bool((out == value).all())
 
 
 def _inside(turns):
-    """Cases that stay in the multiprocessors."""
+    """Yield the cases that stay in the multiprocessors."""
     blocks = _everywhere()
     threads = blocks * THREADS
     out = {dtype: cuda.device_array(threads, dtype) for dtype in (np.float32, np.float64)}
@@ -353,7 +349,7 @@ def _inside(turns):
 
 
 def _of_mixed(turns):
-    """Whether every thread of `mixed` has what it must have."""
+    """Make a check of the output of `mixed`."""
     n = [np.arange(THREADS, dtype=np.uint32) + np.uint32(i) for i in range(INTEGERS)]
     for _ in range(turns * UNROLL):
         n = [(part + np.uint32(3)) ^ np.uint32(5) for part in n]
@@ -368,7 +364,7 @@ L2_BYTES = 16 * MIB
 
 
 def _caches(turns):
-    """Cases that the caches answer. For float32 a stride of 8 is one sector of 32 bytes for each lane."""
+    """Yield the cases that the caches answer. For float32 a stride of 8 is one sector of 32 bytes per lane."""
     blocks = _everywhere()
     threads = blocks * THREADS
     out, x = cuda.device_array(threads, np.float32), cuda.to_device(np.ones(3 * WORDS, np.float32))
@@ -399,7 +395,7 @@ COPIED = 1024 * MIB
 
 
 def _memory():
-    """Cases that go to memory, and their bytes without the launch's share."""
+    """Yield the cases that go to memory."""
     x, out = (cuda.device_array(COPIED // 4, np.float32) for _ in range(2))
     sums, blocks = cuda.device_array(1024 * THREADS, np.float32), COPIED // (64 * THREADS)
     write[blocks, THREADS](x)
@@ -413,7 +409,7 @@ def measure(cases, report=print):
     Returns
     -------
     list of dict
-        Records, "value" per second; none of a case whose result is wrong.
+        Records of the right results, "value" per second.
     bool
         Whether all results were right.
     """
@@ -432,12 +428,12 @@ def measure(cases, report=print):
     return records, all_right
 
 
-#: Threads of blocks that do nothing, and how many of these there are.
+#: Threads of blocks that do nothing, and the number of these blocks.
 IDLE_THREADS, IDLE_BLOCKS = (32, 256, 1024), 2**16
 
 
 def measure_blocks(report=print):
-    """Time many blocks that do nothing; returns as ``measure`` does."""
+    """Time many blocks that do nothing; return as ``measure`` does."""
     runs = {f"{threads} threads": nothing[IDLE_BLOCKS, threads] for threads in IDLE_THREADS}
     records = []
     for name, timed in timing.bench_many(runs, min_time=0.02, warmup=0.02).items():
@@ -448,15 +444,15 @@ def measure_blocks(report=print):
     return records, True
 
 
-#: Bytes that are read out of memory into a cache that is full of another array.
+#: Bytes that are read from memory into a cache that is full of another array.
 REPLACING = (8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB)
-#: Bytes that a block of `read` takes if it steps once, and that a block of `write` takes.
+#: Bytes that a block of `read` handles in one iteration, and a block of `write` altogether.
 READ_AT_ONCE, WRITTEN_AT_ONCE = 4 * 32 * THREADS, 4 * 16 * THREADS
 
 
 def measure_replacing(report=print):
-    """Time reading into a cache full of what was only read, and into one full of what was stored and must go to memory
-    first; returns as ``measure`` does.
+    """Time reading into a cache full of clean data, and into one full of dirty data, which must be written back first;
+    return as ``measure`` does.
     """
     other = cuda.device_array(2 * REPLACING[-1] // 4, np.float32)
     sums = cuda.device_array(other.nbytes // READ_AT_ONCE * THREADS, np.float32)
@@ -477,7 +473,7 @@ def measure_replacing(report=print):
 
 
 def measure_launches(report=print):
-    """Time the shortest kernels, and what a launch takes of the host; returns as ``measure`` does."""
+    """Time the shortest kernels, and the host's part of a launch; return as ``measure`` does."""
     x, out = (cuda.to_device(np.ones(THREADS, np.float32)) for _ in range(2))
     empty, touching = nothing[1, 32], touch[1, THREADS]
     runs = {
@@ -495,45 +491,36 @@ def measure_launches(report=print):
 
 
 def measure_clock(turns, report=print):
-    """The clock of the multiprocessors while all of them multiply and add; returns as ``measure`` does."""
+    """Measure the clock of the multiprocessors while all of them multiply and add; return as ``measure`` does."""
     out = cuda.device_array(3, np.float64)
     for _ in range(3):
         clocks[_everywhere(), THREADS](32 * turns, out)
     cycles, nanoseconds, _ = out.copy_to_host()
     value = float(cycles / nanoseconds * 1e9)
     report(f"  {'clock':12} {'under load':24} {value:10.4g} Hz")
-    record = {"chapter": "ceilings", "case": "clock", "variant": "under load", "shape": [], "dtype": "float32"}
     number = cuda.get_current_device().MULTIPROCESSOR_COUNT
     return [
-        record | {"value": value, "unit": "Hz"},
-        record | {"case": "multiprocessors", "variant": "all", "value": number, "unit": "1"},
+        results.record("ceilings", "clock", "under load", (), "float32", value, "Hz"),
+        results.record("ceilings", "multiprocessors", "all", (), "float32", number, "1"),
     ], True
 
 
 def measured():
-    """The records of everything, with the machine they are of, as ``results.load`` gives them."""
+    """Measure everything; return the records as ``results.load`` does."""
     head, records = results.machine(), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        for _, measurement in _runs(TURNS):
+        for _, measurement in _measurements(TURNS):
             records += measurement(report=lambda text: None)[0]
     return [head | record for record in records]
 
 
-def main(argv=None):
-    """Run ``gpukit bench ceilings``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench ceilings", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="shorter kernels: rougher figures")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    return 0 if common.run(_runs(TURNS // 4 if options.quick else TURNS), options.save) else 1
+def measurements(options):
+    """Yield (title, function); with ``--quick`` kernels are shorter and figures rougher."""
+    yield from _measurements(TURNS // 4 if options.quick else TURNS)
 
 
-def _runs(turns):
-    """(title, what measures it) of each measurement."""
+def _measurements(turns):
     yield "arithmetic, issue, shared memory", partial(_measure, _inside, turns)
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches

@@ -1,11 +1,10 @@
-"""``gpukit bench code``: what the compiler makes of the matrix products, in a table. It needs no GPU.
+"""``gpukit bench code``: print registers, occupancy and instructions of the compiled matrix products.
 
-It needs what Numba compiles with, which the extras ``cu12`` and ``cu13`` bring, and ``nvdisasm``, from a CUDA toolkit
-or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in processes of their own, where gpukit takes
-``numba.cuda`` even if there is no GPU.
+No GPU is needed, but the libraries that Numba compiles with, which the extras ``cu12`` and ``cu13`` bring, and
+``nvdisasm``, from a CUDA toolkit or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in a child
+process, where gpukit uses ``numba.cuda`` even without a GPU.
 """
 
-import argparse
 import re
 import shutil
 import struct
@@ -14,27 +13,28 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
-from bench import common, compiling
+from bench import _child
 from gpukit import results
+from warpstep.report.table import Table
 
-__all__ = ["RECORDED", "find_tool", "inner_loops", "loop_of", "main", "measure", "mix", "occupancy", "resources"]
+__all__ = ["RECORDED", "find_tool", "inner_loops", "loop_of", "measure", "mix", "occupancy", "resources"]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "fast-matmul-code"
-#: The compute capability that is compiled for.
+#: The compute capability to compile for.
 TARGET = (9, 0)
-#: What a multiprocessor of it has: registers, bytes of shared memory (of which each block takes
-#: 1024 for the system), threads, blocks.
+#: Limits of its multiprocessors: registers, bytes of shared memory, bytes of it that the system reserves per block,
+#: threads, blocks.
 REGISTERS, SHARED, SYSTEM, THREADS, BLOCKS = 65536, 227 * 1024, 1024, 2048, 32
-#: Registers are given out in units of 8 per thread, or 256 per warp.
+#: Registers are allocated in units of 8 per thread, or 256 per warp.
 UNIT = 8
 #: Attributes of a compiled kernel, and the format of those with a size.
 REGISTER_COUNT, FRAME_SIZE, SIZED = 0x2F, 0x11, 4
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA(?:\.\S+)?\s.*`\((\.L_x_\d+)\)")
-#: Groups of instructions, by how their names begin; the first that fits counts.
+#: Groups of instructions by the prefixes of their names; the first group that fits counts.
 GROUPS = {
     "multiply-add": ("FFMA",),
     "shared, 16 bytes": ("LDS.128", "STS.128"),
@@ -48,20 +48,20 @@ GROUPS = {
 
 
 def find_tool(name):
-    """Path of a tool of the CUDA toolkit, in a wheel or on the path; None if it is not there."""
+    """Find a tool of the CUDA toolkit in a wheel or on the PATH; None if it is not there."""
     wheels = Path(sysconfig.get_paths()["purelib"], "nvidia").glob(f"*/bin/{name}")
     return next(map(str, wheels), None) or shutil.which(name)
 
 
 def occupancy(registers, shared, threads):
-    """Blocks that a multiprocessor works on at a time, and the share of its threads that this is."""
+    """Return the resident blocks of a multiprocessor, and its occupancy."""
     per_block = -(-registers // UNIT) * UNIT * -(-threads // 32) * 32
     blocks = min(REGISTERS // per_block, SHARED // (shared + SYSTEM), THREADS // threads, BLOCKS)
     return blocks, blocks * threads / THREADS
 
 
 def inner_loops(disassembly):
-    """The instructions of each loop without a loop inside, as lists."""
+    """List the instructions of each innermost loop."""
     code, labels = [], {}
     for line in disassembly.splitlines():
         if label := LABEL.match(line):
@@ -78,12 +78,12 @@ def inner_loops(disassembly):
 
 
 def loop_of(disassembly):
-    """The instructions of the inner loop with the most multiply-adds; [] without one."""
+    """Return the instructions of the inner loop with the most multiply-adds; [] without one."""
     return max(inner_loops(disassembly), key=lambda loop: sum("FFMA" in text for text in loop), default=[])
 
 
 def mix(code):
-    """{group: number of instructions}; those of no group are "other", and those that never run are left out."""
+    """Count instructions by group; those of no group are "other", and those that never run are left out."""
     counts = dict.fromkeys((*GROUPS, "other"), 0)
     for text in code:
         if text.startswith("@!PT "):
@@ -94,7 +94,7 @@ def mix(code):
 
 
 def resources(binary):
-    """Registers, bytes of local memory and bytes of static shared memory of a kernel, from its ELF file as bytes.
+    """Read registers, bytes of local memory and bytes of static shared memory of a kernel from its ELF file.
 
     The section .nv.info is a list of attributes: a format, a name, the size of what follows, the number of a symbol and
     a value.
@@ -116,11 +116,31 @@ def resources(binary):
     return found[REGISTER_COUNT], found.get(FRAME_SIZE, 0), max(0, shared - SYSTEM)
 
 
-# -- in processes of their own ----------------------------------------------------------------------
+# -- in the child process --------------------------------------------------------------------------
+
+
+def force_numba_backend():
+    """Make gpukit use numba.cuda, and Numba compile for `TARGET`, without a device; before any kernel is imported."""
+    import numba.cuda.codegen
+    import numba.cuda.dispatcher
+    from numba import cuda
+
+    from gpukit import backend
+
+    backend.cuda, backend.NAME = cuda, "gpu"
+    device = SimpleNamespace(compute_capability=TARGET)
+    numba.cuda.dispatcher.get_current_device = lambda: device
+    numba.cuda.codegen.devices = SimpleNamespace(get_context=lambda: SimpleNamespace(device=device))
+
+
+def compile_products(variants):
+    """Compile the products, or those with these names; return a record of each."""
+    force_numba_backend()
+    return [_compiled(*product) for product in _products() if not variants or product[0] in variants]
 
 
 def _products():
-    """(variant, tile or None) of all products; those with tiles are in the form for aligned rows."""
+    """List (variant, tile or None) of all products; those with tiles are in the form for aligned rows."""
     from gpukit import matmul
     from gpukit.matmul.cost import SPEEDS
 
@@ -130,31 +150,30 @@ def _products():
 
 
 def _kernel(variant, tile):
-    """(kernel, types of its arguments, threads) of a product."""
+    """Return (kernel, types of its arguments, threads) of a product."""
     from numba.cuda import types
 
     from gpukit import matmul
     from gpukit.matmul import ladder
 
     number = types.float32
-    three = (types.Array(number, 2, "C"),) * 3
+    matrices = (types.Array(number, 2, "C"),) * 3
     if variant == "naive":
-        return matmul.naive, three, 256
+        return matmul.naive, matrices, 256
     if variant == "tiled":
-        return matmul.tiled(number, 16), three, 256
+        return matmul.tiled(number, 16), matrices, 256
     if variant == "fast":
         flat, sizes = types.Array(number, 1, "C"), types.UniTuple(types.uint32, 5)
         wide = tile.thread_columns < 16  # as for large K
         return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, sizes, number, number), tile.threads
     kernel = getattr(ladder, variant)(number if variant.startswith("registers") else True)
-    return kernel, three, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
+    return kernel, matrices, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
 
 
-def compile_job(job):
-    """The record of one product, for compute capability 9.0; for `compiling.side_by_side`."""
+def _compiled(variant, tile):
+    """Compile a product; return its record."""
     from numba.cuda.dispatcher import _Kernel
 
-    variant, tile = job
     kernel, arguments, threads = _kernel(variant, tile)
     binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=TARGET).code
     registers, local, shared = resources(binary)
@@ -172,7 +191,7 @@ def compile_job(job):
 
 
 def measure(variants=(), report=print):
-    """Compile kernels of `gpukit.matmul` and look at what came of them.
+    """Compile kernels of `gpukit.matmul` and examine their machine code.
 
     Parameters
     ----------
@@ -182,50 +201,55 @@ def measure(variants=(), report=print):
     Returns
     -------
     list of dict
-        For each kernel "variant", "tile", "threads", "registers" of a thread, its bytes of "local" memory, where
-        registers that are too many are spilled, bytes of "shared" memory, "blocks" that a multiprocessor holds, its
-        "occupancy", and "loop": how many instructions of each kind the loop with most of the work has.
+        For each kernel "variant", "tile", "threads", "registers" per thread, bytes of "local" memory, to which
+        registers are spilled, bytes of "shared" memory, resident "blocks" of a multiprocessor, its "occupancy", and
+        "loop": the number of instructions of each kind in the loop with most of the work.
 
     Raises
     ------
     FileNotFoundError
         If nvdisasm is missing.
     RuntimeError
-        If the kernels cannot be compiled; the message has what the compiler said.
+        If the kernels cannot be compiled; the message has the compiler's.
     """
     if find_tool("nvdisasm") is None:
         raise FileNotFoundError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    jobs = [job for job in _products() if not variants or job[0] in variants]
-    records = compiling.side_by_side("bench.code", jobs, TARGET)
-    report(common.columns(list(_rows(records)), right=range(1, 14)))
+    child = _child.run(compile_products, list(variants), environment={"GPUKIT_BACKEND": "emulator"})
+    if not child.answers:
+        raise RuntimeError(f"the kernels could not be compiled:\n{child.output}")
+    records = child.answers[-1]
+    report(_table(records))
     return records
 
 
-def _rows(records):
-    """Cells of a table."""
+def _table(records):
     shown = ("multiply-add", "shared, 16 bytes", "shared, less", "copies", "global", "other")
-    yield ["kernel", "threads", "registers", "local", "shared", "blocks", "occupancy", *shown, "share"]
+    header = ["kernel", "threads", "registers", "local", "shared", "blocks", "occupancy", *shown, "share"]
+    rows = []
     for record in records:
         loop, name = record["loop"], " ".join(filter(None, (record["variant"], record["tile"])))
         counts = [loop[group] for group in shown]
         share = counts[0] / max(1, sum(loop.values()))
         numbers = [record[key] for key in ("threads", "registers", "local", "shared", "blocks")]
-        yield [name, *map(str, numbers), f"{record['occupancy']:.0%}", *map(str, counts), f"{share:.0%}"]
+        rows.append([name, *map(str, numbers), f"{record['occupancy']:.0%}", *map(str, counts), f"{share:.0%}"])
+    return Table(header, rows, words=["kernel"])
 
 
-def main(argv=None):
-    """Run ``gpukit bench code``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench code", description=__doc__)
+def add_options(parser):
+    """Add the options of ``gpukit bench code``."""
     parser.add_argument("--variants", nargs="*", default=(), help="of gpukit.matmul.LADDER, naive, tiled; or else all")
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    options = parser.parse_args(argv)
+
+
+def run(options):
+    """Run ``gpukit bench code``; return the exit status."""
     try:
-        records = measure(options.variants)
+        found = measure(options.variants)
     except (FileNotFoundError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.save:
         fixed = {"chapter": "fast_matmul", "case": "code", "shape": [], "dtype": "float32", "unit": "1"}
         head = results.host(("numba-cuda", "nvidia-nvjitlink", "nvidia-nvvm")) | {"target": "compute capability 9.0"}
-        results.save(options.save, [fixed | {"value": record["registers"]} | record for record in records], head)
+        results.save(options.save, [fixed | {"value": record["registers"]} | record for record in found], head)
     return 0

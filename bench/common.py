@@ -1,4 +1,4 @@
-"""What the measurements of the chapters share: the libraries beside gpukit, and a run that keeps what it has."""
+"""Shared by the measurements of the chapters: the libraries beside gpukit, and a run that keeps what it has."""
 
 import functools
 import sys
@@ -8,14 +8,13 @@ import warnings
 
 import numpy as np
 
-from gpukit import backend, results
+from gpukit import results
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import clock64, globaltimer
 
 __all__ = [
     "LIBRARIES",
-    "columns",
-    "has_gpu",
+    "MissingLibrary",
     "launch_all",
     "libraries",
     "library_products",
@@ -39,14 +38,18 @@ def launch_all(launches):
 
 
 def wait_for(run):
-    """Call ``run`` and wait until the device has done all that it was asked for."""
+    """Call ``run`` and wait for the device."""
     run()
     cuda.synchronize()
 
 
+class MissingLibrary(ImportError):
+    """A library that a measurement cannot do without is not installed."""
+
+
 @functools.cache
 def libraries():
-    """{name: module} of CuPy and PyTorch, those that are installed; float32 work in float32 proper."""
+    """Import CuPy and PyTorch, those that are installed, as {name: module}; TF32 is turned off."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -55,12 +58,12 @@ def libraries():
             print(f"{name} is not installed: left out", file=sys.stderr)
     if "torch" in found:
         found["torch"].backends.cuda.matmul.allow_tf32 = False
-        found["torch"].backends.cudnn.allow_tf32 = False  # which is how convolutions begin
+        found["torch"].backends.cudnn.allow_tf32 = False  # convolutions have it on by default
     return found
 
 
 def library_products(a, b, out, names=LIBRARIES):
-    """{"cublas (torch)": function, ...}: what multiplies two device arrays, by the libraries that are installed."""
+    """Return {"cublas (torch)": function, ...} that multiply two device arrays, for the libraries installed."""
     runs = {}
     for name in names:
         library = libraries().get(name)
@@ -71,19 +74,12 @@ def library_products(a, b, out, names=LIBRARIES):
 
 
 def missing():
-    """Names of the libraries that are not installed here."""
+    """List the libraries that are not installed here."""
     return [name for name in LIBRARIES if name not in libraries()]
 
 
-def has_gpu():
-    """Whether there is something to time; says so if not."""
-    if not on_gpu():
-        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
-    return on_gpu()
-
-
 def machine_and_cpu():
-    """What a measurement that times the host's work too is to be kept with: ``results.machine()``, and the CPU."""
+    """Describe the GPU and the CPU, for records of times that depend on both."""
     host = results.host()
     return results.machine() | {name: host[name] for name in ("cpu", "cores")}
 
@@ -93,7 +89,7 @@ def machine_and_cpu():
 
 @cuda.jit
 def count_cycles(nanoseconds, out):
-    """Cycles and nanoseconds of one thread that waits for so long."""
+    """Count cycles and nanoseconds of one thread that waits for so long."""
     cycles, began = clock64(), globaltimer()
     now = began
     while now - began < nanoseconds:
@@ -103,15 +99,15 @@ def count_cycles(nanoseconds, out):
 
 
 def sm_mhz():
-    """Clock of a multiprocessor at this moment, in MHz; None without a GPU.
+    """Measure the clock of a multiprocessor at this moment, in MHz; None without a GPU.
 
-    Asked right after a measurement, before the clock can sink, it is what the measurement ran at.
+    Right after a measurement, before the clock drops, it is the clock that the measurement ran at.
     """
-    if not backend.on_gpu():
+    if not on_gpu():
         return None
     out = cuda.device_array(2, np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numba warns of a grid this small, which is what is wanted here
+        warnings.simplefilter("ignore")  # numba warns of a grid this small
         count_cycles[1, 1](CLOCKED, out)
     cycles, nanoseconds = out.copy_to_host()
     return round(1e3 * float(cycles) / float(nanoseconds))
@@ -123,16 +119,16 @@ def sm_mhz():
 def run(measurements, path=None, head=None):
     """Measure one thing after another and save the records after each, so that a run that is cut short keeps them.
 
-    A measurement that raises is said to have failed, and those after it are made. The records of times on the device
-    get the clock of the multiprocessors, "sm_mhz", as it was after them.
+    A measurement that raises is reported as failed, and the next ones are made. Records of times on the device get
+    "sm_mhz", the clock of the multiprocessors after the measurement.
 
     Parameters
     ----------
     measurements : iterable of (str, function)
-        A title, and what gives (records, whether all results were right).
+        A title, and a function that returns (records, whether all results were right).
     path : str or Path, optional
     head : dict, optional
-        What the records are kept with; ``results.machine()`` unless given.
+        Saved with the records; ``results.machine()`` unless given.
 
     Returns
     -------
@@ -166,7 +162,7 @@ def _timed_on_device(record):
 
 
 def described(head):
-    """The machine of a record, as a line."""
+    """Describe the machine of a record in a line."""
     clocks, power = head.get("most_mhz") or {}, head.get("power_limit")
     parts = [
         head.get("gpu"),
@@ -179,17 +175,7 @@ def described(head):
 
 
 def progress(done, of, seconds, title):
-    """A line that says how far a run is."""
+    """Return a line with a progress bar, the time passed and a title."""
     filled = BAR * done // of if of else BAR
     minutes, rest = divmod(int(seconds), 60)
     return f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{of} {minutes}:{rest:02}  {title}"
-
-
-def columns(rows, right=()):
-    """Text: rows of cells in aligned columns, those whose numbers are in ``right`` to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = (c.rjust(w) if n in right else c.ljust(w) for n, (c, w) in enumerate(zip(row, widths, strict=True)))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

@@ -1,23 +1,17 @@
-"""``gpukit bench conv``: convolutions on a GPU, each checked and then timed beside cuDNN, and im2col and col2im beside
-PyTorch's unfold and fold and a plain copy, in turns, with a cold L2 cache; small ones by the host's clock too.
+"""``gpukit bench conv``: time convolutions beside cuDNN, and im2col and col2im beside PyTorch's unfold and fold.
 
-cuDNN is in benchmark mode, where it tries all of its algorithms and keeps the fastest, and without TF32. Kernels are
-made for each size, and it is their compilation that takes most of the time: several processes share it, and take turns
-on the GPU.
+Each result is checked first; then all are timed in turns, with a cold L2 cache, small convolutions by the host's clock
+too. cuDNN is in benchmark mode, where it tries all of its algorithms and keeps the fastest, and without TF32. Kernels
+are compiled for each size, which takes most of the time.
 """
 
-import argparse
 import contextlib
-import time
-import traceback
-import warnings
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from bench import common, turns
+from bench import common
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
 from gpukit.conv import cost as choice
@@ -33,14 +27,13 @@ __all__ = [
     "RECORDED",
     "SMALL",
     "Problem",
-    "main",
     "measure",
     "measure_calls",
     "measure_columns",
+    "measurements",
     "of_auto",
 ]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "conv-h200"
 
 
@@ -67,12 +60,12 @@ class Problem(NamedTuple):
 
     @property
     def flops(self):
-        """Operations of the direct way, a multiply-add being two."""
+        """Operations of a direct convolution: two per multiply-add."""
         out = [(n + 2 * self.padding - self.kernel) // self.stride + 1 for n in self.size]
         return 2 * self.samples * self.made * out[0] * out[1] * self.channels * self.kernel**2
 
     def described(self):
-        """What a record says of it."""
+        """Return the fields of a record that describe it."""
         return {"made": self.made, "kernel": self.kernel, "stride": self.stride, "padding": self.padding}
 
 
@@ -108,19 +101,19 @@ COLUMNS = (
     ((32, 64, 56, 56), 3, 2, 1, 1),
 )
 SECONDS = 0.015  # of timed repetitions for each function
-LONG = 1e11  # operations from which five repetitions are enough
-MOST_COLUMNS = 2**32  # bytes of a sample's columns beyond which im2col is left out
-#: Layouts that are tried for each convolution of the map: the one that is chosen alone. Where im2col is expected to
-#: take at most so many times as long it is timed as well.
+LONG = 1e11  # operations above which five repetitions are enough
+MAX_COLUMNS = 2**32  # bytes of a sample's columns beyond which im2col is left out
+#: Layouts that are timed for each convolution of the map: the chosen one only; and the ratio of predicted times up to
+#: which im2col is timed as well.
 LAYOUTS, COMPARABLE = 1, 2
-#: Small convolutions, whose calls the host's clock times, many in a row.
+#: Small convolutions, whose calls are timed by the host's clock, many in a row.
 SMALL = (
     Problem(1, 3, (32, 32), 8, 3, 1, 1),
     Problem(1, 16, (56, 56), 16, 3, 1, 1),
     Problem(16, 16, (56, 56), 16, 3, 1, 1),
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
-#: Kernels of the ladder, timed for the article's convolution; "direct" is the last one, in pairs.
+#: Kernels of the ladder, timed for the article's convolution.
 RUNGS = choice.LADDER[:-1]
 
 
@@ -128,7 +121,7 @@ RUNGS = choice.LADDER[:-1]
 
 
 def _allocate(problem, dtype):
-    """x, weight and out as tensors on the device."""
+    """Allocate x, weight and out as tensors on the device."""
     torch = common.libraries()["torch"]
     out = [(n + 2 * problem.padding - problem.kernel) // problem.stride + 1 for n in problem.size]
     shapes = problem.x_shape, problem.weight_shape, (problem.samples, problem.made, *out)
@@ -136,19 +129,19 @@ def _allocate(problem, dtype):
 
 
 def _fill(x, weight, problem):
-    """Random numbers for both; gives back what tells whether a result is right.
+    """Fill both with random numbers; return a function that checks a result.
 
-    cuDNN's result in float32, by whichever algorithm, tells for all values whether they are about right. A few out
-    channels of the first and last sample are compared with float64. A float32 sum of n normal products is about
-    sqrt(n), and each of its n steps rounds to 2^-24 of that: the errors are some 2e-8 n, and of millions of them, some
-    of sums that are larger than most, the largest is ten to fifteen times that. A missing product is a whole one.
+    All values are compared roughly with cuDNN's float32 result; a few out channels of the first and last sample are
+    compared with float64. A float32 sum of n normal products is about sqrt(n), and each of its n steps rounds to 2^-24
+    of that: errors are about 2e-8 n, and the largest of millions is ten to fifteen times that. A missing product is
+    about 1.
     """
     torch = common.libraries()["torch"]
     torch.manual_seed(1)
     x.normal_()
     weight.normal_()
     how = {"stride": problem.stride, "padding": problem.padding}
-    # PyTorch keeps the algorithm of the first call for a shape: it must be one that was chosen by trying.
+    # PyTorch caches the algorithm of the first call for a shape, so that call must be in benchmark mode.
     torch.backends.cudnn.benchmark = True
     about = torch.nn.functional.conv2d(x.float(), weight.float(), **how)
     torch.backends.cudnn.benchmark = False
@@ -168,7 +161,7 @@ def _fill(x, weight, problem):
 
 
 def _ways(problem, x, weight, out, algorithms, layouts):
-    """{(variant, layout as text): launches} of what is to be timed, compiled and ready."""
+    """Return {(variant, layout as text): prepared launches} of everything to be timed."""
     arrays, ways = [cuda.as_cuda_array(array) for array in (x, weight, out)], {}
     for name in algorithms:
         ways[name, None] = conv.steps(name, *arrays, stride=problem.stride, padding=problem.padding)
@@ -181,7 +174,7 @@ def _ways(problem, x, weight, out, algorithms, layouts):
 
 
 def _different(layouts, count):
-    """The first layouts that differ in what a thread computes."""
+    """Return the first layouts that differ in the work of a thread."""
     found = {}
     for layout in layouts:
         found.setdefault((layout.outs, layout.parts, layout.run), layout)
@@ -194,7 +187,7 @@ def _repeat(launches):
 
 
 def _time(runs, few, **options):
-    """`timing.bench_many` for names that are tuples; a few repetitions of what takes long."""
+    """Call `timing.bench_many` for names that are tuples; ``few`` asks for few repetitions."""
     options["repeat"] = 5 if few else None
     timings = timing.bench_many({str(key): run for key, run in runs.items()}, min_time=SECONDS, warmup=0.005, **options)
     return dict(zip(runs, timings.values(), strict=True))
@@ -206,27 +199,26 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
     Returns
     -------
     list of dict
-        Records; none of a way whose result is wrong.
+        Records of the right results.
     bool
         Whether all results were right.
     """
     x, weight, out = _allocate(problem, dtype)
     ways, torch = _ways(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
     runs, hot, wrong = {}, {}, []
-    with turns.mine():
-        is_right = _fill(x, weight, problem)
-        for key, launches in ways.items():
-            out.fill_(float("nan"))
-            _repeat(launches)
-            if is_right(out):
-                runs[key] = partial(_repeat, launches)
-            else:
-                wrong.append(key)
-        how = {"stride": problem.stride, "padding": problem.padding}
-        runs["cudnn (torch)", None] = partial(torch.nn.functional.conv2d, x, weight, **how)
-        cold = _time(runs, problem.flops > LONG)
-        if case == "article":
-            hot = _time(runs, False, l2_flush=False)
+    is_right = _fill(x, weight, problem)
+    for key, launches in ways.items():
+        out.fill_(float("nan"))
+        _repeat(launches)
+        if is_right(out):
+            runs[key] = partial(_repeat, launches)
+        else:
+            wrong.append(key)
+    how = {"stride": problem.stride, "padding": problem.padding}
+    runs["cudnn (torch)", None] = partial(torch.nn.functional.conv2d, x, weight, **how)
+    cold = _time(runs, problem.flops > LONG)
+    if case == "article":
+        hot = _time(runs, False, l2_flush=False)
     records, cudnn = [], cold["cudnn (torch)", None].median
     lines = [f"{problem.x_shape} to {problem.made} by {problem.kernel}", *(f"  WRONG: {key}" for key in wrong)]
     for name, timings in ((case, cold), (f"{case}, hot", hot)):
@@ -235,7 +227,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
             records.append(results.of_timing("conv", name, variant, problem.x_shape, dtype, timed, **further))
             speed = f"{timed.median * 1e6:9.2f} us {timed.tflops(problem.flops):6.1f} TFLOP/s"
             lines.append(f"  {name:12} {variant:14} {layout or '':30} {speed} {cudnn / timed.median:6.2f} of cuDNN")
-    report("\n".join(lines), flush=True)
+    report("\n".join(lines))
     return records, not wrong
 
 
@@ -243,7 +235,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
 
 
 def measure_columns(shape, kernel, stride, padding, dilation, report=print):
-    """Check and time all variants of im2col, and col2im, beside PyTorch's and a copy; returns as ``measure`` does."""
+    """Check and time all variants of im2col, and col2im, beside PyTorch's and a copy; return as ``measure`` does."""
     torch = common.libraries()["torch"]
     functional, how = torch.nn.functional, {"stride": stride, "padding": padding, "dilation": dilation}
     at = windows(shape[2:], kernel, stride, padding, dilation)
@@ -254,29 +246,28 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     flat_x, flat_back, flat_columns, flat_out = (cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out))
     runs = {}
     for variant in conv.VARIANTS:
-        with contextlib.suppress(ValueError):  # one that is not for these windows
+        with contextlib.suppress(ValueError):  # a variant that does not take these windows
             launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
             runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
     launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
     runs["col2im", launch.dispatcher.py_func.__name__] = launching.prepare(launch, flat_columns, flat_back, *further)
     wrong = []
-    with turns.mine():
-        x.normal_()
-        many.normal_()
-        columns.copy_(functional.unfold(x, kernel, **how))
-        image = functional.fold(columns, shape[2:], kernel, **how)
-        for key, launch in list(runs.items()):
-            target, right = (out, columns) if key[0] == "im2col" else (back, image)
-            target.fill_(float("nan"))
-            launch()
-            if not torch.allclose(target, right, rtol=1e-5, atol=1e-5):
-                wrong.append(key)
-                del runs[key]
-        runs["im2col", "torch (unfold)"] = partial(functional.unfold, x, kernel, **how)
-        runs["im2col", "copy"] = partial(copied.copy_, many)  # of as many bytes as im2col moves
-        runs["im2col", "copy of the columns"] = partial(out.copy_, columns)
-        runs["col2im", "torch (fold)"] = partial(functional.fold, columns, shape[2:], kernel, **how)
-        timings = _time(runs, False)
+    x.normal_()
+    many.normal_()
+    columns.copy_(functional.unfold(x, kernel, **how))
+    image = functional.fold(columns, shape[2:], kernel, **how)
+    for key, launch in list(runs.items()):
+        target, right = (out, columns) if key[0] == "im2col" else (back, image)
+        target.fill_(float("nan"))
+        launch()
+        if not torch.allclose(target, right, rtol=1e-5, atol=1e-5):
+            wrong.append(key)
+            del runs[key]
+    runs["im2col", "torch (unfold)"] = partial(functional.unfold, x, kernel, **how)
+    runs["im2col", "copy"] = partial(copied.copy_, many)  # of as many bytes as im2col moves
+    runs["im2col", "copy of the columns"] = partial(out.copy_, columns)
+    runs["col2im", "torch (fold)"] = partial(functional.fold, columns, shape[2:], kernel, **how)
+    timings = _time(runs, False)
     problem = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     records, moved = [], 4 * (x.numel() + columns.numel())
     lines = [f"{shape} by {kernel}, stride {stride}, dilation {dilation}", *(f"  WRONG: {key}" for key in wrong)]
@@ -284,7 +275,7 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
         nbytes = 8 * columns.numel() if variant == "copy of the columns" else moved
         records.append(results.of_timing("conv", case, variant, shape, "float32", timed, **problem, nbytes=nbytes))
         lines.append(f"  {case} {variant:14} {timed.median * 1e6:9.2f} us {timed.gbps(nbytes):6.0f} GB/s")
-    report("\n".join(lines), flush=True)
+    report("\n".join(lines))
     return records, not wrong
 
 
@@ -292,8 +283,8 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
 
 
 def measure_calls(problem, report=print):
-    """``conv2d`` on PyTorch's tensors beside PyTorch's own, by the host's clock: the host's part of a call, and a call
-    whose result is waited for; returns as ``measure`` does.
+    """Time ``conv2d`` on PyTorch's tensors beside PyTorch's own by the host's clock: the host's part of a call, and a
+    call with the wait for its result. Return as ``measure`` does.
     """
     x, weight, out = _allocate(problem, "float32")
     torch, how = common.libraries()["torch"], (problem.stride, problem.padding)
@@ -303,25 +294,24 @@ def measure_calls(problem, report=print):
         "torch (conv2d)": partial(torch.nn.functional.conv2d, x, weight, None, *how),
     }
     records, lines = [], [f"{problem.x_shape} to {problem.made} by {problem.kernel}, by the host's clock"]
-    with turns.mine():
-        is_right = _fill(x, weight, problem)
-        wrong = [name for name, run in runs.items() if not is_right(run())]
-        waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
-        for case, chosen, setup in (("host", runs, cuda.synchronize), ("call and wait", waited, None)):
-            timings = timing.bench_many(chosen, warmup=0.01, setup=setup, **BY_THE_HOST)
-            for name, timed in timings.items():
-                further = problem.described()
-                records.append(results.of_timing("conv", case, name, problem.x_shape, "float32", timed, **further))
-                lines.append(f"  {case:14} {name:28} {timed.median * 1e6:9.2f} us")
-    report("\n".join([*lines, *(f"  WRONG: {name}" for name in wrong)]), flush=True)
+    is_right = _fill(x, weight, problem)
+    wrong = [name for name, run in runs.items() if not is_right(run())]
+    waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
+    for case, chosen, setup in (("host", runs, cuda.synchronize), ("call and wait", waited, None)):
+        timings = timing.bench_many(chosen, warmup=0.01, setup=setup, **BY_THE_HOST)
+        for name, timed in timings.items():
+            further = problem.described()
+            records.append(results.of_timing("conv", case, name, problem.x_shape, "float32", timed, **further))
+            lines.append(f"  {case:14} {name:28} {timed.median * 1e6:9.2f} us")
+    report("\n".join([*lines, *(f"  WRONG: {name}" for name in wrong)]))
     return records, not wrong
 
 
-# -- what conv2d takes -------------------------------------------------------------------------------------------------
+# -- conv2d's own choice -----------------------------------------------------------------------------------------------
 
 
 def of_auto(records, problem, case="map"):
-    """The record of what ``conv2d`` takes for a convolution by itself; None if it was not timed.
+    """Find the record of the algorithm that ``conv2d`` chooses for a convolution; None if it was not timed.
 
     Parameters
     ----------
@@ -344,67 +334,31 @@ def of_auto(records, problem, case="map"):
     return next((r for r in records if all(r.get(key) == value for key, value in wanted.items())), None)
 
 
-# -- many at a time ----------------------------------------------------------------------------------------------------
-
-
-def _attempt(work, until):
-    """Records of one piece of work, if there is time left for it; none, and not all right, if it fails."""
-    if time.time() > until:
-        print(f"no time left for {work.args}", flush=True)
-        return [], True
-    try:
-        return work()
-    except Exception:
-        traceback.print_exc()
-        return [], False
-
-
-def measure_all(works, jobs, seconds):
-    """Do pieces of work in several processes, which take turns on the GPU; none begins after so many seconds."""
-    until, records, all_right = time.time() + seconds, [], True
-    for more, right in turns.side_by_side([partial(_attempt, work, until) for work in works], jobs):
-        records += more
-        all_right &= right
-    return records, all_right
+# -- all of them -------------------------------------------------------------------------------------------------------
 
 
 def _is_comparable(problem):
-    """Whether im2col is worth timing beside the direct kernel."""
+    """Decide whether im2col is worth timing beside the direct kernel."""
     how = problem.kernel, problem.stride, problem.padding
-    if 4 * conv.workspace_size(problem.x_shape, *how) > MOST_COLUMNS:
+    if 4 * conv.workspace_size(problem.x_shape, *how) > MAX_COLUMNS:
         return False
     times = choice.expected(problem.x_shape, problem.weight_shape, windows(problem.size, *how, 1), 1)
     return times["im2col"] <= COMPARABLE * times["direct"]
 
 
-def _works(quick):
-    """Pieces of work, the most important first."""
-    works = [partial(measure, ARTICLE, "article", algorithms=("im2col",), layouts=4)]
-    if quick:
-        return works
-    works += [partial(measure, ARTICLE, "ladder", dtype, RUNGS, 1) for dtype in ("float32", "float16")]
-    works += [partial(measure_columns, *case) for case in COLUMNS]
-    works += [partial(measure_calls, problem) for problem in SMALL]
-    # What takes longest comes first, so that the last ones end together.
-    for cell in sorted((*CELLS, *OTHERS), key=lambda cell: -cell.flops):
-        works.append(partial(measure, cell, algorithms=("im2col",) if _is_comparable(cell) else ()))
-    return works
-
-
-def main(argv=None):
-    """Run ``gpukit bench conv``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench conv", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the article's convolution only")
-    parser.add_argument("--jobs", type=int, help="processes that compile side by side (default: by the machine)")
-    parser.add_argument("--seconds", type=float, default=600, help="begin nothing after so many seconds")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
+def measurements(options):
+    """Yield (title, function), the most important first; with ``--quick`` for the article's convolution only."""
     if "torch" not in common.libraries():
-        print("PyTorch is not installed: there is no cuDNN to measure beside")
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    works = _works(options.quick)
-    together = partial(measure_all, works, options.jobs, options.seconds)
-    return 0 if common.run([(f"convolutions, {len(works)} pieces of work", together)], options.save) else 1
+        raise common.MissingLibrary("PyTorch is not installed: there is no cuDNN to measure beside")
+    yield "the article's convolution", partial(measure, ARTICLE, "article", algorithms=("im2col",), layouts=4)
+    if options.quick:
+        return
+    for dtype in ("float32", "float16"):
+        yield f"ladder, {dtype}", partial(measure, ARTICLE, "ladder", dtype, RUNGS, 1)
+    for case in COLUMNS:
+        yield f"im2col and col2im of {case[0]}", partial(measure_columns, *case)
+    for problem in SMALL:
+        yield f"calls for {problem.x_shape}", partial(measure_calls, problem)
+    for cell in (*CELLS, *OTHERS):
+        algorithms = ("im2col",) if _is_comparable(cell) else ()
+        yield f"{cell.x_shape} to {cell.made} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)

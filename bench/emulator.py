@@ -1,13 +1,9 @@
-"""``gpukit bench emulator``: how fast the emulator is beside Numba's own simulator, in one run on one machine.
+"""``gpukit bench emulator``: time the emulator beside Numba's own simulator, in one run on this machine's CPU.
 
-The simulator replaces ``numba.cuda`` in a whole process, so this file runs a second time, as a plain script, in a
-child process. There it must not import gpukit, whose emulator needs the ``numba.cuda`` that compiles.
+The simulator replaces ``numba.cuda`` in a whole process, so it runs in a child process. There this module must not
+import gpukit or warpstep, which need the ``numba.cuda`` that compiles.
 """
 
-import argparse
-import json
-import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -17,11 +13,13 @@ from statistics import median
 import numpy as np
 from numba import cuda, float32
 
+from bench import _child
+
 THREADS = 256  # per block, vector add
 TILE = 16
 
 
-# The kernels, as plain functions: each side compiles them with its own cuda.jit.
+# The kernels are plain functions: each side compiles them with its own cuda.jit.
 
 
 def vector_add(a, b, out):
@@ -31,7 +29,7 @@ def vector_add(a, b, out):
 
 
 def tiled_matmul(a, b, out):
-    """Square float32 matrices whose size is a multiple of the tile."""
+    """Multiply square float32 matrices whose size is a multiple of the tile."""
     tile_a = cuda.shared.array((TILE, TILE), float32)
     tile_b = cuda.shared.array((TILE, TILE), float32)
     col, row = cuda.grid(2)
@@ -74,20 +72,20 @@ class Case:
         return f"{self.kernel.replace('_', ' ')}, {self.size}x{self.size}{tiles}"
 
     def launch(self):
-        """Grid and block."""
+        """Return grid and block."""
         if self.kernel == "vector_add":
             return -(-self.size // THREADS), THREADS
         blocks = -(-self.size // TILE)
         return (blocks, blocks), (TILE, TILE)
 
     def inputs(self):
-        """Two random float32 arrays, the same in both processes."""
+        """Draw two random float32 arrays, the same in both processes."""
         shape = (self.size,) if self.kernel == "vector_add" else (self.size, self.size)
         random = np.random.default_rng(self.size)
         return random.random(shape, np.float32), random.random(shape, np.float32)
 
     def is_right(self, out, a, b):
-        """Compare with NumPy: the sums exactly, the products within what a float32 sum of this length can lose."""
+        """Compare with NumPy: sums exactly, products within the rounding errors of a float32 sum of this length."""
         if self.kernel == "vector_add":
             return bool(np.array_equal(out, a + b))
         exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -99,12 +97,12 @@ QUICK = (Case("vector_add", 4096, 10), Case("tiled_matmul", 32, 10), Case("naive
 
 
 class SimulatorError(RuntimeError):
-    """Numba's simulator did not get through a case; the message holds its output."""
+    """Raised if Numba's simulator fails on a case; the message holds its output."""
 
 
 @dataclass
 class Measured:
-    """Wall seconds of one case in one place: launch and synchronise, with the data on the device before."""
+    """Wall seconds of one case on one side: launch and synchronise, with the data on the device before."""
 
     first: float  # compilation included
     repeated: list = field(default_factory=list)
@@ -138,18 +136,16 @@ class Runner:
 
 
 def _simulate(case):
-    """Run one case in Numba's simulator, in a child process. SimulatorError if it fails."""
-    command = [sys.executable, "-P", __file__, json.dumps(asdict(case))]
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    child = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if child.returncode:
-        raise SimulatorError(f"Numba's simulator failed on {case.title}:\n{child.stderr.strip()}")
-    return Measured(**json.loads(child.stdout.splitlines()[-1]))
+    """Run one case in Numba's simulator, in a child process; SimulatorError if it fails."""
+    child = _child.run(simulate, asdict(case), environment={"NUMBA_ENABLE_CUDASIM": "1"})
+    if not child.answers:
+        raise SimulatorError(f"Numba's simulator failed on {case.title}:\n{child.output.strip()}")
+    return Measured(**child.answers[-1])
 
 
-def _simulator_child(text):
-    """What the child process does: one launch, its time and whether the result is right, as JSON on the last line."""
-    print(json.dumps(asdict(Runner(Case(**json.loads(text)), cuda).measured)))
+def simulate(case):
+    """Launch a case once, in the simulator's process; return the fields of `Measured`."""
+    return asdict(Runner(Case(**case), cuda).measured)
 
 
 def measure(case, report=lambda text: None):
@@ -174,7 +170,7 @@ def measure(case, report=lambda text: None):
 
 
 def records_of(case, emulator, simulator):
-    """Records of what was measured and is right."""
+    """Make records of the times whose results are right."""
     from gpukit import results, timing  # not in the simulator's process
 
     samples = {"emulator, first launch": [emulator.first], "emulator, repeated": emulator.repeated}
@@ -190,7 +186,7 @@ def records_of(case, emulator, simulator):
 
 
 def _row(case, emulator, simulator):
-    """The line of a case in the table."""
+    """Make the line of a case in the table."""
     first, repeated = emulator.first, median(emulator.repeated)
     right = emulator.right and (simulator is None or simulator.right)
     cells = [case.title, _seconds(first), _seconds(repeated), "not run", "", ""]
@@ -199,7 +195,15 @@ def _row(case, emulator, simulator):
     return *cells, "right" if right else "WRONG"
 
 
-HEADER = ("", "emulator, first launch", "emulator, repeated", "simulator", "ratio, first", "ratio, repeated", "result")
+HEADER = (
+    "case",
+    "emulator, first launch",
+    "emulator, repeated",
+    "simulator",
+    "ratio, first",
+    "ratio, repeated",
+    "result",
+)
 
 
 def _seconds(value):
@@ -212,7 +216,7 @@ median of those after it. The simulator does not compile; it ran once, halfway t
 
 
 def _measured(case, rows):
-    """(records, whether all was right) of a case, whose line is added to the table."""
+    """Measure a case and add its line to the table; return (records, whether all results were right)."""
     try:
         emulator, simulator = measure(case, lambda text: print(f"  {text} ...", file=sys.stderr))
     except SimulatorError as error:
@@ -222,23 +226,15 @@ def _measured(case, rows):
     return records_of(case, emulator, simulator), rows[-1][-1] == "right"
 
 
-def main(argv):
-    """Run ``gpukit bench emulator``; ``argv`` holds its options. Exit status 1 if a result was wrong."""
+def run(options):
+    """Measure the cases and print their table; return 1 if a result was wrong, or else 0."""
     from bench import common
     from gpukit import results  # not in the simulator's process
+    from warpstep.report.table import Table
 
-    text = "Measure the emulator beside Numba's own simulator, on this machine's CPU."
-    parser = argparse.ArgumentParser(prog="gpukit bench emulator", description=text)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes: seconds instead of most of a minute")
-    parser.add_argument("--save", metavar="FILE", help="also write the records to FILE")
-    options = parser.parse_args(argv)
-    rows = [HEADER]
+    rows = []
     cases = ((case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL))
     right = common.run(cases, options.save, results.host())
-    print(common.columns(rows, right=range(1, len(HEADER))))
+    print(Table(HEADER, rows))
     print(NOTE)
     return 0 if right else 1
-
-
-if __name__ == "__main__":
-    _simulator_child(sys.argv[1])

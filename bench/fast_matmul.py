@@ -1,24 +1,21 @@
-"""``gpukit bench fast-matmul``: float32 products all the way, beside cuBLAS in the same run (rows A10 to A12, C1).
+"""``gpukit bench fast-matmul``: time float32 products beside cuBLAS in the same run (rows A10 to A12, C1).
 
-Every product is compared with float64 before it is timed. TF32 is off, the L2 cache cold, the launch not in the time.
+Every product is compared with float64 before it is timed. TF32 is off, the L2 cache is cold, and times are without the
+launch.
 """
 
-import argparse
-import warnings
 from functools import partial
 
 import numpy as np
 from numba.cuda import float32, uint32
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from bench import common, compiling
+from bench import common
 from bench.ceilings import CHAINS, FULL, THREADS, UNROLL, multiply_adds
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda
 
-__all__ = ["BATCHES", "LADDER", "MAP_DEPTHS", "MAP_SIZES", "RECORDED", "SHAPES", "main", "measure_shape"]
+__all__ = ["BATCHES", "LADDER", "MAP_DEPTHS", "MAP_SIZES", "RECORDED", "SHAPES", "measure_shape", "measurements"]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "fast-matmul-h200"
 
 #: (M, N, K) of the shapes that count: squares, then thin, ragged, shallow and deep ones.
@@ -27,10 +24,10 @@ THIN = tuple(shape for n in (16, 64, 1000, 4097) for shape in ((n, 4096, 4096), 
 ODD = ((1000, 1000, 1000), (1001, 1001, 1001), (4097, 4097, 4097), (513, 4097, 1023), (16, 4097, 4096))
 DEEP = tuple((n, n, k) for k in (64, 32768) for n in (1024, 4096))
 SHAPES = (*SQUARES, *THIN, *ODD, *DEEP)
-#: The map: M = N across, K down.
+#: The map of sizes: M = N across, K down.
 MAP_SIZES = (64, 128, 256, 512, 1024, 1536, 2048, 4096, 8192)
 MAP_DEPTHS = (64, 256, 1024, 4096, 16384, 32768)
-#: (matrices, M, N, K); weights shared by all, as a convolution has them, where the first is negative.
+#: (matrices, M, N, K); negative matrices share one left operand, as the weights of a convolution.
 BATCHES = ((64, 128, 128, 128), (16, 512, 512, 512), (1000, 32, 32, 32), (-32, 64, 3136, 576))
 #: The variants whose sizes the ladder is measured at, and the sizes.
 LADDER = ("naive", "tiled", *matmul.LADDER)
@@ -38,13 +35,13 @@ LADDER_SIZES = (4096, 1024)
 #: The variants that float64 is measured with.
 FLOAT64 = ("tiled", "registers_1d", "registers_2d")
 MIB = 1 << 20
-#: Operations from which fewer repetitions are enough.
+#: Operations above which fewer repetitions are enough.
 LONG = 2e11
 
 
 @cuda.jit
 def fill(x, seed):
-    """Numbers from -1 to 1 that look random: the upper bits of a multiplied and shifted position."""
+    """Fill with pseudo-random numbers from -1 to 1: the upper bits of a hash of the position."""
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
         bits = uint32((i + seed) * 2654435761)
         bits = uint32((bits ^ (bits >> 15)) * 2246822519)
@@ -53,14 +50,14 @@ def fill(x, seed):
 
 
 def filled(shape, seed, dtype=np.float32):
-    """A device array of numbers from -1 to 1."""
+    """Return a device array of pseudo-random numbers from -1 to 1."""
     array = cuda.device_array(shape, dtype)
     fill[1024, 256](array.reshape(-1), seed)
     return array
 
 
 def is_right(a, b, got):
-    """Whether a product is as near to that in float64 as a sum of so many terms must be."""
+    """Compare a product with float64, within the rounding errors of sums of so many terms."""
     library = common.libraries().get("cupy", np)
     a, b, got = (library.asarray(x if library is not np else x.copy_to_host()) for x in (a, b, got))
     bound = 2 * np.finfo(np.float32).eps * np.sqrt(a.shape[-1] + 1)
@@ -77,7 +74,7 @@ def is_right(a, b, got):
 
 
 def poison(out):
-    """NaN everywhere, so that what is not written shows."""
+    """Fill an output with NaN, so that elements that are not written show."""
     fill_with_nan[1024, 256](out.reshape(-1))
 
 
@@ -88,7 +85,7 @@ def fill_with_nan(x):
 
 
 def timed(case, shape, runs, flops, further=None, report=print):
-    """Time some products of one shape in turns; a list of records."""
+    """Time some products of one shape in turns; return a list of records."""
     repeat = 5 if flops > LONG else None
     timings = timing.bench_many(runs, repeat=repeat, warmup=0.005, min_time=0.02)
     best = min((timings[name].median for name in timings if name.startswith("cublas")), default=None)
@@ -105,7 +102,7 @@ def timed(case, shape, runs, flops, further=None, report=print):
 
 
 def measure_shape(case, shape, names=("torch",), report=print):
-    """Check and time `matmul.matmul` at one shape, beside cuBLAS; (records, whether it was right)."""
+    """Check and time `matmul.matmul` at one shape, beside cuBLAS; return (records, whether it was right)."""
     m, n, k = shape
     a, b, out = filled((m, k), 1), filled((k, n), 2), cuda.device_array((m, n), np.float32)
     poison(out)
@@ -118,7 +115,7 @@ def measure_shape(case, shape, names=("torch",), report=print):
 
 
 def measure_shapes(case, shapes, names=("torch",), report=print):
-    """`measure_shape` for some shapes."""
+    """Check and time several shapes, as `measure_shape` does one."""
     records, all_right = [], True
     for shape in shapes:
         more, right = measure_shape(case, shape, names, report)
@@ -150,7 +147,7 @@ def measure_batches(report=print):
 
 
 def measure_ladder(size, report=print):
-    """Check and time all rungs at one size, beside cuBLAS; (records, whether all were right)."""
+    """Check and time the ladder at one size, beside cuBLAS; return (records, whether all were right)."""
     a, b, out = filled((size, size), 1), filled((size, size), 2), cuda.device_array((size, size), np.float32)
     runs, all_right = {}, True
     for variant in LADDER:
@@ -167,7 +164,7 @@ def measure_ladder(size, report=print):
 
 
 def measure_float64(report=print):
-    """The products of float64 that "auto" makes, and its rivals."""
+    """Check and time float64 products by several variants, beside cuBLAS."""
     records, all_right = [], True
     for size in (256, 1024):
         a, b = (filled((size, size), seed, np.float64) for seed in (1, 2))
@@ -188,7 +185,7 @@ def measure_float64(report=print):
 
 
 def measure_limit(turns=2000, report=print):
-    """What the multiprocessors can do at most: multiply-adds in registers, eight independent ones per thread."""
+    """Time the multiprocessors' limit: multiply-adds in registers, eight independent ones per thread."""
     blocks = FULL * cuda.get_current_device().MULTIPROCESSOR_COUNT
     out = cuda.device_array(blocks * THREADS, np.float32)
     run = partial(multiply_adds(float32)[blocks, THREADS], np.float32(0.5), turns, out)
@@ -199,40 +196,8 @@ def measure_limit(turns=2000, report=print):
     return [record | {"value": flops / result.median, "unit": "FLOP/s"}], bool((out.copy_to_host() == CHAINS).all())
 
 
-def main(argv=None):
-    """Run ``gpukit bench fast-matmul``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench fast-matmul", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the limit, the ladder and the squares only")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    compiling.compile_first(_launches(options.quick))
-    return 0 if common.run(_runs(options), options.save) else 1
-
-
-def _launches(quick):
-    """The launches of all products that `_runs` measures."""
-
-    def of(variant, shape_a, shape_b, dtype=np.float32):
-        shape = (*(shape_b if len(shape_b) > len(shape_a) else shape_a)[:-2], shape_a[-2], shape_b[-1])
-        return matmul.steps(variant, *(cuda.device_array(s, dtype) for s in (shape_a, shape_b, shape)))
-
-    for variant in LADDER:
-        yield from of(variant, *((LADDER_SIZES[0],) * 2,) * 2)
-    shapes = SQUARES if quick else (*SHAPES, *((n, n, k) for n in MAP_SIZES for k in MAP_DEPTHS))
-    for m, n, k in shapes:
-        yield from of("auto", (m, k), (k, n))
-    if not quick:
-        for count, m, n, k in BATCHES:
-            yield from of("auto", (m, k) if count < 0 else (count, m, k), (abs(count), k, n))
-        for variant in FLOAT64:
-            yield from of(variant, (64, 64), (64, 64), np.float64)
-
-
-def _runs(options):
-    """(title, what measures it) of each measurement."""
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for the limit, the ladder and the squares only."""
     yield "limit", measure_limit
     yield "squares", partial(measure_shapes, "shape", SQUARES)
     for size in LADDER_SIZES[: 1 if options.quick else None]:

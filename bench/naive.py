@@ -1,15 +1,13 @@
-"""``gpukit bench naive``: the timings of chapter 02, the matrix product with one thread per element (rows A6, A7).
+"""``gpukit bench naive``: time the matrix product with one thread per element, as chapter 02 shows it (rows A6, A7).
 
-Kernel times are of the device, with a cold L2 cache and without launch cost; what is called end to end is wall time on
-the host, with the device idle before and after.
+Blocks, axes, types, copies and first launches are timed. Kernel times are of the device, with a cold L2 cache and
+without launch cost; end-to-end times are wall times of the host, with the device idle before and after.
 """
 
-import argparse
 import functools
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
@@ -18,9 +16,8 @@ from bench import code, common
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "instructions_per_step", "main", "measured"]
+__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "head", "instructions_per_step", "measured", "measurements"]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "naive-h200"
 SIZES = (1024, 4096)
 SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
@@ -31,13 +28,13 @@ FIRST_LAUNCHES = 5
 
 
 def grid_for(shape, block, rows_along_x=False):
-    """Blocks that cover a result of so many rows and columns, ceil-divided."""
+    """Return the grid of blocks that covers a result of so many rows and columns."""
     across = shape if rows_along_x else shape[::-1]
     return tuple(-(-size // threads) for size, threads in zip(across, block, strict=True))
 
 
 class Recorder:
-    """Square matrices of one size, on both sides, and the records made with them."""
+    """Times products of square matrices of one size, and keeps the records."""
 
     def __init__(self, n, dtype=np.float32, report=print):
         self.n, self.dtype, self.report = n, np.dtype(dtype), report
@@ -50,8 +47,7 @@ class Recorder:
         self.expected = self.a[self.rows].astype(np.float64) @ self.b.astype(np.float64)
 
     def add(self, case, variant, value, unit="s", **further):
-        head = {"chapter": "matmul", "case": case, "variant": variant, "shape": [self.n] * 3, "dtype": str(self.dtype)}
-        self.keep(head | {"value": value, "unit": unit} | further)
+        self.keep(results.record("matmul", case, variant, [self.n] * 3, self.dtype, value, unit, **further))
 
     def add_timing(self, case, variant, timed, **further):
         shape = [self.n] * 3
@@ -88,19 +84,19 @@ class Recorder:
 
 
 def sweep(recorder):
-    """The documents' question: which block?"""
+    """Time the blocks: which one to take is the documents' question."""
     for block in BLOCKS:
         recorder.kernel("block", "{} x {}".format(*block), matmul.naive, block)
 
 
 def sweep_uint32(recorder):
-    """The same for the kernel that computes its indices in 32 bits, and so leaves the machine waiting for memory."""
+    """Time the blocks with 32-bit indices: fewer instructions, so that memory is what limits."""
     for block in BLOCKS:
         recorder.kernel("block, uint32", "{} x {}".format(*block), matmul.naive_uint32, block)
 
 
 def axes(recorder):
-    """The same work with threadIdx.x along the columns of the result, and along its rows."""
+    """Time the same work with threadIdx.x along the columns of the result, and along its rows."""
     for block in ((16, 16), (32, 32)):
         shape = "{} x {}".format(*block)
         recorder.kernel("axis", f"columns, {shape}", matmul.naive, block)
@@ -108,7 +104,7 @@ def axes(recorder):
 
 
 def types(recorder):
-    """What Numba's types cost: a float64 sum, 64-bit indices."""
+    """Time what Numba's types cost: a float64 sum, 64-bit indices."""
     kernels = ("naive", "naive_float64", "naive_uint32") if recorder.dtype == np.float32 else ("naive", "naive_uint32")
     for name in kernels:
         kernel = getattr(matmul, name)
@@ -119,13 +115,13 @@ def types(recorder):
 
 
 def incomplete(recorder):
-    """The documents' second case: a grid of one row of blocks. Fast, and wrong."""
+    """Time the documents' second case, a grid of one row of blocks: fast, and wrong."""
     grid = grid_for((recorder.n, recorder.n), (32, 32))[:1]
     recorder.kernel("incomplete", "1-D grid, 32 x 32", matmul.naive, (32, 32), grid=grid, right=False)
 
 
 def instructions_per_step(kernel, matrix):
-    """Machine instructions for each turn of the loop over k, in the inner loop that does most of them at once.
+    """Count machine instructions per iteration over k, in the inner loop that is unrolled most.
 
     None if nvdisasm, a part of the CUDA toolkit, is not there.
     """
@@ -139,7 +135,7 @@ def instructions_per_step(kernel, matrix):
 
 
 def end_to_end(recorder):
-    """What a caller with NumPy arrays waits for, and the parts of it."""
+    """Time what a caller with NumPy arrays waits for, and its parts."""
     a, b, n = recorder.a, recorder.b, recorder.n
     a_device, b_device, out = recorder.a_device, recorder.b_device, recorder.out
     launch = matmul.naive[grid_for((n, n), (16, 16)), (16, 16)]
@@ -172,7 +168,7 @@ def end_to_end(recorder):
 
 
 def first_launches(recorder):
-    """A kernel that has never run is compiled and loaded by its first launch."""
+    """Time the first launches of a kernel: the very first one compiles and loads it."""
     kernel = cuda.jit(matmul.naive.py_func)
     launch = kernel[grid_for((recorder.n, recorder.n), (16, 16)), (16, 16)]
     cuda.synchronize()
@@ -184,14 +180,14 @@ def first_launches(recorder):
 
 
 def on_the_cpu(recorder):
-    """NumPy on all cores, and the three loops on one, which take minutes beyond 1024."""
+    """Time NumPy on all cores, and three loops on one, which take minutes beyond 1024."""
     recorder.wall("cpu", "NumPy", lambda: recorder.a @ recorder.b, repeat=5)
     if recorder.n <= 1024:
         recorder.wall("cpu", "three loops, one core", lambda: matmul.on_cpu(recorder.a, recorder.b), repeat=2)
 
 
 def cublas(recorder):
-    """The vendor's library in the same run, in float32 proper, where PyTorch is installed."""
+    """Time cuBLAS in the same run, in float32 without TF32, where PyTorch is installed."""
     torch = common.libraries().get("torch")
     if torch is None:
         return
@@ -199,7 +195,7 @@ def cublas(recorder):
     recorder.add_timing("library", "cuBLAS", timing.bench(partial(torch.matmul, a, b, out=torch.empty_like(a))))
 
 
-#: What measures each case, in the order in which they are measured.
+#: The function that measures each case, in the order in which they are measured.
 MEASURES = {
     "first launches": first_launches,
     "block": sweep,
@@ -214,7 +210,7 @@ MEASURES = {
 
 
 def measured(case, n=1024, dtype="float32"):
-    """Records of one case: measured now where there is a GPU, otherwise those that come with gpukit.
+    """Return records of one case: measured now on a GPU, otherwise those that come with gpukit.
 
     Parameters
     ----------
@@ -239,28 +235,19 @@ def measured(case, n=1024, dtype="float32"):
     return results.load(RECORDED, case=cases, shape=(n, n, n), dtype=dtype)
 
 
-def main(argv=None):
-    """Run ``gpukit bench naive``; give back the exit status."""
-    text = (
-        "Time the matrix product with one thread per element: blocks, axes, types, copies, first launches. Needs a GPU."
-    )
-    parser = argparse.ArgumentParser(prog="gpukit bench naive", description=text)
-    parser.add_argument(
-        "--save", metavar="FILE", type=Path, help=f"also write the records to FILE ({RECORDED}.json is one)"
-    )
+def add_options(parser):
+    """Add the sizes to the options."""
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", default=SIZES, help="rows of the square matrices")
-    parser.add_argument("--quick", action="store_true", help="the first size only")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    sizes = options.sizes[: 1 if options.quick else None]
-    return 0 if common.run(_runs(sizes), options.save, common.machine_and_cpu()) else 1
 
 
-def _runs(sizes):
-    """(title, what measures it) of each measurement."""
-    for n in sizes:
+def head():
+    """Describe the GPU and the CPU, for the records."""
+    return common.machine_and_cpu()
+
+
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for the first size only."""
+    for n in options.sizes[: 1 if options.quick else None]:
         for dtype, cases in ((np.float32, MEASURES), (np.float64, ("types",))):
             recorder = functools.cache(partial(Recorder, n, dtype, partial(print, flush=True)))
             for case in cases:
@@ -268,7 +255,7 @@ def _runs(sizes):
 
 
 def _measured(recorder, case):
-    """What one case adds to the records; a result that should be right and is not, or the reverse, ends it."""
+    """Measure one case; a result that should be right and is wrong, or the reverse, ends it."""
     records = recorder().records
     done = len(records)
     try:

@@ -4,17 +4,14 @@
 clock.
 """
 
-import argparse
-import warnings
 from functools import partial
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import common
 from gpukit import launching, pitfalls, results, timing
 
-__all__ = ["RECORDED", "main", "measure"]
+__all__ = ["RECORDED", "measure", "measurements"]
 
 #: The record that comes with gpukit, for ``results.load``.
 RECORDED = "clinic-h200"
@@ -59,15 +56,7 @@ def _is_right(steps, pitfall):
     return np.allclose(pitfall.out.copy_to_host(), pitfall.expected, rtol=1e-5, atol=1e-5)
 
 
-def main(argv=None):
-    """Run ``gpukit bench clinic``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench clinic", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the first case only")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    chosen = pitfalls.CASES[: 1 if options.quick else None]
-    measurements = [(case.name, partial(measure, case.name, case.size)) for case in chosen]
-    return 0 if common.run(measurements, options.save) else 1
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for the first case only."""
+    for case in pitfalls.CASES[: 1 if options.quick else None]:
+        yield case.name, partial(measure, case.name, case.size)

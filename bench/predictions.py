@@ -1,26 +1,20 @@
-"""``gpukit bench predictions``: for the kernels of the chapters the least time that a trace gives, beside the time on a
-GPU, and beside the least time with the instructions that Nsight Compute counted.
+"""``gpukit bench predictions``: predict the times of the chapters' kernels from traces, beside their times on a GPU.
 
-On a GPU its ceilings are measured, and kernels are checked, timed with a cold L2 cache, and, if ncu is there, run once
-more under it. Without one the traces are made anew, and what was measured is taken from the record: the ceilings too,
-which it keeps, so that every prediction in it belongs to them.
+Each kernel is predicted from its trace alone, and with the instructions that Nsight Compute counted. On a GPU its
+ceilings are measured, and kernels are checked, timed with a cold L2 cache, and run under ncu if it is installed.
+Without a GPU the traces are made anew, and everything that was measured is taken from the record, the ceilings too.
 """
 
-import argparse
 import functools
 import json
-import re
-import sys
-import warnings
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from bench import common, compiling, turns
+from bench import _child, ceilings, common
 from bench.evidence import counters
-from bench.shared_memory import PRODUCTS
+from bench.matmul import PRODUCTS
 from gpukit import matmul, resize, results, timing, transpose
 from gpukit.backend import cuda, on_gpu
 from gpukit.conv import api as conv
@@ -40,7 +34,6 @@ __all__ = [
     "cases",
     "ceilings_of",
     "key_of",
-    "main",
     "measure",
     "near",
     "paired",
@@ -49,14 +42,13 @@ __all__ = [
     "with_predictions",
 ]
 
-#: The record that comes with gpukit, for ``results.load``.
 RECORDED = "predictions-h200"
-#: A prediction is called near if the measured time is at most so many times it, or the other way round.
+#: A prediction is near if it and the measured time differ by this factor at most.
 WITHIN = 1.5
-#: What else tells one variant from others.
+#: Fields that tell variants of one name apart.
 OPTIONS = ("tile", "pad", "depth")
 INSTRUCTIONS = "smsp__inst_executed.sum"
-#: Cases of the records that hold what was measured, and predictions: from the trace alone, and with the instructions.
+#: Cases of the records: measured; predicted from the trace alone; predicted with the counted instructions.
 MEASURED = ("time", "instructions")
 LEAST, EXECUTED = "least time", "least time, instructions counted"
 
@@ -71,15 +63,14 @@ class Case:
     shape : tuple of int
     dtype : str
     make : function
-        Gives (list of (launch, arguments), output, function that tells whether an output is right) with the arrays
-        on the device.
+        Returns (list of (launch, arguments), output, function that checks an output) with the arrays on the device.
     traced : function
-        Gives a list of (trace, grid or None): what `warpstep.prediction.predict` takes.
+        Returns a list of (trace, grid or None), as `warpstep.prediction.predict` takes them.
     options : dict
-        What else tells the variant from others.
+        Fields that tell variants of one name apart.
     recorded : dict
-        Where the time is that the chapter's own measurement recorded: "source" is the name of the record, the rest what
-        its record has, besides the variant, shape and options of the case.
+        Where the chapter's own measurement recorded the time: "source" is the name of the file, the rest are fields of
+        the record besides the variant, shape and options of the case.
     """
 
     chapter: str
@@ -97,12 +88,12 @@ class Case:
 
     @property
     def text(self):
-        """What tells this case from others, as `key_of` gives it for its records."""
+        """Identify this case as `key_of` does a record."""
         return key_of(self.key)
 
     @property
     def key(self):
-        """What a record of this case begins with."""
+        """Return the first fields of a record of this case."""
         return {"chapter": self.chapter, "variant": self.variant, "shape": list(self.shape), "dtype": self.dtype} | (
             self.options
         )
@@ -113,12 +104,11 @@ class Case:
 
 @functools.cache
 def _matrices(n, dtype):
-    """Two random matrices and an output on the device, and some rows of the exact product."""
-    with turns.elsewhere():
-        random = np.random.default_rng(n)
-        a, b = (random.standard_normal((n, n)).astype(dtype) for _ in range(2))
-        rows = random.choice(n, 16, replace=False)
-        exact = a[rows].astype(np.float64) @ b
+    """Return two random matrices and an output on the device, and some rows of the exact product."""
+    random = np.random.default_rng(n)
+    a, b = (random.standard_normal((n, n)).astype(dtype) for _ in range(2))
+    rows = random.choice(n, 16, replace=False)
+    exact = a[rows].astype(np.float64) @ b
     return cuda.to_device(a), cuda.to_device(b), cuda.device_array((n, n), dtype), rows, exact
 
 
@@ -131,15 +121,9 @@ def _product(variant, n, dtype, options):
     return matmul.steps(variant, a, b, out, **options), out, right
 
 
-def _launches(make):
-    """The launches of a case, to be traced: only what puts their arrays on the device needs a turn."""
-    with turns.mine():
-        return make()[0]
-
-
 def _sampled(make, blocks=1):
-    """Traces of some blocks of every launch of a case."""
-    return [(trace(launch, *arguments, blocks=blocks), None) for launch, arguments in _launches(make)]
+    """Trace some blocks of every launch of a case."""
+    return [(trace(launch, *arguments, blocks=blocks), None) for launch, arguments in make()[0]]
 
 
 #: Square products: of float32 and of float64 at the first size, the rungs of the fast product at the second.
@@ -168,8 +152,7 @@ TRANSPOSED, TRACED = 8192, 512
 
 @functools.cache
 def _matrix(n):
-    with turns.elsewhere():
-        host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
+    host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
     return host, cuda.to_device(host), cuda.device_array((n, n), np.uint32)
 
 
@@ -180,8 +163,8 @@ def _transposed(variant, n=TRANSPOSED):
 
 
 def _of_a_part(variant):
-    """The trace of a small transpose, whose blocks do what those of the large one do, and the large one's grid."""
-    ((launch, arguments),) = _launches(partial(_transposed, variant, TRACED))
+    """Trace a small transpose, whose blocks do what those of the large one do; return it with the large one's grid."""
+    ((launch, arguments),) = _transposed(variant, TRACED)[0]
     return [(trace(launch, *arguments), transpose.configure(variant, (TRANSPOSED,) * 2).griddim)]
 
 
@@ -210,20 +193,19 @@ def sums():
     for size in SUMMED:
         for variant in ladder.VARIANTS:
             make = partial(_sum, variant, size)
-            # Blocks of "one_launch" wait for nobody, but the last one does more: all of them must run.
+            # The last block of "one_launch" does more than the others, so all of them must run.
             blocks = None if variant == "one_launch" else 8
             recorded = {"source": "reduce-h200", "case": "ladder"}
             yield Case("reduce", variant, (size,), "float32", make, partial(_sampled, make, blocks), {}, recorded)
 
 
-#: Frames as a camera gives them, and what they are fitted into.
+#: Frames of a camera, and the size that they are resized to.
 FRAMES, FITTED = (32, 1080, 1920, 3), (640, 640)
 
 
 @functools.cache
 def _frames(count):
-    with turns.elsewhere():
-        host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
+    host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
     return host, cuda.to_device(host)
 
 
@@ -234,7 +216,7 @@ def _fit(rung, count=FRAMES[0]):
     out = cuda.device_array((count, *shape), dtype)
 
     def right(got):
-        # The last frame as the host functions fit it, which their own tests compare with OpenCV.
+        # The last frame by the host functions, whose own tests compare them with OpenCV.
         if rung in ("nearest", "bilinear"):
             expected = resize.resize(host[-1], FITTED, rung, swap_rb=True)
         else:
@@ -245,8 +227,8 @@ def _fit(rung, count=FRAMES[0]):
 
 
 def _of_one_frame(rung):
-    """The trace of some blocks for one frame, and the grid for all."""
-    ((launch, arguments),) = _launches(partial(_fit, rung, 1))
+    """Trace some blocks for one frame; return that with the grid for all."""
+    ((launch, arguments),) = _fit(rung, 1)[0]
     return [(trace(launch, *arguments, blocks=64), (*launch.griddim[:2], FRAMES[0]))]
 
 
@@ -256,7 +238,7 @@ def fittings():
         yield Case("resize", rung, FRAMES, "uint8", partial(_fit, rung), partial(_of_one_frame, rung), {}, recorded)
 
 
-#: The article's convolution (E8): samples, channels, height, width; its weights; and what is cut into windows of 3 x 3.
+#: The article's convolution (E8): samples, channels, height, width; its weights; and the images of im2col.
 CONVOLVED, WEIGHTS, WINDOWED = (1, 6, 512, 768), (6, 6, 6, 6), (16, 64, 56, 56)
 
 
@@ -285,7 +267,7 @@ def _convolution(algorithm):
 
 
 def _windows(x):
-    """The columns of 3 x 3 windows of an image with a border of zeros."""
+    """Compute the columns of 3 x 3 windows of an image with a border of zeros."""
     samples, channels, height, width = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).transpose(0, 1, 4, 5, 2, 3)
@@ -323,7 +305,7 @@ FAMILIES = {
 
 
 def cases(chapters=None):
-    """list of Case: of all chapters, or of those named."""
+    """List the cases of all chapters, or of those named."""
     return [case for name in chapters or FAMILIES for case in FAMILIES[name]()]
 
 
@@ -331,7 +313,7 @@ def cases(chapters=None):
 
 
 def predicted(traced, instructions=None, ceilings=None):
-    """The predictions of a case's launches, in their order; their times add up.
+    """Predict each launch of a case; their times add up.
 
     Parameters
     ----------
@@ -352,17 +334,15 @@ def predicted(traced, instructions=None, ceilings=None):
     ]
 
 
-def with_predictions(records, ceilings, chosen, jobs=1, report=print):
-    """What was measured, with predictions from traces that are made here.
+def with_predictions(records, ceilings, chosen, report=print):
+    """Return measured records with predictions from traces that are made here.
 
     Parameters
     ----------
     records : list of dict
-        Times and instructions, as `measure` gives them; predictions among them are left out.
+        Times and instructions; predictions among them are left out.
     ceilings : warpstep.prediction.Ceilings
     chosen : list of Case
-    jobs : int
-        Processes that trace side by side.
     report : callable
         Told each case, as text.
 
@@ -371,31 +351,21 @@ def with_predictions(records, ceilings, chosen, jobs=1, report=print):
     list of dict
     """
     kept = {(record["case"], key_of(record)): record for record in records if record["case"] in MEASURED}
-    times, made, works = chapters_times(), [], []
-    measured = [[kept[name, case.text] for name in MEASURED if (name, case.text) in kept] for case in chosen]
-    for number, mine in zip(_numbers(chosen), measured, strict=True):
-        executed = [record["each"] for record in mine if record["case"] == "instructions"]
-        works.append(partial(_traced, number, executed, ceilings))
-    # A long trace comes first, so that it is not the last that all wait for.
-    order = sorted(range(len(works)), key=lambda n: -max(chosen[n].shape)) if jobs > 1 else range(len(works))
-    found = dict(zip(order, turns.side_by_side([works[n] for n in order], jobs), strict=True))
-    for n, mine in enumerate(measured):
-        mine = [found[n][0], *mine, *found[n][1:]]
-        report(f"  {_line(mine, times.get(chosen[n].text))}")
-        made += mine
+    times, made = chapters_times(), []
+    for case in chosen:
+        measured = [kept[name, case.text] for name in MEASURED if (name, case.text) in kept]
+        traced = case.traced()
+        found = [_record(case, predicted(traced, None, ceilings), LEAST), *measured]
+        for record in measured:
+            if record["case"] == "instructions":
+                found.append(_record(case, predicted(traced, record["each"], ceilings), EXECUTED))
+        report(f"  {_line(found, times.get(case.text))}")
+        made += found
     return made
 
 
-def _traced(number, executed, ceilings):
-    """The records of a case's predictions: from the trace alone, and with the instructions if they were counted."""
-    case = cases()[number]
-    traced = case.traced()
-    counted = [_record(case, predicted(traced, each, ceilings), EXECUTED) for each in executed]
-    return [_record(case, predicted(traced, None, ceilings), LEAST), *counted]
-
-
 def _record(case, predictions, name):
-    """The record of what was predicted: the sum of the launches, and what limits the longest of them."""
+    """Make the record of a prediction: the sum of the launches, and the limit of the longest of them."""
     longest = max(predictions, key=lambda p: p.seconds)
     return case.key | {
         "case": name,
@@ -411,51 +381,31 @@ def _record(case, predictions, name):
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
 
 
-def measure(chosen, jobs=None, report=print):
-    """Check and time cases on a GPU, in several processes that take turns.
-
-    Parameters
-    ----------
-    chosen : list of Case
-    jobs : int, optional
-        How many processes; as many as make sense unless given.
+def measure(chosen, report=print):
+    """Check and time cases on a GPU.
 
     Returns
     -------
     list of dict
-        Records; no time of a case whose result is wrong.
+        Records of the right results.
     bool
         Whether all results were right.
     """
-    numbers = _numbers(chosen)
-    records = []
-    for case, record in zip(chosen, turns.side_by_side([partial(_timed, n) for n in numbers], jobs), strict=True):
-        records.append(record)
-        time = "WRONG" if record is None else timing.format_seconds(record["value"])
-        report(f"  {case.chapter:10}{case.title:32} {case.dtype:8} {time:>10}")
-    return [record for record in records if record], all(records)
-
-
-def _numbers(chosen):
-    """The places of cases among all: what another process is told."""
-    places = {case.text: number for number, case in enumerate(cases())}
-    return [places[case.text] for case in chosen]
-
-
-def _timed(number):
-    """The record of one case's time; None if its result is wrong."""
-    case = cases()[number]
-    with turns.mine():
-        steps, out, right = case.make()
+    records, all_right = [], True
+    for case in chosen:
+        steps, out, is_right = case.make()
         wrong = np.nan if out.dtype.kind == "f" else np.iinfo(out.dtype).max
         out.copy_to_device(np.full(out.shape, wrong, out.dtype))
         common.launch_all(steps)
-        found = out.copy_to_host()
-        with turns.elsewhere():
-            if not right(found):
-                return None
-        timed = timing.bench(partial(common.launch_all, steps), min_time=0.02, warmup=0.01)
-    return results.of_timing(case.chapter, "time", case.variant, case.shape, case.dtype, timed, **case.options)
+        right = is_right(out.copy_to_host())
+        if right:
+            timed = timing.bench(partial(common.launch_all, steps), min_time=0.02, warmup=0.01)
+            head = case.chapter, "time", case.variant, case.shape, case.dtype
+            records.append(results.of_timing(*head, timed, **case.options))
+        all_right &= right
+        time = timing.format_seconds(timed.median) if right else "WRONG"
+        report(f"  {case.chapter:10}{case.title:32} {case.dtype:8} {time:>10}")
+    return records, all_right
 
 
 def count_instructions(chosen, report=print):
@@ -471,18 +421,18 @@ def count_instructions(chosen, report=print):
     Raises
     ------
     bench.evidence.counters.ProfilerError
-        If ncu fails; the message has what it said.
+        If ncu fails; the message has its output.
     """
     ncu = counters.find_ncu()
     if ncu is None:
         report("  ncu is not installed: instructions are not counted")
         return [], True
     options = f"--target-processes application-only --profile-from-start off --page raw --metrics {INSTRUCTIONS}"
-    done = counters.run(ncu, options.split(), "bench.predictions", *_numbers(chosen))
-    launches = [int(number) for number in re.findall(r"^launches: (\d+)$", done.stdout, re.MULTILINE)]
-    rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(done.stdout)]
-    if done.returncode or sum(launches) != len(rows) or len(launches) != len(chosen):
-        raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{done.stdout}\n{done.stderr}")
+    child = counters.run_ncu(ncu, options.split(), launch_cases, [case.text for case in chosen])
+    launches = child.answers
+    rows = [int(float(row[INSTRUCTIONS].replace(",", ""))) for _, row in counters.read_csv(child.output)]
+    if child.status or sum(launches) != len(rows) or len(launches) != len(chosen):
+        raise counters.ProfilerError(f"{len(rows)} rows for {launches} launches\n{child.output}")
     records, ends = [], np.cumsum(launches)
     for case, number, end in zip(chosen, launches, ends, strict=True):
         each = rows[end - number : end]
@@ -491,11 +441,10 @@ def count_instructions(chosen, report=print):
     return records, True
 
 
-def _count_child(numbers):
-    """What runs under ncu: some cases once, after all are compiled; a line for each says how many launches it has."""
-    known = cases()
-    made = [known[number].make()[0] for number in numbers]
-    compiling.compile_first([step for steps in made for step in steps])
+def launch_cases(texts):
+    """Launch the cases with these texts under ncu, after all are compiled; answer with the launches of each."""
+    known = {case.text: case for case in cases()}
+    made = [known[text].make()[0] for text in texts]
     for steps in made:
         common.launch_all(steps)
     cuda.synchronize()
@@ -503,15 +452,15 @@ def _count_child(numbers):
     for steps in made:
         common.launch_all(steps)
         cuda.synchronize()
-        print("launches:", len(steps), flush=True)
+        _child.answer(len(steps))
     cuda.profile_stop()
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- summaries ---------------------------------------------------------------------------------------------------------
 
 
 def _line(records, recorded):
-    """A case as a line: what limits, the least time, the time, and how many times the predictions it is."""
+    """Format a case as a line: limit, least time, time, and the ratio of the time to each prediction."""
     values = {"time": recorded and recorded["value"]} | {record["case"]: record["value"] for record in records}
     shape = " x ".join(map(str, records[0]["shape"]))
     options = [f"{name} {records[0][name]}" for name in OPTIONS if name in records[0]]
@@ -524,12 +473,12 @@ def _line(records, recorded):
 
 
 def near(pairs):
-    """How many of (predicted, measured) differ by a factor of `WITHIN` at most."""
+    """Count the pairs (predicted, measured) that differ by a factor of `WITHIN` at most."""
     return sum(1 / WITHIN <= measured / least <= WITHIN for least, measured in pairs)
 
 
 def chapters_times():
-    """{key: record} of the times that the chapters' own measurements recorded, as far as they come with gpukit."""
+    """Return {key: record} of the times that the chapters' own measurements recorded and that come with gpukit."""
     times = {}
     for case in cases():
         wanted = dict(case.recorded)
@@ -538,14 +487,14 @@ def chapters_times():
             wanted |= {"variant": case.variant, "shape": case.shape, "dtype": case.dtype, **case.options}
             times[case.text] = results.first(records, **wanted)
         except (FileNotFoundError, LookupError):
-            continue  # a chapter that has not been recorded, or not this kernel
+            continue  # neither the chapter nor the kernel need be recorded
     return times
 
 
 def paired(records, name=LEAST):
-    """[(record of what was predicted, record of what was measured), ...] of the cases that have both.
+    """Return [(prediction's record, time's record), ...] of the cases that have both.
 
-    Times are those among the records, or where there are none, the chapters'.
+    Times are those among the records, or the chapters' if there are none.
     """
     times = {key_of(record): record for record in records if record["case"] == "time"} or chapters_times()
     found = [(record, times.get(key_of(record))) for record in records if record["case"] == name]
@@ -553,19 +502,19 @@ def paired(records, name=LEAST):
 
 
 def key_of(record):
-    """What tells a record's case from others, as text: chapter, variant, shape, dtype, options."""
+    """Identify a record's case by a text: chapter, variant, shape, dtype, options."""
     named = {name: record.get(name) for name in ("chapter", "variant", "dtype", *OPTIONS)}
     return json.dumps(named | {"shape": list(record["shape"])})
 
 
 def ceilings_of(head):
-    """The `warpstep.prediction.Ceilings` of the run that a record is of, by what it says once (``results.read``)."""
+    """Return the `warpstep.prediction.Ceilings` of a record's run, from its head (``results.read``)."""
     values = head["ceilings"]
     return prediction.Ceilings(**values | {"written_back": tuple(map(tuple, values["written_back"]))})
 
 
 def summary(records):
-    """Text: how many predictions are near, from the trace alone and with the instructions that were counted."""
+    """Return text: the number of predictions that are near, from the trace alone and with counted instructions."""
     lines = []
     for name in (LEAST, EXECUTED):
         pairs = [(least["value"], measured["value"]) for least, measured in paired(records, name)]
@@ -578,17 +527,18 @@ def summary(records):
     return "\n".join(lines)
 
 
-def main(argv=None):
-    """Run ``gpukit bench predictions``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench predictions", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the transposes only, and no instructions")
-    parser.add_argument("--jobs", type=int, help="processes that compile side by side (default: by the machine)")
+def add_options(parser):
+    """Add the option to trace nothing."""
     parser.add_argument(
         "--measure-only", action="store_true", help="on a GPU: trace nothing; predictions are then made without one"
     )
-    options = parser.parse_args(argv)
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
+
+
+def run(options):
+    """Measure, or read what was measured; predict; save and print. Return 1 if a result was wrong, or else 0.
+
+    With ``--quick`` for the transposes only, without instructions.
+    """
     chosen = cases(["transpose"] if options.quick else None)
     if on_gpu():
         head, records, right = _measured(chosen, options)
@@ -596,30 +546,24 @@ def main(argv=None):
             return 0 if right else 1
     else:
         (head, records), right = results.read(RECORDED), True
-    jobs = results.cores() if options.jobs is None else options.jobs
-    with turns.elsewhere():
-        records = with_predictions(records, ceilings_of(head), chosen, 1 if options.quick else jobs)
-    if options.save:
-        results.save(options.save, records, head)
+    records = with_predictions(records, ceilings_of(head), chosen)
+    results.save(options.save, records, head)
     print(summary(records))
     return 0 if right else 1
 
 
 def _measured(chosen, options):
-    """(head, records, whether all results were right) of what is measured now; kept in a file, if one is given."""
-    head, records = results.machine() | {"ceilings": asdict(prediction.measured())}, []
+    """Measure the ceilings and the cases; return (head, records, whether all results were right)."""
+    limits = prediction.of_records(ceilings.measured())
+    head, records = results.machine() | {"ceilings": asdict(limits)}, []
 
     def keep(measurement):
         more, right = measurement(chosen)
         records.extend(more)
         return more, right
 
-    measurements = [("times", partial(keep, partial(measure, jobs=options.jobs)))]
+    measurements = [("times", partial(keep, measure))]
     if not options.quick:
         measurements.append(("instructions", partial(keep, count_instructions)))
     right = common.run(measurements, options.save, head)
     return head, records, right
-
-
-if __name__ == "__main__":
-    _count_child(map(int, sys.argv[1:]))

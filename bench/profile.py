@@ -1,29 +1,27 @@
-"""``gpukit bench profile``: what the profilers say of the tiled matrix products, kept as tables that need no profiler.
+"""``gpukit bench profile``: save the profilers' reports of the tiled matrix products as tables.
 
 Needs a GPU and ``ncu``, Nsight Compute's program; for the timeline PyTorch, whose profiler reads the same records of
 the driver as Nsight Systems.
 """
 
-import argparse
 import csv
 import io
 import json
 import re
+import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import code, common
 from bench.evidence import counters
 from gpukit import matmul, results
-from gpukit.backend import cuda
+from gpukit.backend import cuda, on_gpu
 
-__all__ = ["FOLDER", "KERNELS", "REPORT", "SASS", "TIMELINE", "load", "main", "of_events", "of_ncu", "opcode"]
+__all__ = ["FOLDER", "KERNELS", "REPORT", "SASS", "TIMELINE", "load", "of_events", "of_ncu", "opcode"]
 
-#: Where the tables are that come with gpukit.
+#: The folder of the tables that come with gpukit.
 FOLDER = results.RECORDED.parent / "profiles"
 #: Kernels of a report: products of square matrices of this size, with tiles of 16.
 KERNELS, SIZE, TILE = ("tiled", "tiled_conflict"), 1024, 16
@@ -34,22 +32,19 @@ REPORT, TIMELINE, SASS = "matmul-h200.csv", "timeline-h200.csv", "tiled-sm90.sas
 
 
 def measure_kernels():
-    """Rows of a report: dicts with the kernel, the section, the metric, its unit and its value.
-
-    ProfilerError if ncu is missing or fails.
-    """
+    """Profile the kernels; return rows with kernel, section, metric, unit and value. ProfilerError if ncu fails."""
     ncu = counters.find_ncu()
     if ncu is None:
         raise counters.ProfilerError("ncu is not installed")
-    done = counters.run(ncu, "--set full --page details".split(), "bench.profile")
-    rows = of_ncu(done.stdout)
-    if done.returncode or {row["kernel"] for row in rows} != set(KERNELS):
-        raise counters.ProfilerError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    child = counters.run_ncu(ncu, "--set full --page details".split(), launch_products)
+    rows = of_ncu(child.output)
+    if child.status or {row["kernel"] for row in rows} != set(KERNELS):
+        raise counters.ProfilerError(f"ncu failed:\n{child.output[-4000:]}")
     return rows
 
 
 def of_ncu(text):
-    """The rows of ncu's page "details" as CSV, without its advice and without what names a machine."""
+    """Read the rows of ncu's page "details" from CSV, without its advice and without the machine's names."""
     found = []
     for _, row in counters.read_csv(text):
         if row.get("Metric Name"):
@@ -61,8 +56,8 @@ def of_ncu(text):
     return found
 
 
-def _products():
-    """What runs under ncu: each kernel once."""
+def launch_products():
+    """Launch each kernel once, under ncu."""
     random = np.random.default_rng(1)
     a, b = (cuda.to_device(random.standard_normal((SIZE, SIZE)).astype(np.float32)) for _ in range(2))
     out = cuda.device_array_like(a)
@@ -74,12 +69,12 @@ def _products():
 
 # -- the timeline ------------------------------------------------------------------------------------------------------
 
-#: Times that the application goes round, and rows of its matrices.
+#: Rounds of the application, and rows of its matrices.
 ROUNDS, ROWS = 3, 512
 
 
 def application():
-    """A program to look at: again and again it makes a matrix, copies it in, multiplies it, copies the product out."""
+    """Return a program to profile: in each round it makes a matrix, copies it in, multiplies and copies out."""
     b, out = (cuda.to_device(np.random.rand(ROWS, ROWS).astype(np.float32)) for _ in range(2))
     launch, further = matmul.configure("tiled", (ROWS, ROWS))
 
@@ -94,7 +89,7 @@ def application():
 
 
 def measure_timeline():
-    """Rows of what the host called and the device did: dicts with the lane, the name, begin and duration in us."""
+    """Profile the application; return rows with lane (host or device), name, begin and duration in us."""
     from torch.profiler import ProfilerActivity, profile
 
     run = application()
@@ -109,12 +104,12 @@ def measure_timeline():
         return of_events(json.loads(path.read_text())["traceEvents"])
 
 
-#: Categories of the profiler's events: what the host called, and what the device did.
+#: Lanes of the profiler's categories of events.
 LANES = {"cuda_driver": "host", "gpu_memcpy": "device", "kernel": "device"}
 
 
 def of_events(events):
-    """Rows of a timeline from the profiler's events, in the order of their begin."""
+    """Make the rows of a timeline from the profiler's events, in the order of their begin."""
     rows = []
     for event in events:
         lane = LANES.get(event.get("cat"))
@@ -130,7 +125,7 @@ def of_events(events):
 
 
 def sass():
-    """The machine code of the tiled product as nvdisasm writes it: labels and instructions."""
+    """Return the machine code of the tiled product as nvdisasm prints it: labels and instructions."""
     launch, _ = matmul.configure("tiled", (SIZE, SIZE), tile=TILE)
     kernel, array = launch.dispatcher, cuda.device_array((SIZE, SIZE), np.float32)
     text = kernel.compile(tuple(kernel.typeof_pyval(array) for _ in range(3))).inspect_sass()
@@ -139,7 +134,7 @@ def sass():
 
 
 def opcode(instruction):
-    """The first word of an instruction, without what it depends on: "LDS.128" of ``@!P0 LDS.128 R4, [R8]``."""
+    """Return the opcode of an instruction, without its predicate: "LDS.128" of ``@!P0 LDS.128 R4, [R8]``."""
     return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
 
 
@@ -156,21 +151,23 @@ def _write(path, rows, about):
 
 
 def load(name, folder=FOLDER):
-    """A table that was saved: (what it was measured with, as a line; list of dict)."""
+    """Load a table: (a line about the machine, list of dict)."""
     about, *lines = (Path(folder) / name).read_text(encoding="utf-8").splitlines()
     return about.removeprefix("# "), list(csv.DictReader(lines))
 
 
-def main(argv=None):
-    """Run ``gpukit bench profile``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench profile", description=__doc__)
+def add_options(parser):
+    """Add the options of ``gpukit bench profile``."""
     parser.add_argument(
         "--save", metavar="FOLDER", type=Path, help=f"write the tables to FOLDER ({FOLDER.name} is one)"
     )
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
+
+
+def run(options):
+    """Run ``gpukit bench profile``; return the exit status."""
+    if not on_gpu():
+        print("There is no GPU here, so there is nothing to profile.", file=sys.stderr)
         return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
     machine = results.machine()
     about = f"{machine['gpu']}, driver {machine['driver']}, {machine['date']}"
     folder = options.save
@@ -190,7 +187,3 @@ def main(argv=None):
         if folder is not None:
             _write(folder / TIMELINE, timeline, about)
     return 0
-
-
-if __name__ == "__main__":
-    _products()

@@ -1,11 +1,11 @@
-"""gpukit beside the libraries of one run, and one run beside another."""
+"""Compare gpukit with the libraries of one run, and one run with another."""
 
 import json
 import re
 from dataclasses import dataclass
 
-from bench.common import columns
 from gpukit import results, timing
+from warpstep.report.table import Table
 
 __all__ = [
     "Change",
@@ -33,10 +33,10 @@ LIBRARIES = {
     "torchvision": "torchvision",
 }
 #: Chapters and cases of references on the CPU, where no side is gpukit's.
-NO_RIVALS = {"cpu", "emulator"}
+NOT_COMPARED = {"cpu", "emulator"}
 _SAME = ("chapter", "case", "shape", "dtype", "unit")
-#: Smaller changes of a time, in parts of it, are those of two runs of the same program.
-NOTHING = 0.03
+#: Two runs of the same program differ by up to this share.
+NOISE = 0.03
 
 
 def library_of(record):
@@ -48,7 +48,7 @@ def library_of(record):
 
 
 def problem_of(record):
-    """What a library's record was measured on: all of its fields but the variant and what was found."""
+    """Return the problem of a library's record: all of its fields but the variant and the measured values."""
     return {key: _plain(value) for key, value in record.items() if key != "variant" and key not in results.FOUND}
 
 
@@ -63,7 +63,7 @@ class Pair:
     Attributes
     ----------
     problem : dict
-        What both did: "chapter", "case", "shape", "dtype" and whatever else tells it from others.
+        "chapter", "case", "shape", "dtype" and whatever else tells it from other problems.
     ours, theirs : dict
         Records.
     """
@@ -84,7 +84,7 @@ class Pair:
 
     @property
     def remark(self):
-        """str: what speaks against the ratio; "" if nothing does."""
+        """str: a reason to distrust the ratio, or ""."""
         for name, side in (("gpukit", self.ours), ("library", self.theirs)):
             if side.get("invalid"):
                 return f"INVALID: {name}'s spread {side['spread']:.0%}"
@@ -98,14 +98,13 @@ class Pair:
 
 
 def pairs(records):
-    """gpukit beside the fastest library, for every problem that both were timed on.
+    """Pair gpukit with the fastest library, for every problem that both were timed on.
 
     Parameters
     ----------
     records : list of dict
-        Of one run, without what their file says once (``results.read``). A file may hold those of several runs, told
-        apart by a field "run"; only what was measured in the same one is compared. Times of whose spread nothing is
-        known are left out.
+        Records of one run, as ``results.read`` gives them. A file may hold several runs, told apart by a field "run";
+        only records of the same run are compared. Times without a spread are left out.
 
     Returns
     -------
@@ -133,7 +132,7 @@ def pairs(records):
 
 def _is_compared(record):
     timed = record["unit"] == "s" and record.get("spread") is not None
-    return timed and not NO_RIVALS & {record["chapter"], record["case"]}
+    return timed and not NOT_COMPARED & {record["chapter"], record["case"]}
 
 
 def _clock(record):
@@ -145,19 +144,19 @@ def _place(record):
 
 
 def size_of(problem):
-    """Shape and dtype of a problem or a record, as text."""
+    """Format the shape and dtype of a problem or a record."""
     return f"{' x '.join(f'{n:,}' for n in problem['shape'])} {problem['dtype']}"
 
 
 def _case(problem):
-    """The case, and what else the problem says of itself that its name does not."""
+    """Format the case, and the fields of the problem that the case does not name."""
     further = [value for key, value in problem.items() if key not in _SAME and str(value) not in problem["case"]]
     return ", ".join(map(str, [problem["case"], *further]))
 
 
 def table_of_pairs(found):
-    """Text: a line for each pair."""
-    rows = [("chapter", "what", "size", "gpukit", "", "library", "", "ratio", "")]
+    """Make a table with a line for each pair."""
+    rows = []
     for pair in found:
         ours, theirs = pair.ours, pair.theirs
         rows.append(
@@ -168,7 +167,8 @@ def table_of_pairs(found):
                 *(f"{pair.ratio:.2f}", pair.remark),
             )
         )
-    return columns(rows, right=(4, 6, 7))
+    header = ("chapter", "what", "size", "gpukit", "its time", "library", "its time", "ratio", "remark")
+    return Table(header, rows, words=("chapter", "what", "size", "gpukit", "library", "remark"))
 
 
 # -- against an earlier run --------------------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ class Change:
         Seconds, or ratios to a library.
     unit : {"s", "ratio"}
     judged : bool
-        False if one of the two was not steady enough to compare.
+        False if one of the two spread too widely to compare.
     sides : str
-        Of a ratio: the times that it is of.
+        The times of a ratio's two sides.
     """
 
     what: str
@@ -199,19 +199,19 @@ class Change:
 
     @property
     def gain(self):
-        """float: how many times better it is now: faster, or a higher ratio."""
+        """float: the factor by which it is better now: faster, or a higher ratio."""
         return self.before / self.now if self.unit == "s" else self.now / self.before
 
 
 def changes(now, before, times=True):
-    """What two runs have in common, each as it was and as it is.
+    """Compare the records that two runs have in common.
 
     Parameters
     ----------
     now, before : list of dict
         Records of two runs.
     times : bool
-        Compare times too. Only the ratios of two different GPUs can be set side by side.
+        Compare times too. Of two different GPUs, only the ratios can be compared.
 
     Returns
     -------
@@ -236,7 +236,7 @@ def changes(now, before, times=True):
 
 
 def _sides(before, now):
-    """Which of two sides a ratio changed by, as text: the times of both, before and now."""
+    """Format the times of both sides, before and now: they show which side changed."""
     kinds = (("gpukit", before.ours, now.ours), ("library", before.theirs, now.theirs))
     return "; ".join(f"{kind} {_timed(old)}, now {_timed(new)}" for kind, old, new in kinds)
 
@@ -246,22 +246,22 @@ def _timed(record):
 
 
 def _name(record):
-    """What a record is of, as a line."""
+    """Name a record in a line."""
     further = {k: v for k, v in problem_of(record).items() if k not in _SAME}
     tail = "".join(f", {key} {value}" for key, value in sorted(further.items()))
     return f"{record['chapter']}, {record['case']}, {size_of(record)}, {record['variant']}{tail}"
 
 
 def falls(found, percent):
-    """Those ratios that fell by more than ``percent``, of what was steady enough to judge; the worst first."""
+    """List the ratios that fell by more than ``percent`` among those that can be judged, the worst first."""
     fallen = [c for c in found if c.unit == "ratio" and c.judged and c.gain < 1 - percent / 100]
     return sorted(fallen, key=lambda c: c.gain)
 
 
 def table_of_changes(found):
-    """Text: what is faster or slower by more than two runs of the same program are, the worst first."""
-    shown = sorted((c for c in found if c.judged and abs(c.gain - 1) > NOTHING), key=lambda c: c.gain)
-    rows = [("", "before", "now", "", "what")]
+    """Format the changes that are larger than those of two runs of the same program, the worst first."""
+    shown = sorted((c for c in found if c.judged and abs(c.gain - 1) > NOISE), key=lambda c: c.gain)
+    header, rows = ("change", "before", "now", "by", "what"), []
     for change in shown:
         seconds = change.unit == "s"
         values = [timing.format_seconds(v) if seconds else f"{v:.2f}" for v in (change.before, change.now)]
@@ -270,7 +270,7 @@ def table_of_changes(found):
         by = max(change.gain, 1 / change.gain) - 1 if seconds else abs(change.gain - 1)
         rows.append((words[change.gain > 1], *values, f"{by:.0%}", change.what))
     judged = sum(c.judged for c in found)
-    rest = f"{judged - len(shown)} of {judged} are within {NOTHING:.0%}"
+    rest = f"{judged - len(shown)} of {judged} are within {NOISE:.0%}"
     unsteady = len(found) - judged
     tail = f"{rest}; {unsteady} were not steady enough to compare." if unsteady else f"{rest}."
-    return f"{columns(rows, right=(1, 2, 3))}\n{tail}" if shown else tail
+    return f"{Table(header, rows, words=('change', 'what'))}\n{tail}" if shown else tail

@@ -1,8 +1,5 @@
-"""``gpukit bench readme``: the README's tables of chapters and of results, from the notebooks and the recorded results,
-what it says of the emulator's speed and of predicted times, and its picture, from traces and records.
-"""
+"""``gpukit bench readme``: write the README's tables, generated sentences and picture from notebooks and records."""
 
-import argparse
 import hashlib
 import json
 import re
@@ -22,7 +19,6 @@ __all__ = [
     "Headline",
     "ReadmeError",
     "chapters",
-    "main",
     "mapped",
     "measured",
     "summed",
@@ -30,9 +26,10 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "bench" / "records"
 README, TEXTS, PICTURE = ROOT / "README.md", ROOT / "notebooks" / "text", ROOT / "docs" / "picture.png"
 
-#: What a reader of a chapter can do afterwards.
+#: The goal of each chapter.
 AFTERWARDS = {
     "00": "tell where a notebook runs, write a first kernel and launch it over a photograph",
     "01": "compute which element a thread works on, in one to three dimensions, for any size",
@@ -49,14 +46,14 @@ AFTERWARDS = {
 
 
 class ReadmeError(Exception):
-    """Something that the README is written from is missing; the message says what, and where it belongs."""
+    """Raised if a source of the README is missing; the message says which, and where it belongs."""
 
 
 # -- chapters ----------------------------------------------------------------------------------------------------------
 
 
 def chapters():
-    """The table of chapters, Markdown: a line for each notebook."""
+    """Return the table of chapters, Markdown: a line for each notebook."""
     known = mapped()
     lines = ["| | chapter | documents | in gpukit | afterwards you can |", "|---|---|---|---|---|"]
     for path in sorted(TEXTS.parent.glob("*.ipynb")):
@@ -70,7 +67,7 @@ def chapters():
 
 
 def mapped():
-    """{number: (rows of the documents, modules)} as the map in the first notebook has them, of what exists."""
+    """Return {number: (rows of the documents, modules)} from the map in the first notebook."""
     found = {}
     for line in (TEXTS / "00_start.py").read_text(encoding="utf-8").splitlines():
         chapter = re.match(r"# \| \[?(\d\d\w?) ", line)
@@ -96,11 +93,11 @@ class Headline:
     record : str
         Name of the record, for ``results.read``.
     variant : str
-        What a user of gpukit gets without choosing.
+        The variant that a user gets by default.
     problem : dict
         Fields of the problem; a shape as a tuple.
     amount : float
-        What a call handles, of which ``unit`` is a part per second: 1e9 bytes for "GB/s". 0: the time is shown.
+        Work of a call: bytes for "GB/s", operations for "TFLOP/s". 0: the time is shown.
     unit : str
     """
 
@@ -112,7 +109,7 @@ class Headline:
     unit: str = ""
 
     def pair(self):
-        """The `ratios.Pair`; None if nothing is recorded under that name yet. ReadmeError if it lacks the problem."""
+        """Return the `ratios.Pair`; None if the record does not exist yet; ReadmeError if it lacks the problem."""
         if not (results.RECORDED / f"{self.record}.json").is_file():
             return None
         fitting = [
@@ -127,7 +124,7 @@ class Headline:
         return fitting[0]
 
     def figure(self, record):
-        """The speed or time of one side, as text."""
+        """Format the speed or time of one side."""
         if not self.amount:
             return timing.format_seconds(record["value"])
         rate = self.amount / record["value"] / {"GB/s": 1e9, "TFLOP/s": 1e12, "frames/s": 1.0}[self.unit]
@@ -136,7 +133,7 @@ class Headline:
 
 @cache
 def _pairs(record, variant):
-    """The libraries beside one of our variants."""
+    """Pair one of gpukit's variants with the libraries."""
     return ratios.pairs([r for r in results.read(record)[1] if r["variant"] == variant or ratios.library_of(r)])
 
 
@@ -160,7 +157,7 @@ def _transpose(what, *shape):
     return Headline(what, "transpose-h200", "wide", problem, 8.0 * prod(shape), "GB/s")
 
 
-#: The lines of the table of results, as a user would ask: each kind of work at a size or two.
+#: The lines of the table of results: each kind of work at a size or two.
 HEADLINES = (
     _product("matrix product, 4096 x 4096", 4096),
     _product("matrix product, 1024 x 1024", 1024),
@@ -183,7 +180,7 @@ HEADLINES = (
 
 
 def measured():
-    """The table of results, Markdown, and the machine below it."""
+    """Return the table of results, Markdown, with the machine below it."""
     lines = ["| float32 | gpukit | the fastest library | ratio |", "|---|--:|--:|--:|"]
     heads = []
     for headline in HEADLINES:
@@ -197,7 +194,7 @@ def measured():
     return "\n".join([*lines, "", summed(), "", *_machines(heads)])
 
 
-#: The records that hold gpukit's best beside the libraries, and of what they are. A ladder is there for its steps.
+#: The records that hold gpukit's best beside the libraries, and their contents. Ladders are left out.
 KINDS = {
     "fast-matmul-h200": "matrix products",
     "transpose-h200": "transposes",
@@ -208,7 +205,7 @@ KINDS = {
 
 
 def summed():
-    """The table of all problems by kind, Markdown, with the fastest of gpukit's forms for each."""
+    """Return the table of all problems by kind, Markdown, with gpukit's fastest variant for each."""
     lines = ["| all that was measured | problems | gpukit as fast or faster | median ratio | lowest |"]
     lines.append("|---|--:|--:|--:|---|")
     for record, kind in KINDS.items():
@@ -223,7 +220,7 @@ def summed():
 
 
 def _machines(heads):
-    """A sentence for each machine: with what, and when, the results were measured there."""
+    """Yield a sentence for each machine: versions, and the date."""
     alike = {}
     for head in heads:
         alike.setdefault((head["gpu"], head["driver"], head["power_limit"]), []).append(head)
@@ -232,11 +229,11 @@ def _machines(heads):
         yield f"Measured on {common.described(max(group, key=len))} ({', '.join(found)})."
 
 
-EMULATOR = "emulator-host"
+EMULATOR, SIMULATOR = "emulator-host", "Numba's simulator"
 
 
 def emulator():
-    """A sentence on the emulator's speed, with the third quartile of its launches: three of four take no longer."""
+    """Return a sentence on the emulator's speed, by the third quartile of its launches."""
     head, records = results.read(EMULATOR)
     values = {(r["case"], r["variant"]): r["quartiles"][1] for r in records}
     cases = [case for case, variant in values if variant == "simulator"]
@@ -253,7 +250,7 @@ def _short(seconds):
 
 
 def predicted():
-    """A sentence on how near the predicted times come."""
+    """Return a sentence on the accuracy of predicted times."""
     from bench import predictions as bench
 
     head, records = results.read(bench.RECORDED)
@@ -265,13 +262,46 @@ def predicted():
     )
 
 
+def compatibility():
+    """Return a sentence on numba-cuda's own tests."""
+    stored = json.loads((RECORDS / "compatibility.json").read_text(encoding="utf-8"))
+    outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
+    passed = {way: sum(outcome[n] == "pass" for outcome in outcomes) for n, way in enumerate(stored["ways"])}
+    return (
+        f"Of the {len(outcomes):,} tests that come with numba-cuda {stored['versions']['numba-cuda']}, most of which "
+        f"need a compiler for the GPU, the emulator passes {passed['emulator']:,} and Numba's simulator "
+        f"{passed['simulator']:,} (`python tools/compatibility.py --table` lists the reasons)."
+    )
+
+
+def evidence():
+    """Return list items on the trace's counts and findings, beside NVIDIA's tools."""
+    from bench.corpus.kernels import CASES
+    from bench.evidence import counters, sanitizer
+
+    cases = {**sanitizer.PLANTED, **sanitizer.CORRECT}
+    # What the trace must find, which the tests of its findings check.
+    found = {name: {case.kind: []} if case.kind and not case.exempt else {} for name, case in cases.items()}
+    counts = sanitizer.count(json.loads(sanitizer.RECORDED.read_text(encoding="utf-8")), found)
+    wrong, correct = len(sanitizer.PLANTED), len(sanitizer.CORRECT)
+    return (
+        f"- **The counts are the hardware's:** equal to Nsight Compute's on an {counters.load()['gpu']} for "
+        f"{len(CASES)} kernels (`gpukit bench counters`). Where a compiler changes the accesses, the trace shows the kernel as "
+        "written.\n"
+        f"- **It finds what sanitizers miss:** of {wrong} small wrong kernels the trace finds "
+        f"{counts['gpukit.trace'][0]} at their line, compute-sanitizer's four tools together "
+        f"{counts['any of these'][0]}, Numba's simulator {counts[SIMULATOR][0]}. Of {correct} correct kernels that "
+        f"look suspicious it blames {counts['gpukit.trace'][1] or 'none'} (`gpukit bench findings`)."
+    )
+
+
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 SIDE = 64  # of the matrix that is transposed for it
 TITLES = {"tiled": "a column of a tile", "tiled_padded": "its rows padded by one"}
-#: Where the bars are recorded, the better place first: the record and the case.
+#: Records and cases of the bars, in order of preference.
 LADDERS = (("fast-matmul-h200", "ladder"), ("matmul-h200", "time"))
-#: The variants among them, and what the bar is called.
+#: Names of the bars, by variant.
 RUNGS = {
     "naive": "one thread per element",
     "tiled": "tiles in shared memory",
@@ -289,7 +319,7 @@ PRODUCT = {"shape": (4096, 4096, 4096), "dtype": "float32", "unit": "s"}
 
 
 def _requests():
-    """For the two transposes of the picture: title, wavefronts of the worst load, and the bank of each of its lanes."""
+    """Return title, wavefronts of the worst load, and the bank of each of its lanes, for two transposes."""
     import numpy as np
 
     import gpukit
@@ -306,7 +336,7 @@ def _requests():
 
 
 def _bars():
-    """(name, TFLOP/s) of each rung, cuBLAS last, and what they were measured on."""
+    """Return (name, TFLOP/s) of each rung, cuBLAS last, and the GPU."""
     record, case = next(pair for pair in LADDERS if (results.RECORDED / f"{pair[0]}.json").is_file())
     records = results.load(record, case=case, **PRODUCT)
     found = {}
@@ -327,7 +357,7 @@ def _digest(requests, bars):
 
 
 def draw(path, requests, bars):
-    """Write the picture, with the digest of what it shows inside of it."""
+    """Write the picture, with the digest of its data in its metadata."""
     from matplotlib import pyplot as plt
 
     from gpukit import plot
@@ -368,7 +398,7 @@ def _draw_bars(ax, rates, gpu):
 
 
 def _drawn(path):
-    """The digest in a picture; None if there is none."""
+    """Read the digest of a picture; None if there is none."""
     if not path.is_file():
         return None
     found = re.search(rb"Description\x00([0-9a-f]{64})", path.read_bytes())
@@ -377,11 +407,18 @@ def _drawn(path):
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-TABLES = {"chapters": chapters, "results": measured, "emulator": emulator, "predictions": predicted}
+TABLES = {
+    "chapters": chapters,
+    "results": measured,
+    "emulator": emulator,
+    "compatibility": compatibility,
+    "predictions": predicted,
+    "evidence": evidence,
+}
 
 
 def written(text):
-    """The README with its tables as they should be."""
+    """Return the README with its tables up to date."""
     for name, table in TABLES.items():
         begin, end = f"<!-- {name}: gpukit bench readme writes this -->", f"<!-- end of {name} -->"
         if text.count(begin) != 1 or text.count(end) != 1:
@@ -392,13 +429,20 @@ def written(text):
     return text
 
 
-def main(argv=None):
-    """Run ``gpukit bench readme``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench readme", description=__doc__)
+def add_options(parser):
+    """Add the option to check only."""
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit status 1 if something is out of date"
     )
-    options = parser.parse_args(argv)
+
+
+def run(options):
+    """Run ``gpukit bench readme``; return the exit status."""
+    return write(options.check)
+
+
+def write(check=False):
+    """Bring the README and its picture up to date, or only check them; return the exit status."""
     if not README.is_file():
         print(f"{README} is not there: this command is for a clone of the repository", file=sys.stderr)
         return 1
@@ -410,7 +454,7 @@ def main(argv=None):
         return 1
     stale = {README.name: text != new, PICTURE.name: _drawn(PICTURE) != _digest(*shown)}
     names = " and ".join(name for name, is_stale in stale.items() if is_stale)
-    if options.check or not names:
+    if check or not names:
         print(f"out of date: {names}" if names else "README.md and its picture are up to date")
         return 1 if names else 0
     README.write_text(new, encoding="utf-8")

@@ -1,15 +1,13 @@
-"""``gpukit bench reduce``: every rung of the ladder and ``reduce`` itself on a GPU, each checked and then timed beside
-CuPy, PyTorch and a plain copy in turns, with a cold L2 cache. Times are those of the kernels, and once more those of a
-call whose result is waited for, on the host's clock: with all that a launch costs.
+"""``gpukit bench reduce``: time the ladder's kernels and ``reduce`` beside CuPy, PyTorch and a plain copy.
+
+Each result is checked first; then all are timed in turns, with a cold L2 cache. The kernels are timed on the device,
+and calls with their launch by the host's clock.
 """
 
-import argparse
 import math
-import warnings
 from functools import partial
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import common
 from gpukit import launching, results, timing
@@ -23,10 +21,10 @@ __all__ = [
     "LADDER_SIZES",
     "SHAPES",
     "fill",
-    "main",
     "measure_case",
     "measure_counted",
     "measure_ladder",
+    "measurements",
 ]
 
 LADDER_SIZES = tuple(2**k for k in (12, 16, 18, 20, 22, 24, 26, 28))
@@ -62,7 +60,7 @@ SECONDS = 0.04  # of timed repetitions for each function
 
 
 def add(a, b):
-    """What ``reduce`` takes as a function of the user's, whose order it must keep."""
+    """Add two numbers: a function of the user's, whose order ``reduce`` must keep."""
     return a + b
 
 
@@ -72,7 +70,7 @@ def _operation(op):
 
 @cuda.jit
 def fill(x):
-    """Numbers from -100 to 100 that look random, the same in every run; fractions only where the dtype has them."""
+    """Fill with pseudo-random numbers from -100 to 100, the same in every run; whole ones for integer dtypes."""
     i = cuda.grid(1)
     while i < x.size:
         bits = np.uint32(i) * np.uint32(2654435761)
@@ -90,7 +88,7 @@ def _filled(shape, dtype):
 
 
 def _is_right(x, axis, op, got):
-    """Whether a result is NumPy's (or CuPy's) in float64, up to a few roundings of the sum of magnitudes."""
+    """Compare a result with NumPy's (or CuPy's) in float64, up to a few roundings of the sum of magnitudes."""
     library = common.libraries().get("cupy", np)
     x = library.asarray(x if library is not np else x.copy_to_host())
     got = library.asarray(got if library is not np else got.copy_to_host()).reshape(-1)
@@ -143,7 +141,7 @@ def measure_ladder(size, libraries, report=print):
 
 
 def _library_runs(libraries, x, axis, op, result):
-    """The libraries' reductions of the same memory, by name, with outputs allocated before."""
+    """Return {name: function} of the libraries' reductions of the same memory, with outputs allocated before."""
     runs, shape = {}, _result_shape(x.shape, axis)
     if "cupy" in libraries:
         cupy = libraries["cupy"]
@@ -162,9 +160,9 @@ def _result_shape(shape, axis):
 
 
 def measure_case(shape, axis, dtype, op, libraries, report=print):
-    """Check and time ``reduce`` beside the libraries; (records, whether it was right).
+    """Check and time ``reduce`` beside the libraries; return (records, whether it was right).
 
-    The time of a call on the host, which hides behind the kernel only if that is long, is a record of its own.
+    The host's time of a call, which only a long kernel hides, has a record of its own.
     """
     x, result = _filled(shape, dtype), operators.result_dtype(op, np.dtype(dtype))
     out = cuda.device_array(_result_shape(shape, axis), result)
@@ -185,14 +183,15 @@ def measure_case(shape, axis, dtype, op, libraries, report=print):
 
 
 def measure_counted(size, op, libraries, report=print):
-    """Check and time calls that are waited for, by the host's clock: of ``reduce`` with an array of each library beside
-    that library's own. (records, whether all were right).
+    """Check and time calls with the wait for their result, by the host's clock; return (records, all right).
+
+    ``reduce`` takes an array of each library beside that library's own function.
     """
     x, out = _filled((size,), np.float32), cuda.device_array((), np.float32)
     arrays = {"reduce": x} | {f"reduce ({name})": _as_array(libraries[name], x) for name in libraries}
     runs, all_right = {}, True
     for name, array in arrays.items():
-        # Libraries have memory at hand for results; Numba would ask the driver each time.
+        # Libraries keep memory for results; Numba would allocate it each time.
         runs[name] = partial(reduce, array, None, op, out=out if array is x else None)
         if not _is_right(x, None, op, cuda.as_cuda_array(runs[name]())):
             all_right = False
@@ -222,20 +221,9 @@ def _as_array(library, x):
     return library.asarray(x, device="cuda") if library.__name__ == "torch" else library.asarray(x)
 
 
-def main(argv=None):
-    """Run ``gpukit bench reduce``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench reduce", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="one size of the ladder and the first shapes only")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    return 0 if common.run(_runs(options, common.libraries()), options.save) else 1
-
-
-def _runs(options, libraries):
-    """(title, what measures it) of each measurement."""
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for one size of the ladder and the first shapes only."""
+    libraries = common.libraries()
     for case in CASES[: 3 if options.quick else None]:
         shape, axis, dtype, op = case
         yield f"{op} of {' x '.join(map(str, shape))} {dtype}, axis {axis}", partial(measure_case, *case, libraries)

@@ -1,8 +1,9 @@
-"""``gpukit bench resize``: frames made to fit a network's input on a GPU, each result checked and then timed beside
-PyTorch, CuPy and OpenCV on all cores, in turns, with a cold L2 cache; single frames and videos by the host's clock too.
+"""``gpukit bench resize``: time the resizing of frames to a network's input, beside PyTorch, CuPy and OpenCV.
+
+Each result is checked first; then all are timed in turns, with a cold L2 cache, OpenCV on all cores. Single frames and
+videos are timed by the host's clock too.
 """
 
-import argparse
 import functools
 import time
 import warnings
@@ -18,7 +19,7 @@ from gpukit.backend import cuda
 from gpukit.launching import upload
 from gpukit.resize import ladder
 
-__all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "main"]
+__all__ = ["FRAMES", "SOURCE", "TARGET", "Frames", "head", "measurements"]
 
 SOURCE, TARGET = (1080, 1920), (640, 640)
 FRAMES = (1, 32, 256)
@@ -26,16 +27,16 @@ FILL, MEAN, FACTOR = (114, 114, 114), (123.675, 116.28, 103.53), (0.01712475, 0.
 SECONDS = 0.03  # of timed repetitions for each function
 CUT = (224, 224)
 VIDEO = 300  # frames
-DEPTHS = (1, 4, 8)  # frames under way at a time
+DEPTHS = (1, 4, 8)  # frames in flight
 CHECKED = 4  # frames of a batch that are compared with OpenCV's
-COMPILED = 32  # frames, at most, for which PyTorch's compiler is asked: it takes seconds for each number
+MAX_COMPILED = 32  # frames: torch.compile takes seconds for each batch size
 
 
 # -- frames, and what the libraries make of them ---------------------------------------------------
 
 
 def by_opencv(frame, place, out):
-    """Letterbox and planes of one frame on the host."""
+    """Letterbox and normalise one frame on the host, into planes."""
     height, width, top, left = place[1:5]
     below, right = out.shape[1] - top - height, out.shape[2] - left - width
     inner = cv2.resize(frame, (width, height))
@@ -46,7 +47,7 @@ def by_opencv(frame, place, out):
 
 
 class Frames:
-    """Frames on the device and on the host, and the ways to make them fit.
+    """Frames on the device and on the host, where they are placed in the target, and the check of a result.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Frames:
         return cuda.device_array((self.count, *shape), dtype)
 
     def inside(self, array):
-        """The picture's part of planes."""
+        """Return the part of planes inside the letterbox's border."""
         place = self.place
         return array[..., place.top : place.top + place.height, place.left : place.left + place.width]
 
@@ -77,7 +78,7 @@ class Frames:
         by_opencv(frame, self.place, out)
 
     def is_right(self, blobs, tolerance):
-        """Whether the first frames' planes are OpenCV's, up to a level of the bytes and a rounding of the planes."""
+        """Compare the first frames' planes with OpenCV's, up to a level of the bytes and a rounding of the planes."""
         expected = np.empty((3, *self.target), np.float32)
         for frame, got in zip(self.hosts, blobs, strict=False):
             self.by_opencv(frame, expected)
@@ -87,9 +88,9 @@ class Frames:
 
 
 def torch_forms(torch, frames, dtype="float32", compiled=True):
-    """{name: function} of PyTorch's ways to the same planes.
+    """Return {name: function} of PyTorch's ways to the same planes.
 
-    "torch interpolate" has no compiler, and every array made and every pass over memory saved that can be; "torch
+    "torch interpolate" uses no compiler, but preallocated outputs and as few passes over memory as possible; "torch
     compiled" leaves that to ``torch.compile``, which takes seconds.
     """
     x = torch.as_tensor(frames.device, device="cuda")
@@ -108,7 +109,7 @@ def torch_forms(torch, frames, dtype="float32", compiled=True):
             inside.copy_(torch.addcmul(offset, inner, factor))
         return out
 
-    if not compiled or dtype != "float32" or frames.count > COMPILED:
+    if not compiled or dtype != "float32" or frames.count > MAX_COMPILED:
         return {"torch interpolate": interpolate}
     return {
         "torch interpolate": interpolate,
@@ -132,7 +133,7 @@ def _pad(frames):
 
 
 def torchvision_form(torch, frames):
-    """torchvision's resize of the bytes and PyTorch for the rest."""
+    """Return torchvision's resize of the bytes, with PyTorch for the rest."""
     from torchvision.transforms.v2 import functional
 
     x = torch.as_tensor(frames.device, device="cuda").permute(0, 3, 1, 2)
@@ -148,7 +149,7 @@ def torchvision_form(torch, frames):
 
 
 def cupy_form(cupy, frames):
-    """cupyx's zoom with half-pixel centres, and CuPy for the rest."""
+    """Return cupyx's zoom with half-pixel centres, with CuPy for the rest."""
     import cupyx.scipy.ndimage as ndimage
 
     x, place = cupy.asarray(frames.device), frames.place
@@ -173,7 +174,7 @@ def _pool():
 
 
 def opencv_form(frames):
-    """OpenCV on all cores: each takes a frame at a time; a single frame is shared by OpenCV's own threads."""
+    """Return OpenCV on all cores: a frame for each core at a time, or OpenCV's own threads for a single frame."""
     outs = np.empty((frames.count, 3, *frames.target), np.float32)
     several = frames.count > 1
 
@@ -187,7 +188,7 @@ def opencv_form(frames):
 
 
 def copy_of(nbytes):
-    """A copy on the device that reads and writes so many bytes together."""
+    """Return a copy on the device that reads and writes so many bytes together."""
     source, target = (cuda.device_array(nbytes // 2, np.uint8) for _ in range(2))
     return partial(target.copy_to_device, source)
 
@@ -200,7 +201,7 @@ def _host(array):
 
 
 def _checked(runs, is_right, report):
-    """(the runs whose result is right, whether all were)."""
+    """Return (the runs whose result is right, whether all were)."""
     good = {}
     for name, run in runs.items():
         try:
@@ -227,8 +228,9 @@ def _timed(case, runs, frames, dtype, moved, report, **options):
 
 
 def measure_blob(count, dtype, libraries, report=print, compiled=True):
-    """Letterbox, normalised, in planes: (records, whether all of gpukit's were right). ``compiled``: by torch.compile
-    too.
+    """Time letterbox and normalisation into planes; return (records, whether all of gpukit's were right).
+
+    With ``compiled``, torch.compile is timed too.
     """
     frames = Frames(count)
     moved = resize.least_bytes(count, frames.source, frames.target, frames.place, (1, np.dtype(dtype).itemsize))
@@ -252,13 +254,13 @@ def measure_blob(count, dtype, libraries, report=print, compiled=True):
 
 
 def _of_libraries(frames, libraries, dtype, report, compiled=True):
-    """{name: function} of the libraries' ways that can be had here; what one of them lacks ends no measurement."""
+    """Return {name: function} of the libraries' ways; one that cannot be made is left out."""
     makers = []
     if "torch" in libraries:
         makers.append(lambda: torch_forms(libraries["torch"], frames, dtype, compiled))
         if dtype == "float32":
             makers.append(lambda: {"torchvision": torchvision_form(libraries["torch"], frames)})
-    if "cupy" in libraries and dtype == "float32" and frames.count <= COMPILED:
+    if "cupy" in libraries and dtype == "float32" and frames.count <= MAX_COMPILED:
         makers.append(lambda: {"cupyx zoom": cupy_form(libraries["cupy"], frames)})
     found = {}
     for make in makers:
@@ -270,7 +272,7 @@ def _of_libraries(frames, libraries, dtype, report, compiled=True):
 
 
 def measure_ladder(count, report=print):
-    """Rungs beside ``resize`` and ``letterbox``, bytes to bytes: (records, whether all were right)."""
+    """Time the ladder beside ``resize`` and ``letterbox``, bytes to bytes; return (records, whether all were right)."""
     frames = Frames(count)
     out = frames.like((*frames.target, 3), np.uint8)
     runs = {}
@@ -296,7 +298,7 @@ def measure_ladder(count, report=print):
 
 
 def _is_opencvs(name, frames, got):
-    """Whether the first frame, with channels exchanged, is what OpenCV makes of it, up to a level."""
+    """Compare the first frame, with channels swapped, with OpenCV's, up to a level."""
     place = resize.placement(frames.source, frames.target, name != "letterbox_corner")
     height, width, top, left = place[1:5] if name.startswith("letterbox") else (*frames.target, 0, 0)
     nearest = "nearest" in name
@@ -309,9 +311,7 @@ def _is_opencvs(name, frames, got):
 
 
 def measure_floats(count, libraries, report=print):
-    """float32 pixels to float32 pixels, beside PyTorch's interpolate of the same memory, to which it is a batch in
-    channels-last order, and of the same values in planes.
-    """
+    """Time float32 to float32, beside PyTorch's interpolate of the same memory (channels last) and of planes."""
     frames = Frames(count)
     x = cuda.to_device(np.random.default_rng(1).random((count, *SOURCE, 3), np.float32))
     out = frames.like((*TARGET, 3), np.float32)
@@ -336,7 +336,7 @@ CALLS = 50  # in a row, of those that the host's clock times
 
 
 def measure_calls(libraries, report=print):
-    """One frame by the host's clock, with a warm cache: from the call to its end, and what of it is the host's part."""
+    """Time one frame by the host's clock, with a warm cache: call and wait, and the host's part of the call."""
     frames, runs = Frames(1), {}
     out = frames.like((3, *TARGET), np.float32)
     runs["blob"] = partial(resize.blob, frames.device, TARGET, MEAN, FACTOR, FILL, out=out)
@@ -356,12 +356,12 @@ def measure_calls(libraries, report=print):
     return records, True
 
 
-#: Many calls in a row, so that none finds the processor's caches full of what another library has left there.
+#: Many calls in a row, so that the CPU's caches hold what a call needs.
 BY_THE_HOST = {"device": "cpu", "calls": CALLS, "min_time": 0.1}
 
 
 def cuts_of(shape, count):
-    """(top, left, height, width) of cuts of many sizes from a frame, as a detector would find them."""
+    """Draw (top, left, height, width) of cuts of many sizes from a frame, as a detector would find them."""
     random = np.random.default_rng(3)
     found = []
     for _ in range(count):
@@ -371,7 +371,7 @@ def cuts_of(shape, count):
 
 
 def torch_cuts(torch, cuts, target):
-    """PyTorch's way to the same: one cut after another, and what can be done at once for all."""
+    """Return PyTorch's way to the same: one cut after another, and for all at once what can be."""
     mean, factor, fill = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR, FILL))
     out = torch.empty((len(cuts), 3, *target), device="cuda")
     border, offset = (fill - mean) * factor, -mean * factor
@@ -389,7 +389,7 @@ def torch_cuts(torch, cuts, target):
 
 
 def opencv_cuts(cuts, target):
-    """OpenCV on all cores, a cut at a time, into the same planes again and again."""
+    """Return OpenCV on all cores, a cut at a time, into the same planes in every call."""
     places = [resize.placement(cut.shape[:2], target) for cut in cuts]
     planes = np.empty((len(cuts), 3, *target), np.float32)
 
@@ -402,7 +402,7 @@ def opencv_cuts(cuts, target):
 
 
 def measure_sizes(count, libraries, report=print):
-    """Cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
+    """Time cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
     frames, target = Frames(1), CUT
     host, places = frames.hosts[0], cuts_of(SOURCE, count)
     cuts, on_host = (
@@ -451,7 +451,7 @@ def measure_sizes(count, libraries, report=print):
 
 
 def measure_video(report=print):
-    """Seconds for a frame of a video, from the host's memory to planes on the device; beside OpenCV on the host."""
+    """Time a frame of a video, from the host's memory to planes on the device, beside OpenCV on the host."""
     pinned = [cuda.pinned_array((*SOURCE, 3), np.uint8) for _ in range(16)]
     frames = Frames(1)
     for frame in pinned:
@@ -482,7 +482,7 @@ def measure_video(report=print):
 
 
 def _video_seconds(source, depth):
-    """For a frame, once memory and streams are there, as in a long video."""
+    """Return seconds per frame once memory and streams are allocated, as in a long video."""
     found, first = [], 2 * depth
     for _ in range(3):
         frames = (source[i % len(source)] for i in range(first + VIDEO))
@@ -494,27 +494,22 @@ def _video_seconds(source, depth):
 
 
 def _video_record(variant, seconds, **further):
-    head = {"chapter": "resize", "case": "video", "variant": variant, "shape": [*SOURCE, 3], "dtype": "float32"}
-    return head | further | {"value": seconds, "unit": "s", "spread": None, "clock": "host"}
+    made = results.record("resize", "video", variant, (*SOURCE, 3), "float32", seconds, **further)
+    return made | {"spread": None, "clock": "host"}
 
 
-# -- the command -----------------------------------------------------------------------------------
+# -- all of them -----------------------------------------------------------------------------------
 
 
-def main(argv=None):
-    """Run ``gpukit bench resize``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench resize", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="one frame and a batch of 32 only, no video")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore")
-    return 0 if common.run(_runs(options, common.libraries()), options.save, common.machine_and_cpu()) else 1
+def head():
+    """Describe the GPU and the CPU, for the records."""
+    return common.machine_and_cpu()
 
 
-def _runs(options, libraries):
-    """(title, what measures it) of each measurement."""
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for one frame and a batch of 32 only, without videos."""
+    warnings.simplefilter("ignore")  # the libraries' own
+    libraries = common.libraries()
     for count in FRAMES[1::-1] if options.quick else (*FRAMES[1::-1], *FRAMES[2:]):
         yield f"blob of {count} frames, float32", partial(measure_blob, count, "float32", libraries)
     yield "one frame, launch included", partial(measure_calls, libraries)

@@ -1,16 +1,14 @@
-"""``gpukit bench streams``: copies, pipelines and launches on a GPU: how fast each part is alone, what overlap gains,
-and what a launch costs the host.
+"""``gpukit bench streams``: time copies, pipelines and launches on a GPU.
+
+How fast is each part alone, what does overlap gain, and what does a launch cost the host?
 """
 
-import argparse
 import statistics
 import time
-import warnings
 from functools import partial
 
 import numpy as np
 from numba.cuda import float32
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import common
 from gpukit import launching, resize, results, streams, timing
@@ -18,12 +16,12 @@ from gpukit.backend import cuda
 from gpukit.intrinsics import globaltimer
 from gpukit.streams import measure
 
-__all__ = ["CHUNKS", "SIZES", "main", "measure_documents", "measure_launches", "measure_pipelines"]
+__all__ = ["CHUNKS", "SIZES", "measure_documents", "measure_launches", "measure_pipelines", "measurements"]
 
 #: Elements of the pipelines: 1 MB to 512 MB.
 SIZES = tuple(2**k for k in (18, 22, 25, 26, 27))
 CHUNKS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128)
-#: Elements, and cycles of the documents' kernel, of which timelines are kept.
+#: The size, and the cycles of the documents' kernel, whose timelines are kept.
 SHOWN, SHOWN_CYCLES = 2**25, 250_000
 STREAMS = 4
 ROUNDS = 7
@@ -33,13 +31,11 @@ LAUNCHES = 400
 TICKS = 4096
 
 
-def _record(case, variant, shape, dtype, value, unit="s", **further):
-    head = {"chapter": "streams", "case": case, "variant": variant, "shape": list(shape), "dtype": dtype}
-    return head | further | {"value": value, "unit": unit}
+_record = partial(results.record, "streams")
 
 
 def _host_times(functions, rounds=ROUNDS):
-    """{name: Timing} by the clock of the host, in turns; each function waits for what it asked for."""
+    """Return {name: Timing} by the host's clock, in turns; each function waits for the device itself."""
     return timing.bench_many(functions, device="cpu", warmup=0.0, repeat=rounds)
 
 
@@ -48,13 +44,13 @@ def _host_times(functions, rounds=ROUNDS):
 
 @cuda.jit
 def read_timer(out):
-    """The timer, read again and again by one thread."""
+    """Read the timer again and again, by one thread."""
     for i in range(out.size):
         out[i] = globaltimer()
 
 
 def measure_timer(report=print):
-    """The step of the timer."""
+    """Measure the step of the timer."""
     out = cuda.device_array(TICKS, np.int64)
     for _ in range(2):
         read_timer[1, 1](out)
@@ -68,7 +64,7 @@ def measure_timer(report=print):
 
 
 def measure_copies(nbytes, report=print):
-    """Bytes per second of copies of one size, in all forms."""
+    """Measure bytes per second of copies of one size, in all forms."""
     records = []
     for name, speed in measure.copy_speeds(nbytes).items():
         report(f"  {name:20} {speed * 1e-9:7.2f} GB/s")
@@ -77,9 +73,7 @@ def measure_copies(nbytes, report=print):
 
 
 def measure_costs(report=print):
-    """What an operation costs its engine and, in a pipeline, altogether, whatever its size; and what it costs the host
-    to ask for a copy.
-    """
+    """Measure the fixed cost of an operation, on its engine and in a pipeline, and of enqueuing a copy on the host."""
     small, host, stream = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32), cuda.stream()
     copy = streams.pipeline.prepare_copy(small, host, stream)
     costs = {
@@ -96,7 +90,7 @@ def measure_costs(report=print):
 
 
 def _asking(ask):
-    """Seconds of the host for one call, the median of several rows of them."""
+    """Return seconds of the host for one call, the median of several runs of calls in a row."""
     seconds = []
     for _ in range(ROUNDS):
         cuda.synchronize()
@@ -123,7 +117,7 @@ def _pinned(shape, dtype, seed=None):
 
 
 def measure_pipelines(elements, report=print):
-    """Balanced pipelines of one size over the number of chunks, in both orders, pinned and pageable.
+    """Time balanced pipelines of one size by the number of chunks, in both orders, pinned and pageable.
 
     Returns
     -------
@@ -164,8 +158,8 @@ def measure_pipelines(elements, report=print):
 
 
 def _both(nbytes, stages):
-    """Seconds of copying in and out at the same time: what each direction takes alone, over the share of its speed that
-    large copies keep while the other one is busy.
+    """Estimate the seconds of copying in and out at once: each direction's time alone, over the share of its speed
+    that large copies keep while the other direction is busy.
     """
     speeds = measure.copy_speeds(max(nbytes, LARGE))
     kept = [min(speeds[f"copy {way}, both"] / speeds[f"copy {way}"], 1.0) for way in ("in", "out")]
@@ -173,20 +167,20 @@ def _both(nbytes, stages):
 
 
 def _seconds_of(pipeline):
-    """Seconds of copy in, kernel and copy out of a pipeline of one task, the median of several recorded runs."""
+    """Return seconds of copy in, kernel and copy out of a pipeline of one task: medians of several recorded runs."""
     runs = [[pipeline.run(record=True).timeline.busy(engine) for engine in streams.ENGINES] for _ in range(5)]
     return np.median(runs, axis=0).tolist()
 
 
 def _once(kernel, x):
-    """The result without streams."""
+    """Compute the result without streams."""
     source, target = cuda.to_device(x), cuda.device_array(x.shape, x.dtype)
     kernel.prepared(source, target, 0)(cuda.device_array(0, np.int64))
     return target.copy_to_host()
 
 
 def _variants(kernel, x, out):
-    """{(chunks, order, memory): Pipeline}; the pageable ones have arrays of their own."""
+    """Make {(chunks, order, memory): Pipeline}; the pageable ones have arrays of their own."""
     runs = {}
     for order in ("depth", "breadth"):
         for chunks in CHUNKS:
@@ -200,7 +194,7 @@ def _variants(kernel, x, out):
 
 
 def _timelines(runs, elements):
-    """What ran when, of some of them."""
+    """Record the timelines of some pipelines."""
     records = []
     for name in ((1, "depth", "pinned"), (8, "depth", "pinned"), (8, "breadth", "pinned"), (4, "depth", "pageable")):
         timeline = runs[name].run(record=True).timeline
@@ -214,10 +208,10 @@ def _timelines(runs, elements):
 
 
 def measure_documents(report=print):
-    """Four tasks of 1,048,576 floats, each copied in, a kernel that sleeps, copied out; with one stream and with four.
+    """Time four tasks of 1,048,576 floats (copy in, sleeping kernel, copy out), with one stream and with four.
 
-    The grid is theirs, (64, 64) blocks of (16, 16) threads. How long their kernel sleeps is not known, so several
-    lengths are tried.
+    The grid is the documents', (64, 64) blocks of (16, 16) threads. They do not say how long their kernel sleeps, so
+    several lengths are tried.
     """
     elements, tasks, records, right = 1_048_576, 4, [], True
     x, out = _pinned((tasks * elements,), np.float32), _pinned((tasks * elements,), np.float32)
@@ -241,7 +235,7 @@ def measure_documents(report=print):
 
 
 def measure_small_kernels(report=print):
-    """Four kernels of one block that sleep, in one stream and in four."""
+    """Time four sleeping kernels of one block, in one stream and in four."""
     records, x = [], np.zeros(4, np.float32)
     kernel = streams.SleepKernel(500_000, 1, 32)
     for count in (1, 4):
@@ -255,7 +249,7 @@ def measure_small_kernels(report=print):
 
 
 def measure_frames(report=print):
-    """64 frames of 1080p to 640 x 640: without streams, then as a pipeline."""
+    """Time resizing 64 frames of 1080p to 640 x 640: without streams, then as a pipeline."""
     frames, out = _pinned((64, 1080, 1920, 3), np.uint8, 2), _pinned((64, 640, 640, 3), np.uint8)
 
     def kernel(source, target, stream):
@@ -287,7 +281,7 @@ def add(x, y, out, factor):
 
 
 def measure_launches(libraries, report=print):
-    """What one launch of a small kernel costs the host, in every form; each form's result is checked.
+    """Time what one launch of a small kernel costs the host, in every form; each form's result is checked.
 
     The kernel takes three arrays and a number; the libraries' ready-made operations compute the same.
     """
@@ -323,7 +317,7 @@ def measure_launches(libraries, report=print):
 
 
 def _our_forms(arrays, n):
-    """{name: (what launches, how many launches that is)}."""
+    """Return {name: (function that launches, number of launches in it)}."""
     grid, block, factor = n // 256, 256, np.float32(3)
     plain = cuda.jit(add)
     typed = cuda.jit((float32[::1], float32[::1], float32[::1], float32))(add)
@@ -343,7 +337,7 @@ def _our_forms(arrays, n):
 
 
 def _core_forms(bound, arguments, grid, block):
-    """A CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core``."""
+    """Return a CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core``."""
     from cuda import core
 
     forms, here = {}, core.Device()
@@ -392,23 +386,11 @@ def _library_forms(libraries, arrays, n):
     return forms
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- all of them -------------------------------------------------------------------------------------------------------
 
 
-def main(argv=None):
-    """Run ``gpukit bench streams``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench streams", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="the second size of the pipelines only")
-    options = parser.parse_args(argv)
-    if not common.has_gpu():
-        return 1
-    warnings.simplefilter("ignore", NumbaPerformanceWarning)
-    return 0 if common.run(_runs(options, common.libraries()), options.save) else 1
-
-
-def _runs(options, libraries):
-    """(title, what measures it) of each measurement."""
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for one size of the copies and the pipelines only."""
     yield "timer", measure_timer
     for nbytes in (2**27,) if options.quick else (2**20, 2**23, 2**27):
         yield f"copies of {nbytes:,} bytes", partial(measure_copies, nbytes)
@@ -418,4 +400,4 @@ def _runs(options, libraries):
     yield "the documents' experiment", measure_documents
     yield "kernels that do not fill the device", measure_small_kernels
     yield "frames", measure_frames
-    yield "launches", partial(measure_launches, libraries)
+    yield "launches", partial(measure_launches, common.libraries())

@@ -45,7 +45,7 @@ def _bench(parser, rest):
     from gpukit import _bench
 
     try:
-        bench = _bench.load("bench")
+        bench = _bench.load("bench.__main__")
     except ImportError as error:
         parser.error(str(error))
     return bench.main(rest)

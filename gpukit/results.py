@@ -1,7 +1,7 @@
-"""Timings and counters that were recorded on a GPU, for those who have none: save them, load them, show them.
+"""Save, load and show timings and counters that were recorded on a GPU, for machines without one.
 
-A file holds what all of its records share (the GPU, its driver, the versions, the date) and a list of records, one for
-each (chapter, case, variant, shape, dtype), each with a value, its unit, and where it is a time its spread.
+A file holds what all of its records share (GPU, driver, versions, date) and a list of records, one for each (chapter,
+case, variant, shape, dtype), with a value and its unit, and a spread if the value is a time.
 """
 
 import csv
@@ -10,11 +10,16 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import warpstep
 from gpukit.show import Table
-from warpstep.prediction import ceilings
+
+if TYPE_CHECKING:
+    from gpukit.timing import Timing
 
 __all__ = [
     "DOCUMENTS",
@@ -33,7 +38,9 @@ __all__ = [
     "of_timing",
     "of_timings",
     "profile",
+    "path_in",
     "read",
+    "record",
     "save",
     "table",
     "taken_on",
@@ -44,9 +51,10 @@ _HERE = Path(__file__).resolve().parent
 DATA = next(folder for folder in (_HERE / "data", _HERE.parent / "data") if folder.is_dir())
 RECORDED = DATA / "results"
 PROFILES = DATA / "profiles"
-CEILINGS = Path(ceilings.__file__).resolve().parent
+#: The ceilings of GPUs come with warpstep, which predicts with them.
+CEILINGS = Path(warpstep.__file__).resolve().parent / "prediction"
 DOCUMENTS = DATA / "documents.json"
-#: Fields of a record that say what was found; the others say of what.
+#: Fields of a record that hold what was measured; the others say what it was measured of.
 FOUND = ("value", "unit", "spread", "n", "quartiles", "invalid", "launch_bound", "clock", "sm_mhz")
 PACKAGES = (
     *("numba", "numba-cuda", "numpy", "cuda-core", "torch", "torchvision", "cupy-cuda13x", "cupy-cuda12x"),
@@ -54,13 +62,13 @@ PACKAGES = (
 )
 
 
-def machine(packages=PACKAGES):
-    """What a measurement on this GPU is to be kept with.
+def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """Describe this machine's GPU, for the records that are measured on it.
 
     Parameters
     ----------
     packages : sequence of str
-        Whose versions count; those that are not installed are left out.
+        Packages whose versions are kept; those that are not installed are left out.
 
     Returns
     -------
@@ -84,8 +92,8 @@ def machine(packages=PACKAGES):
     }
 
 
-def host(packages=("numba", "numba-cuda", "numpy")):
-    """What a measurement on this CPU is to be kept with: "cpu", "cores" to use, "python", "versions", "date"."""
+def host(packages: Sequence[str] = ("numba", "numba-cuda", "numpy")) -> dict[str, Any]:
+    """Describe this machine's CPU, for the records: "cpu", "cores" to use, "python", "versions", "date"."""
     return {
         "cpu": cpu_name(),
         "cores": cores(),
@@ -95,13 +103,13 @@ def host(packages=("numba", "numba-cuda", "numpy")):
     }
 
 
-def cores():
-    """How many of the CPU's cores this process may use."""
+def cores() -> int:
+    """Count the CPU's cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_name():
-    """What the system calls the CPU."""
+def cpu_name() -> str:
+    """Return the system's name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -119,37 +127,47 @@ def _versions(packages):
     return found
 
 
-def of_timing(chapter, case, variant, shape, dtype, timing, **further):
-    """The record of a `gpukit.timing.Timing`: its median in seconds, its quartiles, its spread.
+def record(
+    chapter: str, case: str, variant: str, shape: Sequence[int], dtype: Any, value: Any, unit: str = "s", **further: Any
+) -> dict[str, Any]:
+    """Make the record of a value. ``further`` tells the variant from others: a tile or a pad for example."""
+    head = {"chapter": chapter, "case": case, "variant": variant, "shape": list(shape), "dtype": str(dtype)}
+    return head | further | {"value": value, "unit": unit}
 
-    ``further`` is what else tells the variant from others, a tile or a pad for example. What a reader must know to
-    judge it is there if it is so: "invalid" (spread too wide), "launch_bound" (the launch may be in the time), "clock"
-    (the host's).
+
+def of_timing(
+    chapter: str, case: str, variant: str, shape: Sequence[int], dtype: Any, timing: "Timing", **further: Any
+) -> dict[str, Any]:
+    """Make the record of a `gpukit.timing.Timing`: its median in seconds, its quartiles, its spread.
+
+    ``further`` is as for `record`. Present if they hold are "invalid" (the spread is too wide), "launch_bound" (the
+    time may include the launch) and "clock" (the host's).
     """
-    record = {"chapter": chapter, "case": case, "variant": variant, "shape": list(shape), "dtype": str(dtype)}
-    value = {"value": timing.median, "unit": "s", "spread": timing.spread, "n": timing.n}
+    made = record(chapter, case, variant, shape, dtype, timing.median, **further)
+    made |= {"spread": timing.spread, "n": timing.n, "quartiles": list(timing.quartiles)}
     remarks = {"invalid": not timing.valid, "launch_bound": timing.launch_bound, "clock": timing.device == "cpu"}
-    said = {name: "host" if name == "clock" else True for name, holds in remarks.items() if holds}
-    return record | further | value | {"quartiles": list(timing.quartiles)} | said
+    return made | {name: "host" if name == "clock" else True for name, holds in remarks.items() if holds}
 
 
-def of_timings(chapter, case, shape, dtype, timings, **further):
+def of_timings(
+    chapter: str, case: str, shape: Sequence[int], dtype: Any, timings: "dict[str, Timing]", **further: Any
+) -> list[dict[str, Any]]:
     """Turn what `timing.bench_many` gave, by variant, into records as `load` gives them, taken here and now."""
     records = [of_timing(chapter, case, name, shape, dtype, timed, **further) for name, timed in timings.items()]
     return joined(machine() | {"here": True}, records)
 
 
-def by_variant(records, **wanted):
+def by_variant(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """Return {variant: value} of the records that have these values."""
     return {r["variant"]: r["value"] for r in records if all(_fits(r.get(key), value) for key, value in wanted.items())}
 
 
-def taken_on(records):
+def taken_on(records: Sequence[dict[str, Any]]) -> str:
     """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure."""
     return f"{records[0]['gpu']}{'' if records[0].get('here') else ', recorded'} {records[0]['date']}"
 
 
-def save(path, records, head=None):
+def save(path: str | Path, records: Iterable[dict[str, Any]], head: dict[str, Any] | None = None) -> None:
     """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them."""
     head = machine() if head is None else head
     text = json.dumps(head, indent=2)
@@ -157,25 +175,32 @@ def save(path, records, head=None):
     Path(path).write_text(f'{text[: text.rindex("}")].rstrip()},\n  "records": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
 
 
-def load(source, **wanted):
-    """Read records.
+def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
+    """Load records.
 
     Parameters
     ----------
     source : str or Path
-        A file, or the name of one that comes with gpukit: "matmul-h200".
+        A .json file, or the name of one that comes with gpukit: "matmul-h200".
     **wanted
-        Keep the records that have these values; a tuple or list of values: any of them (a shape is a tuple of ints).
+        Only records that have these values. A tuple or list stands for any of its values; a shape is a tuple of ints.
 
     Returns
     -------
     list of dict
-        Each with what the whole file shares too ("gpu", "driver", "date" ...), and its shape as a tuple.
+        Each with the fields that the whole file shares ("gpu", "driver", "date" ...), and its shape as a tuple.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file; the message lists those that come with gpukit.
+
+    Examples
+    --------
+    >>> from gpukit import results
+    >>> records = results.load("transpose-h200", case="time", variant="tiled_padded", shape=(8192, 8192))
+    >>> sorted({record["dtype"] for record in records})
+    ['float32', 'uint16', 'uint64', 'uint8']
     """
     head, records = read(source)
     return [
@@ -185,17 +210,14 @@ def load(source, **wanted):
     ]
 
 
-def joined(head, records):
-    """Records as `load` gives them: each with what ``head`` says of all, and its shape as a tuple."""
+def joined(head: dict[str, Any], records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join a head with its records, as `load` returns them."""
     return [head | record | ({"shape": tuple(record["shape"])} if "shape" in record else {}) for record in records]
 
 
-def read(source):
-    """What a file of records says once, and its records: the ``head`` and the ``records`` that `save` took.
-
-    ``source`` is as for `load`, and so is what is raised.
-    """
-    path = Path(source) if Path(source).suffix == ".json" else _find(f"{source}.json")
+def read(source: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read a file of records: the ``head`` and the ``records`` that `save` took. ``source`` is as for `load`."""
+    path = Path(source) if Path(source).suffix == ".json" else path_in(RECORDED, f"{source}.json")
     if not path.is_file():
         there = ", ".join(sorted(p.stem for folder in (RECORDED, CEILINGS) for p in folder.glob("*.json")))
         raise FileNotFoundError(f"{path} is not there; recorded are {there}")
@@ -203,9 +225,10 @@ def read(source):
     return head, head.pop("records")
 
 
-def _find(name):
-    """The path of a record that comes with gpukit; of the ceilings, warpstep has it."""
-    return CEILINGS / name if (CEILINGS / name).is_file() else RECORDED / name
+def path_in(folder: str | Path, name: str) -> Path:
+    """Return the path of a file in a folder of records. Among gpukit's own, warpstep has those of the ceilings."""
+    own = Path(folder).resolve() == RECORDED.resolve()
+    return (CEILINGS if own and name.startswith("ceilings-") else Path(folder)) / name
 
 
 def _fits(value, wanted):
@@ -214,8 +237,8 @@ def _fits(value, wanted):
     return value == wanted
 
 
-def documents(row):
-    """What the documents measured for one of their rows.
+def documents(row: str) -> dict[str, Any]:
+    """Return what the documents measured for one of their rows.
 
     Parameters
     ----------
@@ -230,12 +253,12 @@ def documents(row):
     Raises
     ------
     KeyError
-        If they measured nothing there.
+        If they measured nothing for that row.
     """
     return json.loads(DOCUMENTS.read_text(encoding="utf-8"))[row]
 
 
-def profile(name):
+def profile(name: str) -> tuple[str, list[dict[str, str]]]:
     """Read a table that a profiler wrote and that comes with gpukit, "matmul-h200" for example.
 
     Returns
@@ -247,22 +270,22 @@ def profile(name):
     return about.removeprefix("# "), list(csv.DictReader(lines))
 
 
-def first(records, **wanted):
-    """The first of the records that has these values; LookupError, naming them, if none has."""
+def first(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    """Find the first record that has these values; LookupError, naming them, if none has."""
     for record in records:
         if all(_fits(record.get(key), value) for key, value in wanted.items()):
             return record
     raise LookupError(f"no record with {', '.join(f'{key}={value!r}' for key, value in wanted.items())}")
 
 
-def table(records, columns):
+def table(records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[dict[str, Any]], Any]]) -> Table:
     """Show records as a table.
 
     Parameters
     ----------
     records : list of dict
     columns : dict of str to (str or function)
-        For each heading the field of a record, or what makes the cell's text from a record.
+        Heading and content of each column: the name of a field, or a function of a record.
 
     Returns
     -------

@@ -14,15 +14,20 @@ hypothesis.settings.load_profile("gpukit")
 
 #: Memory of a GPU for each process that tests on it, whose arrays are smaller than those that are timed.
 MEMORY = 4 * 2**30
+#: Processes on a GPU. Each loads Numba, which takes longer than to compile a kernel.
+MAX_WORKERS = 15
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     """``-n auto``: a process for each core, or as many as can share the GPU."""
-    from bench import turns
     from gpukit import backend, results
 
-    return turns.processes(memory=MEMORY) if backend.on_gpu() else results.cores()
+    cores = results.cores()
+    if not backend.on_gpu():
+        return cores
+    fitting = backend.cuda.current_context().get_memory_info().total // MEMORY
+    return max(1, min(cores - 1, fitting, MAX_WORKERS))
 
 
 def pytest_sessionfinish(session):

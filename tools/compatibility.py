@@ -1,6 +1,6 @@
 """Run numba-cuda's own tests on gpukit's emulator, and beside it on Numba's simulator and on numba.cuda as it is.
 
-    python tools/compatibility.py                      # everything, then the table; data/results/compatibility.json
+    python tools/compatibility.py                      # everything, then the table; bench/records/compatibility.json
     python tools/compatibility.py --ways emulator      # one way anew, the others from the recorded results
     python tools/compatibility.py --table              # the table of the recorded results
     python tools/compatibility.py --only cudapy.test_sync --ways emulator   # a few modules, nothing recorded
@@ -29,7 +29,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "data" / "results" / "compatibility.json"
+RESULTS = ROOT / "bench" / "records" / "compatibility.json"
 TESTS = "numba.cuda.tests."
 #: The ways to run the tests, with their titles.
 WAYS = {

@@ -1,10 +1,10 @@
-"""``gpukit bench counters``: the calibration set under Nsight Compute, beside what `gpukit.trace` counts.
+"""``gpukit bench counters``: compare what `gpukit.trace` counts with Nsight Compute's counters, kernel by kernel.
 
-With a GPU and ``ncu`` the set runs once under the profiler, in a child process that launches each case once and nothing
-else. Without them the trace is compared with the counters recorded in `RECORDED`.
+With a GPU and ``ncu`` the kernels run once under the profiler, in a child process that launches each once and nothing
+else. Otherwise the trace is compared with the counters in `RECORDED`. Exit status: 0 if every counter that the compiler
+leaves as written is equal, 1 if one differs, 2 if there is nothing to compare with.
 """
 
-import argparse
 import csv
 import json
 import os
@@ -19,13 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import _child
 from bench.corpus.kernels import CASES
 from gpukit import results
 from gpukit.backend import why_no_gpu
+from warpstep.report.table import Table
 
-RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "counters-h200.json"
+RECORDED = Path(__file__).resolve().parents[1] / "records" / "counters-h200.json"
 
-#: Whose versions decide what is compiled and counted.
+#: Their versions decide what is compiled and counted.
 PACKAGES = ("numba", "numba-cuda", "numpy")
 _WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
 _CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
@@ -37,7 +39,7 @@ _THREADS = "smsp__sass_thread_inst_executed_op"
 
 @dataclass(frozen=True)
 class Figure:
-    """One count of a trace and the metrics whose weighted sum is the same count on the hardware.
+    """A count of a trace, and the metrics whose weighted sum is the same count on the hardware.
 
     Attributes
     ----------
@@ -62,14 +64,14 @@ class Figure:
         return f"{self.space} {self.op} {self.field}" if self.op else self.field
 
     def traced(self, trace):
-        """The count of a trace."""
+        """Return the count of a trace."""
         if self.space == "arithmetic":
             return sum(getattr(operations, self.field) for operations in trace.operations)
         ops = self.op.split(", ")
         return sum(getattr(a, self.field) for a in trace.accesses if a.space == self.space and a.op in ops)
 
     def measured(self, values):
-        """The hardware's count from values by metric, or None if one was not measured."""
+        """Return the hardware's count from values by metric, or None if one was not measured."""
         if any(values.get(metric) is None for metric in self.metrics):
             return None
         return sum(weight * values[metric] for metric, weight in self.metrics.items())
@@ -105,7 +107,7 @@ def _figures():
 
 #: What is compared.
 FIGURES = tuple(_figures())
-#: Read and recorded too, for whoever wants to know why two counts differ.
+#: Recorded too, to explain counts that differ.
 FURTHER = (
     "smsp__inst_executed.sum",
     f"{_WAVEFRONTS}.sum",
@@ -124,19 +126,19 @@ FURTHER = (
     "smsp__branch_targets_threads_divergent",
 )
 METRICS = tuple(dict.fromkeys([*(metric for figure in FIGURES for metric in figure.metrics), *FURTHER]))
-#: A metric that every ncu knows: if it cannot be read, none can.
+#: Every ncu knows this metric: if it cannot be read, none can.
 _SURE = "smsp__inst_executed.sum"
 
 
 class ProfilerError(RuntimeError):
-    """ncu did not run, or did not give what was asked; the message holds its output."""
+    """Raised if ncu did not run, or its table is incomplete; the message holds its output."""
 
 
 # -- the profiler ------------------------------------------------------------------------------------------------------
 
 
 def find_ncu():
-    """Path of ``ncu``, or None."""
+    """Return the path of ``ncu``, or None."""
     found = shutil.which("ncu")
     if found:
         return found
@@ -146,33 +148,24 @@ def find_ncu():
     return next((str(path) for path in candidates if path.is_file()), None)
 
 
-def run(ncu, options, module, *arguments):
-    """Run a module of gpukit under ncu, as a process of its own that fails if it finds no GPU.
+def run_ncu(ncu, options, function, *arguments, report=None):
+    """Run a function of `bench` under ncu, in a child process that fails if it finds no GPU.
 
     Parameters
     ----------
     ncu : str
     options : list of str
-        Besides those for a table that a program reads, and for a clock that is left as it is.
-    module : str
-        Its name.
-    *arguments
-        Of the module, when it is run.
+        Besides those for CSV, and for a clock that is left as it is.
+    function, *arguments, report
+        As for `bench._child.run`.
 
     Returns
     -------
-    subprocess.CompletedProcess
+    bench._child.Child
     """
-    command, environment = _command(ncu, options, module, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-
-def _command(ncu, options, module, *arguments):
-    """(what `run` runs, its environment)."""
-    common = "--clock-control none --csv --print-units base".split()
-    child = [sys.executable, "-m", module, *map(str, arguments)]
-    environment = os.environ | {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
-    return [ncu, *common, *options, *child], environment
+    under = [ncu, *"--clock-control none --csv --print-units base".split(), *options]
+    environment = {"GPUKIT_BACKEND": "gpu", "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
+    return _child.run(function, *arguments, under=under, environment=environment, report=report)
 
 
 def profile(ncu, metrics, cases, report=lambda done: None):
@@ -192,34 +185,28 @@ def profile(ncu, metrics, cases, report=lambda done: None):
         All that was printed, and ncu's exit status.
     """
     options = [*"--cache-control none --page raw --kernel-name-base function --metrics".split(), ",".join(metrics)]
-    numbers = ",".join(str(CASES.index(case)) for case in cases)
-    command, environment = _command(ncu, options, "bench.evidence.counters", "--child", numbers)
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, env=environment, **streams) as child:
-        lines, launches = [], 0
-        for line in child.stdout:
-            lines.append(line)
-            if line.startswith("==PROF== Profiling"):
-                launches += 1
-                report(launches)
-    return "".join(lines), child.returncode
+    numbers = [CASES.index(case) for case in cases]
+    child = run_ncu(ncu, options, launch_cases, numbers, report=lambda answers: report(len(answers)))
+    return child.output, child.status
 
 
-def _child(numbers):
-    """What runs under ncu: the cases with these indices, each launched once."""
+def launch_cases(numbers):
+    """Launch the cases with these indices once each, under ncu."""
     from gpukit import cuda
 
-    for case in (CASES[int(number)] for number in numbers.split(",")):
+    for number in numbers:
+        case = CASES[number]
         arguments = [cuda.to_device(a) if isinstance(a, np.ndarray) else a for a in case.arguments()]
         case.kernel[case.grid, case.block](*arguments)
         cuda.synchronize()
+        _child.answer(number)
 
 
 def read_csv(text):
-    """Rows of ncu's raw page: a list of (kernel name, {column: text}).
+    """Read the rows of ncu's table: a list of (kernel name, {column: text}).
 
-    The table starts at the line whose first column is "ID"; lines before it are messages, and the row below it, with
-    no ID, holds units.
+    The table starts at the line whose first column is "ID". Lines before it are messages, and the row below it, without
+    an ID, holds units.
     """
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
@@ -230,7 +217,7 @@ def read_csv(text):
 
 
 def _number(text):
-    """A number of ncu's table, or None for "n/a" and the like."""
+    """Read a number of ncu's table; None for "n/a" and the like."""
     try:
         value = float((text or "").replace(",", ""))
     except ValueError:
@@ -239,10 +226,7 @@ def _number(text):
 
 
 def known_metrics(ncu, metrics):
-    """Those metrics that this ncu can read on this GPU, found by profiling one launch.
-
-    Raises ProfilerError if it can read none.
-    """
+    """List the metrics that this ncu can read on this GPU, found by profiling one launch; ProfilerError if none."""
     output, status = profile(ncu, [_SURE], CASES[:1])
     if status or not read_csv(output):
         raise ProfilerError(_explain(output))
@@ -321,13 +305,76 @@ def measure(ncu, cases, report=lambda text: None):
 
 
 def _about(ncu):
-    """What the counters were measured on and with."""
+    """Describe the machine and the profiler of a record."""
     text = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"Version (\S+)", text)
     return results.machine(PACKAGES) | {
         "ncu": found.group(1) if found else text.strip(),
         "python": platform.python_version(),
     }
+
+
+# -- the kernels of a chapter ------------------------------------------------------------------------------------------
+
+#: Metrics that are recorded for the kernels of a chapter, by the name of their case.
+LAUNCH_METRICS = {
+    "shared wavefronts": "memory_l1_wavefronts_shared",
+    "shared wavefronts, ideal": "memory_l1_wavefronts_shared_ideal",
+    "shared load wavefronts": f"{_WAVEFRONTS}_op_ld.sum",
+    "shared store wavefronts": f"{_WAVEFRONTS}_op_st.sum",
+    "shared load requests": f"{_EXECUTED}_ld.sum",
+    "shared store requests": f"{_EXECUTED}_st.sum",
+    "global load sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global store sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "global load requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "instructions": _SURE,
+}
+
+
+def launch_counted(known, launch, arguments):
+    """Launch a kernel once under ncu; answer with ``known``, the fields of its records, and with its registers."""
+    from gpukit import cuda
+
+    launch(*arguments)
+    cuda.synchronize()
+    kernel = launch.dispatcher
+    compiled = kernel.compile(tuple(kernel.typeof_pyval(x) for x in arguments))
+    _child.answer(known | {"registers": compiled.regs_per_thread})
+
+
+def measure_launches(function, size, chapter, shape, dtype, report=print):
+    """Count what Nsight Compute counts in each kernel that a function launches with `launch_counted`.
+
+    Returns
+    -------
+    list of dict
+        Records; none without ncu.
+    bool
+        True.
+
+    Raises
+    ------
+    ProfilerError
+        If ncu fails.
+    """
+    ncu = find_ncu()
+    if ncu is None:
+        report("ncu is not installed: no counters")
+        return [], True
+    known = known_metrics(ncu, LAUNCH_METRICS.values())
+    options = "--target-processes application-only --cache-control none --page raw --metrics".split()
+    child = run_ncu(ncu, [*options, ",".join(known)], function, size)
+    rows = read_csv(child.output)
+    if child.status or len(rows) != len(child.answers) or not rows:
+        raise ProfilerError(f"{len(rows)} rows for {len(child.answers)} launches\n{child.output}")
+    records = []
+    for launch, (_, row) in zip(child.answers, rows, strict=True):
+        counts = {case: row[metric] for case, metric in LAUNCH_METRICS.items() if metric in known}
+        variant = launch.pop("variant")
+        for case, text in {"registers": str(launch.pop("registers")), **counts}.items():
+            value = int(float(text.replace(",", "")))
+            records.append(results.record(chapter, case, variant, shape, dtype, value, "1", **launch))
+    return records, True
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -369,14 +416,14 @@ class Comparison:
 
 
 def traced(case):
-    """The case's `warpstep.tracing.Trace`."""
+    """Trace a case."""
     import gpukit
 
     return gpukit.trace(case.kernel[case.grid, case.block], *case.arguments())
 
 
 def compare(case, trace, values):
-    """Compare a case's trace with the hardware's values by metric: a list of `Comparison`."""
+    """Compare a case's trace with the hardware's values by metric; return a list of `Comparison`."""
     result = []
     for figure in FIGURES:
         measured = figure.measured(values)
@@ -385,19 +432,12 @@ def compare(case, trace, values):
     return result
 
 
-def _table(rows):
-    """Text: aligned columns, numbers to the right."""
-    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
-    numbers = [isinstance(cell, int) for cell in rows[-1]]
-    lines = []
-    for row in rows:
-        cells = zip(map(str, row), widths, numbers, strict=True)
-        lines.append("  ".join(text.rjust(n) if number else text.ljust(n) for text, n, number in cells).rstrip())
-    return "\n".join(lines)
+def _table(header, rows):
+    return Table(header, [[str(cell) for cell in row] for row in rows])
 
 
 def _print_comparisons(comparisons, every, brief):
-    """The table of figures that differ (``every``: of all; ``brief``: of no merged ones), then the sums by figure."""
+    """Print the figures that differ (``every``: all; ``brief``: without merged ones), then the sums by figure."""
     shown = [c for c in comparisons if every or not (c.equal or brief and c.exempt)]
     if shown:
         words = {True: "equal", False: "DIFFERENT"}
@@ -405,22 +445,15 @@ def _print_comparisons(comparisons, every, brief):
             (c.case, c.figure, c.traced, c.measured, "merged" if c.exempt and not c.equal else words[c.equal])
             for c in shown
         ]
-        print(_table([("case", "counter", "trace", "hardware", ""), *rows]), end="\n\n")
+        print(_table(("case", "counter", "trace", "hardware", "result"), rows), end="\n\n")
     counted = [c for c in comparisons if not c.exempt]
     compared, equal = Counter(c.figure for c in counted), Counter(c.figure for c in counted if c.equal)
     rows = [(figure, number, equal[figure]) for figure, number in compared.items()]
-    print(_table([("counter", "cases", "equal"), *rows]))
+    print(_table(("counter", "cases", "equal"), rows))
 
 
-def _choose(text):
-    chosen = [case for case in CASES if text in case.name]
-    if not chosen:
-        raise SystemExit(f"gpukit bench counters: --only {text!r} names no case")
-    return chosen
-
-
-def _record(options, cases):
-    """The record to compare with, measured now or read from a file; saved if asked for."""
+def _record_for(options, cases):
+    """Measure the record to compare with, or read it from a file."""
     ncu = None if options.recorded or why_no_gpu() else find_ncu()
     if ncu is None:
         if options.save or options.raw:
@@ -438,29 +471,24 @@ def _record(options, cases):
     return record | {"cases": {n: dict(zip(record["metrics"], v, strict=True)) for n, v in record["cases"].items()}}
 
 
-def _parser():
-    parser = argparse.ArgumentParser(
-        prog="gpukit bench counters",
-        description="Compare what gpukit.trace counts with Nsight Compute's counters, over the calibration set. With "
-        "a GPU and ncu they are measured now; otherwise the recorded ones are read.",
-        epilog="Exit status: 0 if every counter that the compiler leaves as written is equal, 1 if one differs, 2 if "
-        "there is nothing to compare with.",
-    )
+def add_options(parser):
+    """Add the options of ``gpukit bench counters``."""
     parser.add_argument("--save", metavar="FILE", help="write the measured counters to FILE (JSON)")
     parser.add_argument("--raw", metavar="FILE", help="write ncu's own output to FILE")
     parser.add_argument("--recorded", metavar="FILE", help="compare with these counters even if there is a GPU")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the cases whose name contains TEXT")
     parser.add_argument("--all", action="store_true", help="print every counter, not only those that differ")
     parser.add_argument("--brief", action="store_true", help="leave out those that a compiler merged")
-    return parser
 
 
-def main(argv=None):
-    """Run ``gpukit bench counters``; ``argv`` is what follows those words. Give back the exit status."""
-    options = _parser().parse_args(argv)
-    cases = _choose(options.only)
+def run(options):
+    """Run ``gpukit bench counters``; return the exit status."""
+    cases = [case for case in CASES if options.only in case.name]
+    if not cases:
+        print(f"--only {options.only!r} names no case", file=sys.stderr)
+        return 2
     try:
-        record = _record(options, cases)
+        record = _record_for(options, cases)
     except ProfilerError as error:
         print(error, file=sys.stderr)
         return 2
@@ -473,10 +501,3 @@ def main(argv=None):
     if missing:
         print(f"Not recorded: {', '.join(missing)}")
     return int(bool(missing) or any(not c.equal and not c.exempt for c in comparisons))
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        _child(sys.argv[2])
-    else:
-        sys.exit(main())

@@ -1,16 +1,12 @@
-"""``gpukit bench errors``: launches that go wrong on purpose, and what is said of each (source row A7).
+"""``gpukit bench errors``: make launches that go wrong on purpose, and print each error (source row A7).
 
-Each is made twice: as numba.cuda and the driver report it, and inside of ``errors.checked()``. On a GPU some of them
-end the CUDA context, and one never returns: there each runs in a child process of its own. On the emulator none harms
-the process, and `run` stays in it.
+Each launch is made twice: as numba.cuda and the driver report it, and inside ``errors.checked()``. On a GPU some of
+them end the CUDA context, and one never returns: there each runs in a child process of its own. The emulator survives
+all of them in one process.
 """
 
-import argparse
-import json
 import linecache
 import os
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,19 +15,20 @@ from pathlib import Path
 import numpy as np
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
+from bench import _child
 from gpukit import backend, device, errors, intrinsics, results
 from gpukit.backend import ENVIRONMENT_VARIABLE, cuda, on_gpu
 
-__all__ = ["MISTAKES", "RECORDED", "Outcome", "emulated", "recorded", "run"]
+__all__ = ["MISTAKES", "RECORDED", "Outcome", "emulated", "make", "recorded"]
 
-RECORDED = Path(__file__).resolve().parents[2] / "data" / "results" / "errors-h200.json"
-CHILD_SECONDS = 20  # compilation included; what runs longer never ends
+RECORDED = results.RECORDED / "errors-h200.json"
+CHILD_SECONDS = 20  # compilation included; a launch that takes longer never ends
 
 MISTAKES = {}
 
 
 def mistake(function):
-    """Enter a function into ``MISTAKES``: it launches, and does not wait."""
+    """Register a function that launches, and does not wait, in ``MISTAKES``."""
     MISTAKES[function.__name__] = function
     return function
 
@@ -48,28 +45,28 @@ def add_one(array):
 
 @mistake
 def block_too_large():
-    """64 x 64 threads in a block: the documents' first case."""
+    """Launch 64 x 64 threads in a block: the documents' first case."""
     array = cuda.to_device(np.zeros(4096, np.float32))
     add_one[1, (64, 64)](array)
 
 
 @mistake
 def grid_too_large():
-    """65,536 blocks along y."""
+    """Launch 65,536 blocks along y."""
     array = cuda.to_device(np.zeros(4096, np.float32))
     add_one[(1, 65_536), 32](array)
 
 
 @mistake
 def empty_grid():
-    """No block at all: what a ceil-division gives for no elements."""
+    """Launch no block, as a ceil-division gives for no elements."""
     array = cuda.to_device(np.zeros(4096, np.float32))
     add_one[0, 32](array)
 
 
 @mistake
 def too_much_shared_memory():
-    """300,000 bytes of dynamic shared memory."""
+    """Ask for 300,000 bytes of dynamic shared memory."""
     array = cuda.to_device(np.zeros(4096, np.float32))
     add_one[1, 32, 0, 300_000](array)
 
@@ -83,14 +80,14 @@ def add_one_bounded(array):
 
 @mistake
 def beyond_launch_bounds():
-    """256 threads for a kernel that was compiled for 128."""
+    """Launch 256 threads of a kernel that was compiled for 128."""
     array = cuda.to_device(np.zeros(4096, np.float32))
     add_one_bounded[1, 256](array)
 
 
 @cuda.jit
 def sum_in_registers(x, out):
-    """Holds 8 x 10 sums in each thread: one register for each, and some more."""
+    """Hold 8 x 10 sums in each thread: a register for each, and some more."""
     sums = cuda.local.array((8, 10), np.float32)
     i = cuda.grid(1)
     for row in range(8):
@@ -107,12 +104,12 @@ def sum_in_registers(x, out):
 
 @mistake
 def too_many_registers():
-    """1024 threads of a kernel that needs more than 64 registers for each."""
+    """Launch 1024 threads of a kernel that needs more than 64 registers per thread."""
     x, out = cuda.to_device(np.ones(1100, np.float32)), cuda.to_device(np.zeros(1024, np.float32))
     sum_in_registers[1, 1024](x, out)
 
 
-# -- nobody notices, on a GPU ----------------------------------------------------------------------
+# -- unnoticed on a GPU ----------------------------------------------------------------------------
 
 
 @cuda.jit
@@ -122,7 +119,7 @@ def add_one_unguarded(array):
 
 @mistake
 def past_the_end():
-    """Eight threads more than elements. The eight floats behind belong to the same allocation."""
+    """Launch eight threads more than elements. The eight floats after the end belong to the same allocation."""
     array = cuda.to_device(np.zeros(32, np.float32))
     add_one_unguarded[1, 32](array[:24])
 
@@ -137,7 +134,7 @@ def add_one_far_away(array):
 
 @mistake
 def far_out_of_bounds():
-    """An index a million million elements past the end, where no memory is allocated."""
+    """Access an element 2^40 past the end, where no memory is allocated."""
     array = cuda.to_device(np.zeros(32, np.float32))
     add_one_far_away[1, 32](array)
 
@@ -150,7 +147,7 @@ def sum_four(array, out):
 
 @mistake
 def misaligned_load():
-    """Sixteen bytes at once, from addresses that are multiples of four."""
+    """Load sixteen bytes at once, from addresses that are multiples of four."""
     array, out = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.zeros(32, np.float32))
     sum_four[1, 32](array, out)
 
@@ -163,26 +160,26 @@ def wait_for_change(array):
 
 @mistake
 def endless_loop():
-    """A thread waits for a value that no thread will ever write."""
+    """Wait for a value that no thread writes."""
     array = cuda.to_device(np.zeros(1, np.float32))
     wait_for_change[1, 1](array)
 
 
-# -- what was said ---------------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one mistake.
+    """The outcome of one mistake.
 
     Attributes
     ----------
     mistake : str
         Its name in ``MISTAKES``.
     checked : bool
-        Made inside of ``errors.checked()``.
+        Whether it was made inside ``errors.checked()``.
     stage : str
-        Where the error came up: "launch", "synchronize", "checked" (the ``with`` statement), "nowhere", or "no end"
+        Where the error was raised: "launch", "synchronize", "checked" (the ``with`` statement), "nowhere", or "no end"
         if the process had to be stopped.
     error, message : str
         The exception's class and text; empty if there was none.
@@ -193,7 +190,7 @@ class Outcome:
     sticky : bool or None
         As the error says; None if it does not say.
     afterwards : str
-        What came of another launch in the same process, of a kernel that is right: "works", or its error.
+        The outcome of a correct launch in the same process after it: "works", or its error.
     """
 
     mistake: str
@@ -221,15 +218,15 @@ class Outcome:
         return "\n".join(lines)
 
 
-def run(name, checked=True):
-    """Make a mistake and say what came of it; on a GPU in a child process, which it may cost.
+def make(name, checked=True):
+    """Make a mistake and return its outcome; on a GPU in a child process, which may not survive it.
 
     Parameters
     ----------
     name : str
         One of ``MISTAKES``.
     checked : bool
-        Inside of ``errors.checked()``.
+        Inside ``errors.checked()``.
 
     Returns
     -------
@@ -246,14 +243,11 @@ def run(name, checked=True):
         raise ValueError(f"name is {name!r}; it must be one of {', '.join(MISTAKES)}")
     if not on_gpu():
         return _attempt(name, checked)
-    try:
-        return _in_child("gpu", checked, name)[0]
-    except subprocess.TimeoutExpired:
-        return Outcome(name, checked, "no end")
+    return _in_child("gpu", checked, name)[0]
 
 
 def emulated(checked=True):
-    """All mistakes in the emulator, which survives them, on any machine.
+    """Make all mistakes in the emulator, which survives them, on any machine.
 
     Returns
     -------
@@ -265,17 +259,24 @@ def emulated(checked=True):
 
 
 def _in_child(where, checked, *names):
-    command = [sys.executable, "-m", "bench.evidence.launch_errors", str(int(checked)), *names]
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {ENVIRONMENT_VARIABLE: where, "PYTHONPATH": path}
-    child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS)
+    child = _child.run(
+        attempt_all, checked, names, environment={ENVIRONMENT_VARIABLE: where}, patience=(CHILD_SECONDS,) * 2
+    )
+    answers = [Outcome(**said) for said in child.answers]
+    if child.timed_out:
+        answers.append(Outcome(names[len(answers)], checked, "no end"))
     # A lost context makes noise while the interpreter shuts down, and may end the process by a signal.
-    answers = [Outcome(**json.loads(line)) for line in child.stdout.splitlines() if line.startswith("{")]
     if len(answers) != len(names):
-        text = f"the child process ended with status {child.returncode} after {len(answers)} answers"
-        raise RuntimeError(f"{', '.join(names)}: {text}:\n{child.stderr}")
+        text = f"the child process ended with status {child.status} after {len(answers)} answers"
+        raise RuntimeError(f"{', '.join(names)}: {text}:\n{child.output}")
     return answers
+
+
+def attempt_all(checked, names):
+    """Make mistakes in this process, with an answer for each."""
+    for name in names:
+        _child.answer(asdict(_attempt(name, checked)))
+    os._exit(0)  # no clean-up on a context that may be lost
 
 
 def _attempt(name, checked):
@@ -302,11 +303,11 @@ def _attempt(name, checked):
     )
 
 
-def _raw(make):
-    """Where it went wrong, and the exception."""
+def _raw(launch):
+    """Return where it went wrong, and the exception."""
     stage = "launch"
     try:
-        make()
+        launch()
         stage = "synchronize"
         cuda.synchronize()
     except Exception as error:
@@ -314,17 +315,17 @@ def _raw(make):
     return "nowhere", None
 
 
-def _checked(make):
+def _checked(launch):
     try:
         with errors.checked():
-            make()
+            launch()
     except Exception as error:
         return "checked", error
     return "nowhere", None
 
 
 def _afterwards():
-    """Use the device for something that is right."""
+    """Launch a correct kernel; return "works", or what is wrong."""
     try:
         array = cuda.to_device(np.zeros(32, np.float32))
         add_one[1, 32](array)
@@ -343,7 +344,7 @@ def _class_name(error):
 
 
 def recorded(name, checked=True):
-    """What was said on the GPU that ``RECORDED`` was made on.
+    """Return the outcome on the GPU that ``RECORDED`` was made on.
 
     Returns
     -------
@@ -354,28 +355,29 @@ def recorded(name, checked=True):
     KeyError
         If the record has no such mistake.
     """
-    for record in json.loads(RECORDED.read_text())["records"]:
+    for record in results.read(RECORDED)[1]:
         if (record["backend"], record["mistake"], record["checked"]) == ("gpu", name, checked):
             return Outcome(**{key: value for key, value in record.items() if key != "backend"})
     raise KeyError(name)
 
 
 def measure(jobs=4):
-    """All mistakes, raw and checked, as they go into the record."""
+    """Make all mistakes, raw and checked; return the outcomes."""
     cases = [(name, checked) for name in MISTAKES for checked in (False, True)]
     if not on_gpu():
-        return [run(*case) for case in cases]
+        return [make(*case) for case in cases]
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda case: run(*case), cases))
+        return list(pool.map(lambda case: make(*case), cases))
 
 
-def main(argv=None):
-    """Run ``gpukit bench errors``; give back the exit status."""
-    text = "Make launches that go wrong, and print what the driver says of each and what errors.checked() makes of it."
-    parser = argparse.ArgumentParser(prog="gpukit bench errors", description=text)
+def add_options(parser):
+    """Add the options of ``gpukit bench errors``."""
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"also write it to FILE ({RECORDED.name} is one)")
     parser.add_argument("--jobs", metavar="N", type=int, default=4, help="child processes at a time (default: 4)")
-    options = parser.parse_args(argv)
+
+
+def run(options):
+    """Run ``gpukit bench errors``; return the exit status."""
     outcomes = measure(options.jobs)
     for outcome in outcomes:
         print(outcome, end="\n\n")
@@ -384,19 +386,5 @@ def main(argv=None):
         records = [{"backend": backend.NAME} | asdict(outcome) for outcome in outcomes]
         if on_gpu():
             records += [{"backend": "emulator"} | asdict(outcome) for outcome in emulated().values()]
-        record = head | {"records": records}
-        options.save.write_text(json.dumps(record, indent=1) + "\n")
+        results.save(options.save, records, head)
     return 0
-
-
-def _child(checked, *names):
-    for name in names:
-        print(json.dumps(asdict(_attempt(name, bool(int(checked))))), flush=True)
-    os._exit(0)  # no clean-up on a context that may be lost
-
-
-if __name__ == "__main__":
-    # The same module as others import it: what numba.cuda compiles belongs to a named module.
-    from bench.evidence import launch_errors as mistakes
-
-    mistakes._child(*sys.argv[1:])

@@ -1,31 +1,29 @@
-"""``gpukit bench findings``: planted bugs under gpukit's trace, NVIDIA's compute-sanitizer and Numba's simulator.
+"""``gpukit bench findings``: run planted bugs under gpukit's trace, compute-sanitizer and Numba's simulator.
 
 Wrong kernels may end their CUDA context or never return, and the simulator takes over ``numba.cuda`` in a whole
-process: both run in child processes, many at a time, each with a few kernels. A child says in a file how far it is;
-if it dies or hangs, its next kernels go to another one.
+process. Both therefore run in child processes, many at a time, each with a few kernels. If a child dies or hangs, the
+kernels that are left go to another one. Without a GPU the trace is compared with what was recorded on an H200.
 """
 
-import argparse
-import itertools
 import json
 import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from bench import _child
 from bench.corpus.bugs import CORRECT, PLANTED
+from warpstep.report.table import Table
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: The tool of compute-sanitizer that looks for each kind of finding.
@@ -37,11 +35,11 @@ TOOL_OF = {
     "uninitialised-read": "initcheck",
     "barrier-divergence": "synccheck",
 }
-ROOT = Path(__file__).resolve().parents[2]
-RECORDED = ROOT / "data" / "results" / "findings-h200.json"
+BENCH = Path(__file__).resolve().parents[1]
+RECORDED = BENCH / "records" / "findings-h200.json"
 SIMULATOR = "simulator"
-#: Options of compute-sanitizer; those that its version does not know are left out. Padding keeps arrays apart, so that
-#: the element after the last does not belong to the next array.
+#: Options of compute-sanitizer; those that its version does not know are left out. With padding, the element after the
+#: last one of an array does not belong to the next array.
 OPTIONS = {
     "all": ("--print-limit=100000", "--launch-timeout=60", "--show-backtrace=device", "--error-exitcode=77"),
     "memcheck": ("--destroy-on-device-error=kernel", "--padding=4096", "--report-api-errors=no"),
@@ -51,13 +49,12 @@ OPTIONS = {
 }
 KERNELS_PER_CHILD = 8
 #: Seconds that a child may take to start, and then for each kernel, compilation included.
-START_SECONDS = 90
-KERNEL_SECONDS = 30
+PATIENCE = (90, 30)
 RAW_LINES = 6
 
 
 class SanitizerError(RuntimeError):
-    """compute-sanitizer is missing, or did not run; the message says what to do."""
+    """Raised if compute-sanitizer is missing; the message says what to do."""
 
 
 # -- reading compute-sanitizer's reports -----------------------------------------------------------
@@ -65,7 +62,7 @@ class SanitizerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Report:
-    """What a tool says about one kernel, equal reports of many threads taken together.
+    """A tool's report about one kernel; equal reports of many threads are counted together.
 
     Attributes
     ----------
@@ -104,7 +101,7 @@ def _headline(text):
 
 
 def _blocks(text):
-    """Yield (kind, lines of text without their prefix) of each report."""
+    """Yield (kind, lines without their prefix) of each report."""
     kind, block = None, []
     for line in text.splitlines():
         if not PREFIX.match(line):
@@ -122,14 +119,14 @@ def _blocks(text):
 
 
 def _kernel_of(text, names):
-    """The kernel that a report names, demangled or mangled; None if it names none."""
+    """Find the kernel that a report names, demangled or mangled; None if it names none."""
     for name in names:
         if re.search(rf"(?<![A-Za-z_]){name}(?![a-z0-9_])", text):
             return name
     return None
 
 
-def parse(text, names, filename="planted.py"):
+def parse(text, names, filename="bugs.py"):
     """Read the output of one of compute-sanitizer's tools.
 
     Parameters
@@ -161,29 +158,19 @@ def parse(text, names, filename="planted.py"):
     }
 
 
-# -- a child process -------------------------------------------------------------------------------
+# -- child processes -------------------------------------------------------------------------------
 
 
-def child(mode, progress, names):
-    """Launch kernels one after the other and write one line of JSON about each, and one before it, to a file.
-
-    The process ends early, with status 3, if the GPU's context is lost.
-    """
+def launch_kernels(mode, names):
+    """Launch kernels one after the other, with an answer before and after each; stop if the GPU's context is lost."""
     from numba import cuda
 
-    with open(progress, "a") as file:
-
-        def say(**what):
-            file.write(json.dumps(what) + "\n")
-            file.flush()
-
-        say(pid=os.getpid())
-        for name in names:
-            say(start=name)
-            outcome = _attempt(cuda, name, mode)
-            say(name=name, **outcome)
-            if mode != SIMULATOR and outcome["status"] == "raised" and _context_lost(cuda):
-                sys.exit(3)
+    for name in names:
+        _child.answer({"start": name})
+        outcome = _attempt(cuda, name, mode)
+        _child.answer({"name": name, **outcome})
+        if mode != SIMULATOR and outcome["status"] == "raised" and _context_lost(cuda):
+            return
 
 
 def _attempt(cuda, name, mode):
@@ -215,112 +202,55 @@ def _context_lost(cuda):
     return False
 
 
-# -- children and who watches them -----------------------------------------------------------------
+def run_kernels(mode, names, raw=None, under=(), environment=None):
+    """Run kernels in child processes, under a command such as compute-sanitizer.
+
+    Parameters
+    ----------
+    mode : str
+        One of `TOOLS`, or `SIMULATOR`.
+    names : list of str
+    raw : Path, optional
+        Folder for everything that is printed.
+    under, environment
+        As for `bench._child.run`.
+
+    Returns
+    -------
+    tuple
+        {kernel: outcome} and all that was printed. The status of an outcome is "ran", "raised", "timed out", "died" or
+        "did not start".
+    """
+    outcomes, printed, left = {}, [], list(names)
+    while left:
+        child = _child.run(launch_kernels, mode, left, under=under, environment=environment, patience=PATIENCE)
+        found = _outcomes(child) or {name: {"status": "did not start", "detail": child.output[-1500:]} for name in left}
+        if raw:
+            (raw / f"{mode}-{left[0]}.log").write_text(child.output)
+        printed.append(child.output)
+        outcomes |= found
+        left = [name for name in left if name not in outcomes]
+    return outcomes, "\n".join(printed)
 
 
-class Progress:
-    """What a child has said so far."""
-
-    def __init__(self, path):
-        self.path = path
-        path.touch()
-
-    def read(self):
-        """(process id or None, {kernel: outcome}, kernel in flight or None)."""
-        pid, outcomes, running = None, {}, None
-        for line in self.path.read_text().splitlines():
-            try:
-                said = json.loads(line)
-            except ValueError:  # half a line
-                continue
-            pid = said.get("pid", pid)
-            running = said.get("start")
-            if "name" in said:
-                outcomes[said.pop("name")] = said
-        return pid, outcomes, running
-
-
-class Runner:
-    """Runs kernels in child processes under a command such as compute-sanitizer, and keeps what they print."""
-
-    def __init__(self, mode, prefix, raw, environment=None):
-        self.mode, self.prefix, self.raw = mode, list(prefix), raw
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | (environment or {})
-        self.numbers = itertools.count()
-
-    def run(self, names):
-        """Run some kernels.
-
-        Returns
-        -------
-        tuple
-            {kernel: outcome} and all that was printed. The status of an outcome is "ran", "raised", "timed out",
-            "died" or "did not start".
-        """
-        outcomes, printed, left = {}, [], list(names)
-        while left:
-            found, text = self._one_child(left)
-            printed.append(text)
-            if not found:
-                found = {name: {"status": "did not start", "detail": text[-1500:]} for name in left}
-            outcomes |= found
-            left = [name for name in left if name not in outcomes]
-        return outcomes, "\n".join(printed)
-
-    def _one_child(self, names):
-        stem = f"{self.mode}-{names[0]}-{next(self.numbers)}"
-        progress = Progress(self.raw / f"{stem}.progress")
-        log = self.raw / f"{stem}.log"
-        command = [*self.prefix, sys.executable, "-m", __spec__.name, "--child", self.mode, str(progress.path), *names]
-        with open(log, "w") as out:
-            process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=self.environment, start_new_session=True
-            )
-            late = self._watch(process, progress)
-        _, outcomes, running = progress.read()
-        if running:
-            status = "timed out" if late else "died"
-            outcomes[running] = {"status": status, "detail": f"exit status {process.returncode}"}
-        return outcomes, log.read_text(errors="replace")
-
-    def _watch(self, process, progress):
-        """Wait for a child; one that makes no progress is ended. True if so."""
-        heard, since = None, time.monotonic()
-        while process.poll() is None:
-            time.sleep(0.1)
-            pid, outcomes, running = progress.read()
-            if (pid, len(outcomes), running) != heard:
-                heard, since = (pid, len(outcomes), running), time.monotonic()
-            if time.monotonic() - since > (KERNEL_SECONDS if running else START_SECONDS):
-                _end(process, pid)
-                return True
-        return False
-
-
-def _end(process, pid):
-    """End the program first, so that compute-sanitizer can print what it has; then all that is left."""
-    if pid is not None:
-        _kill(os.kill, pid)
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        _kill(os.killpg, process.pid)
-        process.wait()
-
-
-def _kill(how, number):
-    try:
-        how(number, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def _outcomes(child):
+    """Return {kernel: outcome} of a child, also of the kernel that ended it."""
+    outcomes, running = {}, None
+    for said in child.answers:
+        running = said.get("start")
+        if "name" in said:
+            outcomes[said.pop("name")] = said
+    if running:
+        status = "timed out" if child.timed_out else "died"
+        outcomes[running] = {"status": status, "detail": f"exit status {child.status}"}
+    return outcomes
 
 
 # -- compute-sanitizer -----------------------------------------------------------------------------
 
 
 def find_sanitizer():
-    """Path of compute-sanitizer: on the PATH, in a CUDA toolkit or in NVIDIA's wheel. SanitizerError without one."""
+    """Find compute-sanitizer on the PATH, in a CUDA toolkit or in NVIDIA's wheel; SanitizerError if it is not there."""
     found = shutil.which("compute-sanitizer")
     if found:
         return found
@@ -351,11 +281,10 @@ def run_sanitizer(program, tools, names, raw, workers, report):
     """
     known = _output([program, "--help"])
     chunks = [names[i : i + KERNELS_PER_CHILD] for i in range(0, len(names), KERNELS_PER_CHILD)]
-    runners = {tool: Runner(tool, _command(program, tool, known), raw) for tool in tools}
     jobs = [(tool, chunk) for chunk in chunks for tool in tools]
     results = {tool: {} for tool in tools}
     with ThreadPoolExecutor(workers) as pool:
-        done = pool.map(lambda job: runners[job[0]].run(job[1]), jobs)
+        done = pool.map(lambda job: run_kernels(*job, raw, _command(program, job[0], known)), jobs)
         for (tool, chunk), (outcomes, text) in zip(jobs, done, strict=True):
             results[tool] |= _results(outcomes, parse(text, chunk))
             report(f"{tool}: {len(results[tool])} of {len(names)} kernels")
@@ -363,7 +292,7 @@ def run_sanitizer(program, tools, names, raw, workers, report):
 
 
 def _results(outcomes, parsed):
-    """What is kept of one group of kernels."""
+    """Join the outcomes of some kernels with the reports about them."""
     results = {}
     for name, outcome in outcomes.items():
         reports, raw = parsed.get(name, ([], []))
@@ -375,13 +304,13 @@ def _results(outcomes, parsed):
 
 
 def _stored(report):
-    """A report with the code of its lines instead of their numbers, which change as the file is edited."""
+    """Return a report as it is stored: with the code of its lines, as their numbers change when the file is edited."""
     return {"kind": report.kind, "code": [code_of(line) for line in report.lines], "count": report.count}
 
 
 def code_of(line):
-    """Text of a line of the planted kernels."""
-    return ((ROOT / "bench" / "corpus" / "bugs.py").read_text().splitlines())[line - 1].strip()
+    """Return the text of a line of the planted kernels."""
+    return ((BENCH / "corpus" / "bugs.py").read_text().splitlines())[line - 1].strip()
 
 
 # -- Numba's simulator -----------------------------------------------------------------------------
@@ -395,12 +324,12 @@ def run_simulator(raw, workers, report):
     dict of {kernel: str}
         "raises ...", "cannot run: ...", "hangs", "wrong result", "no error" (right, or nothing to compare with).
     """
-    runner = Runner(SIMULATOR, [], raw, {"NUMBA_ENABLE_CUDASIM": "1"})
     names = list(PLANTED)
     chunks = [names[i : i + KERNELS_PER_CHILD] for i in range(0, len(names), KERNELS_PER_CHILD)]
     outcomes = {}
     with ThreadPoolExecutor(workers) as pool:
-        for found, _ in pool.map(runner.run, chunks):
+        simulate = partial(run_kernels, SIMULATOR, raw=raw, environment={"NUMBA_ENABLE_CUDASIM": "1"})
+        for found, _ in pool.map(simulate, chunks):
             outcomes |= found
             report(f"simulator: {len(outcomes)} of {len(names)} kernels")
     return {name: _simulated(PLANTED[name], outcome) for name, outcome in outcomes.items()}
@@ -421,7 +350,7 @@ def _simulated(case, outcome):
 
 
 def _expected(case):
-    """What the corrected twin leaves in the same arrays, by the emulator; None if there is no such twin."""
+    """Return what the corrected twin leaves in the same arrays, by the emulator; None if there is no such twin."""
     from warpstep import cuda
 
     twins = [c for c in CORRECT.values() if case.name in c.mends and c.make is case.make]
@@ -441,7 +370,7 @@ def _same(found, expected):
 
 
 def trace_findings(case):
-    """List of Finding of one kernel."""
+    """Trace one kernel; return its findings."""
     import gpukit
     from warpstep import cuda
 
@@ -449,7 +378,7 @@ def trace_findings(case):
 
 
 def _found_here(case):
-    """What the trace says: the kinds, each with its lines."""
+    """Trace one kernel; return {kind: lines} of its findings."""
     lines = {}
     for finding in trace_findings(case):
         lines.setdefault(finding.kind, set()).add(finding.line)
@@ -457,7 +386,7 @@ def _found_here(case):
 
 
 def _machine(program):
-    """Where compute-sanitizer ran."""
+    """Describe the machine that compute-sanitizer ran on."""
     from gpukit import results  # not in the simulator's process, which cannot import the backend
 
     number = re.search(r"Version (\S+)", _output([program, "--version"]))
@@ -483,33 +412,32 @@ def measure(tools=TOOLS, raw=None, workers=None, simulator=True, names=None, rep
     tools : sequence of str
         Of `TOOLS`.
     raw : Path, optional
-        Folder that keeps all that was printed; without one it is not kept.
+        Folder for everything that the tools print; not kept unless given.
     workers : int, optional
         Children at a time; by default two less than there are cores.
     simulator : bool
     names : list of str, optional
         Kernels; by default all.
     report : function of str
-        Is told how far it is.
+        Told the progress.
 
     Returns
     -------
     dict
-        As it is stored: ``machine``, and ``kernels``: {name: {tool: what it found, "simulator": str}}.
+        ``machine``, and ``kernels``: {name: {tool: its reports, "simulator": str}}.
 
     Raises
     ------
     SanitizerError
-        There is no compute-sanitizer.
+        If there is no compute-sanitizer.
     """
     program = find_sanitizer()
     workers = workers or max(1, (os.cpu_count() or 4) - 2)
     names = names or [*PLANTED, *CORRECT]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(raw or scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        found = run_sanitizer(program, tools, names, folder, workers, report)
-        simulated = run_simulator(folder, workers, report) if simulator else {}
+    if raw:
+        raw.mkdir(parents=True, exist_ok=True)
+    found = run_sanitizer(program, tools, names, raw, workers, report)
+    simulated = run_simulator(raw, workers, report) if simulator else {}
     kernels = {name: {tool: found[tool][name] for tool in tools} for name in names}
     for name in simulated.keys() & kernels.keys():
         kernels[name][SIMULATOR] = simulated[name]
@@ -517,7 +445,7 @@ def measure(tools=TOOLS, raw=None, workers=None, simulator=True, names=None, rep
 
 
 def _tool_cell(result):
-    """What a tool said, in a word or two."""
+    """Return a tool's report in a word or two."""
     if result is None:
         return ""
     said = sum(r["count"] for r in result["reports"])
@@ -531,7 +459,7 @@ def _short(kind):
 
 
 def _here_cell(case, found):
-    """Right kind at a right line, or what there is instead."""
+    """Return the line of the right finding, or what is wrong with the trace's findings."""
     if case.kind is None:
         return "-" if not found else "FALSE: " + ", ".join(found)
     if case.kind not in found:
@@ -542,14 +470,14 @@ def _here_cell(case, found):
 
 
 def table(record, found):
-    """Text: a line for each kernel, with what each tool says of it.
+    """Return a table with a line for each kernel and a column for each tool.
 
     Parameters
     ----------
     record : dict
         As `measure` gives it.
     found : dict of {kernel: {kind: lines}}
-        What the trace says.
+        The trace's findings.
     """
     columns = [tool for tool in TOOLS if any(tool in kernel for kernel in record["kernels"].values())]
     rows = [("kernel", "kind", "gpukit.trace", *columns, "Numba's simulator")]
@@ -558,47 +486,53 @@ def table(record, found):
         cells = [_tool_cell(said.get(tool)) for tool in columns]
         simulated = said.get(SIMULATOR, "").partition(":")[0]
         rows.append((name, case.kind or "correct", _here_cell(case, found[name]), *cells, simulated))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return Table(rows[0], rows[1:], words=rows[0])
+
+
+def count(record, found):
+    """Count {tool: (wrong kernels that it finds, correct kernels that it blames)}; None if these were not run."""
+
+    def reports(tool, name):
+        return bool(record["kernels"].get(name, {}).get(tool, {}).get("reports"))
+
+    def simulated(name):
+        return record["kernels"].get(name, {}).get(SIMULATOR, "").startswith(("raises", "hangs", "wrong"))
+
+    finders = {"gpukit.trace": lambda name: bool(found[name])}
+    finders |= {tool: partial(reports, tool) for tool in TOOLS}
+    finders["any of these"] = lambda name: any(reports(tool, name) for tool in TOOLS)
+    counts = {tool: (sum(map(finds, PLANTED)), sum(map(finds, CORRECT))) for tool, finds in finders.items()}
+    return counts | {"Numba's simulator": (sum(map(simulated, PLANTED)), None)}
 
 
 def summary(record, found):
-    """Text: how many wrong kernels each finds, and how many correct ones it blames."""
-    finders = {"gpukit.trace": lambda name: bool(found[name])}
-    for tool in TOOLS:
-        finders[tool] = lambda name, tool=tool: bool(record["kernels"].get(name, {}).get(tool, {}).get("reports"))
-    finders["any of these"] = lambda name: any(finders[tool](name) for tool in TOOLS)
-    finders["Numba's simulator"] = lambda name: (
-        record["kernels"].get(name, {}).get(SIMULATOR, "").startswith(("raises", "hangs", "wrong"))
-    )
+    """Return text: the number of wrong kernels that each tool finds, and of correct ones that it blames."""
     lines = [f"{'':20}{len(PLANTED)} wrong kernels: found   {len(CORRECT)} correct kernels: blamed"]
-    for who, finds in finders.items():
-        blamed = "not run" if who == "Numba's simulator" else sum(map(finds, CORRECT))
-        lines.append(f"{who:20}{sum(map(finds, PLANTED)):23}{blamed:>28}")
+    for tool, (caught, blamed) in count(record, found).items():
+        lines.append(f"{tool:20}{caught:23}{'not run' if blamed is None else blamed:>28}")
     return "\n".join(lines)
 
 
-def main(argv=None):
-    """Run ``gpukit bench findings``; ``argv`` is what follows those words. Give back the exit status."""
-    text = (
-        "Small wrong kernels under gpukit's trace, compute-sanitizer and Numba's simulator. Without a GPU: the trace "
-        "beside what was recorded on an H200."
-    )
-    parser = argparse.ArgumentParser(prog="gpukit bench findings", description=text)
-    parser.add_argument("--save", metavar="FILE", help="write what compute-sanitizer and the simulator say, as JSON")
+def add_options(parser):
+    """Add the options of ``gpukit bench findings``."""
+    parser.add_argument("--save", metavar="FILE", help="write what compute-sanitizer and the simulator report")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer (default: %(default)s)")
-    parser.add_argument("--raw", metavar="FOLDER", help="keep all that the tools print there")
+    parser.add_argument("--raw", metavar="FOLDER", type=Path, help="keep everything that the tools print there")
     parser.add_argument("--workers", type=int, metavar="N", help="processes at a time (default: cores less two)")
-    parser.add_argument("--kernels", metavar="NAMES", help="only these, with commas between")
+    parser.add_argument("--kernels", metavar="NAMES", help="only these, separated by commas")
     parser.add_argument("--no-simulator", action="store_true", help="leave Numba's simulator out")
     parser.add_argument("--no-trace", action="store_true", help="only run the tools and write the file")
-    options = parser.parse_args(argv)
+
+
+def run(options):
+    """Run ``gpukit bench findings``; return the exit status."""
     tools = options.tools.split(",")
     names = options.kernels.split(",") if options.kernels else None
-    for given, allowed, what in ((tools, TOOLS, "--tools"), (names or (), PLANTED | CORRECT, "--kernels")):
+    for given, allowed, option in ((tools, TOOLS, "--tools"), (names or (), PLANTED | CORRECT, "--kernels")):
         unknown = [name for name in given if name not in allowed]
         if unknown:
-            parser.error(f"{what}: there is no {unknown[0]!r}; there are {', '.join(allowed)}")
+            print(f"{option}: there is no {unknown[0]!r}; there are {', '.join(allowed)}", file=sys.stderr)
+            return 2
     try:
         record = _record(options, tools, names)
     except SanitizerError as error:
@@ -613,13 +547,12 @@ def main(argv=None):
 
 
 def _record(options, tools, names):
-    """Measured where there is a GPU, else read from the repository."""
+    """Measure where there is a GPU; otherwise read the record of the repository."""
     from gpukit import backend
 
     if backend.why_no_gpu() is None:
-        raw = options.raw and Path(options.raw)
         shown = {"report": lambda text: print(f"  {text}", file=sys.stderr)}
-        record = measure(tools, raw, options.workers, not options.no_simulator, names, **shown)
+        record = measure(tools, options.raw, options.workers, not options.no_simulator, names, **shown)
         if options.save:
             Path(options.save).write_text(json.dumps(record, indent=1) + "\n")
     elif RECORDED.exists():
@@ -629,10 +562,3 @@ def _record(options, tools, names):
     machine = record["machine"]
     print(f"compute-sanitizer {machine['compute-sanitizer']} on {machine['gpu']}, {machine['date']}")
     return record
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[2], sys.argv[3], sys.argv[4:])
-    else:
-        sys.exit(main(sys.argv[1:]))

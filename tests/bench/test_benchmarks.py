@@ -1,8 +1,11 @@
 """``gpukit bench``: what runs, what is compared and judged, and that it notices wrong results."""
 
+import importlib
+import os
 import re
 import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bench as benchmarks
-from bench import common, emulator, ratios, references, suite
+from bench import __main__ as benchmarks
+from bench import _child, common, cpu, emulator, ratios
 from bench.emulator import Case
 from gpukit import on_gpu, results, timing
 
@@ -94,7 +97,7 @@ def test_runs_in_one_file_are_not_mixed():
 def test_a_wide_spread_makes_a_ratio_invalid():
     (pair,) = ratios.pairs([record("tree", 5.0), record("torch", 3.0, spread=0.31, invalid=True)])
     assert not pair.valid and pair.remark == "INVALID: library's spread 31%"
-    assert "INVALID" in ratios.table_of_pairs([pair])
+    assert "INVALID" in str(ratios.table_of_pairs([pair]))
 
 
 # -- against an earlier run --------------------------------------------------------------------------------------------
@@ -157,92 +160,102 @@ def chapters(monkeypatch):
             raise runs[name]
         return runs[name]
 
-    def main(name, argv):
-        ran.append((name, [word for word in argv if not word.startswith("/")]))
-        if name == "tool":
-            return 0
-        return 0 if common.run([("it", lambda: measured(name))], argv[argv.index("--save") + 1], HEAD) else 1
+    def make_module(name):
+        def measurements(options):
+            ran.append((name, {key: value for key, value in vars(options).items() if key in ("quick", "sizes")}))
+            return [("it", lambda: measured(name))]
 
-    commands = {name: (f"bench_{name}", (name,), f"what {name} measures") for name in runs}
-    for module, *_ in commands.values():
-        monkeypatch.setitem(sys.modules, module, SimpleNamespace(main=main))
+        def add_options(parser):
+            parser.add_argument("--sizes", nargs="+", type=int, default=(1, 2))
+
+        return SimpleNamespace(measurements=measurements, add_options=add_options, __doc__=name)
+
+    def run_tool(options):
+        ran.append(("tool", vars(options)))
+        return 0
+
+    def add_tool_options(parser):
+        parser.add_argument("--brief", action="store_true")
+        parser.add_argument("--save")
+
+    commands = {name: (f"bench_{name}", f"what {name} measures") for name in runs}
+    for name, (module, _) in commands.items():
+        monkeypatch.setitem(sys.modules, module, make_module(name))
+    tool = SimpleNamespace(run=run_tool, add_options=add_tool_options, __doc__="a tool")
+    monkeypatch.setitem(sys.modules, "bench_tool", tool)
     monkeypatch.setattr(benchmarks, "COMMANDS", commands)
-    monkeypatch.setattr(benchmarks, "OTHERS", {"tool": ["--brief"]})
+    monkeypatch.setattr(benchmarks, "TOOLS", {"tool": ["--brief"]})
     monkeypatch.setattr(benchmarks, "WITHOUT_GPU", ("tool", "two"))
-    monkeypatch.setattr(suite, "on_gpu", lambda: True)
-    monkeypatch.setattr(suite.turns, "processes", lambda share: 1)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: True)
+    monkeypatch.setattr(benchmarks, "_measure_apart", benchmarks._measure)  # the chapters are made up in this process
     asked = []
     monkeypatch.setattr(results, "machine", lambda: asked.append("machine") or HEAD)
     monkeypatch.setattr(common, "libraries", lambda: {"torch": SimpleNamespace()})
-    suite._gpu.cache_clear()
+    benchmarks._gpu.cache_clear()
     yield SimpleNamespace(runs=runs, ran=ran, asked=asked)
-    suite._gpu.cache_clear()
+    benchmarks._gpu.cache_clear()
+
+
+QUICK, ALL = {"quick": True, "sizes": (1, 2)}, {"quick": False, "sizes": (1, 2)}
 
 
 def test_all_chapters_run_and_are_compared(chapters, tmp_path, capsys):
     assert benchmarks.main(["--quick", "--save", str(tmp_path / "new")]) == 0
-    assert chapters.ran == [("one", ["--save", "--quick"]), ("two", ["--save", "--quick"])]
+    assert chapters.ran == [("one", QUICK), ("two", QUICK)]
     printed = capsys.readouterr().out
     assert "gpukit is at least as fast in 2 of 2; the lowest ratio is 1.50." in printed
     assert "NVIDIA H200, driver 580, 700 W; 2026-11-21" in printed and "left out: cupy." in printed
     files = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert files == ["one-h200-quick.json", "two-h200-quick.json"]
     assert results.read(tmp_path / "new" / files[0])[0] == HEAD
-    assert chapters.asked == ["machine"], "once for the names of all files"
+    assert chapters.asked == ["machine"] * 3, "once for the names of all files, once for the head of each"
 
 
-@pytest.mark.parametrize("failure", [None, RuntimeError("out of memory")])
-def test_one_of_several_processes_gives_back_what_it_printed(chapters, tmp_path, failure, capfd):
-    chapters.runs["one"] = failure or chapters.runs["one"]
-    with capfd.disabled():  # which prints elsewhere than a process does
-        right, text = suite._measure_apart("one", tmp_path / "one.json", suite.Options())
-    assert right == (failure is None) and ("out of memory" in text) == (failure is not None)
-    assert "0/1 0:00  it" in text and "used the GPU for 0 s" in text
+def die(name, path, quick):
+    os._exit(3)
 
 
-def test_what_asks_for_the_hosts_time_runs_alone_and_last(chapters, tmp_path, monkeypatch, capsys):
-    def in_order(works, jobs, fresh):
-        assert fresh and jobs == 3
-        yield from (work() for work in works)
+def test_a_chapter_whose_process_dies_is_a_failure(chapters, tmp_path, monkeypatch, capfd):
+    monkeypatch.undo()
+    monkeypatch.setattr(benchmarks, "measure_in_child", die)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    assert benchmarks._measure_apart("axpy", tmp_path / "axpy.json", SimpleNamespace(quick=True)) == 1
+    assert "FAILED: the process of axpy ended with status 3" in capfd.readouterr().err
 
-    chapters.runs["cpu"] = run_of(1.0), True
-    benchmarks.COMMANDS["cpu"] = ("bench_cpu", ("cpu",), "what cpu measures")
-    monkeypatch.setitem(sys.modules, "bench_cpu", SimpleNamespace(main=sys.modules["bench_one"].main))
-    monkeypatch.setattr(suite.turns, "side_by_side", in_order)
-    monkeypatch.setattr(suite, "WITH_JOBS", ("two",))
-    assert benchmarks.main(["cpu", "one", "two", "--jobs", "3", "--save", str(tmp_path)]) == 0
-    assert chapters.ran == [("one", ["--save"]), ("two", ["--save", "--jobs", "3"]), ("cpu", ["--save"])]
-    printed = capsys.readouterr().out
-    titles = [printed.index(f"{name}: what {name} measures") for name in ("one", "two", "cpu")]
-    assert titles == sorted(titles)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cpu-host.json", "one-h200.json", "two-h200.json"]
+
+@pytest.mark.skipif(on_gpu(), reason="it would time")
+def test_a_chapter_among_others_runs_in_a_process_of_its_own(tmp_path, capfd):
+    assert benchmarks._measure_apart("axpy", tmp_path / "axpy.json", SimpleNamespace(quick=True)) == 1
+    assert "There is no GPU here, so there is nothing to time." in capfd.readouterr().err
 
 
 def test_records_of_the_repository_bring_the_readme_up_to_date(chapters, tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(suite.readme, "main", written.append)
+    monkeypatch.setattr(benchmarks.readme, "write", lambda: written.append("README"))
     monkeypatch.setattr(results, "RECORDED", tmp_path)
     assert benchmarks.main(["one", "--save", str(tmp_path / "elsewhere")]) == 0 and not written
-    assert benchmarks.main(["one", "--save"]) == 0 and written == [[]]
+    assert benchmarks.main(["one", "--save"]) == 0 and written == ["README"]
     assert (tmp_path / "one-h200.json").is_file()
 
 
 def test_predictions_without_a_gpu_are_of_the_gpu_that_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite, "on_gpu", lambda: False)
-    names = [suite._target(n, suite.Options(save=tmp_path), None).name for n in ("predictions", "counters", "cpu")]
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: False)
+    options = SimpleNamespace(save=tmp_path, quick=False)
+    names = [benchmarks._target(name, options, None).name for name in ("predictions", "counters", "cpu")]
     assert names == ["predictions-h200.json", "counters-host.json", "cpu-host.json"]
 
 
 def test_one_chapter_takes_its_own_options_and_file(chapters, tmp_path):
     assert benchmarks.main(["two", "--save", str(tmp_path / "x.json"), "--sizes", "3", "4"]) == 0
-    assert chapters.ran == [("two", ["--save", "--sizes", "3", "4"])]
+    assert chapters.ran == [("two", {"quick": False, "sizes": [3, 4]})]
     assert len(results.read(tmp_path / "x.json")[1]) == 2
 
 
 def test_a_tool_gets_what_follows_its_name(chapters):
-    assert benchmarks.main(["tool", "--all", "--save", "f"]) == 0
+    assert benchmarks.main(["tool", "--save", "f"]) == 0
     assert benchmarks.main(["tool", "one"]) == 0
-    assert chapters.ran == [("tool", ["--all", "--save", "f"]), ("tool", ["--brief"]), ("one", ["--save"])]
+    alone, among_others = {"brief": False, "save": "f"}, {"brief": True, "save": None}
+    assert chapters.ran == [("tool", alone), ("tool", among_others), ("one", ALL)]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("out of memory"), ([], False)])
@@ -256,7 +269,7 @@ def test_a_failure_is_exit_status_1_and_the_rest_runs(chapters, failure, capsys)
 
 
 def test_a_chapter_that_does_not_begin_is_a_failure(chapters, monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["bench_one"], "main", lambda *_: 1 / 0)
+    monkeypatch.setattr(sys.modules["bench_one"], "measurements", lambda options: 1 / 0)
     assert benchmarks.main([]) == 1
     printed = capsys.readouterr()
     assert "one failed" in printed.err and "in 1 of 1" in printed.out
@@ -272,12 +285,12 @@ def test_a_record_of_before_is_not_taken_for_a_new_one(chapters, tmp_path, capsy
 
 def test_an_interrupted_run_shows_what_it_has(chapters, capsys):
     chapters.runs["two"] = KeyboardInterrupt()
-    assert benchmarks.main([]) == suite.INTERRUPTED
+    assert benchmarks.main([]) == benchmarks.INTERRUPTED
     assert "in 1 of 1; the lowest ratio is 3.00" in capsys.readouterr().out
 
 
 def test_without_a_gpu_the_rest_is_measured_and_said(chapters, monkeypatch, capsys):
-    monkeypatch.setattr(suite, "on_gpu", lambda: False)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: False)
     assert benchmarks.main([]) == 0
     assert [name for name, _ in chapters.ran] == ["tool", "two"]
     printed = capsys.readouterr().out
@@ -288,7 +301,7 @@ def test_without_a_gpu_the_rest_is_measured_and_said(chapters, monkeypatch, caps
     ("ours", "options", "status"),
     [
         (1.05, ["--max-fall", "10"], 0),
-        (1.25, ["--max-fall", "10"], suite.FELL),
+        (1.25, ["--max-fall", "10"], benchmarks.FELL),
         (1.25, ["--max-fall", "30"], 0),
         (9.0, [], 0),
     ],
@@ -302,7 +315,7 @@ def test_a_ratio_that_falls_is_judged(chapters, tmp_path, capsys, ours, options,
     )
     printed = capsys.readouterr().out
     assert "one: 1 of its 1 ratios to a library were measured again" in printed
-    fell = status == suite.FELL
+    fell = status == benchmarks.FELL
     assert ("FELL by 20%: reduce, sum, 1,024 float32: 3.00 to 2.40: gpukit 1.000 s" in printed) == fell
     assert (f"{int(fell)} of 2 ratios to a library fell by more than that." in printed) == bool(options)
     assert ("Exit status 3." in printed) == fell
@@ -330,7 +343,7 @@ def test_a_check_that_compares_nothing_does_not_pass(chapters, tmp_path, monkeyp
     assert judged() == 1 and why().startswith("none was steady enough")
     chapters.runs["one"] = [record("tree", 1.0)], True
     assert judged() == 1 and why() == "no library was timed beside gpukit; not installed: cupy"
-    monkeypatch.setattr(suite, "on_gpu", lambda: False)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: False)
     assert judged() == 1 and why() == "libraries are timed on a GPU, and there is none here"
 
 
@@ -371,16 +384,31 @@ def test_a_mistaken_command_is_explained(chapters, argv, message, capsys):
     ],
 )
 def test_a_file_is_named_after_its_machine(machine, file):
-    assert suite.file_name("reduce", machine) == file
-    assert suite.file_name("re_duce", machine) == file.replace("reduce", "re-duce")
-    assert suite.file_name("reduce", machine, quick=True) == file.replace(".json", "-quick.json")
+    assert benchmarks.file_name("reduce", machine) == file
+    assert benchmarks.file_name("re_duce", machine) == file.replace("reduce", "re-duce")
+    assert benchmarks.file_name("reduce", machine, quick=True) == file.replace(".json", "-quick.json")
 
 
 def test_every_command_has_its_module():
-    for name, (module, before, text) in benchmarks.COMMANDS.items():
-        assert callable(__import__(module, fromlist=["main"]).main), name
-        assert text and isinstance(before, tuple)
-    assert {*benchmarks.OTHERS, *benchmarks.WITHOUT_GPU} <= set(benchmarks.COMMANDS)
+    for name, (module, text) in benchmarks.COMMANDS.items():
+        module = importlib.import_module(module)
+        assert text and callable(getattr(module, "run", None) or module.measurements), name
+        assert (name in benchmarks.TOOLS) <= hasattr(module, "run")
+        assert "quick" in benchmarks.make_parser([name]).parse_args([]) or name in benchmarks.TOOLS
+    assert {*benchmarks.TOOLS, *benchmarks.WITHOUT_GPU, *benchmarks.ON_CPU} <= set(benchmarks.COMMANDS)
+
+
+def test_ceilings_are_saved_where_they_are_predicted_from():
+    options = SimpleNamespace(save=results.RECORDED, compare=results.RECORDED, quick=False)
+    assert benchmarks._target("ceilings", options, None).parent == results.CEILINGS
+    assert results.path_in(Path("elsewhere"), "ceilings-g.json") == Path("elsewhere/ceilings-g.json")
+
+
+def test_recorded_ceilings_are_compared_with(monkeypatch):
+    monkeypatch.setattr(benchmarks, "_machine", lambda name: "NVIDIA H200")
+    options = SimpleNamespace(compare=results.RECORDED, quick=False)
+    path, head, records = benchmarks._recorded("ceilings", options)
+    assert path.parent == results.CEILINGS and head["gpu"] == "NVIDIA H200" and records
 
 
 # -- what the measurements share ---------------------------------------------------------------------------------------
@@ -437,10 +465,6 @@ def test_libraries_multiply_the_same_arrays(monkeypatch):
     assert common.library_products(a, b, out) == {}
 
 
-def test_columns_are_aligned():
-    assert common.columns([("a", "1", ""), ("long", "200", "x")], right=(1,)) == "a       1\nlong  200  x"
-
-
 def test_the_clock_is_asked_of_a_gpu_only():
     mhz = common.sm_mhz()
     assert 100 < mhz < 5000 if on_gpu() else mhz is None
@@ -451,9 +475,9 @@ def test_the_clock_is_asked_of_a_gpu_only():
 SMALL = {"product": (17, 5, 9), "transpose": (33, 7), "sum": (1001,), "resize": (37, 51, 3)}
 
 
-@pytest.mark.parametrize("case", references.CASES)
+@pytest.mark.parametrize("case", cpu.CASES)
 def test_references_agree_and_one_wrong_element_is_noticed(case):
-    runs, is_right = references.CASES[case](SMALL[case], np.random.default_rng(1))
+    runs, is_right = cpu.CASES[case](SMALL[case], np.random.default_rng(1))
     for name, call in runs.items():
         found = np.array(call(), dtype=np.float64)
         assert is_right(found), name
@@ -464,9 +488,9 @@ def test_references_agree_and_one_wrong_element_is_noticed(case):
 
 
 def test_a_wrong_reference_is_not_recorded(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(references, "SIZES", {"sum": (SMALL["sum"],)})
-    monkeypatch.setattr(references, "SECONDS", 1e-4)
-    monkeypatch.setattr(references, "sum_loop", lambda x: x[:-1].sum())
+    monkeypatch.setattr(cpu, "SIZES", {"sum": (SMALL["sum"],)})
+    monkeypatch.setattr(cpu, "SECONDS", 1e-4)
+    monkeypatch.setattr(cpu, "sum_loop", lambda x: x[:-1].sum())
     path = tmp_path / "cpu.json"
     assert benchmarks.main(["cpu", "--save", str(path)]) == 1
     assert "WRONG: one loop, one core" in capsys.readouterr().out
@@ -515,7 +539,7 @@ def test_a_wrong_result_is_exit_status_1(tiny, monkeypatch, capsys):
 
 
 def test_a_failing_simulator_is_exit_status_1(tiny, monkeypatch, capsys):
-    monkeypatch.setattr(emulator.sys, "executable", "/bin/false")
+    monkeypatch.setattr(_child.sys, "executable", "/bin/false")
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "Numba's simulator failed on vector add, 600 threads" in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bench import __main__ as benchmarks
 from bench import naive
 from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, on_gpu, results, timing
@@ -86,7 +87,7 @@ def test_the_record_of_mistakes_is_complete():
 @pytest.mark.skipif(on_gpu(), reason="it would run for minutes")
 def test_without_a_gpu_nothing_is_timed(tmp_path, capsys):
     target = tmp_path / "naive.json"
-    assert naive.main(["--save", str(target)]) == 1
+    assert benchmarks.main(["naive", "--save", str(target)]) == 1
     assert "no GPU" in capsys.readouterr().err and not target.exists()
     with pytest.raises(FileNotFoundError, match="recorded are"):
         results.load("no-such-record")
@@ -97,14 +98,15 @@ def test_without_a_gpu_nothing_is_timed(tmp_path, capsys):
 def quick_run(monkeypatch, tmp_path):
     bench = timing.bench
     monkeypatch.setattr(timing, "bench", lambda fn, **_: bench(fn, device="cpu", warmup=0, repeat=1))
-    monkeypatch.setattr(naive.common, "on_gpu", lambda: True)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: True)
+    monkeypatch.setattr(benchmarks, "_gpu", lambda: "A")
     monkeypatch.setattr(naive.common, "machine_and_cpu", lambda: {"gpu": "A", "date": "2026-11-21"})
     cases = ("axis", "types", "incomplete")
     monkeypatch.setattr(naive, "MEASURES", {case: naive.MEASURES[case] for case in cases})
     monkeypatch.setattr(naive, "instructions_per_step", lambda kernel, matrix: 36.0)
     monkeypatch.setattr(naive, "SIZES", (67, 4096))
     path = tmp_path / "naive.json"
-    return path, lambda: naive.main(["--quick", "--sizes", "67", "4096", "--save", str(path)])
+    return path, lambda: benchmarks.main(["naive", "--quick", "--sizes", "67", "4096", "--save", str(path)])
 
 
 def test_a_quick_run_is_of_one_size(quick_run):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import bench as benchmarks
 import gpukit
+from bench import __main__ as benchmarks
 from bench import readme
 from bench.corpus import kernels
 from bench.evidence import sanitizer
@@ -51,7 +51,7 @@ def test_its_targets_and_files_exist():
 
 def test_its_commands_are_understood(monkeypatch):
     asked = []
-    monkeypatch.setattr("bench.suite.run", lambda names, options: asked.append((names, options)) or 0)
+    monkeypatch.setattr("bench.__main__.run", lambda names, options: asked.append((names, options)) or 0)
     monkeypatch.setattr(Path, "exists", lambda path: True)
     commands = re.findall(r"gpukit bench ?([^`#\n}]*)", re.sub(r"<!--.*?-->", "", README))
     for command in commands:
@@ -66,7 +66,7 @@ def test_its_commands_are_understood(monkeypatch):
 
 
 def test_its_tables_and_its_picture_are_up_to_date(capsys):
-    assert readme.main(["--check"]) == 0, f"{capsys.readouterr()}: `gpukit bench readme` mends it"
+    assert readme.write(check=True) == 0, f"{capsys.readouterr()}: `gpukit bench readme` mends it"
 
 
 def test_every_chapter_is_in_the_table_and_in_the_map():
@@ -99,23 +99,23 @@ def test_a_table_that_drifts_is_noticed(monkeypatch, tmp_path, capsys):
     copy.write_text(README.replace("GB/s", "GB/h"))
     monkeypatch.setattr(readme, "README", copy)
     monkeypatch.setattr(readme, "PICTURE", picture)
-    assert readme.main(["--check"]) == 1
+    assert readme.write(check=True) == 1
     assert "README.md and picture.png" in capsys.readouterr().out and not picture.exists()
-    assert readme.main([]) == 0 and copy.read_text() == README
-    assert picture.read_bytes().startswith(b"\x89PNG") and readme.main(["--check"]) == 0
+    assert readme.write() == 0 and copy.read_text() == README
+    assert picture.read_bytes().startswith(b"\x89PNG") and readme.write(check=True) == 0
     monkeypatch.setattr(readme, "SIDE", 32)
     monkeypatch.setattr(readme, "RUNGS", {"naive": "naive"})
-    assert readme.main(["--check"]) == 1
+    assert readme.write(check=True) == 1
 
 
 def test_a_lost_marker_is_an_error(monkeypatch, tmp_path, capsys):
     copy = tmp_path / "README.md"
     copy.write_text(README.replace("<!-- end of results -->", ""))
     monkeypatch.setattr(readme, "README", copy)
-    assert readme.main([]) == 1
+    assert readme.write() == 1
     assert "end of results" in capsys.readouterr().err
     monkeypatch.setattr(readme, "README", tmp_path / "none.md")
-    assert readme.main([]) == 1 and "clone" in capsys.readouterr().err
+    assert readme.write() == 1 and "clone" in capsys.readouterr().err
 
 
 # -- the table of results ----------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_headline_without_its_problem_is_an_error(monkeypatch, tmp_path):
         readme.Headline("work", "some-g", "fast", {"case": "other"}).pair()
 
 
-# -- what is typed -----------------------------------------------------------------------------------------------------
+# -- figures ----------------------------------------------------------------------------------------------------------
 
 
 def test_its_figures_are_those_of_the_records():
@@ -197,11 +197,11 @@ def test_its_figures_are_those_of_the_records():
     simulator = counts["Numba's simulator"]
     assert (
         f"of {len(wrong)} small wrong kernels the trace finds {counts['gpukit.trace']} at their line, "
-        f"compute-sanitizer's four tools together {counts['any of these']}, Numba's simulator {simulator}; of "
+        f"compute-sanitizer's four tools together {counts['any of these']}, Numba's simulator {simulator}. Of "
         f"{len(correct)} correct kernels"
     ) in WORDS
 
-    stored = json.loads((results.RECORDED / "compatibility.json").read_text())
+    stored = json.loads((ROOT / "bench" / "records" / "compatibility.json").read_text())
     outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
     passed = {way: sum(o[place] == "pass" for o in outcomes) for place, way in enumerate(stored["ways"])}
     assert f"Of the {len(outcomes):,} tests" in WORDS
@@ -226,4 +226,4 @@ def test_the_workflow_judges_ratios():
     (step,) = steps
     words = re.search(r'ARGS="(.+)"', step["run"])[1].replace("$MAX_FALL", "10").split()
     assert "--max-fall" in words and "--compare" in words and step["if"]
-    assert benchmarks.suite.parser().parse_args(words).compare == str(results.RECORDED)
+    assert benchmarks.make_parser().parse_args(words).compare == results.RECORDED

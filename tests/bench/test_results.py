@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import bench as benchmarks
-from bench import common, shared_memory
+from bench import __main__ as benchmarks
+from bench import matmul, transpose
 from gpukit import results, timing
 from gpukit.backend import cuda
 from gpukit.matmul import tiles
@@ -66,7 +66,9 @@ def test_a_machine_is_what_its_driver_says(monkeypatch):
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(FileNotFoundError, match="nothing.json is not there; recorded are .*counters-h200"):
+    with pytest.raises(
+        FileNotFoundError, match="nothing.json is not there; recorded are .*ceilings-h200, .*matmul-h200"
+    ):
         results.load("nothing")
 
 
@@ -87,16 +89,17 @@ def small(monkeypatch):
             function()
         return {name: timed(1e-3) for name in functions}
 
-    def counters(chapter, size):
-        return [{"chapter": chapter, "case": "registers", "variant": "naive", "shape": [size], "value": 9, "unit": "1"}]
+    def counters(function, size, chapter, shape, dtype):
+        return [results.record(chapter, "registers", "naive", shape, dtype, 9, "1")], True
 
-    monkeypatch.setattr(common, "on_gpu", lambda: True)
-    monkeypatch.setattr(shared_memory, "measure_counters", counters)
-    monkeypatch.setattr(shared_memory.timing, "bench_many", bench_many)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: True)
+    monkeypatch.setattr(benchmarks, "_gpu", lambda: "A")
+    monkeypatch.setattr(matmul.counters, "measure_launches", counters)
+    monkeypatch.setattr(timing, "bench_many", bench_many)
     monkeypatch.setattr(results, "machine", lambda: HEAD)
-    monkeypatch.setattr(shared_memory, "PRODUCT_SIZES", ((64, np.float32, 10), (40, np.float64, None)))
-    monkeypatch.setattr(shared_memory, "TRANSPOSE_SHAPES", ((64, 132), (65, 131)))
-    monkeypatch.setattr(shared_memory, "OTHER_DTYPES", ((64, 132),))
+    monkeypatch.setattr(matmul, "PRODUCT_SIZES", ((64, np.float32, 10), (40, np.float64, None)))
+    monkeypatch.setattr(transpose, "TRANSPOSE_SHAPES", ((64, 132), (65, 131)))
+    monkeypatch.setattr(transpose, "OTHER_DTYPES", ((64, 132),))
 
 
 @pytest.mark.parametrize("chapter", ["matmul", "transpose"])
@@ -135,6 +138,6 @@ def test_a_wrong_kernel_is_not_recorded(small, monkeypatch, tmp_path, capsys):
 
 
 def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    monkeypatch.setattr(common, "on_gpu", lambda: False)
+    monkeypatch.setattr(benchmarks, "on_gpu", lambda: False)
     assert benchmarks.main(["matmul"]) == 1
     assert "no GPU" in capsys.readouterr().err

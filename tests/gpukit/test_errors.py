@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 import gpukit
+from bench import __main__ as bench
 from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, emulator, errors, matmul, on_gpu
 from gpukit.errors import KernelError, LaunchError, check_launch, checked
@@ -357,15 +358,15 @@ def test_the_emulator_survives_all_of_them():
     assert list(found) == list(mistakes.MISTAKES)
     assert found["past_the_end"].kind == "out-of-bounds"
     with pytest.raises(ValueError, match="'nothing'; it must be one of block_too_large"):
-        mistakes.run("nothing")
+        mistakes.make("nothing")
 
 
 def test_the_bench_prints_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(mistakes, "MISTAKES", {"empty_grid": mistakes.empty_grid})
     target = tmp_path / "errors.json"
-    assert mistakes.main(["--save", str(target)]) == 0
+    assert bench.main(["errors", "--save", str(target)]) == 0
     assert "grid dimension x must be at least 1" in capsys.readouterr().out
     monkeypatch.setattr(mistakes, "RECORDED", target)
-    assert mistakes.recorded("empty_grid", checked=False) == mistakes.run("empty_grid", checked=False)
+    assert mistakes.recorded("empty_grid", checked=False) == mistakes.make("empty_grid", checked=False)
     with pytest.raises(KeyError):
         mistakes.recorded("nothing")

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from products import check, operands, poisoned
 
 import gpukit
-from bench import code, compiling, fast_matmul
-from gpukit import matmul, on_gpu, timing
+from bench import code, fast_matmul
+from gpukit import matmul, timing
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
-from gpukit.matmul import ladder
 
 RUNGS = [(variant, np.float32) for variant in matmul.LADDER] + [(v, np.float64) for v in host.ANY_DTYPE]
 
@@ -135,34 +134,6 @@ def test_occupancy():
     assert code.occupancy(33, 0, 256) == (6, 0.75), "registers come in units of 8"
     assert code.occupancy(32, 60 * 1024, 256) == (3, 0.375)
     assert code.occupancy(237, 37248, 256) == (1, 0.125)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not on_gpu(), reason="needs a GPU")
-def test_kernels_compiled_side_by_side_are_those_that_run():
-    kernels = [ladder.transposed(True, pad) for pad in (8, 12)]  # which nothing else has
-    arrays = *operands((128, 40), (40, 128)), poisoned(128, 128)
-    launches = [(kernel[1, ladder.THREADS], [cuda.to_device(x) for x in arrays]) for kernel in kernels]
-    compiling.compile_first(launches, report=lambda text: None)
-    compiled = [dict(kernel.overloads) for kernel in kernels]
-    for (launch, arguments), kernel, held in zip(launches, kernels, compiled, strict=True):
-        launch(*arguments)
-        check(arguments[-1].copy_to_host(), *arrays[:2])
-        assert len(held) == 1 and kernel.overloads == held
-
-
-def compile_job(job):
-    from gpukit.backend import cuda
-
-    if job == 3:
-        raise ValueError("three is no kernel")
-    return job, cuda.__name__
-
-
-def test_jobs_side_by_side():
-    assert compiling.side_by_side(__name__, [1, 2, 4], (9, 0)) == [(job, "numba.cuda") for job in (1, 2, 4)]
-    with pytest.raises(RuntimeError, match=f"{compiling.FAILED}(.|\n)*three is no kernel"):
-        compiling.side_by_side(__name__, [1, 3], (9, 0))
 
 
 @pytest.mark.skipif(not code.find_tool("nvdisasm"), reason="needs nvdisasm")

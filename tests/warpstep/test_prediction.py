@@ -6,8 +6,8 @@ import pytest
 from numba.cuda import float32
 
 import gpukit
+from bench import __main__ as benchmarks
 from bench import ceilings, code, profile
-from bench import pitfalls as bench_pitfalls
 from bench import predictions as bench
 from gpukit import pitfalls, results, timing, transpose
 from warpstep import cuda, prediction
@@ -282,8 +282,8 @@ def test_of_all_variants_the_best_is_the_ceiling():
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed(capsys):
-    for module in (ceilings, bench_pitfalls, profile):
-        assert module.main([]) == 1
+    for name in ("ceilings", "clinic", "profile"):
+        assert benchmarks.main([name]) == 1
     assert capsys.readouterr().err.count("no GPU") == 3
     with pytest.raises(timing.EmulatedTimeError):
         gpukit.prediction.measured()
@@ -322,7 +322,7 @@ def test_the_record_is_what_traces_say_now():
     is_what_traces_say(bench.RECORDED, chosen)
 
 
-@pytest.mark.parametrize("options", [["--jobs", "1"], ["--jobs", "1", "--measure-only"]])
+@pytest.mark.parametrize("options", [[], ["--measure-only"]])
 def test_a_record_made_on_a_gpu_keeps_the_ceilings_of_its_run(tmp_path, monkeypatch, options):
     chosen, path = list(bench.transposes())[:2], tmp_path / "predictions-g.json"
     ceilings = replace(CEILINGS, device="G", l2_stores=0.1e9)
@@ -332,14 +332,16 @@ def test_a_record_made_on_a_gpu_keeps_the_ceilings_of_its_run(tmp_path, monkeypa
     with monkeypatch.context() as on_gpu:
         on_gpu.setattr(bench, "on_gpu", lambda: True)
         on_gpu.setattr(results, "machine", lambda: {"gpu": "G", "date": "2026-11-21"})
-        on_gpu.setattr(prediction, "measured", lambda: ceilings)
-        on_gpu.setattr(bench, "measure", lambda chosen, jobs: (times, True))
+        on_gpu.setattr(bench.ceilings, "measured", list)
+        on_gpu.setattr(bench.prediction, "of_records", lambda records: ceilings)
+        on_gpu.setattr(bench, "measure", lambda chosen: (times, True))
         on_gpu.setattr(bench, "count_instructions", lambda chosen: ([], True))
-        assert bench.main(["--save", str(path), *options]) == 0
+        on_gpu.setattr(benchmarks, "on_gpu", lambda: True)
+        assert benchmarks.main(["predictions", "--save", str(path), *options]) == 0
     assert bench.ceilings_of(results.read(path)[0]) == ceilings != prediction.recorded()
     if "--measure-only" in options:
         monkeypatch.setattr(bench, "on_gpu", lambda: False)
-        assert bench.main(["--save", str(path), "--jobs", "1"]) == 0
+        assert benchmarks.main(["predictions", "--save", str(path)]) == 0
     is_what_traces_say(path, chosen)
 
 
@@ -347,7 +349,7 @@ def test_a_record_made_on_a_gpu_keeps_the_ceilings_of_its_run(tmp_path, monkeypa
 def test_predictions_are_made_anew_and_what_was_measured_stays(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "FAMILIES", {"transpose": lambda: list(bench.transposes())[:2]})
     path = tmp_path / "again.json"
-    assert bench.main(["--save", str(path), "--jobs", "1"]) == 0
+    assert benchmarks.main(["predictions", "--save", str(path)]) == 0
     head, records = results.read(path)
     assert head == results.read(bench.RECORDED)[0]
     assert [record["variant"] for record in records if record["case"] == bench.LEAST] == ["copy", "copy_shared"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import bench as benchmarks
+from bench import __main__ as benchmarks
 from bench.corpus.kernels import CASES, GROUPS
 from bench.evidence import counters
 
@@ -184,12 +184,12 @@ def test_a_module_runs_under_ncu_on_a_gpu_only(tmp_path):
     ncu = tmp_path / "ncu"
     ncu.write_text('#!/bin/sh\necho "$@"\necho "$GPUKIT_BACKEND" >&2\nexit 3\n')
     ncu.chmod(0o755)
-    done = counters.run(str(ncu), ["--page", "raw"], "some.module", "x", 7)
-    assert done.stdout.split() == [
+    child = counters.run_ncu(str(ncu), ["--page", "raw"], counters.launch_cases, [7])
+    assert child.output.split() == [
         *("--clock-control", "none", "--csv", "--print-units", "base", "--page", "raw"),
-        *(sys.executable, "-m", "some.module", "x", "7"),
+        *(sys.executable, "-m", "bench._child", "bench.evidence.counters:launch_cases", "[[7]]", "gpu"),
     ]
-    assert (done.stderr, done.returncode) == ("gpu\n", 3)
+    assert child.status == 3
 
 
 def test_ncus_table_is_read():

@@ -70,7 +70,7 @@ MEMCHECK = """\
 ========= COMPUTE-SANITIZER
 a kernel may print this
 ========= Invalid __global__ write of size 4 bytes
-=========     at gpukit::calibration::planted::first_kernel[abi:v1](Array<float, 1, C>)+0x90 in planted.py:33
+=========     at gpukit::calibration::bugs::first_kernel[abi:v1](Array<float, 1, C>)+0x90 in bugs.py:33
 =========     by thread (6,0,0) in block (2,0,0)
 =========     Address 0x7f6510c00118 is out of bounds
 =========     and is 1 bytes after the nearest allocation at 0x7f6510c00000 of size 280 bytes
@@ -78,25 +78,25 @@ a kernel may print this
 =========         Host Frame: second_kernel [0x1754] in python
 =========
 ========= Invalid __global__ write of size 4 bytes
-=========     at gpukit::calibration::planted::first_kernel[abi:v1](Array<float, 1, C>)+0x90 in planted.py:33
+=========     at gpukit::calibration::bugs::first_kernel[abi:v1](Array<float, 1, C>)+0x90 in bugs.py:33
 =========     by thread (7,0,0) in block (2,0,0)
 =========
 ========= Invalid __shared__ read of size 4 bytes
-=========     at _ZN6gpukit11calibration7planted13second_kernelB2v1B8cw51cXTL+0x160 in /home/user/planted.py:44
+=========     at _ZN6gpukit11calibration4bugs13second_kernelB2v1B8cw51cXTL+0x160 in /home/user/bugs.py:44
 =========     by thread (0,0,0) in block (0,0,0)
-=========         Device Frame: helper()+0x30 in planted.py:21
+=========         Device Frame: helper()+0x30 in bugs.py:21
 ========= ERROR SUMMARY: 3 errors
 ========= ERROR SUMMARY: 3 errors were not printed. Use --print-limit option to adjust the number of printed errors
 """
 
 RACECHECK = """\
 ========= COMPUTE-SANITIZER
-========= Error: Race reported between Write access at planted::first_kernel(int *)+0x90 in planted.py:41
-=========     and Read access at planted::first_kernel(int *)+0x100 in planted.py:51 [508 hazards]
-=========     and Write access at planted::first_kernel(int *)+0x140 in planted.py:41 [1,004 hazards]
+========= Error: Race reported between Write access at bugs::first_kernel(int *)+0x90 in bugs.py:41
+=========     and Read access at bugs::first_kernel(int *)+0x100 in bugs.py:51 [508 hazards]
+=========     and Write access at bugs::first_kernel(int *)+0x140 in bugs.py:41 [1,004 hazards]
 =========
-========= WARNING: Race reported between Read access at planted::second_kernel(int *)+0xf0 in planted.py:60
-=========     and Write access at planted::second_kernel(int *)+0x100 in planted.py:61 [4 hazards]
+========= WARNING: Race reported between Read access at bugs::second_kernel(int *)+0xf0 in bugs.py:60
+=========     and Write access at bugs::second_kernel(int *)+0x100 in bugs.py:61 [4 hazards]
 ========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
 """
 
@@ -104,12 +104,12 @@ SYNCCHECK = """\
 ========= Barrier error detected. Divergent thread(s) in block.
 =========     at [clone first_kernel(int *, int *)] outlineSync()+0x11f0 in test.cu:42
 =========     by thread (32,0,0) in block (0,0,0)
-=========         Device Frame: first_kernel(int *, int *)+0xe40 in planted.py:60
+=========         Device Frame: first_kernel(int *, int *)+0xe40 in bugs.py:60
 =========
 ========= Barrier error detected. Invalid arguments.
 =========     at __syncwarp(unsigned int)+0xe0 in sm_30_intrinsics.hpp:110
 =========     by thread (16,0,0) in block (0,0,0)
-=========         Device Frame: second_kernel(int *, int *)+0xb0 in planted.py:25
+=========         Device Frame: second_kernel(int *, int *)+0xb0 in bugs.py:25
 =========
 ========= Uninitialized __global__ memory read of size 4 bytes
 =========     at other()+0x70 in memset_error.cu:41

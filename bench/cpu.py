@@ -1,21 +1,19 @@
-"""``gpukit bench cpu``: what this machine's CPU takes for the work of the chapters, with NumPy, with OpenCV and in
-plain loops on one core: figures to see a GPU's beside. Wall time, in turns, caches as they are.
+"""``gpukit bench cpu``: time the work of the chapters on this machine's CPU, with NumPy, OpenCV and plain loops.
+
+Times are wall times, taken in turns, with the caches as they are.
 """
 
-import argparse
-import warnings
 from functools import partial
 
 import cv2
 import numba
 import numpy as np
 
-from bench import common
 from gpukit import matmul, results, timing
 
-__all__ = ["SIZES", "main", "measure", "product", "resized", "total", "transposed"]
+__all__ = ["SIZES", "head", "measure", "measurements", "product", "resized", "total", "transposed"]
 
-#: For each case its sizes, the quick one first.
+#: Sizes of each case, the quick one first.
 SIZES = {
     "product": ((256, 256, 256), (1024, 1024, 1024)),
     "transpose": ((1024, 1024), (8192, 8192)),
@@ -37,7 +35,7 @@ def transpose_loops(x):
 
 @numba.njit
 def sum_loop(x):
-    """In float64, as one running sum of float32 loses digits."""
+    """Sum in float64: one running sum of float32 loses digits."""
     total = 0.0
     for value in x:
         total += value
@@ -46,7 +44,7 @@ def sum_loop(x):
 
 @numba.njit
 def resize_loops(image, height, width):
-    """Bilinear, with half-pixel centres, in float32; edges repeat."""
+    """Resize bilinearly, with half-pixel centres, in float32; edges repeat."""
     out = np.empty((height, width, image.shape[2]), np.uint8)
     rows, cols = image.shape[0], image.shape[1]
     for i in range(height):
@@ -65,7 +63,7 @@ def resize_loops(image, height, width):
 
 
 def product(shape, random):
-    """Functions that multiply two random matrices, and what tells whether a result is right."""
+    """Return {name: function} that multiply two random matrices, and a function that checks a result."""
     m, n, k = shape
     a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
     exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -79,7 +77,7 @@ def product(shape, random):
 
 
 def transposed(shape, random):
-    """As `product`, for a transpose that is written out."""
+    """Return as `product` does, for a transpose that is written out."""
     x = random.standard_normal(shape, np.float32)
     runs = {
         "numpy": lambda: np.ascontiguousarray(x.T),
@@ -90,7 +88,7 @@ def transposed(shape, random):
 
 
 def total(shape, random):
-    """As `product`, for a sum."""
+    """Return as `product` does, for a sum."""
     x = random.random(shape, np.float32)
     exact = x.sum(dtype=np.float64)
     runs = {
@@ -102,7 +100,7 @@ def total(shape, random):
 
 
 def resized(shape, random):
-    """As `product`, for a frame that is resized to `TARGET`, bilinear; NumPy has nothing for that."""
+    """Return as `product` does, for a frame resized to `TARGET`, bilinear; NumPy has no such function."""
     image = random.integers(0, 256, shape, np.uint8)
     exact = cv2.resize(image.astype(np.float32), TARGET[::-1])
     runs = {
@@ -116,7 +114,7 @@ CASES = {"product": product, "transpose": transposed, "sum": total, "resize": re
 
 
 def measure(case, shape, report=print):
-    """Check and time one case at one size; (records, whether all results were right)."""
+    """Check and time one case at one size; return (records, whether all results were right)."""
     runs, is_right = CASES[case](shape, np.random.default_rng(5))
     wrong = [name for name, call in runs.items() if not is_right(call())]
     for name in wrong:
@@ -132,16 +130,13 @@ def measure(case, shape, report=print):
     return records, not wrong
 
 
-def main(argv=None):
-    """Run ``gpukit bench cpu``; give back the exit status."""
-    parser = argparse.ArgumentParser(prog="gpukit bench cpu", description=__doc__)
-    parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
-    parser.add_argument("--quick", action="store_true", help="small sizes only")
-    options = parser.parse_args(argv)
-    warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
-    measurements = (
-        (f"{case} of {' x '.join(map(str, shape))}", partial(measure, case, shape))
-        for case, sizes in SIZES.items()
-        for shape in sizes[: 1 if options.quick else None]
-    )
-    return 0 if common.run(measurements, options.save, results.host()) else 1
+def head():
+    """Describe this machine's CPU, for the records."""
+    return results.host()
+
+
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for the first size of each case only."""
+    for case, sizes in SIZES.items():
+        for shape in sizes[: 1 if options.quick else None]:
+            yield f"{case} of {' x '.join(map(str, shape))}", partial(measure, case, shape)
