@@ -286,8 +286,8 @@ def evidence():
     wrong, correct = len(sanitizer.PLANTED), len(sanitizer.CORRECT)
     return (
         f"- **The counts are the hardware's:** equal to Nsight Compute's on an {counters.load()['gpu']} for "
-        f"{len(CASES)} kernels (`gpukit bench counters`). Where a compiler changes the accesses, the trace shows the kernel as "
-        "written.\n"
+        f"{len(CASES)} kernels (`gpukit bench counters`). Where a compiler changes the accesses, the trace shows the "
+        "kernel as written.\n"
         f"- **It finds what sanitizers miss:** of {wrong} small wrong kernels the trace finds "
         f"{counts['gpukit.trace'][0]} at their line, compute-sanitizer's four tools together "
         f"{counts['any of these'][0]}, Numba's simulator {counts[SIMULATOR][0]}. Of {correct} correct kernels that "

@@ -343,8 +343,8 @@ def _class_name(error):
 # -- the record ------------------------------------------------------------------------------------
 
 
-def recorded(name, checked=True):
-    """Return the outcome on the GPU that ``RECORDED`` was made on.
+def recorded(name, checked=True, where="gpu"):
+    """Return the recorded outcome on a backend: on the GPU that ``RECORDED`` was made on, or on the emulator.
 
     Returns
     -------
@@ -356,7 +356,7 @@ def recorded(name, checked=True):
         If the record has no such mistake.
     """
     for record in results.read(RECORDED)[1]:
-        if (record["backend"], record["mistake"], record["checked"]) == ("gpu", name, checked):
+        if (record["backend"], record["mistake"], record["checked"]) == (where, name, checked):
             return Outcome(**{key: value for key, value in record.items() if key != "backend"})
     raise KeyError(name)
 
