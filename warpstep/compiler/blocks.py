@@ -66,7 +66,7 @@ class Leave(End):
 
 @dataclass
 class Barrier(End):
-    """Wait for other lanes: those of the block, the grid, or the warp's that the operand names."""
+    """Wait for other lanes: those of the block, of the grid, or those of the warp that the operand names."""
 
     kind: str = "block"
 
@@ -123,7 +123,7 @@ class Program:
     places: dict
 
     def place_of(self, error):
-        """(file, line) of the kernel's source where an exception was raised; None if unknown."""
+        """Return (file, line) of the kernel's source where an exception was raised; None if unknown."""
         traceback, found = error.__traceback__, None
         while traceback is not None:
             lines = self.places.get(traceback.tb_frame.f_code.co_filename)
@@ -162,7 +162,7 @@ class Builder:
         return len(self.blocks) - 1
 
     def emit(self, expression, target=None):
-        """Append a statement to the current block; returns ``target``."""
+        """Append a statement to the current block; return ``target``."""
         self.blocks[self.current].statements.append(Statement(target, expression, self.place))
         return target
 
@@ -178,7 +178,7 @@ class Builder:
     # -- finishing -----------------------------------------------------------------------------------------------------
 
     def finish(self, parameters):
-        """Write and compile the function; returns `Lowered`."""
+        """Generate and compile the function; return it as `Lowered`."""
         self._propagate_copies(parameters)
         self._drop_unused()
         written = _written(self.blocks, parameters)
@@ -209,7 +209,7 @@ class Builder:
         return [statement for block in self.blocks for statement in block.statements]
 
     def _propagate_copies(self, parameters):
-        """Where ``v2 = v1`` is the only definition of v2, and v1 has but one too, use v1 itself."""
+        """Replace v2 by v1 where ``v2 = v1`` is the only definition of v2, and v1 has only one too."""
         definitions = Counter(parameters)
         definitions.update(s.target for s in self._statements())
         alias = {}
@@ -227,7 +227,7 @@ class Builder:
                 block.end.operand = block.end.operand.substitute(alias)
 
     def _drop_unused(self):
-        """Drop statements whose value is not used, and values of those that have an effect."""
+        """Drop statements without effect whose value is not used, and unused values of the others."""
         dropped = True
         while dropped:
             used = {v for s in self._statements() for v in s.expression.variables}
@@ -244,7 +244,7 @@ class Builder:
                     statement.expression = ops.ATOMIC_UNUSED(*statement.expression.operands)
 
     def _join_chains(self):
-        """Reachable blocks by label, each straight run of them joined to one."""
+        """Return the reachable blocks by label, with straight runs joined into one."""
         graph = _graph(self.blocks)
         blocks = {label: self.blocks[label] for label in sorted(graph.nodes())}
         for label in list(blocks):
@@ -279,17 +279,17 @@ class Pools:
         self._by_key = {}
 
     def once(self, key, make):
-        """``make()``, made once for each key."""
+        """Return what ``make()`` returned for this key the first time."""
         if key not in self._by_key:
             self._by_key[key] = make()
         return self._by_key[key]
 
     def site(self, site):
-        """The number of a site."""
+        """Return the number of a site."""
         return self.once(site, lambda: self.sites.append(site) or len(self.sites) - 1)
 
     def count_operations(self, blocks):
-        """For each block the label under which `operations` holds what one thread computes in it; None if empty."""
+        """Add what one thread computes in each block to `operations`; return its index there, or None."""
         labels = []
         for block in blocks:
             labels.append(len(self.operations) if block.statements else None)
@@ -303,7 +303,7 @@ class Pools:
 
 
 def _written(blocks, parameters):
-    """Positions of the parameters whose memory may be written: those that reach a store."""
+    """Find the positions of the parameters whose memory may be written: those that reach a store."""
     statements = [s for block in blocks for s in block.statements]
     wanted = set()
     for node in (node for s in statements for node in s.expression.walk()):
@@ -321,7 +321,7 @@ def _written(blocks, parameters):
 
 
 def _renumber(blocks):
-    """Labels 0, 1, 2 ... in the order of the source."""
+    """Relabel blocks 0, 1, 2 ... in the order of the source."""
     number = {label: i for i, label in enumerate(blocks)}
     for block in blocks.values():
         block.end.targets = tuple(number[target] for target in block.end.targets)
@@ -329,7 +329,7 @@ def _renumber(blocks):
 
 
 def _graph(blocks):
-    """The control-flow graph from block 0."""
+    """Build the control-flow graph, which starts at block 0."""
     graph = CFGraph()
     for label in range(len(blocks)):
         graph.add_node(label)
@@ -342,9 +342,9 @@ def _graph(blocks):
 
 
 def _reconvergence_order(blocks, loops):
-    """Labels in the order in which groups of lanes run.
+    """Order labels so that diverged lanes reconverge: the waiting group that comes first runs first.
 
-    A loop comes before its exits and its header after its body, so that lanes wait for those still in the body.
+    A loop comes before its exits and its header after its body, so lanes wait for those still in the body.
     """
 
     def arrange(members, barred):
@@ -390,7 +390,7 @@ def _topological(nodes, edges):
 
 
 def _liveness(blocks):
-    """The variables that each block may read before it writes them, itself or later."""
+    """Find the variables live at the start of each block."""
     uses, defines = [], []
     for block in blocks:
         read, written = set(), set()
@@ -418,7 +418,7 @@ def _by_number(variables):
 
 
 def _bit_sets(live_in):
-    """Live sets as integers, and the bit of each variable."""
+    """Return the live sets as bit sets, and the bit of each variable."""
     bit = {v: 1 << i for i, v in enumerate(_by_number(set().union(*live_in)))}
     return [sum(bit[v] for v in live) for live in live_in], bit
 
@@ -444,7 +444,7 @@ class _Writer:
     """
 
     def __init__(self, printer, parameters, blocks, loops, live_in, labels=None):
-        """``labels``: the names of the blocks in a trace; None writes the plain program."""
+        """``labels``: of the blocks in a trace; None generates the plain program."""
         self.text = printer.text
         self.parameters = parameters
         self.blocks = blocks
@@ -476,7 +476,7 @@ class _Writer:
         self.lines.append("    " * depth + text)
 
     def dispatch(self, first, last, depth):
-        """Find the block of ``pc`` by halving."""
+        """Find the block of ``pc`` by binary search."""
         if last - first == 1:
             self.block(first, depth)
             return
@@ -499,7 +499,7 @@ class _Writer:
         self._end(label, block.end, depth)
 
     def _last_uses(self, block):
-        """Variables of this block only, by the statement after which nothing needs them."""
+        """Return the variables of this block only, by the statement that uses them last."""
         last = {}
         for i, statement in enumerate(block.statements):
             last |= dict.fromkeys(statement.expression.variables, i)
@@ -556,7 +556,7 @@ class _Writer:
         return f"pc, m, L = S.barrier({end.targets[0]}, m, {end.kind!r}, {end.site}{named})"
 
     def _tick(self, header, site, depth):
-        """Count a back edge; now and then check that the loop makes progress."""
+        """Count a back edge; every so often check that the loop makes progress."""
         state = "".join(f"{self.text(v)}, " for v in _by_number(self.live_in[header]))
         self.line(depth, "n += 1")
         self.line(depth, "if n >= TICK:")

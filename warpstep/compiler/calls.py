@@ -29,19 +29,16 @@ from warpstep._numba import (
     ufunc_find_matching_loop,
 )
 from warpstep.compiler import ops
-from warpstep.compiler.expressions import NONE, ZERO, Op, Printer, Trait, scalar
+from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
 from warpstep.compiler.frontend import typing_context, unliteral
-from warpstep.compiler.values import Known, counted, dtype_of
-from warpstep.errors import UnsupportedError
+from warpstep.compiler.values import Constant, counted, dtype_of
 from warpstep.machine import arithmetic
-from warpstep.machine.atomics import atomic
-from warpstep.machine.memory import Either, View, contiguous
 
 TABLE = {}
 
 
 class Call(NamedTuple):
-    """One call: variables (or known defaults) and their types after Numba's conversions."""
+    """One call: variables (or constant defaults) and their types after Numba's conversions."""
 
     arguments: list
     types: tuple
@@ -74,7 +71,7 @@ def entry(*keys):
 
 
 def function(t, target, function_type, arguments, signature, type_, expr):
-    """A call of a plain (not device) function."""
+    """Translate a call of a function that Numba knows by name, not a device function."""
     key = function_type.typing_key
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
     if key in TABLE:
@@ -101,7 +98,7 @@ _PLAIN_OPERATORS = {operator.invert, operator.is_, operator.is_not, operator.ind
 
 
 def _overload(t, function_type, call):
-    """A function that Numba implements in Python (``@overload``): its implementation is inlined."""
+    """Inline a function that Numba implements in Python (``@overload``)."""
     # In the order in which Numba's inference tried them.
     for template in order_by_target_specificity(function_type.templates, fnkey=call.key):
         if hasattr(template, "_get_impl") and hasattr(template, "_overload_func"):
@@ -112,7 +109,7 @@ def _overload(t, function_type, call):
 
 def _inline_overload(t, template, call):
     dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
-    given = [*call.arguments, *(Known(at.value) for at in types_[len(call.arguments) :])]  # defaults come last
+    given = [*call.arguments, *(Constant(at.value) for at in types_[len(call.arguments) :])]  # defaults come last
     arguments = [
         (a if isinstance(at, types.Omitted) else t.value(a, at), at) for a, at in zip(given, types_, strict=True)
     ]
@@ -122,16 +119,16 @@ def _inline_overload(t, template, call):
 
 
 def bind_arguments(function_, expr, t):
-    """Variables of a device function's call in the order of its parameters; `Known` for a default."""
+    """Return the variables of a call in the order of the parameters; `Constant` for a default."""
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function_).parameters.values()):
         t.unsupported("a device function with *arguments")
     bound = inspect.signature(function_).bind(*t.positional_arguments(expr), **dict(expr.kws))
     bound.apply_defaults()
-    return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+    return [v if isinstance(v, ir.Var) else Constant(v) for v in bound.arguments.values()]
 
 
 def _values(t, call, as_type=None):
-    """The arguments of a call, converted to their own types or all to one."""
+    """Return the arguments of a call, converted to the types of the signature or all to one."""
     return [t.value(a, as_type or at) for a, at in zip(call.arguments, call.types, strict=True)]
 
 
@@ -146,7 +143,7 @@ def _constant(t, call, index):
 
 
 def convert(t, arguments, signature):
-    """``np.float32(x)``."""
+    """Translate ``np.float32(x)``."""
     (from_type,), to_type = signature.args, signature.return_type
     return t.cast(t.value(arguments[0], from_type), from_type, to_type), to_type
 
@@ -272,7 +269,7 @@ def _zip(t, call):
 
 
 def get_iterator(t, variable):
-    """Initial state of an iteration."""
+    """Return the initial state of an iteration."""
     type_ = t.type_of(variable)
     if isinstance(type_, types.Array):
         return ops.TUPLE("array", t.value(variable), ZERO)
@@ -291,54 +288,6 @@ def iterator_step(t, type_, state):
 _ITERATE = Op("iterate(M, {}, m, {})", Trait.EFFECT)
 
 
-@Printer.function
-def iterate(memory, state, mask, site):
-    """One step over an array, a tuple, ``enumerate`` or ``zip``: (value, whether there is one, state after it)."""
-    return _STEPS[state[0]](memory, state, mask, site)
-
-
-def _step_array(memory, state, mask, site):
-    kind, view, i = state
-    extent = view.shape[0]
-    valid = i < np.int64(extent) if isinstance(extent, int) else i < extent
-    after = (kind, view, i + np.int64(1))
-    there = np.logical_and(valid, True if mask is None else mask)
-    if not np.any(there):
-        return None, valid, after
-    index = (np.minimum(i, np.maximum(extent - np.int64(1), np.int64(0))),)
-    there = None if np.all(there) else there
-    if len(view.shape) > 1:
-        return memory.window(view, index, there, site), valid, after
-    if view.dtype.names is not None:
-        return memory.record(view, index, there, site), valid, after
-    return memory.load(view, index, there, site), valid, after
-
-
-def _step_tuple(memory, state, mask, site):
-    kind, items, i = state
-    last = np.int64(len(items) - 1)
-    return arithmetic.choose(items, np.minimum(i, last)), i <= last, (kind, items, i + np.int64(1))
-
-
-def _step_enumerate(memory, state, mask, site):
-    kind, count, inner = state
-    value, valid, inner = _step(memory, inner, mask, site)
-    return (count, value), valid, (kind, count + np.int64(1), inner)
-
-
-def _step_zip(memory, state, mask, site):
-    steps = [_step(memory, inner, mask, site) for inner in state[1:]]
-    valid = functools.reduce(operator.and_, (s[1] for s in steps))
-    return tuple(s[0] for s in steps), valid, (state[0], *(s[2] for s in steps))
-
-
-def _step(memory, state, mask, site):
-    return iterate(memory, state, mask, site) if isinstance(state[0], str) else arithmetic.range_next(state)
-
-
-_STEPS = {"array": _step_array, "tuple": _step_tuple, "enumerate": _step_enumerate, "zip": _step_zip}
-
-
 # -- math --------------------------------------------------------------------------------------------------------------
 
 _LOG, _FMA = Op("np.log"), Op("fma")
@@ -350,7 +299,7 @@ _TESTS = "isnan isinf isfinite"
 
 
 def _numpy(module, names, prefix="np."):
-    """{function of a module: the NumPy function of that name}."""
+    """Map functions of a module to NumPy functions of the same names."""
     return {getattr(module, name): Op(f"{prefix}{name}") for name in names.split()}
 
 
@@ -415,7 +364,7 @@ def _selp(t, call):
 
 
 def _ufunc(t, call):
-    """A NumPy ufunc on scalars."""
+    """Translate a NumPy ufunc of scalars."""
     name = call.key.__name__
     if call.key not in ufunc_db():
         what = f"np.{name} of numbers, which numba-cuda cannot compile for a GPU"
@@ -434,7 +383,7 @@ def _ufunc(t, call):
 
 
 def _array_ufunc(t, call):
-    """``np.add(a, b, out)``: every thread goes through all elements, as on the device."""
+    """Translate ``np.add(a, b, out)``: every thread computes all elements, as on the device."""
     name = call.key.__name__
     operands = call.arguments[: call.key.nin]
     if call.key.nout != 1 or len(call.arguments) != call.key.nin + 1:
@@ -449,27 +398,6 @@ def _array_ufunc(t, call):
 
 
 _ELEMENTWISE = Op("elementwise(M, {}, {}, {}, {}, m, {})", Trait.EFFECT | Trait.WRITES_ANY)
-
-
-@Printer.function
-def elementwise(memory, function, operands, dtypes, out, mask, site):
-    """Apply a ufunc to arrays (and numbers), which broadcast, and store every element of ``out``."""
-    if not all(isinstance(extent, int) for extent in out.shape):
-        memory.batch.unsupported(site, "a ufunc of an array whose shape differs by thread")
-    for place in np.ndindex(*out.shape):
-        values = []
-        for operand, dtype in zip(operands, dtypes, strict=True):
-            value = operand
-            if isinstance(operand, View | Either):
-                index = place[len(place) - len(operand.shape) :]
-                fits = [np.int64(0 if extent == 1 else i) for i, extent in zip(index, operand.shape, strict=True)]
-                value = memory.load(operand, tuple(fits), mask, site)
-            values.append(value.astype(dtype))
-        result = function(*values)
-        to_integer = result.dtype.kind == "f" and out.dtype.kind in "iu"
-        result = arithmetic.float_to_int(result, out.dtype) if to_integer else result.astype(out.dtype)
-        memory.store(out, tuple(np.int64(i) for i in place), result, mask, site)
-    return out
 
 
 _SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}
@@ -525,9 +453,9 @@ _LIBDEVICE = {
 
 
 def _libdevice_name(key):
-    """The entry of `_LIBDEVICE` for a function of ``cuda.libdevice``.
+    """Return the key in `_LIBDEVICE` of a function of ``cuda.libdevice``, or None.
 
-    ``fast_sinf`` and ``sinf`` and ``sin`` are one.
+    ``fast_sinf``, ``sinf`` and ``sin`` share one.
     """
     if getattr(key, "__module__", None) != libdevice.__name__:
         return None
@@ -550,7 +478,7 @@ def _libdevice(t, call):
 
 
 def _vector(t, call):
-    """``float32x4(a, b, c, d)``, where an argument may itself be a vector: a tuple of its elements."""
+    """Translate ``float32x4(a, b, c, d)``, whose arguments may be vectors, to a tuple of its elements."""
     base = call.result.base_type
     parts = []
     for argument, type_ in zip(call.arguments, call.types, strict=True):
@@ -599,7 +527,7 @@ def _syncwarp(t, call):
 
 
 def _warp_arguments(t, call):
-    """The arguments of a warp operation, evaluated before its lanes meet."""
+    """Return the arguments of a warp operation, evaluated before its lanes synchronise."""
     values = [t.b.temporary(v) for v in _values(t, call)]
     t.barrier("warp", _NAMED(values[0]))
     return values
@@ -663,7 +591,7 @@ def _literal_shape(type_):
 
 
 def _check_alignment(t, alignment):
-    """NumbaValueError for what Numba does not take on a GPU, though 4 would do for words."""
+    """Raise NumbaValueError for an alignment that Numba refuses on a GPU."""
     pointer = struct.calcsize("P")
     if alignment < pointer or alignment & (alignment - 1):
         raise NumbaValueError(
@@ -714,7 +642,6 @@ def _atomic(t, call):
     return ops.ATOMIC(array, op, index, values[0], second, t.site(name, "atomic")), call.result
 
 
-Printer.function(atomic)
 _CACHED_LOADS = tuple(getattr(cuda, n) for n in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"))
 _CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"))
 
@@ -738,7 +665,7 @@ def _cached_store(t, call):
 
 
 def attribute(t, target, expr, owner, type_):
-    """``array.shape``, ``record.x``, ``math.pi``, ``cuda.laneid`` ..."""
+    """Translate ``array.shape``, ``record.x``, ``math.pi``, ``cuda.laneid`` ..."""
     name = expr.attr
     if isinstance(owner, types.Module):
         return _module_attribute(t, target, owner, name, type_)
@@ -767,15 +694,15 @@ def _module_attribute(t, target, owner, name, type_):
     if name == "warpsize":
         return scalar(32, np.int32), types.int32
     value = getattr(owner.pymod, name)
-    t.frame.known[target] = Known(value)
+    t.frame.known[target] = Constant(value)
     return None
 
 
 def _enum_attribute(t, target, expr, type_):
-    """``Color.red``, ``Color.red.value``; at run time an enum member is its value."""
+    """Translate ``Color.red`` or ``Color.red.value``; at run time an enum member is its value."""
     owner = t.type_of(expr.value)
     if isinstance(owner, types.EnumClass):
-        t.frame.known[target] = Known(getattr(owner.instance_class, expr.attr))
+        t.frame.known[target] = Constant(getattr(owner.instance_class, expr.attr))
         return None
     return t.value(expr.value), type_
 
@@ -809,43 +736,13 @@ def _array_attribute(t, variable, owner, name, type_):
     return t.unsupported(f"the array attribute {name}")
 
 
-@Printer.function
-def complex_part(view, which):
-    """``z.real`` (0) or ``z.imag`` (1) of an array: every other float."""
-    if view.space == "local":
-        raise UnsupportedError(f"the real or imaginary part of local array {view.name!r} as an array")
-    view.all_known()
-    items = view.items.view(f"f{view.dtype.itemsize // 2}")
-    strides = tuple(2 * s for s in view.strides)
-    return View(view.space, items, 2 * view.base + which, view.shape, strides, view.name, view.address, 2 * view.row)
-
-
 def field_array(t, variable, name, type_):
-    """``records.x`` or ``records["x"]``: the array of one field."""
+    """Translate ``records.x`` or ``records["x"]``, the array of one field."""
     return _FIELD_VIEW(t.value(variable), name), type_
 
 
-@Printer.function
-def field_view(view, name):
-    dtype, offset = view.dtype.fields[name][:2]
-    if view.space == "local" or dtype.subdtype is not None:
-        raise UnsupportedError(f"field {name!r} of all records of {view.space} array {view.name!r} as one array")
-    view.all_known()
-    size = view.dtype.itemsize
-    result = View(
-        view.space,
-        view.items.view(np.uint8),
-        view.base * size + offset,
-        view.shape,
-        tuple(s * size for s in view.strides),
-        f"{view.name}.{name}",
-    )
-    result.dtype, result.row, result.whole, result.address = dtype, view.row * size, False, view.address
-    return result
-
-
 def method(t, target, owner, function_type, arguments, signature, type_):
-    """``array.view(...)``, ``grid.sync()`` and other methods."""
+    """Translate ``array.view(...)``, ``grid.sync()`` and other methods."""
     key = function_type.typing_key
     name = key.split(".")[-1] if isinstance(key, str) else key[1]
     this = function_type.this
@@ -890,23 +787,8 @@ def _new_shape(t, arguments):
     return ops.TUPLE(*(t.value(a, types.int64) for a in arguments))
 
 
-@Printer.function
-def reshaped(batch, view, shape, site):
-    """``array.reshape(shape)`` of a contiguous array; -1 stands for the extent that is left."""
-    if view.strides != contiguous(view.shape) or any(isinstance(n, np.ndarray) for n in shape):
-        batch.unsupported(site, "a reshape of an array that is not contiguous, or to a shape that differs by thread")
-    size = math.prod(view.shape)
-    shape = [int(n) for n in shape]
-    if -1 in shape:
-        known = math.prod(n for n in shape if n != -1)
-        shape[shape.index(-1)] = size // known if known else 0
-    if math.prod(shape) != size:
-        batch.unsupported(site, f"a reshape of {size} elements to {tuple(shape)}")
-    return view.with_window(view.base, tuple(shape), contiguous(shape))
-
-
 def structured_operator(t, function_, signature, operands):
-    """Operators on tuples and None."""
+    """Translate an operator on tuples or None."""
     first, second = (unliteral(at) for at in signature.args)
     if function_ in (operator.is_, operator.is_not):
         same = isinstance(first, types.NoneType) and isinstance(second, types.NoneType)

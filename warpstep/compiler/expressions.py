@@ -1,15 +1,16 @@
 """Structured expressions of a lowered kernel, and the NumPy source that they become.
 
 The compiler builds, rewrites and analyses trees of `Expression`. Every operation states by its `Trait` what an analysis
-may assume of it. Its template is for `Printer` alone, which writes the source once the program is final; in it
-K is the batch, M its memory and m the mask of the running lanes.
+may assume of it. Its template is for `Printer` alone, which writes the source once the program is final. In a
+template K is the batch, M its memory and m the mask of the running lanes.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from warpstep.machine import arithmetic
+from warpstep.machine import arithmetic, sequences
+from warpstep.machine.atomics import atomic
 from warpstep.machine.memory import merge
 from warpstep.machine.scheduler import TICK
 
@@ -40,16 +41,16 @@ class Trait:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operation: its source, a template of the operands or the name of a function, and its traits.
+    """An operation: the template of its source, or the name of a function, and its traits.
 
-    Calling it builds an `Expression`; operands that are no expressions become constants.
+    Calling it builds an `Expression`; operands that are not expressions become literals.
     """
 
     template: str
     traits: int = Trait.NONE
 
     def __call__(self, *operands):
-        return Expression(self, tuple(o if isinstance(o, Expression) else constant(o) for o in operands))
+        return Expression(self, tuple(o if isinstance(o, Expression) else literal(o) for o in operands))
 
 
 class Expression:
@@ -60,7 +61,7 @@ class Expression:
     op : Op
     operands : tuple of Expression
     value : object
-        The number of a variable, the value of a constant.
+        The number of a variable, the value of a literal.
     arithmetic : tuple of str
         Kinds of arithmetic that a trace counts for this operation.
     traits : int
@@ -80,7 +81,7 @@ class Expression:
         self.variables = (self,) if op is VARIABLE else tuple(dict.fromkeys(found) if len(found) > 1 else found)
 
     def counting(self, *kinds):
-        """The same operation, for which a trace counts more kinds of arithmetic."""
+        """Return the same operation, for which a trace counts more kinds of arithmetic."""
         return Expression(self.op, self.operands, self.value, self.arithmetic + kinds) if kinds else self
 
     @property
@@ -95,7 +96,7 @@ class Expression:
             yield from operand.walk()
 
     def substitute(self, new):
-        """The tree with parts replaced; ``new`` is {part: what it becomes}, by identity."""
+        """Return the tree with parts replaced; ``new`` maps parts, by identity, to expressions."""
         if self in new:
             return new[self]
         operands = tuple(operand.substitute(new) for operand in self.operands)
@@ -104,36 +105,42 @@ class Expression:
 
 # -- leaves ------------------------------------------------------------------------------------------------------------
 
-VARIABLE, CONSTANT = Op("v"), Op("c")
+VARIABLE, LITERAL = Op("v"), Op("c")
 
 
 def variable(number):
-    """A variable of the written program."""
+    """Return a new variable of the generated program."""
     return Expression(VARIABLE, value=number)
 
 
-def constant(value):
-    """A value known while compiling."""
-    made = Expression(CONSTANT, value=value)
+def literal(value):
+    """Return a leaf that holds a value: a NumPy scalar, dtype or array, or what Python has a notation for."""
+    made = Expression(LITERAL, value=value)
     if isinstance(value, int | np.integer | np.floating) and value < 0:
         made.traits = Trait.NEGATIVE
     return made
 
 
 def scalar(value, dtype):
-    """A typed NumPy scalar; integers wrap."""
+    """Return a literal of a NumPy scalar type; integers wrap."""
     dtype = np.dtype(dtype)
     with np.errstate(all="ignore"):
         if isinstance(value, int) and dtype.kind in "iu":
             bits = value & ((1 << dtype.itemsize * 8) - 1)
-            return constant(np.array(bits, f"u{dtype.itemsize}").view(dtype)[()])
-        return constant(dtype.type(value))
+            return literal(np.array(bits, f"u{dtype.itemsize}").view(dtype)[()])
+        return literal(dtype.type(value))
 
 
-NONE, ELLIPSIS, ZERO = constant(None), constant(...), scalar(0, np.int64)
+NONE, ELLIPSIS, ZERO = literal(None), literal(...), scalar(0, np.int64)
 
 
 # -- source ------------------------------------------------------------------------------------------------------------
+
+
+#: Functions that templates name.
+_FUNCTIONS = {"np": np, "B_": np.bool_, "merge": merge, "TICK": TICK, "atomic": atomic}
+for _module in (arithmetic, sequences):
+    _FUNCTIONS |= {name: value for name, value in vars(_module).items() if callable(value) and name[0].islower()}
 
 
 class Printer:
@@ -142,38 +149,27 @@ class Printer:
     Attributes
     ----------
     names : dict
-        What the source refers to, by name: the functions of the machine, and constants.
+        What the source refers to, by name: functions of the machine, and literals.
     """
 
-    #: Functions that templates name, besides those of `arithmetic`.
-    functions = {"np": np, "B_": np.bool_, "merge": merge, "TICK": TICK} | {
-        n: getattr(arithmetic, n) for n in dir(arithmetic) if not n.startswith("_") and n not in ("np", "math")
-    }
-
     def __init__(self):
-        self.names = dict(self.functions)
+        self.names = dict(_FUNCTIONS)
         self._by_key = {}
 
-    @classmethod
-    def function(cls, function):
-        """Make a function known to the written programs; a decorator."""
-        cls.functions[function.__name__] = function
-        return function
-
     def text(self, expression):
-        """Source of an expression."""
+        """Return the source of an expression."""
         op = expression.op
         if op is VARIABLE:
             return f"v{expression.value}"
-        if op is CONSTANT:
-            return self._constant(expression.value)
+        if op is LITERAL:
+            return self._literal(expression.value)
         operands = [self.text(operand) for operand in expression.operands]
         if op.template == "()":
             return "(" + "".join(f"{operand}, " for operand in operands) + ")"
         is_name = op.template.replace(".", "").isidentifier()
         return f"{op.template}({', '.join(operands)})" if is_name else op.template.format(*operands)
 
-    def _constant(self, value):
+    def _literal(self, value):
         if value is None or value is ... or isinstance(value, bool | int | str):
             return repr(value)
         key = (value.dtype.str, value.tobytes()) if isinstance(value, np.generic) else id(value)

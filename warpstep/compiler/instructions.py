@@ -10,12 +10,12 @@ from collections import defaultdict
 
 from warpstep.compiler import ops
 from warpstep.compiler.blocks import Branch
-from warpstep.compiler.expressions import CONSTANT, VARIABLE, Trait
+from warpstep.compiler.expressions import LITERAL, VARIABLE, Trait
 
-#: Of these are sums and products with constants, which become parts of an address.
-_LINEAR = {VARIABLE, CONSTANT, ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.POS, ops.CAST, ops.GRID, ops.GRIDSIZE}
-#: Items of a tuple for which an index may stand.
-_PLAIN = {VARIABLE, CONSTANT, ops.ITEM}
+#: Operations of sums and products, which become parts of an address.
+_LINEAR = {VARIABLE, LITERAL, ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.POS, ops.CAST, ops.GRID, ops.GRIDSIZE}
+#: Items of a tuple that an index is traced to.
+_PLAIN = {VARIABLE, LITERAL, ops.ITEM}
 #: Definitions followed from a value back to what it is computed from.
 MAX_DEPTH = 60
 #: Turns up to which a compiler unrolls a loop.
@@ -23,7 +23,7 @@ MAX_UNROLLED = 32
 #: Instructions of a warp, read off the machine code of two matrix products, for a test of the sign of an index; for a
 #: product of 64 bits; for a sum of two parts of an address, its scaling, and a step from one to the next.
 SIGN, PRODUCT, SUM, SCALING, STEP = 5, 4, 2, 2, 1
-#: For a turn of a loop over a range, and its value, if that is used; for a turn if their number is known; for a branch.
+#: For a turn of a loop over a range, and its value, if used; for a turn with a known trip count; for a branch.
 TURN, VALUE, COUNTED, BRANCH = 5, 5, 1, 1
 OPERATION = {"int32": 1, "int64": 2, "int64_divisions": 20}
 #: Additional ones for a quotient, by a variable and by a constant, as the machine code of a resize has it.
@@ -40,8 +40,8 @@ def overhead(functions):
     Returns
     -------
     dict
-        By label of a block [instructions that a warp runs for it besides those that are written, those of them for
-        values that all lanes of a warp share].
+        {label of a block: [instructions that a warp runs for it beyond the operations in the source, those of them
+        for values that all lanes of a warp share]}.
     """
     found = {}
     for labels, blocks, graph in functions:
@@ -55,7 +55,7 @@ class _Estimate:
     def __init__(self, blocks, graph):
         self.blocks, self.graph, self.loops = blocks, graph, graph.loops()
         self.found = [[0, 0] for _ in blocks]
-        #: Memories: {(variable, loop, static): whether it varies}, variables that are not negative, {variable: whether
+        #: Caches: {(variable, loop, static): whether it varies}, variables that are not negative, {variable: whether
         #: all lanes of a warp share its value}.
         self.known, self.not_negative, self.shared = {}, set(), {}
         self.definitions, self.users = {}, defaultdict(list)
@@ -74,7 +74,7 @@ class _Estimate:
     # -- what is known while compiling -------------------------------------------------------------
 
     def _is_carried(self, variable):
-        """Whether a variable depends on its own last value."""
+        """Return whether a variable depends on its own previous value."""
         seen, stack = set(), [variable]
         while stack:
             made = self.definitions.get(stack.pop(), ())
@@ -84,7 +84,7 @@ class _Estimate:
         return variable in seen
 
     def _static(self):
-        """Variables that are constants once the loops over constant ranges are unrolled."""
+        """Find the variables that are constants once loops over constant ranges are unrolled."""
         found, left = set(self.definitions), list(self.definitions)
         while left:
             variable = left.pop()
@@ -100,13 +100,13 @@ class _Estimate:
         return all(self._is_static(expression, static) for _, expression in definitions)
 
     def _begins(self, definitions):
-        """The ranges with which an iteration may begin; None for what is no range."""
+        """Return the ranges that an iteration may begin with; None for anything but a range."""
         begins = [expression for _, expression in definitions if expression.op is not ops.AFTER]
         origins = [self.definitions.get(begin, [(0, begin)]) for begin in begins]
         return [made[0][1] if len(made) == 1 and made[0][1].op is ops.RANGE else None for made in origins]
 
     def _is_iterator(self, definitions):
-        """Whether these are the begin of an iteration over a range and what each turn leaves of it."""
+        """Return whether these are the start of an iteration over a range and its steps."""
         begins = self._begins(definitions)
         return len(begins) < len(definitions) and None not in begins
 
@@ -123,7 +123,7 @@ class _Estimate:
         return bool(iterators) and self.static.issuperset(iterators)
 
     def _is_counted(self, header):
-        """Whether the number of turns is known, though too many to unroll them all."""
+        """Return whether the trip count of a loop is known."""
         begins = [begin for name in self._iterators(header) for begin in self._begins(self.definitions[name])]
         return bool(begins) and all(begin is not None and _turns(begin) is not None for begin in begins)
 
@@ -134,11 +134,11 @@ class _Estimate:
     # -- what changes ------------------------------------------------------------------------------
 
     def around(self, label):
-        """The innermost loop around a block; None without one."""
+        """Return the innermost loop around a block; None without one."""
         return next(iter(self.graph.in_loops(label)), None)
 
     def home(self, label, expression):
-        """The block in which an expression is computed: before all loops in which it does not change."""
+        """Return the block in which an expression is computed: before all loops that it is invariant in."""
         loop = self.around(label)
         while loop is not None and not self.varies(expression, loop, loop.header in self.unrolled):
             if not loop.entries:  # the function begins with the loop
@@ -148,9 +148,9 @@ class _Estimate:
         return label
 
     def varies(self, expression, loop, static=False, seen=()):
-        """Whether what an expression needs is computed anew in each turn of a loop, or at all without one.
+        """Return whether an expression changes between the turns of a loop, or for None, is computed at run time.
 
-        ``static``: whether what depends on the variables of unrolled loops counts.
+        ``static``: whether the variables of unrolled loops count as changing.
         """
         if expression.traits & (Trait.IMPURE if loop is not None else Trait.IMPURE | Trait.LAUNCH):
             return True
@@ -170,7 +170,7 @@ class _Estimate:
         return self.known[key]
 
     def may_be_negative(self, expression, seen=()):
-        """Whether the compiler must assume so."""
+        """Return whether the compiler must assume that a value may be negative."""
         if expression.traits & (Trait.NEGATIVE | Trait.IMPURE | Trait.SHAPE):
             return True
         return any(
@@ -193,7 +193,7 @@ class _Estimate:
         return False
 
     def is_shared(self, expression, seen=()):
-        """Whether all lanes of a warp have the same value, as far as the compiler can see."""
+        """Return whether the compiler can prove that all lanes of a warp have the same value."""
         if expression.traits & Trait.LANES:
             return False
         variables = (v for v in expression.variables if v not in self.static and v not in seen)
@@ -228,13 +228,13 @@ class _Estimate:
             self.add(label, BRANCH * self.varies(block.end.operand, None), False)
 
     def _is_used(self, step):
-        """Whether the values of an iteration are used, and not only that there is one."""
+        """Return whether the values of an iteration are used, beyond whether there is one."""
         pairs = [user.target for user in self.users[step] if user.expression.op is ops.PAIR]
         taken = [user.expression for pair in pairs for user in self.users[pair] if user.expression.op is ops.ITEM]
         return any(expression.operands[1].value == 0 for expression in taken)
 
     def _is_cut(self, variable):
-        """Whether no more than 32 bits of a value are used."""
+        """Return whether at most 32 bits of a value are used."""
         users = [user.expression for user in self.users[variable]]
         return bool(users) and all(
             user.op is ops.CAST and user.operands[0] is variable and user.operands[1].value.itemsize <= 4
@@ -242,7 +242,7 @@ class _Estimate:
         )
 
     def add_arithmetic(self, label, statement):
-        """Add integer operations, and what a quotient takes besides the operation that is written."""
+        """Add integer operations, and what a quotient takes beyond its one operation."""
         expression, target = statement.expression, statement.target
         cost = OPERATION | ({"int64": 1} if self._is_cut(target) else {})
         kinds = set(expression.operations)
@@ -257,13 +257,13 @@ class _Estimate:
                 self.add(home, number, self.is_shared(expression))
 
     def _is_unrolled_sum(self, home, expression):
-        """Whether it is a known distance from what was computed before a loop that is unrolled."""
+        """Return whether it is at a constant distance from a value computed before an unrolled loop."""
         loop = self.around(home)
         unrolled = loop is not None and loop.header in self.unrolled
         return unrolled and not self.varies(expression, loop) and all(node.op in _LINEAR for node in expression.walk())
 
     def add_address(self, label, expression):
-        """Add what it takes to reach the element that an expression loads or stores."""
+        """Add the address computation of the elements that an expression accesses."""
         indices = [node for node in expression.walk() if node.op is ops.INDEX and node.variables]
         parts = [part for index in indices for part in index.operands]
         space, scaled = self._space(expression) if parts else None, None
@@ -286,7 +286,7 @@ class _Estimate:
             self.add(scaled, scaling, False)
 
     def _item(self, part):
-        """An index, with an item of a tuple replaced by what the tuple was built from."""
+        """Return an index with an item of a tuple replaced by what the tuple was built from."""
         for taken in (node for node in part.walk() if node.op is ops.ITEM):
             definitions = self.definitions.get(taken.operands[0], ())
             made = definitions[0][1] if len(definitions) == 1 else part
@@ -297,7 +297,7 @@ class _Estimate:
         return part
 
     def _space(self, expression):
-        """The operation that makes the array that is accessed, on the chip; None for any other."""
+        """Return the operation that makes the accessed array, if it is a shared or local one; else None."""
         # An atomic names its operation before the index: its address is taken for one in global memory.
         nodes = (node for node in expression.walk() if len(node.operands) > 1 and node.operands[1].op is ops.INDEX)
         array = next((node.operands[0] for node in nodes), None)
@@ -306,6 +306,6 @@ class _Estimate:
 
 
 def _turns(range_):
-    """The number of turns of a range with constant bounds, else None."""
+    """Return the trip count of a range with constant bounds, else None."""
     bounds = range_.operands[:3]
-    return len(range(*(int(b.value) for b in bounds))) if all(b.op is CONSTANT for b in bounds) else None
+    return len(range(*(int(b.value) for b in bounds))) if all(b.op is LITERAL for b in bounds) else None

@@ -7,7 +7,7 @@ import operator
 
 from warpstep.compiler.expressions import Op, Trait
 
-#: What depends on memory or on which lanes run, and differs by lane; such a thing that is done for its effect.
+#: Reads the state of the machine, which may differ by lane; changes it, or may fail.
 STATE = Trait.IMPURE | Trait.LANES
 ACTION = STATE | Trait.EFFECT
 
@@ -53,7 +53,7 @@ OPERATORS = {
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 
-#: By the name in ``numba.cuda`` the index or extent of a thread or block along an axis.
+#: Indices and dimensions along an axis, by their names in ``numba.cuda``.
 DIM3 = {
     "threadIdx": Op("K.thread[{}]", Trait.LAUNCH | Trait.LANES),
     "blockIdx": Op("K.block[{}]", Trait.LAUNCH),
@@ -62,12 +62,12 @@ DIM3 = {
 }
 GRID = Op("K.grid({})", Trait.LAUNCH | Trait.LANES | Trait.NEGATIVE)
 GRIDSIZE = Op("K.gridsize({})", Trait.LAUNCH | Trait.NEGATIVE)
-#: A range; a step of it, which gives a value, whether there is one, and the range after it; the first two; the last.
+#: A range; one step of it: (value, whether there is one, range after it); the first two of a step; its last.
 RANGE = Op("K.range({}, {}, {}, m, {})", Trait.IMPURE)
 RANGE_NEXT, PAIR, AFTER = Op("range_next", Trait.EFFECT), Op("({0}[0], {0}[1])"), Op("{}[2]")
 SHARED_ARRAY = Op("K.shared_array", STATE)
 LOCAL_ARRAY = Op("K.local_array", STATE)
-#: Accesses: an array, an index, what is stored, and a site.
+#: Accesses. Operands: array, index, value to store or number of elements, site.
 LOAD = Op("load({}, {}, m, {})", ACTION)
 STORE = Op("store({}, {}, {}, m, {})", ACTION | Trait.WRITES)
 LOAD_WIDE = Op("M.load_wide({}, {}, {}, m, {})", ACTION)

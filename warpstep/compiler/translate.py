@@ -14,9 +14,9 @@ from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types
 from warpstep.api.arrays import Allocation, as_device_array
 from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
-from warpstep.compiler.expressions import CONSTANT, ELLIPSIS, NONE, ZERO, constant, scalar
+from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
 from warpstep.compiler.frontend import infer, unliteral
-from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Known, TupleItems, counted, dtype_of
+from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, counted, dtype_of
 from warpstep.errors import UnsupportedError
 from warpstep.machine.memory import global_view
 
@@ -37,7 +37,7 @@ def lower(typed, infer_options):
 
     Returns
     -------
-    program.Program
+    blocks.Program
     """
     builder = Builder(typed.function.__name__)
     translator = Translator(builder, infer_options)
@@ -79,7 +79,7 @@ class Frame:
         return self.typed.typemap[name]
 
     def active(self, function, argument_types):
-        """True if this very function is being inlined already: a recursion."""
+        """Return True if this function is being inlined already: a recursion."""
         frame = self
         while frame is not None:
             if frame.typed.function is function and frame.typed.argument_types == argument_types:
@@ -112,7 +112,7 @@ class Translator:
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def function(self, typed):
-        """A whole function of its own; returns its parameters' names."""
+        """Translate a function; return its parameters."""
         frame = Frame(typed)
         parameters = []
         for type_ in typed.argument_types:
@@ -158,9 +158,9 @@ class Translator:
         return typed.return_type
 
     def recursive_call(self, dispatcher, argument_types, arguments):
-        """A call of a function that is being inlined already.
+        """Call a function that is being inlined already.
 
-        It becomes a function of its own, run by the lanes that call it.
+        It becomes a separate function, run by the lanes that call it.
         """
         key = dispatcher, argument_types
         if key not in self.pools.recursive:
@@ -186,7 +186,7 @@ class Translator:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def name_of(self, variable):
-        """The variable of the generated program that stands for one of the source."""
+        """Return the variable of the generated program for a variable of the IR."""
         if variable not in self.frame.names:
             self.frame.names[variable] = self.b.variable()
         return self.frame.names[variable]
@@ -195,23 +195,23 @@ class Translator:
         return self.frame.type(variable.name if isinstance(variable, ir.Var) else variable)
 
     def known(self, variable):
-        """The compile-time value of a variable as `Known`, or None."""
-        if isinstance(variable, Known):
+        """Return the compile-time value of a variable as a `Constant`, or None."""
+        if isinstance(variable, Constant):
             return variable
         name = variable.name if isinstance(variable, ir.Var) else variable
         type_ = self.frame.type(name)
         if isinstance(type_, types.Literal):
-            return Known(type_.literal_value)
+            return Constant(type_.literal_value)
         if isinstance(type_, types.NoneType):
-            return Known(None)
+            return Constant(None)
         if isinstance(type_, types.Omitted):
-            return Known(type_.value)
+            return Constant(type_.value)
         value = self.frame.known.get(name)
-        return value if isinstance(value, Known) else None
+        return value if isinstance(value, Constant) else None
 
     def value(self, variable, as_type=None):
-        """Expression for a variable, converted to ``as_type``."""
-        if isinstance(variable, Known):
+        """Return the expression for a variable, converted to ``as_type``."""
+        if isinstance(variable, Constant):
             return self.constant(variable.value, as_type)
         type_ = self.type_of(variable)
         as_type = unliteral(type_) if as_type is None else unliteral(as_type)
@@ -223,7 +223,7 @@ class Translator:
         return self.cast(self.name_of(variable.name), type_, as_type)
 
     def constant(self, value, type_):
-        """Expression for a compile-time value as a Numba type."""
+        """Return the expression for a compile-time value as a Numba type."""
         type_ = unliteral(type_)
         if isinstance(type_, types.Optional):
             self.unsupported("a variable that is sometimes None")
@@ -242,7 +242,7 @@ class Translator:
         if isinstance(type_, types.EnumMember):
             return scalar(getattr(value, "value", value), dtype_of(type_))
         if isinstance(type_, types.UnicodeType | types.StringLiteral):
-            return constant(str(value))
+            return literal(str(value))
         if isinstance(type_, types.Number | types.Boolean):
             value = value.item() if isinstance(value, np.generic) else value
             return scalar(value, dtype_of(type_))
@@ -253,12 +253,12 @@ class Translator:
         return ops.SLICE(*(NONE if v is None else scalar(v, np.int64) for v in bounds))
 
     def constant_array(self, array):
-        """A global array that a kernel reads.
+        """Return the expression for a global array.
 
         A NumPy array is copied to constant memory when the kernel is compiled.
         """
         _, view = self.pools.once(("array", id(array)), lambda: (array, self._constant_view(array)))
-        return constant(view)
+        return literal(view)
 
     def _constant_view(self, array):
         name = next((n for n, v in self.frame.typed.function.__globals__.items() if v is array), "constant array")
@@ -277,7 +277,7 @@ class Translator:
         return ops.CONSTANT_RECORD(self.constant_array(np.array([value], value.dtype)), ops.INDEX(ZERO))
 
     def cast(self, expression, from_type, to_type):
-        """Expression converted from one Numba type to another, as the device does it."""
+        """Convert an expression from one Numba type to another, as the device does it."""
         from_type, to_type = unliteral(from_type), unliteral(to_type)
         if from_type == to_type or isinstance(to_type, types.NoneType):
             return expression
@@ -315,7 +315,7 @@ class Translator:
         if old.kind == "c" and new.kind != "c":
             return self.unsupported("a conversion of a complex number to a real one")
         # The compiler converts constants.
-        counts = (old == np.float64) != (new == np.float64) and expression.op is not CONSTANT
+        counts = (old == np.float64) != (new == np.float64) and expression.op is not LITERAL
         return ops.CAST(expression, new).counting(*["fp64_conversions"] * counts)
 
     # -- statements ----------------------------------------------------------------------------------------------------
@@ -331,11 +331,11 @@ class Translator:
         except (UnsupportedError, *NUMBA_ERRORS):
             raise
         except Exception as error:
-            # A construct that nobody has thought of: the author of the kernel is told where it is.
+            # An unforeseen construct: say where in the kernel it is.
             self.unsupported(f"this statement ({type(error).__name__}: {error})", error)
 
     def translate(self, statement):
-        """One statement of the IR."""
+        """Translate a statement of the IR."""
         if isinstance(statement, ir.Assign):
             self.assign(statement)
         elif isinstance(statement, ir.SetItem | ir.StaticSetItem):
@@ -366,7 +366,7 @@ class Translator:
         self.b.end(Branch(targets, self.value(statement.cond, types.boolean), self.site()))
 
     def raise_(self, statement):
-        """The thread ends. Only a kernel compiled with ``debug=True`` tells the host of it, as on the device."""
+        """End the thread. As on the device, only ``debug=True`` reports the exception to the host."""
         if self.recursive:
             self.unsupported("raise in a recursive function")
         if self.infer_options.get("debug"):
@@ -382,7 +382,7 @@ class Translator:
         for variable in statement.args:
             type_ = self.type_of(variable)
             if isinstance(type_, types.StringLiteral):
-                parts.append(constant(type_.literal_value))
+                parts.append(literal(type_.literal_value))
             elif isinstance(type_, Dim3):
                 parts.append(ops.TUPLE(*(self.dim3(variable, axis) for axis in "xyz")))
             elif isinstance(type_, types.Integer | types.Float | types.Boolean | types.BaseTuple):
@@ -409,14 +409,14 @@ class Translator:
         source = self.frame.known.get(value.name)
         if source is not None and self.frame.definitions[target] == 1:
             self.frame.known[target] = source
-            if isinstance(source, Known):
+            if isinstance(source, Constant):
                 return
         if not isinstance(type_, COMPILE_TIME) and not isinstance(type_, types.Literal):
             self.b.emit(self.value(value, type_), self.name_of(target))
 
     def argument(self, target, value, type_):
         expression, argument_type = self.frame.arguments[value.index]
-        if isinstance(expression, Known | BoundMethod):
+        if isinstance(expression, Constant | BoundMethod):
             self.frame.known[target] = expression
             if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
                 return
@@ -431,7 +431,7 @@ class Translator:
 
     def literal(self, target, value, type_):
         if self.frame.definitions[target] == 1:
-            self.frame.known[target] = Known(value)
+            self.frame.known[target] = Constant(value)
         elif not isinstance(type_, COMPILE_TIME):
             self.b.emit(self.constant(value, type_), self.name_of(target))
 
@@ -451,7 +451,7 @@ class Translator:
         self.b.emit(expression, self.name_of(target))
 
     def expr_null(self, target, expr, type_):
-        """A value that the thread never assigned: poison, as memory that was never written."""
+        """Return poison for a variable that the thread never assigned, as in memory that was never written."""
         if isinstance(type_, types.Number | types.Boolean):
             dtype = dtype_of(type_)
             return scalar(np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0], dtype), type_
@@ -473,7 +473,7 @@ class Translator:
         return self.operation(function, signature, (lhs, rhs), type_)
 
     def operation(self, function, signature, operands, type_):
-        """An operator on typed operands; shared with calls of the operator module's functions."""
+        """Apply an operator to typed operands; shared with calls of functions of the operator module."""
         result = signature.return_type
         if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
             return calls.structured_operator(self, function, signature, operands)
@@ -499,7 +499,7 @@ class Translator:
         return counted(expression, computed, times), result
 
     def floor_division(self, function, operands, a, b, result):
-        """``//`` and ``%``: what differs from NumPy's operators is in `arithmetic`."""
+        """Apply ``//`` or ``%``. What differs from NumPy's operators is in `arithmetic`."""
         floor = function is operator.floordiv
         if isinstance(unliteral(result), types.Float):
             return (ops.FLOOR_DIVIDE_FLOAT if floor else ops.MODULO_FLOAT)(a, b)
@@ -517,11 +517,11 @@ class Translator:
         base_type, exponent_type = signature.args
         result = signature.return_type
         known = self.known(operands[1])
-        literal = isinstance(exponent_type, types.IntegerLiteral) or (
+        is_literal = isinstance(exponent_type, types.IntegerLiteral) or (
             known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral)
         )
         base = self.value(operands[0], result)
-        if literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
+        if is_literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
             exponent = int(known.value)
             return counted(ops.POWER_CONSTANT(base, exponent), result, max(1, _multiplications(abs(exponent))))
         if dtype_of(exponent_type).kind not in "iu":
@@ -549,11 +549,11 @@ class Translator:
         return counted(ops.OPERATORS[function](value), computed), argument
 
     def expr_build_tuple(self, target, expr, type_):
-        items = TupleItems((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
+        items = TupleValue((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
         if self.frame.definitions[target] == 1:
             names = [self.known(v) for v in expr.items]
             if all(n is not None for n in names):
-                self.frame.known[target] = Known(tuple(n.value for n in names))
+                self.frame.known[target] = Constant(tuple(n.value for n in names))
             elif all(
                 n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)
             ):
@@ -592,7 +592,7 @@ class Translator:
             self.frame.known[target] = BoundMethod(expr.value)
             return None
         if isinstance(type_, Dim3):
-            self.frame.known[target] = Known(expr.attr)
+            self.frame.known[target] = Constant(expr.attr)
             return None
         if isinstance(owner_type, Dim3):
             return self.dim3(expr.value, expr.attr), types.int32
@@ -601,7 +601,7 @@ class Translator:
         return calls.attribute(self, target, expr, owner_type, type_)
 
     def dim3(self, variable, axis):
-        """``threadIdx.x`` and its like."""
+        """Read ``threadIdx.x``, ``gridDim.y`` and so on."""
         name = self.known(variable)
         if name is None:
             self.unsupported("threadIdx, blockIdx, blockDim or gridDim chosen by a condition")
@@ -634,7 +634,7 @@ class Translator:
         if isinstance(owner, types.NumberClass):
             return None
         if isinstance(owner, types.EnumClass):
-            self.frame.known[target] = Known(owner.instance_class[expr.index])
+            self.frame.known[target] = Constant(owner.instance_class[expr.index])
             return None
         if not isinstance(owner, types.Array):
             self.unsupported(f"a subscript of {owner}")
@@ -651,7 +651,7 @@ class Translator:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self.type_of(variable)))
             return ops.ITEMS(self.value(variable), start, stop, step), type_
-        if isinstance(source, TupleItems):
+        if isinstance(source, TupleValue):
             return source[index]
         item_type = self.type_of(variable).types[index]
         if isinstance(item_type, types.Literal):
@@ -668,14 +668,14 @@ class Translator:
         return ops.LOAD(array, index, site), owner.dtype
 
     def index(self, variable, owner):
-        """(index expression, whether it picks one element)."""
+        """Return (index expression, whether it selects one element)."""
         type_ = self.type_of(variable)
         known = self.known(variable)
         if known is not None and not isinstance(type_, types.Array):
             return self.static_index(known.value, owner)
         if isinstance(type_, types.BaseTuple):
             source = self.frame.known.get(variable.name)
-            if not isinstance(source, TupleItems):
+            if not isinstance(source, TupleValue):
                 source = [(ops.ITEM(self.value(variable), i), t) for i, t in enumerate(type_.types)]
         else:
             source = [(self.value(variable), type_)]
@@ -707,7 +707,7 @@ class Translator:
         return [*parts[:at], *[ops.SLICE(NONE)] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
 
     def index_part(self, expression, type_):
-        """One item of an index as int64, marked if it cannot be negative."""
+        """Return one item of an index as int64, marked as unsigned if its type is."""
         type_ = unliteral(type_)
         if isinstance(type_, types.EllipsisType):
             return ELLIPSIS
@@ -764,7 +764,7 @@ class Translator:
         self.b.emit(ops.STORE_FIELD(self.value(target), name, self.value(value, as_type), site))
 
     def load_field(self, record, name):
-        """Expression for ``record.name``."""
+        """Load ``record.name``."""
         site = self.site(_source_name(record), "load")
         return ops.LOAD_FIELD(self.value(record), name, site)
 
@@ -790,7 +790,7 @@ class Translator:
         return self.unsupported(f"a call of {function_type}")
 
     def call_arguments(self, expr, signature):
-        """Variables (or `Known` defaults) in the order of the signature."""
+        """Return variables (or `Constant` defaults) in the order of the signature."""
         positional = self.positional_arguments(expr)
         if not expr.kws:
             return positional
@@ -798,10 +798,10 @@ class Translator:
             self.unsupported("keyword arguments of this function")
         bound = signature.pysig.bind(*positional, **dict(expr.kws))
         bound.apply_defaults()
-        return [v if isinstance(v, ir.Var) else Known(v) for v in bound.arguments.values()]
+        return [v if isinstance(v, ir.Var) else Constant(v) for v in bound.arguments.values()]
 
     def positional_arguments(self, expr):
-        """The variables of a call's positional arguments; those of ``*tuple`` are variables of their own."""
+        """Return the variables of a call's positional arguments; those of ``*tuple`` are new variables."""
         if expr.vararg is None:
             return list(expr.args)
         items = []
@@ -819,11 +819,13 @@ class Translator:
         argument_types = tuple(signature.args)
         arguments = []
         for item, argument_type in zip(folded, argument_types, strict=True):
-            if isinstance(item, Known):
+            if isinstance(item, Constant):
                 arguments.append((item, argument_type))
             else:
                 source = self.known(item) or self.frame.known.get(item.name)
-                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Known | BoundMethod)
+                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(
+                    source, Constant | BoundMethod
+                )
                 arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
         if self.frame.active(function, argument_types):
             return self.recursive_call(dispatcher, argument_types, arguments), signature.return_type
@@ -834,7 +836,7 @@ class Translator:
         return result, return_type
 
     def barrier(self, kind, members=None, op=None):
-        """End the block in a barrier and go on in a new one. ``op``: what the site says that it is."""
+        """End the block in a barrier and continue in a new one. ``op``: the operation that the site shows."""
         if self.recursive:
             # The scheduler of the recursive call knows the lanes that made it only.
             self.unsupported("a barrier or warp operation in a recursive function")
@@ -844,7 +846,7 @@ class Translator:
 
 
 def _multiplications(exponent):
-    """Multiplications that squaring takes for a constant power."""
+    """Return the number of multiplications of a constant power by squaring."""
     return exponent.bit_length() + exponent.bit_count() - 2
 
 
@@ -853,5 +855,5 @@ def _source_name(variable):
 
 
 def statement_name(target):
-    """The name in the source of a variable that SSA may have numbered."""
+    """Return the source's name of a variable that SSA may have numbered."""
     return target.split(".")[0]

@@ -39,7 +39,7 @@ _OPERATION_KINDS = {
 
 
 def dtype_of(type_):
-    """NumPy dtype of the elements or values of a Numba type."""
+    """Return the NumPy dtype of the values of a Numba type."""
     type_ = unliteral(type_)
     if isinstance(type_, types.EnumMember):
         type_ = type_.dtype
@@ -52,7 +52,7 @@ def dtype_of(type_):
 
 
 def counted(expression, type_, times=1):
-    """The expression, for which a trace counts ``times`` operations on values of a Numba type."""
+    """Return the expression, for which a trace counts ``times`` operations on values of a Numba type."""
     type_ = unliteral(type_)
     if isinstance(type_, types.Complex):
         type_ = type_.underlying_float
@@ -63,14 +63,14 @@ def counted(expression, type_, times=1):
     return expression.counting(*[kind] * times)
 
 
-class Known:
-    """A value known while compiling."""
+class Constant:
+    """The value of a variable that is known while compiling."""
 
     def __init__(self, value):
         self.value = value
 
 
-class TupleItems(list):
+class TupleValue(list):
     """The (expression, type) of each item of a tuple built in this function."""
 
 
