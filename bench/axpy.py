@@ -3,18 +3,15 @@
 Times are of the device, with a cold L2 cache.
 """
 
-import warnings
 from functools import partial
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import indexing, results, timing
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda
 
-__all__ = ["BLOCKS", "FACTOR", "RECORDED", "SIZE", "THREADS", "measure", "measured", "measurements"]
+__all__ = ["BLOCKS", "FACTOR", "SIZE", "THREADS", "measure", "measurements"]
 
-RECORDED = "axpy-h200"
 SIZE = 2**25
 THREADS = 256
 BLOCKS = tuple(2**k for k in range(13))
@@ -52,24 +49,6 @@ def _is_right(run, out, expected):
     out.copy_to_device(np.full(out.shape, np.nan, np.float32))
     run()
     return np.allclose(out.copy_to_host(), expected, rtol=1e-6, atol=0)
-
-
-def measured():
-    """Return records for all numbers of blocks: measured now on a GPU, otherwise those that come with gpukit.
-
-    Returns
-    -------
-    list of dict
-        As ``gpukit.results.load`` gives them.
-    """
-    if not on_gpu():
-        return results.load(RECORDED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumbaPerformanceWarning)
-        records, right = measure(report=lambda line: None)
-    if not right:
-        raise AssertionError("axpy gave a wrong result: `gpukit bench axpy` says for how many blocks")
-    return results.joined(results.machine(), records)
 
 
 def measurements(options):

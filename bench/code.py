@@ -19,9 +19,8 @@ from bench import _child
 from gpukit import results
 from warpstep.report.table import Table
 
-__all__ = ["RECORDED", "find_tool", "inner_loops", "loop_of", "measure", "mix", "occupancy", "resources"]
+__all__ = ["find_tool", "inner_loops", "loop_of", "measure", "mix", "occupancy", "opcode", "resources"]
 
-RECORDED = "fast-matmul-code"
 #: The compute capability to compile for.
 TARGET = (9, 0)
 #: Limits of its multiprocessors: registers, bytes of shared memory, bytes of it that the system reserves per block,
@@ -82,13 +81,18 @@ def loop_of(disassembly):
     return max(inner_loops(disassembly), key=lambda loop: sum("FFMA" in text for text in loop), default=[])
 
 
+def opcode(instruction):
+    """Return the opcode of an instruction, without its predicate: "LDS.128" of ``@!P0 LDS.128 R4, [R8]``."""
+    return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
+
+
 def mix(code):
     """Count instructions by group; those of no group are "other", and those that never run are left out."""
     counts = dict.fromkeys((*GROUPS, "other"), 0)
     for text in code:
         if text.startswith("@!PT "):
             continue
-        name = re.sub(r"^@!?U?P\w+\s+", "", text).split()[0]
+        name = opcode(text)
         counts[next((group for group, starts in GROUPS.items() if name.startswith(starts)), "other")] += 1
     return counts
 

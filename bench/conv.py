@@ -9,8 +9,6 @@ import contextlib
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from bench import common
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
@@ -24,17 +22,13 @@ __all__ = [
     "COLUMNS",
     "IMAGES",
     "KERNELS",
-    "RECORDED",
     "SMALL",
     "Problem",
     "measure",
     "measure_calls",
     "measure_columns",
     "measurements",
-    "of_auto",
 ]
-
-RECORDED = "conv-h200"
 
 
 class Problem(NamedTuple):
@@ -305,33 +299,6 @@ def measure_calls(problem, report=print):
             lines.append(f"  {case:14} {name:28} {timed.median * 1e6:9.2f} us")
     report("\n".join([*lines, *(f"  WRONG: {name}" for name in wrong)]))
     return records, not wrong
-
-
-# -- conv2d's own choice -----------------------------------------------------------------------------------------------
-
-
-def of_auto(records, problem, case="map"):
-    """Find the record of the algorithm that ``conv2d`` chooses for a convolution; None if it was not timed.
-
-    Parameters
-    ----------
-    records : list of dict
-        As ``results.load`` gives them.
-    problem : Problem
-    case : str
-
-    Returns
-    -------
-    dict or None
-    """
-    at = windows(problem.size, problem.kernel, problem.stride, problem.padding, 1)
-    shapes = problem.x_shape, problem.weight_shape
-    name, wanted = choice.choose_algorithm("auto", *shapes, at, 1, np.dtype("float32")), {}
-    if name == "direct":
-        layout = choice.layout_of(*shapes, at, 1, problem.size[1] % 4 == 0, "float32")
-        wanted = {"layout": layout.text}
-    wanted |= {"case": case, "variant": name, "shape": problem.x_shape, "dtype": "float32"} | problem.described()
-    return next((r for r in records if all(r.get(key) == value for key, value in wanted.items())), None)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

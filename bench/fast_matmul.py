@@ -14,9 +14,8 @@ from bench.ceilings import CHAINS, FULL, THREADS, UNROLL, multiply_adds
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda
 
-__all__ = ["BATCHES", "LADDER", "MAP_DEPTHS", "MAP_SIZES", "RECORDED", "SHAPES", "measure_shape", "measurements"]
+__all__ = ["BATCHES", "LADDER", "MAP_DEPTHS", "MAP_SIZES", "SHAPES", "measure_shape", "measurements"]
 
-RECORDED = "fast-matmul-h200"
 
 #: (M, N, K) of the shapes that count: squares, then thin, ragged, shallow and deep ones.
 SQUARES = tuple((n, n, n) for n in (256, 512, 768, 1024, 1536, 2048, 4096, 8192))

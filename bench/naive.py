@@ -6,19 +6,16 @@ without launch cost; end-to-end times are wall times of the host, with the devic
 
 import functools
 import time
-import warnings
 from functools import partial
 
 import numpy as np
-from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from bench import code, common
 from gpukit import matmul, results, timing
-from gpukit.backend import cuda, on_gpu
+from gpukit.backend import cuda
 
-__all__ = ["BLOCKS", "RECORDED", "SIZES", "grid_for", "head", "instructions_per_step", "measured", "measurements"]
+__all__ = ["BLOCKS", "SIZES", "grid_for", "head", "instructions_per_step", "measurements"]
 
-RECORDED = "naive-h200"
 SIZES = (1024, 4096)
 SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
 #: Blocks of the sweep as (x, y). Those that are not square have 256 threads, or one warp.
@@ -207,32 +204,6 @@ MEASURES = {
     "cpu": on_the_cpu,
     "library": cublas,
 }
-
-
-def measured(case, n=1024, dtype="float32"):
-    """Return records of one case: measured now on a GPU, otherwise those that come with gpukit.
-
-    Parameters
-    ----------
-    case : str
-        One of ``MEASURES``. With "types" come the records of "instructions".
-    n : int
-        Rows of the square matrices; without a GPU one of ``SIZES``.
-    dtype : str
-
-    Returns
-    -------
-    list of dict
-        As ``gpukit.results.load`` gives them.
-    """
-    if on_gpu():
-        recorder = Recorder(n, dtype, report=lambda text: None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumbaPerformanceWarning)
-            MEASURES[case](recorder)
-        return results.joined(common.machine_and_cpu(), recorder.records)
-    cases = [case, "instructions"] if case == "types" else [case]
-    return results.load(RECORDED, case=cases, shape=(n, n, n), dtype=dtype)
 
 
 def add_options(parser):

@@ -11,10 +11,7 @@ import numpy as np
 from bench import common
 from gpukit import launching, pitfalls, results, timing
 
-__all__ = ["RECORDED", "measure", "measurements"]
-
-#: The record that comes with gpukit, for ``results.load``.
-RECORDED = "clinic-h200"
+__all__ = ["measure", "measurements"]
 
 
 def measure(name, size, report=print):

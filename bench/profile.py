@@ -19,10 +19,10 @@ from bench.evidence import counters
 from gpukit import matmul, results
 from gpukit.backend import cuda, on_gpu
 
-__all__ = ["FOLDER", "KERNELS", "REPORT", "SASS", "TIMELINE", "load", "of_events", "of_ncu", "opcode"]
+__all__ = ["FOLDER", "KERNELS", "REPORT", "SASS", "TIMELINE", "of_events", "of_ncu"]
 
 #: The folder of the tables that come with gpukit.
-FOLDER = results.RECORDED.parent / "profiles"
+FOLDER = results.PROFILES
 #: Kernels of a report: products of square matrices of this size, with tiles of 16.
 KERNELS, SIZE, TILE = ("tiled", "tiled_conflict"), 1024, 16
 REPORT, TIMELINE, SASS = "matmul-h200.csv", "timeline-h200.csv", "tiled-sm90.sass"
@@ -133,27 +133,17 @@ def sass():
     return "".join(match.group().rstrip() + "\n" for match in found if match)
 
 
-def opcode(instruction):
-    """Return the opcode of an instruction, without its predicate: "LDS.128" of ``@!P0 LDS.128 R4, [R8]``."""
-    return re.sub(r"^@!?U?P\w+\s+", "", instruction).split()[0]
-
-
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _write(path, rows, about):
+def write_table(path, rows, about):
+    """Write a table that ``results.profile`` reads."""
     out = io.StringIO()
     out.write(f"# {about}\n")
     writer = csv.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     path.write_text(out.getvalue(), encoding="utf-8")
-
-
-def load(name, folder=FOLDER):
-    """Load a table: (a line about the machine, list of dict)."""
-    about, *lines = (Path(folder) / name).read_text(encoding="utf-8").splitlines()
-    return about.removeprefix("# "), list(csv.DictReader(lines))
 
 
 def add_options(parser):
@@ -179,11 +169,11 @@ def run(options):
     machine_code = sass()
     print(f"tiled: {len(code.loop_of(machine_code))} instructions in the loop over tiles")
     if folder is not None:
-        _write(folder / REPORT, rows, about)
+        write_table(folder / REPORT, rows, about)
         (folder / SASS).write_text(f"// {about}\n{machine_code}", encoding="utf-8")
     if "torch" in common.libraries():
         timeline = measure_timeline()
         print(f"timeline: {len(timeline)} events")
         if folder is not None:
-            _write(folder / TIMELINE, timeline, about)
+            write_table(folder / TIMELINE, timeline, about)
     return 0

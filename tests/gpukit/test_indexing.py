@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import axpy
-from gpukit import cuda, indexing, timing
+from gpukit import cuda, indexing
 
 sizes = st.integers(1, 5)
 shapes = st.one_of(sizes, st.tuples(sizes), st.tuples(sizes, sizes), st.tuples(sizes, sizes, sizes))
@@ -172,28 +171,3 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-# -- its benchmark -----------------------------------------------------------------------------------------------------
-
-
-def test_the_benchmark_times_what_is_right(monkeypatch):
-    real, said = timing.bench_many, []
-    monkeypatch.setattr(timing, "bench_many", lambda runs, **_: real(runs, device="cpu", warmup=0, repeat=5))
-    records, right = axpy.measure(1000, (1, 4), report=said.append)
-    assert right and [r["blocks"] for r in records] == [1, 4] and len(said) == 2
-    assert all(r["value"] > 0 and r["nbytes"] == 3 * 4 * 1000 for r in records)
-
-    def half(a, x, y, out):
-        i = cuda.grid(1)
-        if i < out.size // 2:
-            out[i] = a * x[i] + y[i]
-
-    monkeypatch.setattr(indexing, "axpy_grid_stride", cuda.jit(half))
-    records, right = axpy.measure(1000, (1, 4), report=said.append)
-    assert not right and not records and sum("WRONG" in line for line in said) == 2
-
-
-@pytest.mark.gpu
-def test_the_benchmark_on_a_gpu():
-    assert [r["blocks"] for r in axpy.measured()] == list(axpy.BLOCKS)

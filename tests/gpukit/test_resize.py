@@ -1,7 +1,5 @@
 """`gpukit.resize`: OpenCV's pixels at any size, frames and borders in their places, and the kernels' traces."""
 
-from types import SimpleNamespace
-
 import cv2
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpukit
-from gpukit import resize, timing
+from gpukit import resize
 from gpukit._host.arrays import configured
 from gpukit.backend import cuda
 from gpukit.resize import api as host
@@ -549,35 +547,6 @@ def test_the_bytes_that_must_move(rows, columns, height, width, frames, items, n
 def test_a_reduction_by_three_must_move_a_third_of_its_rows():
     place = resize.placement((1080, 1920), (640, 640))
     assert resize.least_bytes(2, (1080, 1920), (640, 640), place) == 2 * (360 * 1920 * 3 + 640 * 640 * 3 * 4)
-
-
-def test_the_measurements_measure_what_is_right(monkeypatch):
-    """All of ``gpukit bench resize`` but the times and the libraries of a GPU."""
-    from bench import resize as measurements
-
-    def timed(runs, device="gpu", **_):
-        for run in runs.values():
-            run()
-        return {name: timing.Timing((1e-3,) * 5, name, device) for name in runs}
-
-    monkeypatch.setattr(timing, "bench_many", timed)
-    for name, value in {
-        "SOURCE": (54, 96),
-        "TARGET": (32, 32),
-        "FRAMES": (1, 2, 5),
-        "VIDEO": 8,
-        "DEPTHS": (2,),
-    }.items():
-        monkeypatch.setattr(measurements, name, value)
-    monkeypatch.setattr(measurements.common, "libraries", lambda: {"cupy": None})  # a library that fails is left out
-    said = []
-    for title, measure in measurements.measurements(SimpleNamespace(quick=False)):
-        records, right = measure(report=said.append)
-        assert records and right, title
-    assert not any("WRONG" in line for line in said) and any("left out" in line for line in said)
-    frames = measurements.Frames(2)
-    assert not frames.is_right(np.zeros((2, 3, 32, 32), np.float32), 1e-5)
-    assert not measurements._is_opencvs("bilinear", frames, np.zeros((32, 32, 3), np.uint8))
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""The measurements of the chapters check what they time, and notice wrong results."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from bench import axpy, fast_matmul
+from bench import resize as resizing
+from gpukit import indexing, matmul, results, timing
+from gpukit.backend import cuda
+from gpukit.matmul import api
+
+# -- axpy --------------------------------------------------------------------------------------------------------------
+
+
+def test_axpy_times_what_is_right(monkeypatch):
+    real, said = timing.bench_many, []
+    monkeypatch.setattr(timing, "bench_many", lambda runs, **_: real(runs, device="cpu", warmup=0, repeat=5))
+    records, right = axpy.measure(1000, (1, 4), report=said.append)
+    assert right and [r["blocks"] for r in records] == [1, 4] and len(said) == 2
+    assert all(r["value"] > 0 and r["nbytes"] == 3 * 4 * 1000 for r in records)
+
+    def half(a, x, y, out):
+        i = cuda.grid(1)
+        if i < out.size // 2:
+            out[i] = a * x[i] + y[i]
+
+    monkeypatch.setattr(indexing, "axpy_grid_stride", cuda.jit(half))
+    records, right = axpy.measure(1000, (1, 4), report=said.append)
+    assert not right and not records and sum("WRONG" in line for line in said) == 2
+
+
+def test_the_record_of_axpy_has_every_number_of_blocks():
+    assert [r["blocks"] for r in results.load("axpy-h200")] == list(axpy.BLOCKS)
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def test_products_are_checked_before_they_are_timed(monkeypatch, capsys):
+    def timed_at_once(runs, **_):
+        for run in runs.values():
+            run()
+        return {name: timing.Timing((1e-3,) * 5, name) for name in runs}
+
+    monkeypatch.setattr(timing, "bench_many", timed_at_once)
+    monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 33, 21, 10), (-3, 33, 21, 10)))
+    monkeypatch.setattr(fast_matmul, "LADDER", ("tiled", "wide"))
+    records, right = fast_matmul.measure_shapes("map", [(33, 21, 10), (1, 5, 7)])
+    assert right and {record["shape"] == [33, 21, 10] for record in records} == {True, False}
+    assert fast_matmul.measure_batches()[1] and fast_matmul.measure_ladder(33)[1]
+    monkeypatch.setattr(matmul, "matmul", lambda a, b, out: api.matmul(a, b, alpha=1.0001, out=out))
+    assert fast_matmul.measure_shapes("map", [(33, 21, 10)]) == ([], False)
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_one_wrong_element_of_a_product_is_seen():
+    a, b = fast_matmul.filled((70, 40), 1), fast_matmul.filled((40, 30), 2)
+    assert -1 <= a.copy_to_host().min() < -0.9 and len(np.unique(a.copy_to_host())) == 2800
+    product = matmul.matmul(a, b).copy_to_host()
+    assert fast_matmul.is_right(a, b, cuda.to_device(product))
+    product[69, 29] += 1e-4
+    assert not fast_matmul.is_right(a, b, cuda.to_device(product))
+
+
+# -- resize ------------------------------------------------------------------------------------------------------------
+
+
+def test_resizing_is_checked_before_it_is_timed(monkeypatch):
+    """All of ``gpukit bench resize`` but the times and the libraries of a GPU."""
+
+    def timed(runs, device="gpu", **_):
+        for run in runs.values():
+            run()
+        return {name: timing.Timing((1e-3,) * 5, name, device) for name in runs}
+
+    monkeypatch.setattr(timing, "bench_many", timed)
+    for name, value in {
+        "SOURCE": (54, 96),
+        "TARGET": (32, 32),
+        "FRAMES": (1, 2, 5),
+        "VIDEO": 8,
+        "DEPTHS": (2,),
+    }.items():
+        monkeypatch.setattr(resizing, name, value)
+    monkeypatch.setattr(resizing.common, "libraries", lambda: {"cupy": None})  # a library that fails is left out
+    said = []
+    for title, measure in resizing.measurements(SimpleNamespace(quick=False)):
+        records, right = measure(report=said.append)
+        assert records and right, title
+    assert not any("WRONG" in line for line in said) and any("left out" in line for line in said)
+    frames = resizing.Frames(2)
+    assert not frames.is_right(np.zeros((2, 3, 32, 32), np.float32), 1e-5)
+    assert not resizing._is_opencvs("bilinear", frames, np.zeros((32, 32, 3), np.uint8))
