@@ -15,14 +15,14 @@ import numpy as np
 from bench import _child, ceilings, common
 from bench.evidence import counters
 from bench.matmul import PRODUCTS
-from gpukit import matmul, resize, results, timing, transpose
+from gpukit import matmul, prediction, resize, results, timing, transpose
 from gpukit.backend import cuda, on_gpu
 from gpukit.conv import api as conv
 from gpukit.conv import columns
 from gpukit.conv import cost as choice
 from gpukit.reduce import ladder
 from gpukit.resize import ladder as resize_ladder
-from warpstep import prediction, trace
+from warpstep import trace
 
 __all__ = [
     "EXECUTED",

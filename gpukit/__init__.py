@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
         transpose,
     )
     from gpukit.backend import cuda, on_gpu
-    from warpstep import compare, predict, trace
+    from warpstep import compare, load_trace, predict, trace
 
 __version__ = "0.1.0"
 
@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 _SOURCES = {
     "compare": ("warpstep", "compare"),
     "cuda": ("gpukit.backend", "cuda"),
+    "load_trace": ("warpstep", "load_trace"),
     "load_ipython_extension": ("warpstep.run", "load_ipython_extension"),  # %load_ext gpukit
     "on_gpu": ("gpukit.backend", "on_gpu"),
     "predict": ("warpstep", "predict"),
@@ -74,6 +75,7 @@ _SOURCES = {
 __all__ = [
     "compare",
     "cuda",
+    "load_trace",
     "on_gpu",
     "predict",
     "trace",

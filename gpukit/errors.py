@@ -23,7 +23,7 @@ from gpukit.backend import cuda, on_gpu
 from warpstep import KernelError, LaunchError
 from warpstep.checks import check_int
 from warpstep.launch import Configured, Kernel, by, check_cooperative, check_limits
-from warpstep.machine.batch import shown
+from warpstep.machine.batch import short_path
 
 __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 
@@ -184,9 +184,11 @@ class Launch:
 
     def __str__(self):
         shared = f", {self.shared_bytes:,} bytes of dynamic shared memory" if self.shared_bytes else ""
-        called = "" if self.called_from is None else f", called from {shown(self.called_from[0])}:{self.called_from[1]}"
+        called = ""
+        if self.called_from is not None:
+            called = f", called from {short_path(self.called_from[0])}:{self.called_from[1]}"
         shape = f"grid {by(self.grid)}, block {by(self.block)}{shared}"
-        return f"{self.kernel} launched at {shown(self.filename)}:{self.line}{called} ({shape})"
+        return f"{self.kernel} launched at {short_path(self.filename)}:{self.line}{called} ({shape})"
 
 
 def _launch_of(configuration):

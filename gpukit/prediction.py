@@ -7,7 +7,7 @@ from gpukit.backend import on_gpu
 from gpukit.timing import EmulatedTimeError
 from warpstep.prediction import *  # noqa: F403
 from warpstep.prediction import __all__ as _names
-from warpstep.prediction import of_records
+from warpstep.prediction import from_records
 
 __all__ = [*_names, "measured"]
 
@@ -23,4 +23,4 @@ def measured():
     """
     if not on_gpu():
         raise EmulatedTimeError("ceilings are measured on a GPU, and kernels run on the emulator here: use recorded()")
-    return of_records(_bench.load("bench.ceilings").measured())
+    return from_records(_bench.load("bench.ceilings").measured())

@@ -1,6 +1,7 @@
-"""The names of a trace and of what is in it, public here since the first version."""
+"""The names of a trace and of its records, public here since the first version."""
 
-from warpstep.tracer import trace
+from warpstep.report.comparison import compare
+from warpstep.tracer import Trace, load_trace, trace
 from warpstep.tracing.records import (
     Access,
     Advice,
@@ -14,7 +15,6 @@ from warpstep.tracing.records import (
     Total,
     Traffic,
 )
-from warpstep.tracing.trace import Trace, compare
 
 __all__ = [
     "Access",
@@ -30,5 +30,6 @@ __all__ = [
     "Trace",
     "Traffic",
     "compare",
+    "load_trace",
     "trace",
 ]

@@ -14,15 +14,17 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
     from warpstep.errors import KernelError, LaunchError, UnsupportedError
     from warpstep.launch import set_loop_limit
     from warpstep.prediction import predict
-    from warpstep.tracer import trace
-    from warpstep.tracing.trace import compare
+    from warpstep.report.comparison import compare
+    from warpstep.tracer import Trace, load_trace, trace
 
 __all__ = [
     "KernelError",
     "LaunchError",
+    "Trace",
     "UnsupportedError",
     "compare",
     "cuda",
+    "load_trace",
     "predict",
     "set_device",
     "set_loop_limit",
@@ -34,8 +36,10 @@ __all__ = [
 _SOURCES = {
     "KernelError": ("errors", "KernelError"),
     "LaunchError": ("errors", "LaunchError"),
+    "Trace": ("tracer", "Trace"),
     "UnsupportedError": ("errors", "UnsupportedError"),
-    "compare": ("tracing.trace", "compare"),
+    "compare": ("report.comparison", "compare"),
+    "load_trace": ("tracer", "load_trace"),
     "predict": ("prediction", "predict"),
     "set_device": ("device", "set_device"),
     "set_loop_limit": ("launch", "set_loop_limit"),

@@ -30,11 +30,14 @@ class KernelError(RuntimeError):
         ``blockIdx`` and ``threadIdx`` of the first offender, as (x, y, z); None on a GPU.
     launch : gpukit.errors.Launch or None
         Which launch it was, where ``gpukit.errors.checked`` has watched it.
+    trace : Trace or None
+        What `trace` recorded until then, if it ran the kernel; its status is "stopped".
     sticky : bool
         True if nothing works any more on the GPU until the process ends; never on the emulator.
     """
 
     launch = None
+    trace = None
     sticky = False
 
     def __init__(self, message, *, kind, line, filename, block=None, thread=None):

@@ -1,31 +1,129 @@
-"""``gpukit.trace``: run one launch in the emulator with everything looked at."""
+"""``warpstep.trace``: run one launch in the emulator and record every access, branch and barrier."""
 
 import math
+import operator
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from warpstep import launch as emulated
+from warpstep.errors import KernelError
 from warpstep.launch import Configured, Kernel
-from warpstep.tracing import gpu
-from warpstep.tracing import machine as traced
-from warpstep.tracing.build import record
-from warpstep.tracing.trace import Trace
+from warpstep.prediction.model import Prediction, predict
+from warpstep.report import html, text
+from warpstep.report.comparison import Comparison, compare
+from warpstep.tracing import gpu, storage
+from warpstep.tracing.batch import run
+from warpstep.tracing.build import summarize
+from warpstep.tracing.recorder import Recorder
+from warpstep.tracing.records import Recording
 
-#: Seconds that a trace may take before it shows how far it is.
+__all__ = ["Trace", "load_trace", "trace"]
+
+#: Seconds that a trace may take before it shows its progress.
 PATIENCE = 2.0
 
 _kernels = weakref.WeakKeyDictionary()
 
 
-def trace(launch, *args, blocks=None, registers=None):
-    """Run a launch in the emulator and record what every access, branch and barrier does, and what is wrong.
+class Trace(Recording):
+    """What one launch did, by line of its source: tables when printed and in a notebook, figures, a prediction.
 
-    Works on any machine. The kernel runs as in a launch: its results are in the arrays afterwards, those of a GPU too.
-    An access that is wrong is recorded and left out, and the kernel goes on.
+    Attributes
+    ----------
+    status : "complete" | "partial" | "stopped"
+        "partial" if only some blocks were traced; "stopped" if an error ended the launch.
+    accesses : list of Access
+        By line, array, space and operation: requests, wavefronts, bank conflicts, sectors, active lanes.
+    findings : list of Finding
+        Errors: races, accesses out of bounds, uninitialised reads, divergent barriers.
+    advice : list of Advice
+        What is slow rather than wrong.
+    branches, barriers, operations, coverage : list of Branch, of Barrier, of Operations, of Coverage
+    occupancy, traffic : Occupancy, Traffic
+    kernel, filename, source, grid, block, shared_bytes, blocks, overhead, shared_overhead, stopped
+        As `warpstep.tracing.records.Recording` describes them.
+    """
+
+    def __str__(self) -> str:
+        return text.render(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html.render(self)
+
+    def plot_banks(self, line: int | None = None, array: str | None = None):
+        """Draw the lanes and banks of a line's worst request to shared memory.
+
+        Parameters
+        ----------
+        line : int, optional
+            A line with an access to shared memory; the worst unless given.
+        array : str, optional
+            Which array, if the line accesses several.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        from warpstep.report import plots  # Matplotlib takes its time to load
+
+        return plots.banks(self, line, array=array)
+
+    def plot_sectors(self, line: int | None = None, array: str | None = None):
+        """Draw the 32-byte sectors that a line's worst request to global memory touches; as `plot_banks`."""
+        from warpstep.report import plots  # Matplotlib takes its time to load
+
+        return plots.sectors(self, line, array=array)
+
+    def plot_lines(self):
+        """Draw the cost of each line beside the ideal: wavefronts in shared memory, sectors elsewhere."""
+        from warpstep.report import plots  # Matplotlib takes its time to load
+
+        return plots.lines(self)
+
+    def predict(self, **options) -> Prediction:
+        """Bound the time of the launch on a GPU from below, by resource: see `warpstep.predict`."""
+        return predict(self, **options)
+
+    def compare(self, other: "Trace") -> Comparison:
+        """Lay this trace and another side by side: see `warpstep.compare`."""
+        return compare(self, other)
+
+    def save(self, path: str | PathLike) -> None:
+        """Write the trace to a JSON file, for `load_trace`."""
+        Path(path).write_text(storage.to_json(self), encoding="utf-8")
+
+
+def load_trace(path: str | PathLike) -> Trace:
+    """Read a `Trace` from a file that `Trace.save` wrote, on any machine.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it holds something else.
+    """
+    try:
+        return Trace(**storage.from_json(Path(path).read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"path is {str(path)!r}, which is no saved trace: {error}") from None
+
+
+def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: int | None = None) -> Trace:
+    """Run a launch in the emulator; count what each line does, and find what is wrong.
+
+    Works on any machine. The arrays hold the results afterwards, as after a launch, arrays of a GPU too. An access out
+    of bounds becomes a finding and is skipped, and the kernel goes on.
 
     Parameters
     ----------
@@ -35,10 +133,10 @@ def trace(launch, *args, blocks=None, registers=None):
         The kernel's arguments: NumPy arrays, device arrays (also of CuPy and PyTorch on a GPU), numbers.
     blocks : int or sequence of int, optional
         Run only so many blocks, evenly spread over the grid, or the blocks of these numbers (x fastest). Counts are
-        scaled to the whole grid, and the report says so. Results are those of the blocks that ran.
+        scaled to the whole grid, and the trace's status is "partial". Results are those of the blocks that ran.
     registers : int, optional
         Registers per thread, for the occupancy. On a GPU they are read from the compiled kernel unless given; without
-        one they are not reckoned with unless given.
+        a GPU they are ignored unless given.
 
     Returns
     -------
@@ -53,13 +151,15 @@ def trace(launch, *args, blocks=None, registers=None):
     LaunchError
         If a real device could not launch it.
     KernelError
-        For a loop that makes no progress.
+        For a loop that makes no progress. Its attribute ``trace`` has what was recorded until then; the status of that
+        is "stopped".
     """
     kernel, grid, block, stream, shared = _configuration(launch)
+    name = kernel.py_func.__name__
     registers = _registers(registers, launch, args)
     with gpu.emulated_arguments(args) as here:
         emulated.check_limits(
-            kernel.py_func.__name__,
+            name,
             grid,
             block,
             shared,
@@ -67,16 +167,20 @@ def trace(launch, *args, blocks=None, registers=None):
             allowed_shared=kernel.dynamic_shared,
         )
         prepared = emulated.prepare(kernel, grid, block, shared, here, stream)
-        wanted = _wanted(blocks, prepared)
-        with _progress(kernel.py_func.__name__) as progress:
-            recorder = traced.run(prepared, wanted, progress)
+        chosen = _chosen(blocks, prepared)
+        recorder = Recorder(prepared.run)
+        try:
+            with _Progress(name) as progress:
+                run(prepared, recorder, chosen, progress)
+        except KernelError as error:
+            error.trace = Trace(**summarize(prepared, recorder, registers, stopped=str(error)))
+            raise
         for write in prepared.transfers.copy_back:
             write()
-    traced_blocks = prepared.run.blocks if wanted is None else wanted.size
-    return Trace(record(prepared, recorder, traced_blocks, registers))
+    return Trace(**summarize(prepared, recorder, registers))
 
 
-def _configuration(launch):
+def _configuration(launch) -> tuple[Any, ...]:
     """(emulated kernel, grid, block, stream, dynamic shared bytes) of ``kernel[grid, block]``."""
     if isinstance(launch, Configured):
         return launch.dispatcher, launch.griddim, launch.blockdim, launch.stream, launch.sharedmem
@@ -94,7 +198,7 @@ def _emulated(dispatcher):
         options = {name: dispatcher.targetoptions.get(name) for name in ("debug", "launch_bounds")}
         declared = None if dispatcher._can_compile else [tuple(s) for s in dispatcher.signatures]
         _kernels[dispatcher] = Kernel(dispatcher.py_func, options, declared, dispatcher.specialized)
-    # What gpukit.intrinsics.allow_dynamic_shared notes on a kernel of numba.cuda.
+    # Set by gpukit.intrinsics.allow_dynamic_shared on a kernel of numba.cuda.
     _kernels[dispatcher].dynamic_shared = getattr(dispatcher, "dynamic_shared", 0)
     return _kernels[dispatcher]
 
@@ -107,7 +211,7 @@ def _registers(registers, launch, args):
     return int(registers)
 
 
-def _wanted(blocks, prepared):
+def _chosen(blocks, prepared):
     """Positions of the blocks to run; None for all."""
     total = prepared.run.blocks
     if blocks is None:
@@ -121,7 +225,7 @@ def _wanted(blocks, prepared):
             return None
         return np.unique(np.linspace(0, total - 1, int(blocks)).round().astype(np.int64))
     try:
-        numbers = np.unique(np.array([_whole(b) for b in blocks], np.int64))
+        numbers = np.unique(np.array([operator.index(b) for b in blocks], np.int64))
     except TypeError:
         raise TypeError(f"blocks is {blocks!r}; it must be an int or a sequence of ints") from None
     if not numbers.size or numbers[0] < 0 or numbers[-1] >= total:
@@ -129,20 +233,14 @@ def _wanted(blocks, prepared):
     return numbers
 
 
-def _whole(value):
-    if not isinstance(value, Integral):
-        raise TypeError
-    return int(value)
-
-
-class _progress:
-    """Shows how far a long trace is, on a terminal or in a notebook, and wipes it out at the end."""
+class _Progress:
+    """Shows the progress of a long trace on a terminal or in a notebook, and erases it at the end."""
 
     WIDTH = 30
 
     def __init__(self, name):
         self.name = name
-        self.shown = False
+        self.visible = False
 
     def __enter__(self):
         self.start = time.perf_counter()
@@ -150,12 +248,12 @@ class _progress:
 
     def show(self, share):
         if time.perf_counter() - self.start > PATIENCE and share < 1:
-            self.shown = True
+            self.visible = True
             bar = "█" * math.floor(share * self.WIDTH)
             sys.stderr.write(f"\rtracing {self.name} {bar:·<{self.WIDTH}} {share:4.0%}")
             sys.stderr.flush()
 
     def __exit__(self, *exception):
-        if self.shown:
+        if self.visible:
             sys.stderr.write("\r" + " " * (len(self.name) + self.WIDTH + 16) + "\r")
             sys.stderr.flush()

@@ -216,7 +216,7 @@ def test_bad_arguments(options, error, message):
 
 
 def test_what_is_no_trace():
-    with pytest.raises(TypeError, match="trace is a function"):
+    with pytest.raises(TypeError, match="trace is <function strided"):
         gpukit.predict(strided.py_func)
 
 
@@ -224,7 +224,7 @@ def test_text_and_html_say_the_same():
     found = traced(strided, 8, 128, *arrays(1024)).predict(ceilings=CEILINGS)
     text, html = str(found), found._repr_html_()
     assert "strided, grid 8, block 128: at least" in text
-    assert f"what limits is {found.limit}" in text
+    assert f"limited by {found.limit}" in text
     for name, use in found.uses.items():
         assert name in text and name in html and use.amount in text
 
@@ -248,20 +248,20 @@ def test_recorded_ceilings_are_those_of_an_h200():
 def test_a_missing_ceiling_is_named():
     records = results.load(prediction.RECORDED)
     with pytest.raises(LookupError, match="'fp64'"):
-        prediction.of_records([record for record in records if record["case"] != "fp64"])
+        prediction.from_records([record for record in records if record["case"] != "fp64"])
 
 
 def test_what_a_cache_must_write_back():
     assert [CEILINGS.writing_back(n) for n in (0, 1024, 3072, 10**9)] == pytest.approx([0, 0.5e-9, 1.5e-9, 2e-9])
     records = [r for r in results.load(prediction.RECORDED) if r["variant"] != "after loads"]
     with pytest.raises(LookupError, match="'replacing'"):
-        prediction.of_records(records)
+        prediction.from_records(records)
 
 
 def test_of_all_variants_the_best_is_the_ceiling():
     records = results.load(prediction.RECORDED)
     more = [record | {"value": 2 * record["value"]} for record in records if record["case"] == "shared"][:1]
-    assert prediction.of_records(records + more).wavefronts > prediction.of_records(records).wavefronts
+    assert prediction.from_records(records + more).wavefronts > prediction.from_records(records).wavefronts
 
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="there is a GPU")

@@ -401,7 +401,7 @@ def test_trace_reports_each_kernel_once_and_strict_makes_findings_an_exit_status
     script_out, _, report = result.stdout.partition("script ends\n")
     assert script_out == ""
     for name in ("fill", "shift"):
-        assert report.count(f"{name} was launched 2 times with this grid and block; the first:\n{name}[") == 1
+        assert report.count(f"{name} was launched 2 times with this grid and block; the first:\ncomplete: {name}[") == 1
     assert report.count("was launched") == 2 and report.count("fill[1, 32]") == 1
     assert "a[i] = a[(i + 1) % 32]" in report
     assert report.splitlines()[-1] == f"Launches traced: 3; findings: race at {tmp_path / script}:15"

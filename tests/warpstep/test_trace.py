@@ -305,6 +305,60 @@ def test_an_endless_loop_ends_the_trace():
     with pytest.raises(emulator.KernelError) as raised:
         gpukit.trace(spin[1, 32], np.zeros(1, np.int32))
     assert raised.value.kind == "no-progress"
+    trace = raised.value.trace
+    assert trace.status == "stopped" and trace.total("global", "load").requests >= 2
+    assert str(trace).startswith("STOPPED: spin[1, 32]\n") and "went round without any change" in str(trace)
+    assert "STOPPED" in trace._repr_html_() and "went round without any change" in trace._repr_html_()
+
+
+def test_a_report_begins_with_the_status(data):
+    for blocks, status in ((None, "complete"), (2, "complete"), (1, "partial"), ([1], "partial")):
+        trace = gpukit.trace(classes[2, 64], *data, blocks=blocks)
+        assert trace.status == status
+        word = "PARTIAL" if status == "partial" else status
+        assert str(trace).startswith(f"{word}: sort_into_classes[2, 64]\n")
+        assert f"{word}</b>" in trace._repr_html_()
+        assert f"{word};" in str(trace.compare(trace))
+    assert "1 of 2 blocks traced, counts scaled to all" in str(trace)
+
+
+def test_a_saved_trace_is_the_same_trace(tmp_path, data):
+    @emulated.jit
+    def pairs(values, out):
+        s = emulated.shared.array(64, float32)
+        t = emulated.threadIdx.x
+        s[2 * t] = values[t].weight
+        out[t] = s[63 - 2 * t]
+
+    values = np.zeros(32, np.dtype([("key", np.int32), ("weight", np.float32)]))
+    for trace in (
+        gpukit.trace(classes[2, 64], *data),
+        gpukit.trace(classes[2, 64], *data, blocks=1),
+        gpukit.trace(pairs[1, 32], values, np.zeros(32, np.float32)),
+    ):
+        trace.save(tmp_path / "trace.json")
+        loaded = gpukit.load_trace(str(tmp_path / "trace.json"))
+        assert type(loaded) is type(trace) and loaded.status == trace.status
+        assert str(loaded) == str(trace) and loaded._repr_html_() == trace._repr_html_()
+        for name in vars(trace):
+            assert getattr(loaded, name) == getattr(trace, name), name
+        for before, after in zip(trace.accesses, loaded.accesses, strict=True):
+            assert (after.worst.addresses == before.worst.addresses).all() and after.worst.active.dtype == bool
+            assert [after.worst.label(a) for a in after.worst.addresses] == [
+                before.worst.label(a) for a in before.worst.addresses
+            ]
+        assert loaded.predict().seconds == trace.predict().seconds
+    loaded.plot_banks()
+
+
+def test_what_is_no_saved_trace(tmp_path):
+    path = tmp_path / "other.json"
+    for text in ("", "[1]", '{"format": "another"}', '{"format": "warpstep trace 1", "kernel": "k"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="other.json.*no saved trace"):
+            gpukit.load_trace(path)
+    with pytest.raises(FileNotFoundError):
+        gpukit.load_trace(tmp_path / "none.json")
 
 
 def test_kernels_of_numba_cuda_itself():

@@ -13,7 +13,7 @@ from numba import float32
 
 from gpukit import cuda, plot
 from warpstep import trace
-from warpstep.report import comparison, plots, sections, text
+from warpstep.report import comparison, facts, plots, text
 from warpstep.report import html as page
 from warpstep.tracing import records
 
@@ -304,7 +304,7 @@ def listing(report):
 
 @every_recording
 def test_the_report_has_every_count_beside_its_line(made):
-    report = text.report(made)
+    report = text.render(made)
     assert max(map(len, report.splitlines())) <= 120
     rows = listing(report)
     assert [number for number, _ in rows] == [access.line for access in in_order(made)]
@@ -317,19 +317,19 @@ def test_the_report_has_every_count_beside_its_line(made):
 
 
 def test_the_report_says_first_what_is_wrong_and_what_else_there_is():
-    report = text.report(race())
+    report = text.render(race())
     assert report.index("FINDING") < report.index("source")
     for words in ("race, line 9:", "<without> a barrier", "block 0, threads 0 and 32; 320 cases", "-> Put cuda.sync"):
         assert words in " ".join(report.split())
     assert "10 of 100 blocks traced, counts scaled to all" in report
     assert re.search(r"^!  +9  ", report, re.MULTILINE)
-    report = text.report(matmul())
+    report = text.render(matmul())
     assert "FINDING" not in report and "all blocks traced" in report and "1,024 bytes of shared memory" in report
     assert re.search(r"^>  +9  ", report, re.MULTILINE)
     assert "line 9 wastes most: 3,584 of 4,096 wavefronts more than needed" in report
     assert re.search(r"line +code +FP32 +int64 +lanes\n", report), "columns of nothing but zeros are left out"
     assert "bank-conflicts, line 9:" in report and "64 times by a block" in report
-    report = text.report(copy())
+    report = text.render(copy())
     assert "1 of 32" in report and "out[1000]" in report and "1,000 of 1,024" in report
     assert not any(title in report for title in ("Barriers", "Arithmetic", "Advice", "wavefronts"))
 
@@ -337,13 +337,13 @@ def test_the_report_says_first_what_is_wrong_and_what_else_there_is():
 def test_long_stretches_without_counts_are_cut():
     lines = ["def kernel(x):", '    """Words."""', *(f"    a{i} = {i}" for i in range(40)), "    x[0] = a1"]
     store = replace(copy().accesses[1], line=len(lines), code="x[0] = a1")
-    report = text.report(replace(copy(), source=(1, "\n".join(lines)), accesses=[store], branches=[]))
+    report = text.render(replace(copy(), source=(1, "\n".join(lines)), accesses=[store], branches=[]))
     assert "⋮  38 lines" in report and len(report.splitlines()) < 20
 
 
 def test_of_a_long_docstring_only_the_first_line_is_shown():
     source = MATMUL.replace("multiple of 16.", "multiple\n    of\n    16.\n    ")
-    assert '"""c = a @ b, for square matrices of a multiple\n      ⋮  3 lines\n   7' in text.report(
+    assert '"""c = a @ b, for square matrices of a multiple\n      ⋮  3 lines\n   7' in text.render(
         replace(matmul(), source=(1, source))
     )
 
@@ -352,22 +352,22 @@ def test_remarks_with_one_cure_stand_together():
     made = race()
     first = made.findings[0]
     more = [first, replace(first, message="The same place."), replace(first, line=5, message="The other one.")]
-    for shown in (text.report(replace(made, findings=more)), page.html(replace(made, findings=more))):
+    for shown in (text.render(replace(made, findings=more)), page.render(replace(made, findings=more))):
         assert shown.index("same place") < shown.index("other one") < shown.index("Put cuda.syncthreads() between")
         assert [shown.count(words) for words in ("Put cuda.sync", ", line 9:", ", line 5:")] == [1, 1, 1]
-    assert "3 FINDINGS" in text.report(replace(made, findings=more))
+    assert "3 FINDINGS" in text.render(replace(made, findings=more))
 
 
 def test_wide_accesses_say_their_width():
     made = copy()
     wide = replace(made.accesses[0], itemsize=16)
-    for show in (text.report, page.html):
+    for show in (text.render, page.render):
         assert "load x (16 B)" in show(replace(made, accesses=[wide])) and "16 B" not in show(made)
 
 
 def test_branches_that_do_not_split_are_not_listed():
     made = copy()
-    assert "Branches" not in text.report(replace(made, branches=[replace(made.branches[0], split=0)]))
+    assert "Branches" not in text.render(replace(made, branches=[replace(made.branches[0], split=0)]))
 
 
 # -- HTML -------------------------------------------------------------------------------------------
@@ -405,10 +405,10 @@ class Page(HTMLParser):
 
 @every_recording
 def test_the_page_stands_alone_and_has_every_count_beside_its_line(made):
-    shown = Page(page.html(made))
+    shown = Page(page.render(made))
     assert not {"id", "src", "href", "onclick"} & {name for _, name, _ in shown.attributes}
     assert "script" not in {tag for tag, _, _ in shown.attributes}
-    assert "http" not in page.html(made) and "@import" not in page.html(made)
+    assert "http" not in page.render(made) and "@import" not in page.render(made)
     (_, header), *rows = shown.tables[0]
     names = [name for name in header if name not in ("", "source")]
     counted = [cells[-len(header) + 2 :] for _, cells in rows if len(cells) >= len(header) - 2]
@@ -421,25 +421,25 @@ def test_the_page_stands_alone_and_has_every_count_beside_its_line(made):
 
 
 def test_the_page_marks_what_is_wrong_and_what_is_worst():
-    rows = Page(page.html(race())).tables[0]
+    rows = Page(page.render(race())).tables[0]
     assert [cells[0] for look, cells in rows if "finding" in look] == ["9"]
-    words = " ".join(Page(page.html(race())).words)
+    words = " ".join(Page(page.render(race())).words)
     assert words.index("1 finding") < words.index("source") and "<without>" in words and "320 cases" in words
-    rows = Page(page.html(matmul())).tables[0]
+    rows = Page(page.render(matmul())).tables[0]
     assert [cells[0] for look, cells in rows if "worst" in look] == ["9", "store tile"]
 
 
 def test_the_page_keeps_its_indentation_where_nbconvert_rewrites_it():
     """nbconvert passes HTML through a parser that joins blanks, other than those in ``pre``."""
     bs4 = pytest.importorskip("bs4")
-    html = str(bs4.BeautifulSoup(page.html(race()), features="html.parser"))
+    html = str(bs4.BeautifulSoup(page.render(race()), features="html.parser"))
     code = [cells[1] for _, cells in Page(html).tables[0][1:] if cells[0].isdigit()]
     assert "\n".join(line for line in code if not line.isdigit()) == REDUCE.rstrip()
 
 
 def test_keywords_are_marked_also_where_a_docstring_is_cut():
     source = MATMUL.replace("multiple of 16.", "multiple\n    of\n    16.\n    ")
-    html = page.html(replace(matmul(), source=(1, source)))
+    html = page.render(replace(matmul(), source=(1, source)))
     assert '<span class="k">def</span> tiled(a, b, c):' in html and '<span class="s">&quot;&quot;&quot;c = a' in html
 
 
@@ -455,7 +455,7 @@ def test_the_page_escapes_everything():
         advice=[replace(matmul().advice[0], message=evil, cure=evil, code=evil)],
         coverage=[replace(copy().coverage[0], array=evil)],
     )
-    for html in (page.html(made), comparison.compare(made, made)._repr_html_()):
+    for html in (page.render(made), comparison.compare(made, made)._repr_html_()):
         shown = Page(html)
         assert "b" not in {tag for tag, name, _ in shown.attributes if name == "onclick"}
         assert "".join(shown.words).count(evil) >= 3
@@ -545,7 +545,7 @@ def test_sectors_show_what_is_moved_and_used(dtype, spread):
         moved, used = moved + int(sectors_), [*used, int(bytes_)]
     assert moved == worst.sectors
     assert sum(used) == len(np.unique(worst.addresses[worst.active])) * worst.itemsize
-    assert len(marked(ax, "label")) <= plots.MOST_MEMORY_LINES
+    assert len(marked(ax, "label")) <= plots.MAX_MEMORY_LINES
     assert f"{worst.sectors} sector" in ax.get_title(loc="left")
 
 
@@ -635,12 +635,12 @@ def test_the_request_to_draw_can_be_chosen():
         (lambda: plots.banks(matmul(), True), TypeError, "line is True"),
         (lambda: plots.banks(matmul(), 9, 1), TypeError, "array is 1"),
         (lambda: plots.lines(replace(copy(), accesses=[])), ValueError, "accesses no memory"),
-        (lambda: plots.lines(3), TypeError, "recording is 3; it must be a trace"),
-        (lambda: plots.banks(None), TypeError, "recording is None"),
-        (lambda: text.report("x"), TypeError, "recording is 'x'"),
-        (lambda: page.html(copy), TypeError, "recording is <function copy"),
-        (lambda: comparison.compare(copy(), 1), TypeError, "b is 1; it must be a trace"),
-        (lambda: comparison.compare([], copy()), TypeError, r"a is \[\]"),
+        (lambda: plots.lines(3), TypeError, "trace is 3; it must be a trace"),
+        (lambda: plots.banks(None), TypeError, "trace is None"),
+        (lambda: text.render("x"), TypeError, "trace is 'x'"),
+        (lambda: page.render(copy), TypeError, "trace is <function copy"),
+        (lambda: comparison.compare(copy(), 1), TypeError, "second is 1; it must be a trace"),
+        (lambda: comparison.compare([], copy()), TypeError, r"first is \[\]"),
     ],
 )
 def test_errors_say_what_is_allowed(call, error, words):
@@ -718,7 +718,7 @@ def test_views_of_what_the_emulator_records():
     assert [written.get_text() for written in marked(ax, "label")] == [f"tile[{t}, 0]" for t in T]
     for line, array in ((5, "x"), (5, "mine"), (6, "mine"), (7, "out")):
         ax = made.plot_sectors(first + line, array)
-        chosen = max((a for a in made.accesses if a.line == first + line and a.array == array), key=sections.wasted)
+        chosen = max((a for a in made.accesses if a.line == first + line and a.array == array), key=facts.wasted)
         assert len([patch for patch in ax.patches if patch.get_gid() == "sector"]) == chosen.worst.sectors
     assert len(made.plot_lines()) == 2
     assert str(made.compare(made)).count(" =\n") > 8

@@ -13,11 +13,11 @@ import numpy as np
 
 from warpstep.device import current
 from warpstep.errors import KernelError, UnsupportedError
+from warpstep.limits import POISON, WARP
 from warpstep.machine.arithmetic import choose, range_length
-from warpstep.machine.memory import POISON, Memory, View, contiguous
+from warpstep.machine.memory import Memory, View, contiguous
 from warpstep.machine.scheduler import Scheduler
 
-WARP = 32
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -89,7 +89,7 @@ class Batch:
         """State of a ``range``: next value, turns left, step. Step 0 stops the launch: Python has no such range."""
         zero = step == 0
         if np.any(zero if mask is None else zero & mask):
-            self.wrong("no-progress", "range() with step 0", site, zero if mask is None else zero & mask)
+            self.fail("no-progress", "range() with step 0", site, zero if mask is None else zero & mask)
         safe = np.where(zero, step.dtype.type(1), step)[()] if np.any(zero) else step
         return start, range_length(start, stop, safe), step
 
@@ -101,9 +101,9 @@ class Batch:
         active = bad if mask is None else bad & mask
         if np.any(active):
             _, _, lane = self.place(active)
-            shown = int(np.broadcast_to(index, self.shape)[lane])
-            message = f"index {shown} is out of range for a tuple of {count}"
-            self.wrong("out-of-bounds", message, site, active)
+            value = int(np.broadcast_to(index, self.shape)[lane])
+            message = f"index {value} is out of range for a tuple of {count}"
+            self.fail("out-of-bounds", message, site, active)
         return choose(items, np.where(bad, 0, index)[()])
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Batch:
             (row, thread),
         )
 
-    def wrong(self, kind, message, site, lanes, cure="", array=None):
+    def fail(self, kind, message, site, lanes, cure="", array=None):
         """The lanes of a mask (None: all) do something that is wrong on every device: the launch ends here."""
         lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
         block, thread, _ = self.place(lanes)
@@ -305,10 +305,9 @@ class Batch:
         _, _, lane = self.place(bad)
         values = tuple("..." if isinstance(i, slice) else int(np.broadcast_to(i, self.shape)[lane]) for i in index)
         shape = tuple(int(np.broadcast_to(n, self.shape)[lane]) for n in view.shape)
-        shown = values[0] if len(values) == 1 else f"({', '.join(map(str, values))})"
-        self.wrong(
+        self.fail(
             "out-of-bounds",
-            f"index {shown} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
+            f"index {format_index(values)} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
             site,
             bad,
             "Guard the access, or launch no more threads than there are elements.",
@@ -323,11 +322,11 @@ class Batch:
         cure = f"Start at an element whose index is a multiple of {count}, in rows that are multiples of {count} long."
         if count == 1:
             cure = f"Let the array start at a multiple of {size} bytes: a GPU stops with a misaligned address."
-        self.wrong("misaligned", message, site, lanes, cure, view.name)
+        self.fail("misaligned", message, site, lanes, cure, view.name)
 
     def read_only(self, site, view, mask):
         message = f"{view.name!r} is constant or read-only: a kernel cannot write to it"
-        self.wrong("out-of-bounds", message, site, mask, array=view.name)
+        self.fail("out-of-bounds", message, site, mask, array=view.name)
 
     def barrier_divergence(self, held):
         """Nobody can go on: every barrier in ``held`` waits for threads that wait at another, or never come."""
@@ -340,7 +339,7 @@ class Batch:
                 detail = f"others of its block wait at line {elsewhere[0]}"
             else:
                 detail = "other threads that it waits for never get there"
-            self.wrong(
+            self.fail(
                 "barrier-divergence",
                 f"a thread waits in {name} at line {sites[waiting.site].line}, {detail}",
                 waiting.site,
@@ -349,7 +348,7 @@ class Batch:
             )
 
     def no_progress(self, site, mask, what):
-        self.wrong(
+        self.fail(
             "no-progress",
             f"a loop {what}",
             site,
@@ -383,11 +382,16 @@ class Batch:
             return ""
         place = self.launch.program.sites[site]
         code = linecache.getline(place.filename, place.line).strip()
-        return f"\n  {shown(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
+        return f"\n  {short_path(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
 
 
-def shown(filename):
-    """How a message names a source file: a notebook cell as such, gpukit's own as gpukit/..., others shortest."""
+def format_index(values):
+    """Write an index as in the source: ``5``, ``(2, 5)``."""
+    return str(values[0]) if len(values) == 1 else f"({', '.join(map(str, values))})"
+
+
+def short_path(filename):
+    """Name a source file in a message: ``<cell>`` for a notebook cell, ``warpstep/...``, or the shortest path."""
     if "ipykernel_" in filename:
         return "<cell>"
     if filename.startswith(PACKAGE):

@@ -22,9 +22,6 @@ from warpstep.errors import UnsupportedError
 from warpstep.machine.async_copies import Copies
 
 INT64 = np.dtype(np.int64)
-#: What a row of shared or local memory holds before anything is written to it: NaN in every float type, -1 in every
-#: signed one.
-POISON = 0xFF
 
 
 class View:

@@ -1,24 +1,25 @@
-"""What a GPU can do at most."""
+"""The ceilings of a GPU: the highest rates that were measured on it."""
 
 import functools
 import json
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
 from warpstep.compiler.instructions import TURN
 
-__all__ = ["CASES", "RECORDED", "Ceilings", "of_records", "recorded"]
+__all__ = ["CASES", "RECORDED", "Ceilings", "from_records", "recorded"]
 
-#: The record that comes with gpukit, for `recorded`.
+#: The record that ships with the package, for `recorded`.
 RECORDED = "ceilings-h200"
 FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a GPU can do at most, as ``gpukit bench ceilings`` measures it.
+    """The ceilings of a GPU, as ``gpukit bench ceilings`` measures them.
 
     Attributes
     ----------
@@ -26,31 +27,31 @@ class Ceilings:
         The GPU, and when it was measured.
     multiprocessors : int
     dram_read, dram_copy : float
-        Bytes per second that a kernel reads from memory, and that one reads and writes which does both alike.
+        Bytes per second of a kernel that reads memory, and of one that reads and writes it in equal parts.
     l2_loads, l2_stores : float
-        Sectors of 32 bytes per second that the L2 cache gives to all multiprocessors, and that it takes from them.
+        Sectors of 32 bytes per second that all multiprocessors load from the L2 cache, and store to it.
     l2_lines : float
-        Pieces of different lines per second that it takes: a store to one sector of a line costs more than a fourth of
-        a store to all of them.
+        Stores to different cache lines per second: a store to one sector of a line costs more than a fourth of a store
+        to all four.
     wavefronts : float
-        Wavefronts per second of all multiprocessors, in shared memory and in L1, which are one memory.
+        Wavefronts per second of all multiprocessors, in shared memory and L1, which are one memory.
     fp32, fp64 : float
         Floating-point operations per second; a multiply-add is two.
     conversions : float
         Conversions from or to float64 per second.
     instructions : float
-        Instructions per second, each for a warp.
+        Warp instructions per second.
     turns : float
-        Turns per second of loops over a range, each of a warp and with one multiply-add.
+        Iterations per second, by warp, of loops over a range with one multiply-add.
     blocks : float
-        Blocks per second that do nothing.
+        Empty blocks per second.
     steps : float
-        Steps per second of a block that stores to shared memory, waits at a barrier and loads, again and again.
+        Steps per second of one block that stores to shared memory, waits at a barrier and loads.
     launch, touch : float
-        Seconds of a kernel that does nothing, and of one whose only block reads and writes a value in each thread.
+        Seconds of an empty kernel, and of one whose only block reads and writes a value in each thread.
     written_back : tuple of (int, float)
-        For some numbers of bytes that go through a cache full of what others stored, the seconds that it takes longer
-        to have that in memory first.
+        (bytes, seconds): the extra time of so many bytes through a cache full of modified lines, which must be written
+        back first.
     """
 
     device: str
@@ -71,30 +72,30 @@ class Ceilings:
     steps: float
     launch: float
     touch: float
-    written_back: tuple
+    written_back: tuple[tuple[int, float], ...]
 
-    def writing_back(self, nbytes):
-        """Seconds until a cold cache has written to memory what others stored and so many bytes replace."""
+    def writing_back(self, nbytes: float) -> float:
+        """Seconds to write back the modified lines that so many bytes replace in the cache."""
         sizes, seconds = zip((0, 0.0), *self.written_back, strict=True)
         return float(np.interp(nbytes, sizes, seconds))
 
     @property
-    def dram_write(self):
-        """float: bytes per second that go to memory, by what a copy takes longer than to read its half."""
+    def dram_write(self) -> float:
+        """float: bytes per second written to memory, from the time that a copy takes beyond its reads."""
         return 1 / (2 / self.dram_copy - 1 / self.dram_read)
 
     @property
-    def shared_cost(self):
-        """float: instructions that could be issued in the time of one whose value all lanes of a warp share."""
+    def shared_cost(self) -> float:
+        """float: issue slots of an instruction whose value all lanes of a warp share."""
         return (self.instructions / self.turns - 1) / TURN
 
     @property
-    def trip(self):
-        """float: seconds of a trip to memory, by what a kernel takes longer that makes one."""
+    def trip(self) -> float:
+        """float: seconds of one round trip to memory."""
         return self.touch - self.launch
 
 
-#: Case and variant of the record that each ceiling is; the best of all variants where none is named.
+#: The case and variant of the record that holds each ceiling; for None the best of all variants.
 CASES = {
     "multiprocessors": ("multiprocessors", None),
     "dram_read": ("dram", "read"),
@@ -115,8 +116,8 @@ CASES = {
 }
 
 
-def of_records(records):
-    """`Ceilings` from records as ``gpukit bench ceilings`` saves them; LookupError if one is missing."""
+def from_records(records: list[dict]) -> Ceilings:
+    """Make `Ceilings` from the records that ``gpukit bench ceilings`` saves; LookupError if one is missing."""
     values = {}
     for name, (case, variant) in CASES.items():
         found = [r["value"] for r in records if r["case"] == case and variant in (None, r["variant"])]
@@ -138,14 +139,14 @@ def _written_back(records):
 
 
 @functools.cache
-def recorded(source=RECORDED):
-    """Load the `Ceilings` of a file, or of a record that comes with the package: ``recorded("ceilings-h200")``.
+def recorded(source: str | PathLike = RECORDED) -> Ceilings:
+    """Load the `Ceilings` of a file, or of a record that ships with the package: ``recorded("ceilings-h200")``.
 
     FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it.
     """
     path = Path(source) if Path(source).suffix == ".json" else FOLDER / f"{source}.json"
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in FOLDER.glob("*.json")))
-        raise FileNotFoundError(f"{path} is not there; recorded are {there}")
+        raise FileNotFoundError(f"source is {str(source)!r}, and there is no {path}; recorded: {there}")
     head = json.loads(path.read_text(encoding="utf-8"))
-    return of_records([head | record for record in head.pop("records")])
+    return from_records([head | record for record in head.pop("records")])

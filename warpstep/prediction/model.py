@@ -1,22 +1,21 @@
-"""From the counts of a trace to the least time of each resource."""
+"""The model: from the counts of a trace to the least time of each resource."""
 
 import math
 from html import escape
 from typing import NamedTuple
 
 from warpstep.checks import as_dim3, check_int
+from warpstep.integers import ceil_div
+from warpstep.limits import SECTOR, WARP
 from warpstep.prediction.ceilings import Ceilings, recorded
-from warpstep.report import html as page
-from warpstep.report import text
-from warpstep.report.sections import Section
+from warpstep.report import html
+from warpstep.report.table import Table
 from warpstep.report.units import format_seconds
-from warpstep.tracing.trace import Trace
+from warpstep.tracing.records import Recording, check_trace
 
 __all__ = ["Prediction", "Use", "predict"]
 
-SECTOR = 32
-WARP = 32
-SCHEDULERS = 4  # of a multiprocessor: each has a quarter of its lanes, and issues one instruction in a cycle
+SCHEDULERS = 4  # per multiprocessor: each has a quarter of its lanes, and issues one instruction per cycle
 
 
 # -- what a launch uses ----------------------------------------------------------------------------
@@ -30,7 +29,7 @@ class Use(NamedTuple):
     amount : str
         What the launch asks of it, in words.
     seconds : float
-        How long that takes at least.
+        The least time that this takes.
     """
 
     amount: str
@@ -50,7 +49,7 @@ class _Counts:
         return self.times * getattr(self.trace.traffic, name)
 
     def arithmetic(self, *names):
-        """Operations in the lanes of all warps that ran them, those of lanes that were idle included."""
+        """Operations in all lanes of the warps that ran them, idle lanes included."""
         return self.times * sum(
             getattr(line, name) * WARP / line.active_lanes
             for line in self.trace.operations
@@ -59,10 +58,10 @@ class _Counts:
         )
 
     def instructions(self):
-        """Instructions of warps that a kernel needs as it is written, if a multiplication goes with each addition, and
-        those that a compiler is thought to add.
+        """Warp instructions: those of the source, with each addition fused to a multiplication, and an estimate of the
+        compiler's own.
 
-        Accesses to local arrays are not counted, which are in registers if their indices are constants.
+        Accesses to local arrays are left out: they are in registers if their indices are constants.
         """
         arithmetic = self.arithmetic("fp16", "fp32", "fp64") / 2 + self.arithmetic("fp64_conversions")
         accesses = self.total("global", None, "requests") + self.total("shared", None, "requests")
@@ -70,14 +69,14 @@ class _Counts:
 
 
 def _spread(blocks, warps, multiprocessors):
-    """How much longer the busiest multiprocessor, and its busiest scheduler, work than all would if they shared evenly.
+    """The work of the busiest multiprocessor, and of its busiest scheduler, over their even share.
 
-    Blocks are not divided among multiprocessors, nor warps among schedulers.
+    A block is not divided among multiprocessors, nor a warp among schedulers.
     """
-    most_blocks = math.ceil(blocks / multiprocessors)
-    most_warps = math.ceil(most_blocks * warps / SCHEDULERS)
+    max_blocks = ceil_div(blocks, multiprocessors)
+    max_warps = ceil_div(max_blocks * warps, SCHEDULERS)
     even = blocks / multiprocessors
-    return most_blocks / even, most_warps * SCHEDULERS / (even * warps)
+    return max_blocks / even, max_warps * SCHEDULERS / (even * warps)
 
 
 def _uses(counts, blocks, warps, instructions, ceilings):
@@ -98,7 +97,7 @@ def _uses(counts, blocks, warps, instructions, ceilings):
     )
     executed = counts.instructions() if instructions is None else instructions
     how = "as written, with an estimate for addresses and loops" if instructions is None else "executed"
-    # Those for what a warp's lanes share take longer.
+    # Instructions for values that a warp shares take longer.
     longer = counts.times * counts.trace.shared_overhead * (ceilings.shared_cost - 1)
     uses["issue"] = Use(
         f"{_amount(executed, 'instructions')} {how}", (executed + longer) / ceilings.instructions * per_scheduler
@@ -109,7 +108,7 @@ def _uses(counts, blocks, warps, instructions, ceilings):
 
 
 def _memory_uses(counts, ceilings):
-    """{resource: Use} of what lies beyond the multiprocessors."""
+    """{resource: Use} of L2 and DRAM."""
     read, written = counts.traffic("cold_read"), counts.traffic("cold_written")
     stored, lines = (
         counts.total("global", "store", name) + counts.total("global", "atomic", name) for name in ("sectors", "lines")
@@ -128,8 +127,8 @@ def _memory_uses(counts, ceilings):
 
 
 def _waiting(counts, blocks, ceilings):
-    """Blocks that come after each other on a multiprocessor, each with a trip to memory and its barriers."""
-    rounds = math.ceil(blocks / (ceilings.multiprocessors * counts.trace.occupancy.blocks))
+    """Blocks that run one after the other on a multiprocessor, each with a trip to memory and its barriers."""
+    rounds = ceil_div(blocks, ceilings.multiprocessors * counts.trace.occupancy.blocks)
     trips = rounds if counts.total("global", "load", "requests") else 0
     passed = sum(barrier.passed for barrier in counts.trace.barriers if barrier.kind == "block")
     each = passed / math.prod(counts.trace.grid)
@@ -138,7 +137,7 @@ def _waiting(counts, blocks, ceilings):
 
 
 def _amount(number, what):
-    """A number with a prefix and what it counts: ``536.9 MB``, ``2.147 G wavefronts``."""
+    """Write a number with a prefix and its unit: ``536.9 MB``, ``2.147 G wavefronts``."""
     size, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if number >= s), (1, ""))
     gap = " " if prefix and what != "B" else ""
     return f"{number / size:.4g} {prefix}{gap}{what}".rstrip()
@@ -157,79 +156,84 @@ class Prediction:
     uses : dict of str to Use
         By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting".
     seconds : float
-        The prediction: the largest of these bounds, and the launch itself besides.
+        The prediction: the largest of these bounds and the launch itself.
     limit : str
-        The resource that limits.
+        The resource with that bound.
     instructions : float
-        Of warps: those that were given, or an estimate.
+        Warp instructions: those that were given, or the estimate.
     flops, nbytes : float
-        Floating-point operations of the launch, and bytes that must cross between memory and L2.
+        Floating-point operations of the launch, and bytes that must move between DRAM and L2.
     ceilings : Ceilings
     """
 
-    def __init__(self, trace, grid, uses, counts, instructions, ceilings):
+    def __init__(self, trace: Recording, grid, uses: dict[str, Use], counts: _Counts, instructions, ceilings: Ceilings):
         self.kernel, self.grid, self.block, self.ceilings = trace.kernel, grid, trace.block, ceilings
         touches = bool(trace.total("global").requests)
-        what = "the shortest kernel that touches memory" if touches else "a kernel that does nothing"
+        what = "the shortest kernel that touches memory" if touches else "an empty kernel"
         launch = Use(what, ceilings.touch if touches else ceilings.launch)
         self.uses = {"launch": launch} | uses
         busiest = max(uses, key=lambda name: uses[name].seconds)
         self.seconds = max(launch.seconds, ceilings.launch + uses[busiest].seconds)
         self.limit = busiest if uses[busiest].seconds > ceilings.launch else "launch"
-        self.instructions = counts.instructions() if instructions is None else instructions
+        self.instructions: float = counts.instructions() if instructions is None else instructions
         self.flops = counts.traffic("flops")
         self.nbytes = counts.traffic("cold_read") + counts.traffic("cold_written")
 
     @property
-    def intensity(self):
+    def intensity(self) -> float:
         """float: operations per byte of memory (FLOP/B); 0 without arithmetic, infinite without memory."""
         if not self.flops:
             return 0.0
         return self.flops / self.nbytes if self.nbytes else math.inf
 
-    def _section(self):
+    def _table(self):
         title = (
             f"{self.kernel}, grid {_dims(self.grid)}, block {_dims(self.block)}: at least "
-            f"{format_seconds(self.seconds)} on {self.ceilings.device}; what limits is {self.limit}"
+            f"{format_seconds(self.seconds)} on {self.ceilings.device}, limited by {self.limit}"
         )
         rows = [
             [name, use.amount, format_seconds(use.seconds), f"{use.seconds / self.seconds:.0%}"]
             for name, use in sorted(self.uses.items(), key=lambda item: -item[1].seconds)
         ]
         words = ("resource", "what the launch asks of it")
-        return Section(title, [*words, "at least", "of the time"], rows, words)
+        return Table([*words, "at least", "of the time"], rows, title, words=words)
 
-    def __str__(self):
-        section = self._section()
-        return "\n".join([section.title, *text.table(section, "  ")])
+    def __str__(self) -> str:
+        return self._table().text()
 
     __repr__ = __str__
 
-    def _repr_html_(self):
-        section = self._section()
-        return page.framed(f'<p class="heading">{escape(section.title)}</p>{page.table(section)}')
+    def _repr_html_(self) -> str:
+        table = self._table()
+        return html.framed(f'<p class="heading">{escape(table.title)}</p>{html.scrolling(table)}')
 
 
 def _dims(shape):
     return " x ".join(str(n) for n in (shape if shape[2] > 1 else shape[:2] if shape[1] > 1 else shape[:1]))
 
 
-def predict(trace, *, grid=None, instructions=None, ceilings=None):
-    """The least time of a traced launch on a GPU, resource by resource (A9).
+def predict(
+    trace: Recording,
+    *,
+    grid: int | tuple[int, ...] | None = None,
+    instructions: int | None = None,
+    ceilings: Ceilings | None = None,
+) -> Prediction:
+    """Bound the time of a traced launch on a GPU from below, resource by resource (A9).
 
     Parameters
     ----------
     trace : Trace
-        As ``gpukit.trace`` gives it, of all blocks or of some of them.
+        Of all blocks or of some of them.
     grid : int or tuple of 1 to 3 int, optional
-        Predict a launch of the same kernel with this grid, whose blocks do on average what those of the traced one did:
+        Predict a launch of the same kernel with this grid, whose blocks do on average the same as the traced ones:
         trace a small problem, predict a large one.
     instructions : int, optional
-        Instructions that warps execute, if they are known: Nsight Compute counts them as ``smsp__inst_executed.sum``.
-        Unless given, those that the kernel needs as it is written, and ``trace.overhead``, an estimate of what the
-        compiler adds.
+        Warp instructions executed, if they are known: Nsight Compute counts them as ``smsp__inst_executed.sum``.
+        Unless given, those of the source and ``trace.overhead``, an estimate of those that the compiler adds.
     ceilings : Ceilings, optional
-        What the GPU can do: ``recorded()``, those of an H200, unless given. ``measured()`` has those of your own.
+        The rates of the GPU: ``recorded()``, those of an H200, unless given. ``gpukit.prediction.measured()`` has those
+        of your own.
 
     Returns
     -------
@@ -237,25 +241,25 @@ def predict(trace, *, grid=None, instructions=None, ceilings=None):
 
     Raises
     ------
-    TypeError, ValueError
-        For an argument that is not as above.
+    TypeError
+        If ``trace``, ``instructions`` or ``ceilings`` is of another type.
+    ValueError
+        If ``grid`` or ``instructions`` is out of range.
 
     Notes
     -----
-    The caches are cold, full of what others stored, and as good as caches can be: each sector of memory is fetched
-    once, and what L2 has to send again because L1 does not hold it is not counted. Of waiting only the least is: one
-    trip to memory for each block, and its barriers. All are bounds from below but "issue", which rests on an estimate
-    unless the instructions are given.
+    The model has cold, perfect caches: each sector is fetched from memory once, and repeated loads from L2 are free. Of
+    latency it counts one round trip to memory for each block, and its barriers. All uses are lower bounds but "issue",
+    which is an estimate unless the instructions are given.
     """
-    if not isinstance(trace, Trace):
-        raise TypeError(f"trace is a {type(trace).__name__}; it must be a trace, as gpukit.trace gives")
+    check_trace("trace", trace)
     grid = trace.grid if grid is None else as_dim3("grid", grid)
     if instructions is not None:
         check_int("instructions", instructions, 0)
     ceilings = recorded() if ceilings is None else ceilings
     if not isinstance(ceilings, Ceilings):
-        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() gives")
-    blocks, warps = math.prod(grid), -(-math.prod(trace.block) // WARP)
+        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() returns")
+    blocks, warps = math.prod(grid), ceil_div(math.prod(trace.block), WARP)
     counts = _Counts(trace, blocks / math.prod(trace.grid))
     uses = _uses(counts, blocks, warps, instructions, ceilings)
     return Prediction(trace, grid, uses, counts, instructions, ceilings)

@@ -1,5 +1,7 @@
 """Figures of predictions: the roofline, and predicted against measured times."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from warpstep.prediction.ceilings import Ceilings
@@ -8,21 +10,19 @@ from warpstep.report import axes as plot
 __all__ = ["compared", "roofline"]
 
 MARKERS = ("o", "s", "D", "^", "v", "P")
-LEAST, MOST = 1 / 32, 4096  # of the intensity axis, FLOP/B: as far as products of large matrices
-NAMED_AT = 90  # where the names of the flat roofs begin: between convolutions and large products, where no point is
+MIN_INTENSITY, MAX_INTENSITY = 1 / 32, 4096  # the axis, FLOP/B: up to products of large matrices
+ROOF_NAMES = 90  # FLOP/B where the names of the roofs begin: between convolutions and large products lies no point
 
 
-def roofline(points, ceilings, *, title="", mark=""):
-    """Draw kernels under the roof that memory and arithmetic make.
+def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mark: str = ""):
+    """Draw kernels under the roofline of memory and arithmetic.
 
-    Those without floating-point operations have a strip of their own at the left, where the height is the share of the
-    bandwidth.
+    Kernels without floating-point operations are in a strip at the left, at the height of their bandwidth.
 
     Parameters
     ----------
     points : iterable of dict
-        With "group" (of one colour), "flops" and "bytes" of a launch, and its "seconds"; "label" where one is to be
-        written.
+        With "group" (one colour each), "flops", "bytes" and "seconds" of a launch; "label" is optional.
     ceilings : Ceilings
     title, mark : str
         As for `warpstep.report.axes.figure`.
@@ -32,7 +32,7 @@ def roofline(points, ceilings, *, title="", mark=""):
     array of 2 matplotlib Axes
     """
     if not isinstance(ceilings, Ceilings):
-        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() gives")
+        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() returns")
     points = list(points)
     looks = _looks(point["group"] for point in points)
     ratios = {"gridspec_kw": {"width_ratios": (1, 6)}}
@@ -40,16 +40,16 @@ def roofline(points, ceilings, *, title="", mark=""):
         _roof(axes[1], ceilings)
         for group, look in looks.items():
             chosen = [point for point in points if point["group"] == group and point["flops"]]
-            x = [np.clip(p["flops"] / p["bytes"], LEAST, MOST) for p in chosen]
+            x = [np.clip(p["flops"] / p["bytes"], MIN_INTENSITY, MAX_INTENSITY) for p in chosen]
             axes[1].scatter(x, [p["flops"] / p["seconds"] * 1e-12 for p in chosen], label=group, **look)
             chosen = [point for point in points if point["group"] == group and not point["flops"]]
             axes[0].scatter([0] * len(chosen), [p["bytes"] / p["seconds"] * 1e-12 for p in chosen], **look)
         for point in points:
             if point.get("label"):
                 _name(axes[1] if point["flops"] else axes[0], point)
-        most = ceilings.dram_read * 1e-12
-        axes[0].axhline(most, color=plot.INK, linewidth=1)
-        axes[0].set(xlim=(-1, 1), xticks=[], yscale="log", ylim=(most / 60, most * 1.4), ylabel="TB/s")
+        peak = ceilings.dram_read * 1e-12
+        axes[0].axhline(peak, color=plot.INK, linewidth=1)
+        axes[0].set(xlim=(-1, 1), xticks=[], yscale="log", ylim=(peak / 60, peak * 1.4), ylabel="TB/s")
         axes[0].set_title("no arithmetic", fontsize=9)
         axes[1].legend(loc="lower right", fontsize=8)
         for ax in axes:
@@ -58,15 +58,15 @@ def roofline(points, ceilings, *, title="", mark=""):
 
 
 def _roof(ax, ceilings):
-    x = np.geomspace(LEAST, MOST, 200)
-    for name, most, style in (("FP32", ceilings.fp32, "-"), ("FP64", ceilings.fp64, "--")):
-        ax.plot(x, np.minimum(x * ceilings.dram_read, most) * 1e-12, color=plot.INK, linewidth=1, linestyle=style)
-        ax.text(NAMED_AT, most * 1.06e-12, f"{name} {most * 1e-12:.0f} TFLOP/s", va="bottom", fontsize=8)
+    x = np.geomspace(MIN_INTENSITY, MAX_INTENSITY, 200)
+    for name, peak, style in (("FP32", ceilings.fp32, "-"), ("FP64", ceilings.fp64, "--")):
+        ax.plot(x, np.minimum(x * ceilings.dram_read, peak) * 1e-12, color=plot.INK, linewidth=1, linestyle=style)
+        ax.text(ROOF_NAMES, peak * 1.06e-12, f"{name} {peak * 1e-12:.0f} TFLOP/s", va="bottom", fontsize=8)
     slope = ceilings.dram_read * 1e-12
     ax.text(2, 1.2 * slope, f"{slope:.1f} TB/s", va="top", fontsize=8)
     top = ceilings.fp32 * 1e-12
-    ax.set(xscale="log", yscale="log", xlim=(LEAST, MOST), ylim=(top / 2000, 2 * top))
-    ax.set(xlabel="FLOP for each byte that must come from memory or go there", ylabel="TFLOP/s")
+    ax.set(xscale="log", yscale="log", xlim=(MIN_INTENSITY, MAX_INTENSITY), ylim=(top / 2000, 2 * top))
+    ax.set(xlabel="FLOP per byte that must move from or to memory", ylabel="TFLOP/s")
     ax.grid(alpha=0.5)
 
 
@@ -77,7 +77,7 @@ def _name(ax, point):
 
 
 def _looks(groups):
-    """{group: marker and colour}, in the order in which they come."""
+    """{group: marker and colour}, in the order of first use."""
     colors = [plot.PALETTE[i] for i in (5, 6, 2, 1, 3, 0)]
     return {
         group: {"marker": MARKERS[n % len(MARKERS)], "color": colors[n % len(colors)], "s": 26}
@@ -85,15 +85,15 @@ def _looks(groups):
     }
 
 
-def compared(points, *, within=1.5, ax=None):
+def compared(points: Iterable[dict], *, within: float = 1.5, ax=None):
     """Draw measured times against predicted ones.
 
     Parameters
     ----------
     points : iterable of dict
-        With "group", "predicted" and "measured", both in seconds; "label" where one is to be written.
+        With "group", "predicted" and "measured", both in seconds; "label" is optional.
     within : float
-        The factor that the band around equality has.
+        The factor that bounds the band around equality.
     ax : matplotlib Axes, optional
         Of ``warpstep.report.axes.figure``; a new figure unless given.
 

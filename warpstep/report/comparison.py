@@ -1,16 +1,14 @@
 """Two traces side by side."""
 
 import difflib
+from collections.abc import Callable, Iterator
 from html import escape
 
-from warpstep.report import html as page
-from warpstep.report import sections, text
-from warpstep.report.sections import Section
+from warpstep.report import facts, html, text
+from warpstep.report.table import Table
+from warpstep.tracing.records import OPERATIONS, SPACES, Access, Recording, check_trace
 
 __all__ = ["Comparison", "compare"]
-
-SPACES = {"shared": "wavefronts", "global": "sectors", "local": "sectors"}
-OPS = ("load", "store", "atomic")
 
 
 class Comparison:
@@ -18,98 +16,90 @@ class Comparison:
 
     Attributes
     ----------
-    a, b : warpstep.tracing.records.Recording
-    tables : list of warpstep.report.sections.Section
-        Totals, and, where the kernels have lines in common, the accesses by line.
+    a, b : Trace
+    tables : list of Table
+        Totals, and, if the kernels have lines in common, the accesses by line.
     """
 
-    def __init__(self, a, b):
+    def __init__(self, a: Recording, b: Recording):
         self.a, self.b = a, b
-        self.tables = [section for section in (_totals(a, b), _lines(a, b)) if section.rows]
+        self.tables = [table for table in (_totals(a, b), _lines(a, b)) if table.rows]
 
-    def __str__(self):
+    def __str__(self) -> str:
         heads = []
-        for name, recording in (("a", self.a), ("b", self.b)):
-            about = "; ".join(sections.about(recording))
-            heads += text.wrapped(about, "   ", f"{name}  {sections.launch(recording)}  ")
-        parts = ["\n".join([section.title, *text.table(section, "  ")]) for section in self.tables]
-        return "\n\n".join(["\n".join(heads), *parts])
+        for name, trace in (("a", self.a), ("b", self.b)):
+            about = f"{facts.status(trace)}; {'; '.join(facts.about(trace))}"
+            heads += text.wrapped(about, "   ", f"{name}  {facts.launch(trace)}  ")
+        return "\n\n".join(["\n".join(heads), *(table.text() for table in self.tables)])
 
     __repr__ = __str__
 
-    def _repr_html_(self):
-        heads = "".join(
-            f'<div class="head"><b>{name}</b> <span class="name">{escape(sections.launch(recording))}</span> '
-            f'<span class="soft">{escape(" · ".join(sections.about(recording)))}</span></div>'
-            for name, recording in (("a", self.a), ("b", self.b))
-        )
-        tables = "".join(f'<p class="heading">{escape(s.title)}</p>{page.table(s)}' for s in self.tables)
-        return page.framed(heads + tables)
+    def _repr_html_(self) -> str:
+        heads = "".join(html.heading(t, f"{name}: {facts.status(t)}") for name, t in (("a", self.a), ("b", self.b)))
+        tables = "".join(f'<p class="heading">{escape(t.title)}</p>{html.scrolling(t)}' for t in self.tables)
+        return html.framed(heads + tables)
 
 
-def compare(a, b):
-    """Lay two traces side by side, with the ratio of b to a.
+def compare(first: Recording, second: Recording) -> Comparison:
+    """Lay two traces side by side, with the ratio of the second to the first.
 
     Memory accesses are summed by space and operation; arithmetic, findings, traffic and occupancy follow. Lines are
-    compared where the kernels share some of their text: two launches of one kernel, or a kernel before and after a
-    change. A line that was changed is shown with what stands in its place.
+    compared if the kernels share some of their text: two launches of one kernel, or a kernel before and after a change.
+    A changed line stands beside the line that replaces it.
 
     Parameters
     ----------
-    a, b : warpstep.tracing.records.Recording
-
-    Returns
-    -------
-    Comparison
+    first, second : Trace
 
     Raises
     ------
     TypeError
-        If ``a`` or ``b`` is something else.
+        If one is something else.
     """
-    sections.check("a", a)
-    sections.check("b", b)
-    return Comparison(a, b)
+    check_trace("first", first)
+    check_trace("second", second)
+    return Comparison(first, second)
 
 
-# -- totals -----------------------------------------------------------------------------------------
+# -- totals --------------------------------------------------------------------------------------------------------
 
 
 def _totals(a, b):
     rows = []
-    for name, value in _measures():
-        one, other = value(a), value(b)
-        if one or other:
-            rows.append([name, _written(one), _written(other), _times(one, other)])
+    for name, measure in _measures():
+        values = measure(a), measure(b)
+        if any(values):
+            rows.append([name, *map(_written, values), _times(*values)])
     rows.append(["occupancy is limited by", a.occupancy.limited_by, b.occupancy.limited_by, ""])
-    return Section("Totals", ["", "a", "b", "b / a"], rows, ("",))
+    return Table(["", "a", "b", "b / a"], rows, "Totals", words=("",))
 
 
-def _measures():
-    """(name, function of a recording) for each row of the totals."""
-    for space, unit in SPACES.items():
-        for op in OPS:
+def _measures() -> Iterator[tuple[str, Callable[[Recording], float]]]:
+    """(name, function of a trace) for each row of the totals."""
+    for space in ("shared", *(s for s in SPACES if s != "shared")):
+        unit = "wavefronts" if space == "shared" else "sectors"
+        for op in OPERATIONS:
             yield f"{space} {op}: requests", _sum(space, op, lambda access: access.requests)
-            yield f"{space} {op}: {unit}", _sum(space, op, sections.cost)
-            yield f"{space} {op}: {unit} more than needed", _sum(space, op, sections.wasted)
-    for name, title in sections.ARITHMETIC.items():
-        yield title, lambda r, name=name: sum(getattr(o, name) for o in r.operations)
-    yield "branches: warps split", lambda r: sum(branch.split for branch in r.branches)
-    yield "barriers passed", lambda r: sum(barrier.passed for barrier in r.barriers)
-    yield "bytes needed", lambda r: r.traffic.needed_bytes
-    yield "bytes moved", lambda r: r.traffic.moved_bytes
-    yield "intensity, FLOP/B", lambda r: float(r.traffic.intensity)
-    yield "shared memory per block, bytes", lambda r: r.occupancy.shared_bytes
-    yield "occupancy, %", lambda r: 100.0 * r.occupancy.fraction
-    yield "findings", lambda r: len(r.findings)
+            yield f"{space} {op}: {unit}", _sum(space, op, facts.cost)
+            yield f"{space} {op}: {unit} more than needed", _sum(space, op, facts.wasted)
+    for name, title in facts.ARITHMETIC.items():
+        yield title, lambda t, name=name: sum(getattr(o, name) for o in t.operations)
+    yield "branches: warps split", lambda t: sum(branch.split for branch in t.branches)
+    yield "barriers passed", lambda t: sum(barrier.passed for barrier in t.barriers)
+    yield "bytes needed", lambda t: t.traffic.needed_bytes
+    yield "bytes moved", lambda t: t.traffic.moved_bytes
+    yield "intensity, FLOP/B", lambda t: float(t.traffic.intensity)
+    yield "shared memory per block, bytes", lambda t: t.occupancy.shared_bytes
+    yield "occupancy, %", lambda t: 100.0 * t.occupancy.fraction
+    yield "findings", lambda t: len(t.findings)
 
 
-def _sum(space, op, count):
-    return lambda r: sum(count(access) for access in r.accesses if (access.space, access.op) == (space, op))
+def _sum(space, op, count: Callable[[Access], int]):
+    return lambda t: sum(count(access) for access in t.accesses if (access.space, access.op) == (space, op))
 
 
 def _written(value):
-    return f"{value:.3g}" if isinstance(value, float) else sections.whole(value)
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _times(one, other):
@@ -117,33 +107,33 @@ def _times(one, other):
         return "new"
     if not other:
         return "gone"
-    return "=" if one == other else sections.ratio(other, one)
+    return "=" if one == other else facts.format_ratio(other, one)
 
 
-# -- lines ------------------------------------------------------------------------------------------
+# -- lines ---------------------------------------------------------------------------------------------------------
 
 
 def _lines(a, b):
-    """The accesses by line; a Section without rows if the kernels have no line with accesses in common."""
+    """The accesses by line; no rows unless the kernels have a line with accesses in common."""
     header = ["line a", "line b", "code", "access", "a", "b", "ideal a", "ideal b", "b / a"]
     pairs = _pairs(_by_line(a), _by_line(b))
     rows = []
     if any(one and other and one[0].code == other[0].code for one, other in pairs):
-        for one, other in pairs:
-            rows += _line(one, other)
-    return Section("By line: wavefronts in shared memory, sectors elsewhere", header, rows, ("code", "access"))
+        rows = [row for one, other in pairs for row in _line(one, other)]
+    title = "By line: wavefronts in shared memory, sectors elsewhere"
+    return Table(header, rows, title, words=("code", "access"), code=("code",))
 
 
-def _by_line(recording):
+def _by_line(trace):
     """The accesses of each line, in the order of the source."""
     lines = {}
-    for access in recording.accesses:
+    for access in trace.accesses:
         lines.setdefault((access.filename, access.line), []).append(access)
     return list(lines.values())
 
 
 def _pairs(a, b):
-    """Lines with the same code, and, between them, lines in the same place; None for a line without a partner."""
+    """Pair lines with the same code, and those in the same place between them; [] stands for no partner."""
     codes = [[line[0].code for line in lines] for lines in (a, b)]
     pairs = []
     for _, a0, a1, b0, b1 in difflib.SequenceMatcher(None, *codes, autojunk=False).get_opcodes():
@@ -151,24 +141,24 @@ def _pairs(a, b):
         if len(ones) == len(others):
             pairs += zip(ones, others, strict=True)
         else:
-            pairs += [(one, None) for one in ones] + [(None, other) for other in others]
+            pairs += [(one, []) for one in ones] + [([], other) for other in others]
     return pairs
 
 
 def _line(one, other):
     """The rows of two lines: one for each access of either."""
     keys = {}
-    for side, accesses in enumerate((one or [], other or [])):
+    for side, accesses in enumerate((one, other)):
         for access in accesses:
-            keys.setdefault((access.space, sections.target(access)), [None, None])[side] = access
+            keys.setdefault((access.space, facts.target(access)), [None, None])[side] = access
     places = [f"{line[0].line}" if line else "" for line in (one, other)]
     codes = list(dict.fromkeys(line[0].code for line in (one, other) if line))
     codes[1:] = [f"→ {code}" for code in codes[1:]]
     rows = []
     for (_, target), pair in keys.items():
-        counts = [sections.whole(sections.cost(x)) if x else "" for x in pair]
-        ideal = [sections.whole(sections.ideal_cost(x)) if x else "" for x in pair]
-        times = _times(*(sections.cost(x) if x else 0 for x in pair))
+        counts = [f"{facts.cost(x):,}" if x else "" for x in pair]
+        ideal = [f"{facts.ideal_cost(x):,}" if x else "" for x in pair]
+        times = _times(*(facts.cost(x) if x else 0 for x in pair))
         rows.append([*places, codes.pop(0) if codes else "", target, *counts, *ideal, times])
         places = ["", ""]
-    return rows + [["", "", code, "", "", "", "", "", ""] for code in codes]
+    return rows + [["", "", code, *[""] * 6] for code in codes]

@@ -1,17 +1,18 @@
-"""A trace as HTML: what a notebook shows for it."""
+"""A trace as HTML, for notebooks."""
 
 import io
 import keyword
 import tokenize
 from html import escape
 
-from warpstep.report import sections
-from warpstep.tracing.records import Finding
+from warpstep.report import facts
+from warpstep.report.table import Table
+from warpstep.tracing.records import Recording, check_trace
 
-__all__ = ["html"]
+__all__ = ["framed", "render", "scrolling"]
 
-# No colour is taken from the page around it, apart from the text's: what is tinted is tinted half transparent, so that
-# it stands on a light and on a dark page alike. The class is doubled to outrank what JupyterLab says of tables.
+# Tints are half transparent, so that they fit light and dark pages alike; the text has the colour of the page's. The
+# class is doubled to outrank JupyterLab's rules for tables.
 STYLE = """
 .gpukit-trace { --bad: #d55e00; --fine: #3d8fc4; --note: #e0a000; --line: rgba(128, 128, 128, .28);
   --shade: rgba(128, 128, 128, .09); --mono: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace);
@@ -75,169 +76,165 @@ STYLE = """
 """
 
 
-def html(recording):
-    """A trace as HTML that stands alone: no scripts, no ids, nothing from the net.
+def render(trace: Recording) -> str:
+    """Write a trace as HTML that stands alone: no scripts, no ids, nothing from the net.
 
-    Findings come first; then totals, the kernel's source with the counts of its accesses beside it, advice, coverage,
-    and, folded up, branches, barriers and arithmetic.
-
-    Parameters
-    ----------
-    recording : warpstep.tracing.records.Recording
-
-    Returns
-    -------
-    str
+    The status comes first, then findings, totals, the kernel's source beside the counts of its accesses, advice,
+    coverage, and, folded up, branches, barriers and arithmetic.
 
     Raises
     ------
     TypeError
-        If ``recording`` is something else.
+        If ``trace`` is something else.
     """
-    sections.check("recording", recording)
+    check_trace("trace", trace)
+    count = facts.plural(len(trace.findings), "finding")
     parts = [
-        _head(recording),
-        _box(recording.findings, recording, "bad", "the result is wrong, or will be some day"),
-        _facts(recording),
-        _listing(recording),
-        _box(recording.advice, recording, "", "slow rather than wrong"),
-        *(_section(section) for section in sections.tables(recording)),
+        _head(trace),
+        _box(f'<span class="title">{count}</span>: {facts.WRONG}', trace.findings, trace, "bad"),
+        _totals(trace),
+        _listing(trace),
+        _box(f'<span class="title">Advice</span>: {facts.SLOW}', trace.advice, trace),
+        *map(_folded, facts.tables(trace)),
     ]
     return framed("".join(parts))
 
 
-def framed(body):
-    """``body`` with the style of all views."""
+def framed(body: str) -> str:
+    """Put ``body`` into the style of all views."""
     return f'<style>{STYLE}</style><div class="gpukit-trace">{body}</div>'
 
 
-def _head(recording):
-    facts = " · ".join(sections.about(recording))
+def scrolling(table: Table) -> str:
+    """A table that scrolls by itself if the page is too narrow."""
+    return f'<div class="scroll">{table.html()}</div>'
+
+
+def heading(trace: Recording, name: str) -> str:
+    """One line about a launch, after its ``name`` in bold: its status, or a letter."""
+    about = " · ".join(facts.about(trace))
     return (
-        f'<div class="head"><span class="name">{escape(sections.launch(recording))}</span> '
-        f'<span class="soft">{escape(facts)}</span></div>'
+        f'<div class="head"><b>{escape(name)}</b> <span class="name">{escape(facts.launch(trace))}</span> '
+        f'<span class="soft">{escape(about)}</span></div>'
     )
 
 
-def _facts(recording):
+def _head(trace):
+    stopped = f'<div class="box bad"><pre>{escape(trace.stopped)}</pre></div>' if trace.stopped else ""
+    return heading(trace, facts.status(trace)) + stopped
+
+
+def _totals(trace):
     tiles = "".join(
         f'<div class="fact"><div class="what">{escape(what)}</div><div class="figure">{escape(figure)}</div>'
         f'<div class="remark">{escape(remark)}</div></div>'
-        for what, figure, remark in sections.totals(recording)
+        for what, figure, remark in facts.totals(trace)
     )
     return f'<div class="facts">{tiles}</div>'
 
 
-# -- findings and advice ----------------------------------------------------------------------------
+def _folded(table):
+    """A table under a heading that folds it up. Coverage is open: what it misses must be seen."""
+    opened = " open" if table.title.startswith("Coverage") else ""
+    return f"<details{opened}><summary>{escape(table.title)}</summary>{scrolling(table)}</details>"
 
 
-def _box(items, recording, look, meaning):
+# -- findings and advice -------------------------------------------------------------------------------------------
+
+
+def _box(title, records, trace, look=""):
     """Findings or advice, those with one cure together."""
-    if not items:
+    if not records:
         return ""
-    noun = sections.plural(len(items), "finding") if look else "Advice"
-    body = ""
-    for cure, places in sections.grouped(items):
-        body += "".join(_item(place, recording) for place in places) + f"<p>→ {escape(cure)}</p>"
-    return f'<div class="box {look}"><span class="title">{noun}</span>: {meaning}{body}</div>'
+    body = "".join(
+        "".join(_item(place, trace) for place in places) + f"<p>→ {escape(cure)}</p>"
+        for cure, places in facts.grouped(records)
+    )
+    return f'<div class="box {look}">{title}{body}</div>'
 
 
-def _item(records, recording):
+def _item(records, trace):
     """The records of one line."""
     first = records[0]
-    place = sections.where(first, recording)
+    place = facts.location(first, trace)
     title = f'<span class="kind">{escape(first.kind)}</span>'
     title += f", {escape(place)}" if place else ""
     title += f": <code>{escape(first.code)}</code>" if first.code else ""
-    messages = ""
-    for record in records:
-        involved = f" ({sections.involved(record, recording)})" if isinstance(record, Finding) else ""
-        messages += f'<p>{escape(record.message)}<span class="soft">{escape(involved)}</span></p>'
+    messages = "".join(
+        f'<p>{escape(r.message)}<span class="soft">{escape(facts.involved(r, trace))}</span></p>' for r in records
+    )
     return f'<div class="item"><p>{title}</p>{messages}</div>'
 
 
-# -- the source beside the counts -------------------------------------------------------------------
+# -- the source beside the counts ----------------------------------------------------------------------------------
+
+LEFT = ("access", "")  # columns that are aligned to the left
 
 
-def _listing(recording):
-    lines, outside = sections.listing(recording), sections.elsewhere(recording)
-    shown = [*lines, *(line for _, line in outside)]
-    accesses = [access for line in shown for access in line.accesses]
-    if not shown:
+def _listing(trace):
+    lines, outside = facts.listing(trace), facts.elsewhere(trace)
+    accesses = [access for line in (*lines, *(line for _, line in outside)) for access in line.accesses]
+    if not lines and not outside:
         return ""
     columns = _columns(accesses)
-    code = dict(enumerate(_highlighted(sections.code(recording)), recording.source[0]))
-    rows = [_line(line, code.get(line.number) or escape(line.code), columns) for line in lines]
+    cells = dict(zip(map(id, accesses), zip(*columns.values(), strict=True), strict=True))
+    code = dict(enumerate(_highlighted(facts.code(trace)), trace.source[0]))
+    rows = [_line(line, code.get(line.number) or escape(line.code), cells, len(columns)) for line in lines]
     before = None
-    for place, line in outside:
-        name = place.partition(" of ")[2] or "outside of the kernel"
+    for name, line in outside:
         if name != before:
             title = f'<td class="words soft" colspan="{1 + len(columns)}">{escape(name)}</td>'
             rows.append(f'<tr class="outside"><td></td>{title}</tr>')
-        rows.append(_line(line, escape(line.code), columns))
+        rows.append(_line(line, escape(line.code), cells, len(columns)))
         before = name
-    heads = "".join(f"<th{_words(name)}>{name}</th>" for name in columns)
+    heads = "".join(_cell("th", name, name) for name in columns)
     heads = f'<thead><tr><th></th><th class="words">source</th>{heads}</tr></thead>'
     body = f"<tbody>{''.join(rows)}</tbody>"
     return f'<div class="scroll"><table class="listing">{heads}{body}</table></div>{_legend(accesses)}'
 
 
+def _cell(tag, column, content):
+    look = ' class="words"' if column in LEFT else ""
+    return f"<{tag}{look}>{content}</{tag}>"
+
+
 def _columns(accesses):
-    """For each column that says something, what stands in it for an access, as HTML."""
-    most = {unit: max((sections.cost(a) for a in accesses if sections.unit(a) == unit), default=0) for unit in UNITS}
-    columns = {
-        "access": lambda a: escape(sections.target(a)),
-        "requests": lambda a: sections.whole(a.requests),
-        "wavefronts": lambda a: sections.whole(a.wavefronts) if a.space == "shared" else "",
-        "sectors": lambda a: sections.whole(a.sectors) if a.space != "shared" else "",
-        "ideal": lambda a: sections.whole(sections.ideal_cost(a)),
-        "": lambda a: _bar(sections.cost(a), sections.ideal_cost(a), most[sections.unit(a)]),
-        "conflicts": lambda a: sections.whole(a.bank_conflicts) if a.bank_conflicts else "",
-        "lanes": lambda a: sections.lanes(a.active_lanes),
-    }
-    return {name: cell for name, cell in columns.items() if any(cell(access) for access in accesses)}
+    """{column: a cell of HTML for each access}: those of `facts.columns`, with bars after the ideal."""
+    highest = {unit: max((facts.cost(a) for a in accesses if facts.unit(a) == unit), default=0) for unit in facts.UNITS}
+    columns = {}
+    for name, texts in facts.columns(accesses).items():
+        cells = [escape(text) for text in texts]
+        if name in facts.UNITS:
+            over = [bool(text) and facts.wasted(a) > 0 for text, a in zip(texts, accesses, strict=True)]
+            cells = [f'<span class="over">{c}</span>' if o else c for c, o in zip(cells, over, strict=True)]
+        columns[name] = [_cell("td", name, cell) for cell in cells]
+        if name == "ideal" and any(highest.values()):
+            bars = [_bar(facts.cost(a), facts.ideal_cost(a), highest[facts.unit(a)]) for a in accesses]
+            columns[""] = [_cell("td", "", bar) for bar in bars]
+    return columns
 
 
-UNITS = ("wavefronts", "sectors")
-WORDS = ("access", "")
-
-
-def _words(name):
-    return ' class="words"' if name in WORDS else ""
-
-
-def _bar(cost, ideal, most):
-    """What would do and what is more than that, as parts of the highest cost of any access in the same unit."""
-    if not most:
+def _bar(cost, ideal, highest):
+    """The ideal and the rest of the cost, as parts of the highest cost of any access in the same unit."""
+    if not highest:
         return ""
     parts = [min(cost, ideal), max(cost - ideal, 0)]
-    bars = "".join(f'<i style="width:{100 * part / most:.1f}%"></i>' for part in parts)
-    return f'<span class="bar" title="{sections.ratio(cost, ideal)}">{bars}</span>'
+    bars = "".join(f'<i style="width:{100 * part / highest:.1f}%"></i>' for part in parts)
+    return f'<span class="bar" title="{facts.format_ratio(cost, ideal)}">{bars}</span>'
 
 
-def _line(line, code, columns):
+def _line(line, code, cells, columns):
     """The rows of one line of the source, one for each access; its number and its code span them."""
     look = " ".join(name for name in ("worst", "finding") if getattr(line, name))
     span = f' rowspan="{len(line.accesses)}"' if len(line.accesses) > 1 else ""
-    hang = len(line.code) - len(line.code.lstrip()) + 4  # where the line goes on if it is wrapped
+    hang = len(line.code) - len(line.code.lstrip()) + 4  # the indentation of a wrapped line
     code = f'<pre style="padding-left: {hang}ch; text-indent: -{hang}ch">{code}</pre>'
     left = f'<td class="number"{span}><span>{line.number or ""}</span></td>'
     if not line.accesses:
-        return f'<tr class="{look}">{left}<td class="code" colspan="{1 + len(columns)}">{code}</td></tr>'
+        return f'<tr class="{look}">{left}<td class="code" colspan="{1 + columns}">{code}</td></tr>'
     left += f'<td class="code"{span}>{code}</td>'
-    rows = []
-    for access in line.accesses:
-        cells = "".join(_cell(name, cell, access) for name, cell in columns.items())
-        rows.append(f'<tr class="{look}">{left}{cells}</tr>')
-        left = ""
-    return "".join(rows)
-
-
-def _cell(name, cell, access):
-    text = cell(access)
-    if text and name in UNITS and sections.wasted(access):
-        text = f'<span class="over">{text}</span>'
-    return f"<td{_words(name)}>{text}</td>"
+    first, *others = ("".join(cells[id(access)]) for access in line.accesses)
+    return "".join(f'<tr class="{look}">{row}</tr>' for row in (left + first, *others))
 
 
 def _legend(accesses):
@@ -250,7 +247,7 @@ def _legend(accesses):
 
 
 def _highlighted(lines):
-    """Lines of Python as HTML, with keywords, strings and comments marked; plain if they cannot be told apart."""
+    """Lines of Python as HTML, with keywords, strings and comments marked; plain if they do not parse."""
     marks = [[] for _ in lines]
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
@@ -276,30 +273,3 @@ def _marked(line, spans):
         text += f'{escape(line[at:start])}<span class="{look}">{escape(line[start:end])}</span>'
         at = end
     return text + escape(line[at:])
-
-
-# -- tables -----------------------------------------------------------------------------------------
-
-
-def _section(section):
-    """A table under a heading that folds it up; coverage is open, for what it misses must be seen."""
-    opened = " open" if section.title.startswith("Coverage") else ""
-    return f"<details{opened}><summary>{escape(section.title)}</summary>{table(section)}</details>"
-
-
-def table(section):
-    """A `sections.Section` as HTML."""
-    looks = [' class="words"' if name in section.words else "" for name in section.header]
-
-    def row(cells, tag):
-        return "<tr>" + "".join(
-            f"<{tag}{look}>{_code(name, cell) if tag == 'td' else escape(cell)}</{tag}>"
-            for name, cell, look in zip(section.header, cells, looks, strict=True)
-        ) + "</tr>"  # fmt: skip
-
-    body = "".join(row(cells, "td") for cells in section.rows)
-    return f'<div class="scroll"><table><thead>{row(section.header, "th")}</thead><tbody>{body}</tbody></table></div>'
-
-
-def _code(name, cell):
-    return f"<code>{escape(cell)}</code>" if name in ("code", "branch", "barrier") and cell else escape(cell)

@@ -1,4 +1,4 @@
-"""The figures of a trace: lanes and banks, a warp's footprint on sectors, cost by line."""
+"""The figures of a trace: lanes and banks, the sectors that a warp touches, cost by line."""
 
 import functools
 from collections import Counter, defaultdict
@@ -8,113 +8,105 @@ import numpy as np
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 
+from warpstep.limits import BANKS, LINE, SECTOR, WARP, WORD
 from warpstep.report import axes as plot
-from warpstep.report import sections
+from warpstep.report import facts
+from warpstep.tracing.records import Access, Recording, check_trace
 
 __all__ = ["banks", "lines", "sectors"]
 
-BANKS, WORD = 32, 4
-SECTOR, LINE = 32, 128  # bytes
 ALONE, SHARED, COLLIDES = plot.PALETTE[0], plot.PALETTE[2], plot.PALETTE[6]
 FEWEST, MORE = plot.PALETTE[5], plot.PALETTE[6]
-TOUCHED = "#E3EDF5"  # a sector that moves, where no lane uses it
-MOST_MEMORY_LINES = 14  # drawn by ``sectors``; of more the middle is left out
-MOST_BARS = 20  # drawn by ``lines``
-BESIDE, ACROSS = (16, 36), LINE + 52  # of ``sectors``, in bytes: room at the left and right of a line, and in all
-POINTS, SMALLEST, DIGIT = 6.6, 5.2, 0.64  # of letters: sizes in points, and the width over the size
+TOUCHED = "#E3EDF5"  # a sector that moves although no lane uses it
+MAX_MEMORY_LINES = 14  # drawn by ``sectors``, which leaves out the middle of more
+MAX_BARS = 20  # drawn by ``lines``
+MARGINS, TOTAL_WIDTH = (16, 36), LINE + 52  # of ``sectors``, in bytes: left and right of a line, and in all
+FONT_SIZE, MIN_FONT_SIZE, DIGIT = 6.6, 5.2, 0.64  # in points, and the width of a digit over its size
 
 
-def _counted(draw):
-    """Give a figure the look of the course, and the mark of the emulator: counts come from it on any machine."""
+def _styled(draw):
+    """Draw in the style of all figures, with the mark of the emulator: it makes the counts on any machine."""
 
     @functools.wraps(draw)
-    def drawn(*args, **kwargs):
+    def styled(*args, **kwargs):
         with plot.style():
             ax = draw(*args, **kwargs)
-            _stamp(ax.get_figure())
+            plot.stamp(ax.get_figure())
             return ax
 
-    return drawn
-
-
-def _stamp(made):
-    made.supxlabel(plot.EMULATED, x=0.995, ha="right", fontsize=8, color=plot.FAINT)
+    return styled
 
 
 # -- which request to draw --------------------------------------------------------------------------
 
 
-def _choose(recording, line, array, spaces, what):
-    """The access to draw: of those asked for, the one whose worst request is the worst."""
-    sections.check("recording", recording)
+def _choose(trace, line, array, spaces, memory) -> Access:
+    """The access to draw: the one with the worst request of those asked for."""
+    check_trace("trace", trace)
     if line is not None and (not isinstance(line, int | np.integer) or isinstance(line, bool)):
         raise TypeError(f"line is {line!r}; it must be the number of a line, or None for the worst")
     if array is not None and not isinstance(array, str):
         raise TypeError(f"array is {array!r}; it must be the name of an array, or None for the worst")
-    candidates = [a for a in recording.accesses if a.space in spaces and a.worst is not None]
+    candidates = [a for a in trace.accesses if a.space in spaces and a.worst is not None]
     if not candidates:
-        raise ValueError(f"{recording.kernel} has no access to {what}; there is nothing to draw")
+        raise ValueError(f"{trace.kernel} has no access to {memory}; there is nothing to draw")
     chosen = candidates
     if line is not None:
         chosen = [a for a in candidates if a.line == line]
         # A line of another file may have the same number; the kernel's own comes first.
-        chosen = [a for a in chosen if a.filename == recording.filename] or chosen
+        chosen = [a for a in chosen if a.filename == trace.filename] or chosen
         if not chosen:
-            some = sections.listed((f"{n}" for n in sorted({a.line for a in candidates})), 12)
-            raise ValueError(f"line is {line}, which has no access to {what}; lines with some: {some}")
+            some = facts.join_words((f"{n}" for n in sorted({a.line for a in candidates})), 12)
+            raise ValueError(f"line is {line}, which has no access to {memory}; lines with some: {some}")
     if array is not None:
-        there = sorted({a.array for a in chosen})
+        names = sorted({a.array for a in chosen})
         chosen = [a for a in chosen if a.array == array]
         if not chosen:
             place = "the kernel" if line is None else f"line {line}"
-            raise ValueError(f"array is {array!r}; arrays in {what} that {place} accesses: {', '.join(there)}")
-    return max(chosen, key=_badness)
+            raise ValueError(f"array is {array!r}; arrays in {memory} that {place} accesses: {', '.join(names)}")
+    return max(chosen, key=lambda access: (facts.wasted(access), facts.cost(access)))
 
 
-def _badness(access):
-    """What the hardware does more than it must at this line; then, how much it does."""
-    return sections.wasted(access), sections.cost(access)
-
-
-def _title(access, recording, result):
-    request = access.worst
-    block = sections.index(request.block, recording.grid)
+def _title(access, trace, result):
+    block = facts.format_index(access.worst.block, trace.grid)
     return (
         f"line {access.line}, {access.op} {access.array}: {result}\n"
-        f"{_shortened(access.code, 70)}   (block {block}, warp {request.warp})"
+        f"{facts.shorten(access.code, 70)}   (block {block}, warp {access.worst.warp})"
     )
 
 
-def _shortened(text, most):
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _result(count, ideal, unit, best):
+    """``4 wavefronts where 1 would do``."""
+    text = facts.plural(count, unit)
+    return f"{text}, {best}" if count == ideal else f"{text} where {ideal} would do"
 
 
 def _canvas(height):
-    """Axes of this many inches across a notebook, with room for a title of two lines and the mark of the device."""
+    """Axes of this height in inches, as wide as a notebook, with room for two lines of title and the device's mark."""
     above, below = 0.52, 0.24
-    down = height + above + below
-    return plt.figure(figsize=(plot.WIDTH, down)).add_axes((0, below / down, 1, height / down))
+    total = height + above + below
+    return plt.figure(figsize=(plot.WIDTH, total)).add_axes((0, below / total, 1, height / total))
 
 
 # -- banks ------------------------------------------------------------------------------------------
 
 
-@_counted
-def banks(recording, line=None, array=None):
+@_styled
+def banks(trace: Recording, line: int | None = None, array: str | None = None):
     """Draw lanes x banks of one request to shared memory: the one with the most conflicts.
 
-    A row is a lane, with the element it accesses at its right; a column is one of the 32 banks, 4 bytes wide. In a bank
-    that serves several words, the words are numbered in the order of the lanes: the same number is the same word, sent
-    to all its lanes at once; different numbers are different words, one wavefront each. Accesses of 8 and 16 bytes
-    are served half-warp by half-warp and quarter by quarter, and are drawn so.
+    A row is a lane, with the element that it accesses at the right. A column is one of the 32 banks, 4 bytes wide. If a
+    bank serves several words, these are numbered in the order of the lanes. Lanes with the same number share a word and
+    a wavefront; each different word takes another wavefront. Accesses of 8 and 16 bytes are drawn as they are served,
+    by half and quarter warps.
 
     Parameters
     ----------
-    recording : warpstep.tracing.records.Recording
+    trace : Trace
     line : int, optional
         The line with the most conflicts unless given.
     array : str, optional
-        For a line that accesses several arrays in shared memory; the one with the most conflicts unless given.
+        One of several arrays that the line accesses; the one with the most conflicts unless given.
 
     Returns
     -------
@@ -125,10 +117,11 @@ def banks(recording, line=None, array=None):
     TypeError
         If an argument is of another type.
     ValueError
-        If the line does not access shared memory, or not this array; the message says which do.
+        If the line does not access shared memory or this array; the message names those that do.
     """
-    access = _choose(recording, line, array, ("shared",), "shared memory")
+    access = _choose(trace, line, array, ("shared",), "shared memory")
     request = access.worst
+    result = _result(request.wavefronts, request.ideal_wavefronts, "wavefront", "no conflict")
     groups = _groups(request.itemsize)
     height = 0.135 * 32 + 0.34 * len(groups) + 0.22
     ax = _canvas(height)
@@ -145,7 +138,7 @@ def banks(recording, line=None, array=None):
     ax.add_collection(PatchCollection(cells, facecolors=faces, edgecolors="white", linewidths=0.7, gid="cells"))
     ax.set(xlim=(-5.4, BANKS + 7.4), ylim=(top + 1.9, 0.0))
     ax.set_axis_off()
-    ax.set_title(_title(access, recording, _wavefronts(request)))
+    ax.set_title(_title(access, trace, result))
     _bank_legend(ax, set(faces))
     return ax
 
@@ -153,13 +146,13 @@ def banks(recording, line=None, array=None):
 def _groups(itemsize):
     """The lanes that are served together: the warp, its halves, or its quarters."""
     parts = 1
-    while parts * WORD < itemsize and parts < 32:
+    while parts * WORD < itemsize and parts < WARP:
         parts *= 2
-    return np.split(np.arange(32), parts)
+    return np.split(np.arange(WARP), parts)
 
 
 def _bank_words(request, lanes):
-    """For each bank, the words that these lanes want from it in the order of the lanes, and who wants each."""
+    """{bank: {word: lanes}} for these lanes, in their order."""
     words = defaultdict(lambda: defaultdict(list))
     for lane in lanes[request.active[lanes]]:
         first = int(request.addresses[lane]) // WORD
@@ -170,7 +163,7 @@ def _bank_words(request, lanes):
 
 
 def _bank_heads(ax, words, name, top, rows):
-    """A column for each bank; above it the bank's number and, if it is more than one, how many words it must serve."""
+    """Draw the columns: above each the number of the bank and, if there are several, the number of words it serves."""
     _write(ax, -0.5, top - 1.5, f"{name}bank", ha="right", color=plot.FAINT)
     if any(len(served) > 1 for served in words.values()):
         _write(ax, -0.5, top - 0.55, "words", ha="right", color=COLLIDES, weight="bold")
@@ -201,18 +194,11 @@ def _lane_rows(ax, request, lanes, words, top, cells, faces):
                     _write(ax, bank + 0.5, y + 0.53, f"{turn}", color="white", gid="turn")
 
 
-def _fitting(label, most):
-    """``tile[2, 5]``; of a long name only the beginning, as far as the index leaves room."""
+def _fitting(label, limit):
+    """``tile[2, 5]``; a long name is cut to the room that the index leaves."""
     name, bracket, index = label.partition("[")
-    room = max(3, most - len(bracket + index))
-    return _shortened(name, room) + bracket + index
-
-
-def _wavefronts(request):
-    text = sections.plural(request.wavefronts, "wavefront")
-    if request.wavefronts == request.ideal_wavefronts:
-        return f"{text}, no conflict"
-    return f"{text} where {request.ideal_wavefronts} would do"
+    room = max(3, limit - len(bracket + index))
+    return facts.shorten(name, room) + bracket + index
 
 
 def _bank_legend(ax, faces):
@@ -231,14 +217,14 @@ def _legend(ax, handles, left):
 
 
 def _write(ax, x, y, text, **options):
-    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": POINTS} | options)
+    ax.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": FONT_SIZE} | options)
 
 
 # -- sectors ----------------------------------------------------------------------------------------
 
 
-@_counted
-def sectors(recording, line=None, array=None):
+@_styled
+def sectors(trace: Recording, line: int | None = None, array: str | None = None):
     """Draw what one request to global memory moves: 128-byte lines, their 32-byte sectors, and what lanes use of them.
 
     The request is the one with the most sectors over the ideal. A row is a line of 128 bytes; lines between that no
@@ -246,11 +232,11 @@ def sectors(recording, line=None, array=None):
 
     Parameters
     ----------
-    recording : warpstep.tracing.records.Recording
+    trace : Trace
     line : int, optional
         The line of the source that wastes the most sectors unless given.
     array : str, optional
-        For a line that accesses several arrays; the one that wastes the most sectors unless given.
+        One of several arrays that the line accesses; the one that wastes the most sectors unless given.
 
     Returns
     -------
@@ -261,12 +247,13 @@ def sectors(recording, line=None, array=None):
     TypeError
         If an argument is of another type.
     ValueError
-        If the line does not access global or local memory, or not this array; the message says which do.
+        If the line does not access global or local memory or this array; the message names those that do.
     """
-    access = _choose(recording, line, array, ("global", "local"), "global or local memory")
+    access = _choose(trace, line, array, ("global", "local"), "global or local memory")
     request = access.worst
+    result = _result(request.sectors, request.ideal_sectors, "sector", "the fewest possible")
     memory = _memory(request, access.space == "local")
-    rows = plot.abridge(len(memory), MOST_MEMORY_LINES)
+    rows = plot.abridge(len(memory), MAX_MEMORY_LINES)
     pitch, origin = 1.8, _interleaved(request.origin, 0) if access.space == "local" else request.origin // LINE * LINE
     height = 0.19 * (pitch * len(rows) + 3.3)
     ax = _canvas(height)
@@ -280,20 +267,20 @@ def sectors(recording, line=None, array=None):
             continue
         base = bases[row]
         if before is not None and base != before + LINE:
-            _write(ax, -3, y - 0.32, "⋮", fontsize=POINTS + 1, ha="right", color=plot.FAINT)
+            _write(ax, -3, y - 0.32, "⋮", fontsize=FONT_SIZE + 1, ha="right", color=plot.FAINT)
         _memory_line(ax, request, base, memory[base], y)
         offset = f"{base - origin:+,}" if base != origin else "0"
         _write(ax, -3, y + 0.5, offset, ha="right", color=plot.FAINT)
         y, before = y + pitch, base
-    ax.set(xlim=(-BESIDE[0], LINE + BESIDE[1]), ylim=(y + 1.6, 0.0))
+    ax.set(xlim=(-MARGINS[0], LINE + MARGINS[1]), ylim=(y + 1.6, 0.0))
     ax.set_axis_off()
-    ax.set_title(_title(access, recording, _sectors(request)))
+    ax.set_title(_title(access, trace, result))
     _sector_legend(ax, memory)
     return ax
 
 
 def _memory(request, local):
-    """For each 128-byte line touched, by its address: [(first byte in it, bytes, lanes)], in the order of memory."""
+    """{address of a 128-byte line: [(first byte in it, bytes, lanes)]} of all lines touched, in the order of memory."""
     wanted = defaultdict(list)
     for lane in np.flatnonzero(request.active).tolist():
         address = int(request.addresses[lane])
@@ -314,12 +301,12 @@ def _memory(request, local):
 
 
 def _interleaved(address, lane):
-    """Where a byte of a thread's own memory lies: a word of all lanes of the warp fills a line of 128 bytes."""
+    """The address of a byte of a thread's own memory: one word of all lanes of the warp fills a line of 128 bytes."""
     return address // WORD * LINE + lane * WORD + address % WORD
 
 
 def _used(pieces):
-    """Bytes that lanes use of each of the four sectors of a line."""
+    """Count the bytes that lanes use of each of the four sectors of a line."""
     used = np.zeros(LINE, bool)
     for first, count, _ in pieces:
         used[first : first + count] = True
@@ -336,7 +323,7 @@ def _memory_line(ax, request, base, pieces, y):
         ax.add_patch(box)
         if count:
             text = f"{count} of {SECTOR}" + " bytes used" * named
-            _write(ax, (sector + 0.5) * SECTOR, y + 1.36, text, fontsize=POINTS - 0.6, color=plot.FAINT, gid="used")
+            _write(ax, (sector + 0.5) * SECTOR, y + 1.36, text, fontsize=FONT_SIZE - 0.6, color=plot.FAINT, gid="used")
     faces = [SHARED if len(lanes) > 1 else ALONE for _, _, lanes in pieces]
     boxes = [Rectangle((first, y), count, 1) for first, count, _ in pieces]
     ax.add_collection(PatchCollection(boxes, facecolors=faces, edgecolors="white", linewidths=0.5, gid="cells"))
@@ -354,12 +341,12 @@ def _memory_line(ax, request, base, pieces, y):
 
 
 def _lane_numbers(ax, pieces, y):
-    """Write the lanes into their elements, or, where an element is too narrow for that, over runs of neighbours."""
-    unit = 72 * plot.WIDTH / ACROSS  # points of one byte
-    narrow = unit * min(count for _, count, _ in pieces) < 2 * DIGIT * SMALLEST
+    """Write the lanes into their elements, or over runs of neighbours if an element is too narrow for that."""
+    unit = 72 * plot.WIDTH / TOTAL_WIDTH  # points of one byte
+    narrow = unit * min(count for _, count, _ in pieces) < 2 * DIGIT * MIN_FONT_SIZE
     pieces = _runs(pieces) if narrow else pieces
     texts = [_lanes(lanes) for _, _, lanes in pieces]
-    rooms = [unit * count / (DIGIT * SMALLEST) for _, count, _ in pieces]  # letters
+    rooms = [unit * count / (DIGIT * MIN_FONT_SIZE) for _, count, _ in pieces]  # letters
     if any(len(text) > room for text, room in zip(texts, rooms, strict=True)):
         texts = [
             f"×{len(lanes)}" if len(lanes) > 1 else text for text, (_, _, lanes) in zip(texts, pieces, strict=True)
@@ -367,7 +354,7 @@ def _lane_numbers(ax, pieces, y):
     for (first, count, lanes), text, room in zip(pieces, texts, rooms, strict=True):
         if len(text) <= room and (len(lanes) > 1 or not narrow):
             face = SHARED if not narrow and len(lanes) > 1 else ALONE
-            size = min(POINTS, unit * count / (DIGIT * len(text)))
+            size = min(FONT_SIZE, unit * count / (DIGIT * len(text)))
             _write(ax, first + count / 2, y + 0.53, text, fontsize=size, color=plot.ink_on(face), gid="lanes")
 
 
@@ -399,19 +386,12 @@ def _from_to(first, last):
 
 
 def _left_out(ax, memory, bases, y):
-    """One row of words for the lines that are not drawn."""
+    """Sum up in one row the lines that are not drawn."""
     used = np.concatenate([_used(memory[base]) for base in bases])
     moved = np.count_nonzero(used)
-    text = f"⋮   {sections.plural(len(bases), 'more line')}: {sections.plural(moved, 'sector')}, "
+    text = f"⋮   {facts.plural(len(bases), 'more line')}: {facts.plural(moved, 'sector')}, "
     text += f"{used.sum()} of {SECTOR * moved} bytes used   ⋮"
-    _write(ax, LINE / 2, y + 0.6, text, fontsize=POINTS + 0.5, color=plot.FAINT)
-
-
-def _sectors(request):
-    text = sections.plural(request.sectors, "sector")
-    if request.sectors == request.ideal_sectors:
-        return f"{text}, the fewest possible"
-    return f"{text} where {request.ideal_sectors} would do"
+    _write(ax, LINE / 2, y + 0.6, text, fontsize=FONT_SIZE + 0.5, color=plot.FAINT)
 
 
 def _sector_legend(ax, memory):
@@ -421,21 +401,21 @@ def _sector_legend(ax, memory):
     handles += [Patch(facecolor=SHARED, label="used by several lanes")] * shared
     handles += [Patch(facecolor=TOUCHED, edgecolor=plot.FAINT, label="moved, not used")]
     handles += [Patch(facecolor="white", edgecolor="#CCCCCC", label="not moved")]
-    _legend(ax, handles, BESIDE[0] / ACROSS)
+    _legend(ax, handles, MARGINS[0] / TOTAL_WIDTH)
 
 
 # -- lines ------------------------------------------------------------------------------------------
 
 
-def lines(recording):
+def lines(trace: Recording):
     """Draw what each line of the source costs: wavefronts in shared memory, sectors in global and local memory.
 
-    A bar is the fewest possible and what is more than that; a stroke marks the requests. Of a long kernel the 20 lines
+    A bar has two parts, the fewest possible and the rest; a stroke marks the requests. Of a long kernel the 20 lines
     that cost most are drawn.
 
     Parameters
     ----------
-    recording : warpstep.tracing.records.Recording
+    trace : Trace
 
     Returns
     -------
@@ -445,43 +425,43 @@ def lines(recording):
     Raises
     ------
     TypeError
-        If ``recording`` is something else.
+        If ``trace`` is something else.
     ValueError
         If nothing is accessed.
     """
-    sections.check("recording", recording)
+    check_trace("trace", trace)
     panels = {
-        "Shared memory: wavefronts": _sums(recording, ("shared",)),
-        "Global and local memory: 32-byte sectors": _sums(recording, ("global", "local")),
+        "Shared memory: wavefronts": _sums(trace, ("shared",)),
+        "Global and local memory: 32-byte sectors": _sums(trace, ("global", "local")),
     }
     panels = {title: bars for title, bars in panels.items() if bars}
     if not panels:
-        raise ValueError(f"{recording.kernel} accesses no memory; there is nothing to draw")
+        raise ValueError(f"{trace.kernel} accesses no memory; there is nothing to draw")
     counts = [len(bars) for bars in panels.values()]
     shape = {"rows": len(panels), "squeeze": False, "height_ratios": [n + 1.2 for n in counts]}
-    note = " (counts scaled from some blocks)" if sections.sampled(recording) else ""
-    title = f"{sections.launch(recording)}: cost by line{note}"
+    note = f" ({trace.status})" if trace.status != "complete" else ""
+    title = f"{facts.launch(trace)}: cost by line{note}"
     with plot.figure(title, (plot.WIDTH, 0.9 + sum(0.29 * n + 0.45 for n in counts)), **shape) as axes:
         for ax, (name, bars) in zip(axes[:, 0], panels.items(), strict=True):
             _bars(ax, name, bars)
         keys = {key.get_label(): key for ax in axes[:, 0] for key in (*ax.containers, *ax.collections)}
-        made = axes[0, 0].get_figure()
-        made.legend(handles=keys.values(), loc="upper right", ncols=len(keys), fontsize=8, borderaxespad=0.3)
-        _stamp(made)
+        axes[0, 0].get_figure().legend(
+            handles=keys.values(), loc="upper right", ncols=len(keys), fontsize=8, borderaxespad=0.3
+        )
     return axes[:, 0]
 
 
-def _sums(recording, spaces):
-    """[(label, requests, ideal, cost)] by line, in the order of the source; the dearest if there are too many."""
+def _sums(trace, spaces):
+    """[(label, requests, ideal, cost)] by line, in the order of the source; the costliest if there are too many."""
     sums, labels = Counter(), {}
-    for access in recording.accesses:
+    for access in trace.accesses:
         if access.space in spaces:
             place = access.filename, access.line
-            labels.setdefault(place, f"{access.line}  {_shortened(access.code, 44)}")
-            for i, count in enumerate((access.requests, sections.ideal_cost(access), sections.cost(access))):
+            labels.setdefault(place, f"{access.line}  {facts.shorten(access.code, 44)}")
+            for i, count in enumerate((access.requests, facts.ideal_cost(access), facts.cost(access))):
                 sums[place, i] += count
-    dearest = sorted(labels, key=lambda place: -sums[place, 2])[:MOST_BARS]
-    return [(label, *(sums[place, i] for i in range(3))) for place, label in labels.items() if place in dearest]
+    costliest = sorted(labels, key=lambda place: -sums[place, 2])[:MAX_BARS]
+    return [(label, *(sums[place, i] for i in range(3))) for place, label in labels.items() if place in costliest]
 
 
 def _bars(ax, title, bars):
@@ -492,7 +472,7 @@ def _bars(ax, title, bars):
         ax.barh(places, more, 0.62, left=ideal, color=MORE, label="more than that")
     ax.vlines(requests, places - 0.42, places + 0.42, color=plot.INK, linewidth=1.6, label="requests")
     for place, total, least in zip(places, cost, ideal, strict=True):
-        text = f"  {total:,}" + (f" = {sections.ratio(total, least)} {least:,}" if total > least else "")
+        text = f"  {total:,}" + (f" = {facts.format_ratio(total, least)} {least:,}" if total > least else "")
         ax.text(total, place, text, va="center", fontsize=8)
     ax.set_yticks(places, labels, fontfamily="monospace", fontsize=7.5)
     ax.set(xlim=(0, 1.3 * max(*cost, *requests)), ylim=(max(len(bars), 2) - 0.4, -0.6))

@@ -1,1 +1,1 @@
-"""Recording what a launch does, by line: every access, branch and barrier, and what is wrong with them."""
+"""Record a launch: every access, branch and barrier by line, and its errors."""

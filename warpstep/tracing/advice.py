@@ -1,23 +1,23 @@
-"""What is slow rather than wrong in a traced launch."""
+"""Advice on what is slow rather than wrong in a traced launch."""
 
 import linecache
 
 from warpstep.tracing.records import Advice
 
-#: A line is named if it moves this many times the sectors that its elements need ...
-SECTORS_FACTOR = 1.5
-#: ... or if more than this share of the warps that come by a branch split, with that many lanes waiting: the guard of
-#: a ragged grid is no problem.
-SPLIT_SHARE = 0.25
-WAITING_LANES = 8
-#: A line is named too if it has more than this share of all arithmetic, idle lanes counted, with fewer lanes active.
-BUSY_SHARE = 0.5
-FEW_LANES = 8
+#: Accesses are uncoalesced if they move more than this many times the sectors that their elements need.
+MAX_SECTORS_RATIO = 1.5
+#: A branch leaves lanes idle if more than this share of its warps split and at least so many lanes wait. The guard of a
+#: ragged grid stays below.
+MAX_SPLIT_SHARE = 0.25
+MIN_WAITING_LANES = 8
+#: So does a line with more than this share of the arithmetic, idle lanes included, and fewer active lanes than this.
+MAX_BUSY_SHARE = 0.5
+MIN_ACTIVE_LANES = 8
 _ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64")
 
 
-def advise(prepared, recorder, accesses, branches, operations, coverage, whole_grid):
-    """list of Advice, in the order of the source."""
+def advise(prepared, recorder, accesses, branches, operations, coverage) -> list[Advice]:
+    """Make advice, in the order of the source; ``coverage``: of arrays whose unwritten elements are worth a word."""
     found = [
         *_wide_arithmetic(prepared, operations),
         *_accesses(accesses),
@@ -26,15 +26,11 @@ def advise(prepared, recorder, accesses, branches, operations, coverage, whole_g
         *_barriers(recorder),
     ]
     found.sort(key=lambda a: a.line)
-    return found + (_unwritten(prepared, coverage) if whole_grid else [])
-
-
-def _at(record):
-    return {"line": record.line, "filename": record.filename, "code": record.code}
+    return found + _unwritten(prepared, coverage)
 
 
 def _wide_arithmetic(prepared, operations):
-    """float64 where all arrays are narrower, and divisions of 64-bit integers."""
+    """Name float64 if all arrays are narrower, and divisions of 64-bit integers."""
     wide_arrays = any(array.dtype.kind in "fc" and array.dtype.itemsize >= 8 for _, array in prepared.transfers.arrays)
     for line in operations:
         if not line.threads:
@@ -42,7 +38,7 @@ def _wide_arithmetic(prepared, operations):
         count = line.fp64 + line.fp64_conversions
         if count and not wide_arrays:
             yield Advice(
-                **_at(line),
+                **line.place,
                 kind="float64",
                 message=f"float64 operations and conversions: {_each(count, line)} per thread, though no array holds "
                 "float64",
@@ -51,7 +47,7 @@ def _wide_arithmetic(prepared, operations):
             )
         if line.int64_divisions:
             yield Advice(
-                **_at(line),
+                **line.place,
                 kind="int64-division",
                 message=f"divisions of 64-bit integers: {_each(line.int64_divisions, line)} per thread, dozens of "
                 "instructions each",
@@ -66,10 +62,10 @@ def _each(count, line):
 
 def _accesses(accesses):
     for access in accesses:
-        if access.space != "shared" and access.sectors > SECTORS_FACTOR * access.ideal_sectors:
+        if access.space != "shared" and access.sectors > MAX_SECTORS_RATIO * access.ideal_sectors:
             times = access.sectors / access.ideal_sectors
             yield Advice(
-                **_at(access),
+                **access.place,
                 kind="uncoalesced",
                 message=f"{access.op}s of {access.array} touch {access.sectors / access.requests:.1f} sectors per "
                 f"request, {times:.1f} times what the elements need",
@@ -78,7 +74,7 @@ def _accesses(accesses):
             )
         if access.bank_conflicts and access.op != "atomic":
             yield Advice(
-                **_at(access),
+                **access.place,
                 kind="bank-conflicts",
                 message=f"{access.op}s of {access.array} take {access.wavefronts / access.requests:.1f} wavefronts per "
                 f"request where {access.ideal_wavefronts / access.requests:.1f} would do",
@@ -90,9 +86,9 @@ def _accesses(accesses):
 def _branches(branches):
     for branch in branches:
         waiting = branch.waiting_lanes
-        if branch.split > SPLIT_SHARE * branch.warps and waiting >= WAITING_LANES:
+        if branch.split > MAX_SPLIT_SHARE * branch.warps and waiting >= MIN_WAITING_LANES:
             yield Advice(
-                **_at(branch),
+                **branch.place,
                 kind="idle-lanes",
                 message=f"{branch.split:,} of {branch.warps:,} warps split; {waiting:.1f} lanes wait on average",
                 cure="Let whole warps decide alike: choose by threadIdx.x // 32 or by block, or give the active work "
@@ -101,16 +97,16 @@ def _branches(branches):
 
 
 def _idle(operations, prepared):
-    """Lines of long loops in which few lanes go on: their warps split once, and then run with few lanes for long."""
-    if prepared.run.threads < FEW_LANES:
-        return  # one cannot expect more lanes of so small a block
+    """Name lines of long loops with few lanes left: their warp split once, and runs on with few lanes."""
+    if prepared.run.threads < MIN_ACTIVE_LANES:
+        return  # so small a block has no more lanes
     lanes = {line: line.threads / line.active_lanes for line in operations if line.threads}
     every = {line: sum(getattr(line, kind) for kind in _ARITHMETIC) / line.threads * lanes[line] for line in lanes}
     most = sum(every.values())
     for line, amount in every.items():
-        if amount > BUSY_SHARE * most and line.active_lanes < FEW_LANES:
+        if amount > MAX_BUSY_SHARE * most and line.active_lanes < MIN_ACTIVE_LANES:
             yield Advice(
-                **_at(line),
+                **line.place,
                 kind="idle-lanes",
                 message=f"{line.active_lanes:.1f} of 32 lanes are active at this line, which has "
                 f"{amount / most:.0%} of the arithmetic",
@@ -128,13 +124,13 @@ def _barriers(recorder):
             linecache.getline(site.filename, site.line).strip(),
             "returned-before-barrier",
             f"thread {thread} of block {block} has returned before others wait here",
-            "That is allowed since compute capability 7.0, but nobody does the work of the threads that left: guard "
-            "the work, not the whole thread.",
+            "This is allowed since compute capability 7.0, but the work of the returned threads is not done: guard the "
+            "work, not the whole thread.",
         )
 
 
 def _unwritten(prepared, coverage):
-    """Arrays of which the launch wrote a part only."""
+    """Name arrays of which the launch wrote only a part."""
     function = prepared.overload.kernel.py_func
     line, filename = function.__code__.co_firstlineno, function.__code__.co_filename
     return [

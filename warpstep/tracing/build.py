@@ -1,14 +1,18 @@
-"""From a traced launch to the records of a report: sums by place in the source, coverage, traffic, occupancy."""
+"""From a traced launch to the records of a `Recording`: sums by place in the source, coverage, traffic, occupancy."""
 
 import inspect
 import linecache
-import math
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
 from warpstep import device
+from warpstep.integers import ceil_div
+from warpstep.limits import SECTOR
 from warpstep.tracing.advice import advise
+from warpstep.tracing.counting import Counts
+from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import (
     FINDINGS,
     Access,
@@ -18,58 +22,59 @@ from warpstep.tracing.records import (
     Finding,
     Occupancy,
     Operations,
-    Recording,
     Request,
     Traffic,
 )
 
-SECTOR = 32
-#: Registers are given to a warp in units of so many.
+#: Registers are allocated to a warp, and shared memory to a block, in units of so many.
 REGISTER_UNIT = 256
 SHARED_UNIT = 128
+ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions")
 
 
-def record(prepared, recorder, blocks, registers):
-    """Make a `Recording`.
+def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str = "") -> dict[str, Any]:
+    """Sum up a traced launch: the fields of a `Recording`.
 
     Parameters
     ----------
-    prepared : emulator.launch.Prepared
-    recorder : emulator.recorder.Recorder
-    blocks : int
-        Blocks that were traced; counts are scaled to the whole grid.
+    prepared : launch.Prepared
+    recorder : Recorder
+        Counts are scaled from the blocks that it has seen to the whole grid, unless the launch was stopped.
     registers : int or None
         Registers per thread.
+    stopped : str
+        The error that ended the launch.
     """
-    launch = prepared.run
+    launch, blocks = prepared.run, recorder.blocks_begun
     function = prepared.overload.kernel.py_func
-    scale = launch.blocks / blocks
+    scale = 1 if stopped else launch.blocks / blocks
     accesses = _accesses(recorder, scale)
-    operations = _operations(launch, recorder, scale)
-    overhead, shared_overhead = _overhead(launch, recorder, scale)
     branches = _branches(recorder, scale)
-    coverage = _coverage(prepared, recorder)
-    traffic = _traffic(recorder, accesses, operations, coverage, scale)
-    return Recording(
-        kernel=function.__name__,
-        filename=function.__code__.co_filename,
-        source=_source(function),
-        grid=launch.grid,
-        block=launch.block,
-        shared_bytes=launch.dynamic_shared,
-        blocks=blocks,
-        accesses=accesses,
-        branches=branches,
-        barriers=_barriers(recorder, scale),
-        operations=operations,
-        overhead=overhead,
-        shared_overhead=shared_overhead,
-        findings=_findings(recorder),
-        advice=advise(prepared, recorder, accesses, branches, operations, coverage, blocks == launch.blocks),
-        coverage=coverage,
-        occupancy=_occupancy(prepared, registers),
-        traffic=traffic,
-    )
+    operations = _operations(recorder, scale)
+    coverage = [_coverage(recorder, name, array) for name, array in prepared.transfers.arrays]
+    overhead, shared_overhead = _overhead(recorder, scale)
+    whole_grid = blocks == launch.blocks and not stopped
+    return {
+        "kernel": function.__name__,
+        "filename": function.__code__.co_filename,
+        "source": _source(function),
+        "grid": launch.grid,
+        "block": launch.block,
+        "shared_bytes": launch.dynamic_shared,
+        "blocks": blocks,
+        "accesses": accesses,
+        "branches": branches,
+        "barriers": _barriers(recorder, scale),
+        "operations": operations,
+        "overhead": overhead,
+        "shared_overhead": shared_overhead,
+        "findings": _findings(recorder),
+        "advice": advise(prepared, recorder, accesses, branches, operations, coverage if whole_grid else []),
+        "coverage": coverage,
+        "occupancy": _occupancy(launch, registers),
+        "traffic": _traffic(recorder, accesses, operations, coverage, scale),
+        "stopped": stopped,
+    }
 
 
 def _source(function):
@@ -80,110 +85,99 @@ def _source(function):
     return first, "".join(lines)
 
 
-def place(site):
-    """Keyword arguments of a `Place` for a site of the program."""
-    code = linecache.getline(site.filename, site.line).strip()
-    return {"line": site.line, "filename": site.filename, "code": code}
+def _place(filename, line):
+    """The fields of a `Place`."""
+    return {"line": line, "filename": filename, "code": linecache.getline(filename, line).strip()}
+
+
+def _site(site):
+    return _place(site.filename, site.line)
 
 
 def _in_order(records):
-    """Records in the order of the source: the kernel's own file first, as it is in most of them."""
+    """Sort records by file and line; files come in the order of their first record, as a rule the kernel's first."""
     files = {r.filename: i for i, r in reversed(list(enumerate(records)))}
     return sorted(records, key=lambda r: (files[r.filename], r.line))
 
 
 def _accesses(recorder, scale):
-    sums = {}
+    groups = defaultdict(list)
     for (number, space, op, itemsize, array), count in recorder.accesses.items():
         site = recorder.sites[number]
-        key = (site.filename, site.line, array, space, op, itemsize)
-        sums.setdefault(key, (site, []))[1].append(count)
+        groups[site.filename, site.line, array, space, op, itemsize].append(count)
     result = []
-    for (_, _, array, space, op, itemsize), (site, counts) in sums.items():
+    for (filename, line, array, space, op, itemsize), counts in groups.items():
         requests = sum(c.requests for c in counts)
-        wavefronts, ideal, conflicts, sectors, ideal_sectors, lines, l1_wavefronts = (
-            round(n * scale) for n in sum(c.counts for c in counts).tolist()
-        )
-        worst = max(counts, key=lambda c: c.excess).worst
+        sums = sum(c.counts for c in counts).tolist()
+        scaled = {name: round(n * scale) for name, n in zip(Counts._fields, sums, strict=True)}
         result.append(
             Access(
-                **place(site),
+                **_place(filename, line),
                 array=array,
                 space=space,
                 op=op,
                 itemsize=itemsize,
                 requests=round(requests * scale),
-                wavefronts=wavefronts,
-                ideal_wavefronts=ideal,
-                bank_conflicts=conflicts,
-                sectors=sectors,
-                ideal_sectors=ideal_sectors,
                 active_lanes=sum(c.lanes for c in counts) / requests,
-                lines=lines,
-                l1_wavefronts=l1_wavefronts,
-                worst=Request(**worst),
+                worst=Request(**max(counts, key=lambda c: c.excess).worst),
+                **scaled,
             )
         )
     return _in_order(result)
 
 
 def _branches(recorder, scale):
-    result = []
-    for number, count in recorder.branches.items():
-        waiting = count.waiting / count.split if count.split else 0.0
-        site = recorder.sites[number]
-        result.append(
+    return _in_order(
+        [
             Branch(
-                **place(site), warps=round(count.warps * scale), split=round(count.split * scale), waiting_lanes=waiting
+                **_site(recorder.sites[number]),
+                warps=round(count.warps * scale),
+                split=round(count.split * scale),
+                waiting_lanes=count.waiting / count.split if count.split else 0.0,
             )
-        )
-    return _in_order(result)
+            for number, count in recorder.branches.items()
+        ]
+    )
 
 
 def _barriers(recorder, scale):
     passed = defaultdict(int)
     for (number, kind), times in recorder.barriers.items():
         site = recorder.sites[number]
-        passed[site.line, site.filename, kind] += times
+        passed[site.filename, site.line, kind] += times
     return _in_order(
         [
-            Barrier(line, filename, linecache.getline(filename, line).strip(), kind, round(times * scale))
-            for (line, filename, kind), times in passed.items()
+            Barrier(**_place(filename, line), kind=kind, passed=round(times * scale))
+            for (filename, line, kind), times in passed.items()
         ]
     )
 
 
-_KINDS = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions")
-
-
-def _operations(launch, recorder, scale):
+def _operations(recorder, scale):
     sums = {}
-    for label, counted in enumerate(launch.program.operations):
+    for label, counted in enumerate(recorder.launch.program.operations):
         block = recorder.blocks.get(label)
         if block is None:
             continue
-        lines = set()
-        for (at, kind), each in counted.items():
-            entry = sums.setdefault(at, dict.fromkeys((*_KINDS, "threads", "warps"), 0))
+        places = set()
+        for (place, kind), each in counted.items():
+            entry = sums.setdefault(place, dict.fromkeys((*ARITHMETIC, "threads", "warps"), 0))
             entry[kind] += each * block.threads
-            lines.add(at)
-        for key in lines:
-            # A line may lie in several basic blocks: the one that runs most is the line.
-            if block.threads > sums[key]["threads"]:
-                sums[key] |= {"threads": block.threads, "warps": block.warps}
+            places.add(place)
+        for place in places:
+            # A line may lie in several basic blocks: the one that runs most stands for it.
+            if block.threads > sums[place]["threads"]:
+                sums[place] |= {"threads": block.threads, "warps": block.warps}
     result = []
-    for (filename, line), entry in sums.items():
-        lanes = entry["threads"] / entry["warps"]
-        counts = {kind: round(entry[kind] * scale) for kind in (*_KINDS, "threads")}
-        result.append(
-            Operations(line, filename, linecache.getline(filename, line).strip(), **counts, active_lanes=lanes)
-        )
+    for place, entry in sums.items():
+        counts = {kind: round(entry[kind] * scale) for kind in (*ARITHMETIC, "threads")}
+        result.append(Operations(**_place(*place), **counts, active_lanes=entry["threads"] / entry["warps"]))
     return _in_order(result)
 
 
-def _overhead(launch, recorder, scale):
-    """Instructions of warps that nobody wrote, by estimate: all of them, and those for what a warp's lanes share."""
-    numbers = launch.program.overhead()
+def _overhead(recorder, scale):
+    """Estimate the warp instructions that the source does not show: all, and those whose values a warp shares."""
+    numbers = recorder.launch.program.overhead()
     counts = ([n * block.warps for n in numbers[label]] for label, block in recorder.blocks.items())
     return [round(sum(column) * scale) for column in zip([0, 0], *counts, strict=True)]
 
@@ -191,7 +185,7 @@ def _overhead(launch, recorder, scale):
 def _findings(recorder):
     found = [
         Finding(
-            **place(recorder.sites[p.site]),
+            **_site(recorder.sites[p.site]),
             kind=p.kind,
             message=p.message,
             cure=p.cure,
@@ -205,35 +199,22 @@ def _findings(recorder):
     return sorted(found, key=lambda f: (FINDINGS.index(f.kind), f.line))
 
 
-def _coverage(prepared, recorder):
-    result = []
-    for name, array in prepared.transfers.arrays:
-        host = array.host
-        if not host.size:
-            result.append(Coverage(name, host.shape, host.dtype, 0, 0, 0, None))
-            continue
-        cells = recorder.memories[array.allocation.address]
-        start = array.gpu_data.offset
-        read, written = (_elements(flags, cells.size, host, start) for flags in (cells.read, cells.written))
-        first = None
-        if written.any() and not written.all():
-            first = tuple(int(i) for i in np.unravel_index(int(np.argmin(written)), host.shape))
-        result.append(
-            Coverage(
-                name,
-                host.shape,
-                host.dtype,
-                host.size,
-                int(np.count_nonzero(read)),
-                int(np.count_nonzero(written)),
-                first,
-            )
-        )
-    return result
+def _coverage(recorder, name, array):
+    host = array.host
+    if not host.size:
+        return Coverage(name, host.shape, host.dtype, 0, 0, 0, None)
+    cells = recorder.memories[array.allocation.address]
+    start = array.gpu_data.offset
+    read, written = (_elements(flags, cells.size, host, start) for flags in (cells.read, cells.written))
+    first = None
+    if written.any() and not written.all():
+        first = tuple(int(i) for i in np.unravel_index(int(np.argmin(written)), host.shape))
+    counts = int(np.count_nonzero(read)), int(np.count_nonzero(written))
+    return Coverage(name, host.shape, host.dtype, host.size, *counts, first)
 
 
 def _elements(flags, size, host, start):
-    """Truth by cell to truth by element of a strided array that starts at a byte offset."""
+    """Flags by cell as flags by element of a strided array that starts at a byte offset."""
     offset = np.int64(start)
     for axis, (extent, stride) in enumerate(zip(host.shape, host.strides, strict=True)):
         steps = np.arange(extent, dtype=np.int64) * stride
@@ -242,41 +223,41 @@ def _elements(flags, size, host, start):
 
 
 def _traffic(recorder, accesses, operations, coverage, scale):
-    # An element that is read twice through two names is counted twice. Blocks that were left out touch no more than
-    # there is: what all blocks share was seen already.
+    # An element that is read through two names counts twice. Scaled counts end at the size of the array: blocks that
+    # share elements have shown all of them already.
     needed = sum(
         min(round(touched * scale), c.elements) * c.dtype.itemsize for c in coverage for touched in (c.read, c.written)
     )
-    memories = [recorder.memories[address] for address in recorder.arguments]
-    cold = [
-        SECTOR * sum(min(round(sectors * scale), most) for sectors, most in (_sectors(m, name) for m in memories))
+    cold = {
+        name: SECTOR * sum(_sectors(recorder.memories[address], name, scale) for address in recorder.arguments)
         for name in ("read", "written")
-    ]
-    moved = sum(a.sectors for a in accesses if a.space == "global")
-    flops = sum(o.fp16 + o.fp32 + o.fp64 for o in operations)
-    return Traffic(needed, moved * SECTOR, flops, *cold)
+    }
+    moved = SECTOR * sum(a.sectors for a in accesses if a.space == "global")
+    return Traffic(needed, moved, sum(o.fp16 + o.fp32 + o.fp64 for o in operations), cold["read"], cold["written"])
 
 
-def _sectors(cells, name):
-    """(sectors of an allocation that were read, or written; sectors that it has)."""
-    flags, starts = getattr(cells, name), np.arange(0, getattr(cells, name).size, SECTOR // cells.size)
-    return np.count_nonzero(np.logical_or.reduceat(flags, starts)) if flags.size else 0, starts.size
+def _sectors(cells, name, scale):
+    """Distinct sectors of an allocation that were "read" or "written", scaled, at most all."""
+    flags = getattr(cells, name)
+    if not flags.size:
+        return 0
+    touched = np.logical_or.reduceat(flags, np.arange(0, flags.size, SECTOR // cells.size))
+    return min(round(np.count_nonzero(touched) * scale), touched.size)
 
 
-def _occupancy(prepared, registers):
-    limits, launch = device.current(), prepared.run
-    static = sum(-(-n // 16) * 16 for n in launch.program.static_shared.values())
+def _occupancy(launch, registers):
+    limits = device.current()
+    static = sum(ceil_div(n, 16) * 16 for n in launch.program.static_shared.values())
     shared = static + launch.dynamic_shared
-    warps = -(-launch.threads // limits.warp_size)
-    most = limits.max_threads_per_multiprocessor // limits.warp_size
-    bounds = {"threads": most // warps, "blocks": limits.max_blocks_per_multiprocessor}
-    reserved = shared + limits.reserved_shared_memory_per_block
+    warps = ceil_div(launch.threads, limits.warp_size)
+    max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
+    bounds = {"threads": max_warps // warps, "blocks": limits.max_blocks_per_multiprocessor}
     if shared:
-        unit = -(-reserved // SHARED_UNIT) * SHARED_UNIT
+        unit = ceil_div(shared + limits.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
         bounds["shared memory"] = limits.max_shared_memory_per_multiprocessor // unit
     if registers is not None:
-        per_warp = math.ceil(registers * limits.warp_size / REGISTER_UNIT) * REGISTER_UNIT
+        per_warp = ceil_div(registers * limits.warp_size, REGISTER_UNIT) * REGISTER_UNIT
         bounds["registers"] = limits.max_registers_per_multiprocessor // per_warp // warps
-    limited_by = min(bounds, key=bounds.get)
+    limited_by = min(bounds, key=bounds.__getitem__)
     blocks = bounds[limited_by]
-    return Occupancy(limits.card, blocks * warps, most, blocks, registers, shared, limited_by)
+    return Occupancy(limits.card, blocks * warps, max_warps, blocks, registers, shared, limited_by)

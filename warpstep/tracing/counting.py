@@ -1,26 +1,24 @@
-"""How the hardware counts the accesses of whole warps: wavefronts in shared memory, sectors everywhere else.
+"""Count the accesses of whole warps as the hardware does: wavefronts in shared memory, sectors everywhere else.
 
 All functions take ``addresses``, (n, 32) int64 byte addresses with one row for each warp, and ``active``, the (n, 32)
-lanes that take part, or None for all.
+active lanes, or None for all.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-WARP = 32
-#: Bytes of a sector, the unit that global memory moves in, and of a bank's word in shared memory.
-SECTOR = 32
-WORD = 4
-#: Bytes of a line, four sectors, and the lines that the L1 cache looks up at a time.
-LINE = 128
+from warpstep.integers import ceil_div
+from warpstep.limits import LINE, SECTOR, WARP, WORD
+
+#: Lines that the L1 cache looks up at a time.
 TAGS = 4
 #: Bytes per lane that the banks serve.
 BANKED = (1, 2, 4, 8, 16)
 
 
 class Counts(NamedTuple):
-    """For each warp: what its access took, and the least that it could have taken."""
+    """For each warp the cost of its access, and the least possible cost."""
 
     wavefronts: np.ndarray
     ideal_wavefronts: np.ndarray
@@ -37,10 +35,9 @@ class Counts(NamedTuple):
 def shared_access(addresses, active, itemsize, op):
     """Wavefronts of loads and stores in shared memory.
 
-    The 32 banks serve one word of 4 bytes each in a wavefront, to any number of lanes. Lanes that access 8 or 16 bytes
-    are served by half and quarter warps. Two halves (quarters) of a load are served together where every lane of the
-    warp wants the same as its neighbour ``lane ^ 1``, or every lane the same as ``lane ^ 2``; idle lanes want whatever
-    suits.
+    In a wavefront each of the 32 banks serves one word of 4 bytes, to any number of lanes. Accesses of 8 or 16 bytes
+    are served by half and quarter warps. Two halves (quarters) of a load are served together if every lane of the warp
+    accesses the same unit as lane ``lane ^ 1``, or every lane the same as ``lane ^ 2``; idle lanes match any.
     """
     wide = max(itemsize, WORD)
     groups = wide // WORD
@@ -59,24 +56,24 @@ def shared_access(addresses, active, itemsize, op):
             passes[at], used[at] = 0, 0
             passes[at, 0], used[at, 0] = merged, used_too
     passes, used = (values.reshape(addresses.shape[0], -1).sum(axis=1) for values in (passes, used))
-    return Counts(passes, used, passes - used, *_nothing(addresses, 4))
+    return Counts(passes, used, passes - used, *_zeros(addresses, 4))
 
 
 def _passes(units, active, lanes, banks):
-    """(wavefronts, 1 if there are any) of each group of lanes, in which a lane accesses one unit of one bank."""
+    """Count (wavefronts, 1 if there are any) for each group of lanes; a lane accesses one unit of one bank."""
     rows = units.reshape(-1, lanes)
     mask = None if active is None else active.reshape(-1, lanes)
-    rows = _same_where_idle(rows, mask)
+    rows = _fill_idle(rows, mask)
     passes = np.ones(rows.shape[0], np.int64)
     hard = np.flatnonzero(rows.max(axis=1) - rows.min(axis=1) >= banks)
     if hard.size:
-        passes[hard] = _most_in_a_bank(rows[hard], banks)
+        passes[hard] = _busiest_bank(rows[hard], banks)
     used = np.ones(rows.shape[0], np.int64) if mask is None else mask.any(axis=1).astype(np.int64)
     return passes * used, used
 
 
 def _neighbours_agree(units, active):
-    """Which warps have all lanes agree with lane ^ 1, or all with lane ^ 2."""
+    """Mask the warps in which all lanes agree with lane ^ 1, or all with lane ^ 2."""
     result = np.zeros(units.shape[0], bool)
     for distance in (1, 2):
         other = np.arange(WARP) ^ distance
@@ -88,9 +85,9 @@ def _neighbours_agree(units, active):
 
 
 def shared_atomic(addresses, active, compare_and_swap):
-    """Wavefronts of atomic operations in shared memory: each bank takes its lanes one by one, the same word or not.
+    """Wavefronts of atomic operations in shared memory: a bank serves its lanes one by one, the same word or not.
 
-    A compare-and-swap takes each twice.
+    A compare-and-swap takes two for each.
     """
     banks = addresses // WORD % WARP
     place = np.arange(banks.shape[0])[:, None] * WARP + banks
@@ -98,12 +95,12 @@ def shared_atomic(addresses, active, compare_and_swap):
     passes = hits.reshape(-1, WARP).max(axis=1)
     used = np.minimum(passes, 1)
     times = 2 if compare_and_swap else 1
-    return Counts(times * passes, times * used, passes - used, *_nothing(addresses, 4))
+    return Counts(times * passes, times * used, passes - used, *_zeros(addresses, 4))
 
 
 def sectors(addresses, active, itemsize, aligned):
     """Sectors of loads and stores in global memory; ``aligned``: every address is a multiple of the item's size."""
-    addresses = _same_where_idle(addresses, active)
+    addresses = _fill_idle(addresses, active)
     first = addresses // SECTOR
     if not aligned:
         first = np.concatenate([first, (addresses + (itemsize - 1)) // SECTOR], axis=1)
@@ -112,16 +109,16 @@ def sectors(addresses, active, itemsize, aligned):
 
 
 def _through_l1(addresses, active, itemsize, lines):
-    """Wavefronts of loads and stores in L1, whose lines lie across the same 32 banks; it looks up four at a time."""
-    passes = -(-lines // TAGS)
+    """Wavefronts of loads and stores in L1: its lines lie across the same 32 banks, and it looks up four at a time."""
+    passes = ceil_div(lines, TAGS)
     if itemsize in BANKED:
         passes = np.maximum(passes, shared_access(addresses, active, itemsize, "load").wavefronts)
     return passes
 
 
 def atomic_sectors(addresses, active, itemsize):
-    """Sectors of atomic operations in global memory: lanes that hit the same element come one after another."""
-    order = np.sort(_same_where_idle(addresses, active), axis=1) if active is None else _idle_last(addresses, active)
+    """Sectors of atomic operations in global memory: lanes that hit the same element go one after another."""
+    order = np.sort(_fill_idle(addresses, active), axis=1) if active is None else _idle_last(addresses, active)
     new = np.ones(order.shape, bool)
     new[:, 1:] = order[:, 1:] != order[:, :-1]
     start = np.maximum.accumulate(np.where(new, np.arange(WARP), 0), axis=1)
@@ -133,7 +130,7 @@ def atomic_sectors(addresses, active, itemsize):
     fresh = np.ones(key.shape, bool)
     fresh[:, 1:] = key[:, 1:] != key[:, :-1]
     touched = np.count_nonzero(fresh & (key >= 0), axis=1)
-    lines = distinct(_same_where_idle(addresses, active) // LINE)
+    lines = distinct(_fill_idle(addresses, active) // LINE)
     return _of_memory(touched, itemsize, active, lines, lines)
 
 
@@ -142,36 +139,36 @@ def _idle_last(addresses, active):
 
 
 def local_sectors(addresses, active, itemsize):
-    """Sectors of accesses to local memory; the addresses are those in one thread's own memory.
+    """Sectors of accesses to local memory; an address counts from the start of the thread's own memory.
 
-    The words of 32 lanes lie side by side: word w of lane l is number 32 w + l.
+    The words of 32 lanes are interleaved: word w of lane l is number 32 w + l.
     """
     lanes = np.arange(WARP)
     first = np.broadcast_to(addresses // WORD, (addresses.shape[0], WARP))
     words = max(1, itemsize // WORD)
     segments = [(first + w) * (WARP * WORD // SECTOR) + lanes * WORD // SECTOR for w in range(words)]
-    segments = np.concatenate([_same_where_idle(s, active) for s in segments], axis=1)
+    segments = np.concatenate([_fill_idle(s, active) for s in segments], axis=1)
     touched, lines = distinct(segments), distinct(segments // (LINE // SECTOR))
-    taking_part = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
-    least = -(-taking_part * max(itemsize, WORD) // SECTOR)
-    return Counts(*_nothing(addresses, 3), touched * (taking_part > 0), least, *[lines * (taking_part > 0)] * 2)
+    lanes_active = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
+    ideal = ceil_div(lanes_active * max(itemsize, WORD), SECTOR)
+    return Counts(*_zeros(addresses, 3), touched * (lanes_active > 0), ideal, *[lines * (lanes_active > 0)] * 2)
 
 
 def _of_memory(touched, itemsize, active, lines, passes):
-    """The least is what the elements would fill side by side, unless lanes share elements and touch less than that."""
-    taking_part = WARP if active is None else active.sum(axis=1)
-    used = np.minimum(taking_part, 1)
+    """Make `Counts`: the ideal is the sectors of the elements side by side, or fewer if lanes share elements."""
+    lanes_active = WARP if active is None else active.sum(axis=1)
+    used = np.minimum(lanes_active, 1)
     touched = touched * used
-    least = np.minimum(touched, -(-taking_part * itemsize // SECTOR))
-    return Counts(*_nothing(touched, 3), touched, least, lines * used, passes * used)
+    ideal = np.minimum(touched, ceil_div(lanes_active * itemsize, SECTOR))
+    return Counts(*_zeros(touched, 3), touched, ideal, lines * used, passes * used)
 
 
-def _nothing(like, times):
+def _zeros(like, times):
     return [np.zeros(like.shape[0], np.int64)] * times
 
 
 def distinct(values):
-    """Number of different values in each row."""
+    """Count the different values in each row."""
     steps = values[:, 1:] - values[:, :-1]
     if steps.size and steps.min() < 0:
         values = np.sort(values, axis=1)
@@ -179,16 +176,16 @@ def distinct(values):
     return 1 + np.count_nonzero(steps, axis=1)
 
 
-def _same_where_idle(values, active):
-    """Idle lanes do what the first active lane of their warp does, so that they add nothing."""
+def _fill_idle(values, active):
+    """Replace the values of idle lanes by that of their warp's first active lane, so that they add nothing."""
     if active is None:
         return values
     first = active.argmax(axis=1)
     return np.where(active, values, values[np.arange(values.shape[0]), first][:, None])
 
 
-def _most_in_a_bank(units, banks):
-    """The largest number of different words in one bank, for each row."""
+def _busiest_bank(units, banks):
+    """Count the different words of the busiest bank, for each row."""
     units = np.sort(units, axis=1)
     new = np.ones(units.shape, bool)
     new[:, 1:] = units[:, 1:] != units[:, :-1]

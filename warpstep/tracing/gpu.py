@@ -1,4 +1,4 @@
-"""What a trace needs of a real GPU: its arrays, brought to the emulator and back, and a kernel's registers."""
+"""Use a real GPU in a trace: copy its arrays to the emulator and back, and read a kernel's registers."""
 
 from contextlib import contextmanager
 
@@ -25,9 +25,9 @@ class _Memory:
 
 @contextmanager
 def emulated_arguments(args):
-    """The arguments with every array of a GPU as an array of the emulator; copied back at the end.
+    """Yield the arguments with each array of a GPU copied to the emulator; copy them back at the end.
 
-    Arrays that overlap on the GPU overlap here too, and keep their places relative to 256 bytes.
+    Arrays that overlap on the GPU overlap here too, and keep their alignment to 256 bytes.
     """
     real = [i for i, a in enumerate(args) if hasattr(a, "__cuda_array_interface__") and as_device_array(a) is None]
     if not real:
@@ -35,7 +35,7 @@ def emulated_arguments(args):
         return
     arrays = {i: cuda.as_cuda_array(args[i]) for i in real}
     spans = {i: _span(array) for i, array in arrays.items()}
-    pieces = [_bring(start, stop) for start, stop in _joined(spans.values())]
+    pieces = [_copy_in(start, stop) for start, stop in _join(spans.values())]
     here = list(args)
     for i, array in arrays.items():
         here[i] = _window(array, spans[i][0], pieces)
@@ -47,14 +47,14 @@ def emulated_arguments(args):
 
 
 def _span(array):
-    """First byte and the byte after the last of an array on the GPU."""
+    """The address of an array's first byte on the GPU, and of the byte after its last."""
     pointer = array.__cuda_array_interface__["data"][0]
     low, high = byte_span(array.shape, array.strides, array.dtype.itemsize)
     return pointer + low, pointer + high
 
 
-def _joined(spans):
-    """Spans with those that overlap put together; empty ones are left out."""
+def _join(spans):
+    """Join spans that overlap; empty ones are dropped."""
     result = []
     for start, stop in sorted(span for span in spans if span[0] < span[1]):
         if result and start < result[-1][1]:
@@ -64,7 +64,7 @@ def _joined(spans):
     return result
 
 
-def _bring(start, stop):
+def _copy_in(start, stop):
     offset = start % ALIGNMENT
     allocation = Allocation(offset + stop - start, poison=False)
     allocation.bytes[offset : offset + stop - start] = cuda.as_cuda_array(_Memory(start, stop)).copy_to_host()
@@ -72,7 +72,7 @@ def _bring(start, stop):
 
 
 def _window(array, low, pieces):
-    """An array of the emulator in the piece of memory that holds it."""
+    """Make an array of the emulator in the piece of memory that holds it."""
     for start, stop, allocation in pieces:
         if start <= low < stop:
             pointer = array.__cuda_array_interface__["data"][0]
@@ -82,7 +82,7 @@ def _window(array, low, pieces):
 
 
 def registers(launch, args):
-    """Registers per thread of the compiled kernel on a GPU; None without one."""
+    """Read the registers per thread of the compiled kernel; None without a GPU."""
     dispatcher = launch.dispatcher
     if not hasattr(dispatcher, "typeof_pyval") or not cuda.is_available():
         return None

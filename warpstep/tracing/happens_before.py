@@ -1,15 +1,17 @@
-"""What happens before what in a traced launch: barriers, warp barriers, and releases and acquisitions by atomics.
+"""The happens-before order of a traced launch: barriers, warp barriers, and release and acquire by atomics.
 
-Time counts accesses: every access of all running lanes is one tick. An access at time t is ordered before what a thread
-does now if a synchronisation that includes both threads came after t. A point of synchronisation is kept as the first
-tick after it.
+Time counts accesses: every access of all running lanes is one tick. An access at time t is ordered before the present
+one of another thread if a synchronisation of both threads came after t. A synchronisation is stored as the first tick
+after it.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-WARP = 32
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+
 #: A time after every access.
 NOW = np.iinfo(np.int64).max
 
@@ -24,7 +26,7 @@ class Order:
     fences : bool
         True if the kernel has memory fences: only then can an atomic release anything.
 
-    A thread is known by its number in the grid, ``block * threads + thread``.
+    The number of a thread in the grid is ``block * threads + thread``.
     """
 
     def __init__(self, blocks, threads, fences):
@@ -33,10 +35,10 @@ class Order:
         self.grid_time = 1
         self.fences = fences
         self.fenced_yet = False
-        #: Blocks of a batch and what ``pair_time`` was at a fence.
+        #: For fences: the blocks of a batch, and its ``pair_time`` at the fence.
         self.pair_times = []
-        self.ids = None
-        #: The arguments of the atomics so far, and what their threads had seen at their last fence.
+        self.ids = np.zeros(0, np.int64)
+        #: The atomics so far: place, thread, time, and what the thread had seen at its last fences.
         self.atomics = []
         self._last = None
         self._releases = None
@@ -45,15 +47,14 @@ class Order:
     def start_batch(self, ids):
         """``ids``: the blocks of the batch, ascending."""
         self.ids = ids
-        warps = -(-self.threads // WARP)
-        self.warp_time = np.ones((ids.size, warps), np.int64)
+        self.warp_time = np.ones((ids.size, ceil_div(self.threads, WARP)), np.int64)
         self.pair_time = None
         #: For each thread at its last fence, and at its last fence for the whole device: the time, the last barriers of
-        #: its block and its warp, and which of ``pair_times``.
+        #: its block and its warp, and the index in ``pair_times``.
         self.fenced = np.zeros((2, 4, ids.size, self.threads), np.int64)
         self.pair_times.append((ids, None))
 
-    # -- what synchronises ---------------------------------------------------------------------------------------------
+    # -- synchronisation -----------------------------------------------------------------------------------------------
 
     def block_barrier(self, rows, now):
         """``rows``: the blocks of the batch that pass, as a mask."""
@@ -77,13 +78,13 @@ class Order:
             self.pair_time = self.pair_time.copy()
         members = lanes[partial]
         known = self.pair_time[partial]
-        # What one of them has seen of a lane's past all of them have seen now.
+        # All of them now know what one of them knew of a lane.
         joined = np.where(members[:, None, :], known, 0).max(axis=2)
         joined = np.where(members, now, joined)
         self.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
 
     def fence(self, lanes, now, whole_device=True):
-        """``lanes``: (B, T) threads that fence what they have done, and what they have seen of others.
+        """Let the threads ``lanes`` (B, T) fence: later releases publish what they have done and seen so far.
 
         A fence that is not for the whole device is for the threads of the same block.
         """
@@ -96,25 +97,24 @@ class Order:
             for kept, value in zip(scope, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
                 kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
 
-    def atomic(self, place, who, now):
-        """Atomics of threads ``who``, in this order: each acquires what those before it at its place released."""
+    def atomic(self, place, tids, now):
+        """Do atomics of threads ``tids``, in this order: each acquires what earlier ones at its place released."""
         if not self.fenced_yet:
             return
-        block, thread = who // self.threads, who % self.threads
+        block, thread = tids // self.threads, tids % self.threads
         row = np.searchsorted(self.ids, block)
-        event = np.stack([place, who, *self.fenced[:, :, row, thread].reshape(8, -1)])
+        event = np.stack([place, tids, *self.fenced[:, :, row, thread].reshape(8, -1)])
         if self._last is not None and np.array_equal(event, self._last):
-            return  # they wait in a loop, and nothing new is there for them
+            return  # a loop that waits: nothing has changed since its last turn
         self._last = event
         self.atomics.append(np.insert(event, 2, now, axis=0))
         self._releases = None
         self._seen = {}
 
-    # -- what is ordered -----------------------------------------------------------------------------------------------
+    # -- order ---------------------------------------------------------------------------------------------------------
 
     def unordered(self, times, earlier, later):
-        """For pairs of accesses, by thread ``earlier`` at ``times`` and by thread ``later`` now: True where nothing
-        orders them."""
+        """Mask the unordered pairs of accesses: one by thread ``earlier`` at ``times``, one by thread ``later`` now."""
         blocks = earlier // self.threads, later // self.threads
         same = blocks[0] == blocks[1]
         loose = np.where(same, times >= self.block_time[blocks[1]], times >= self.grid_time)
@@ -128,7 +128,7 @@ class Order:
         return loose
 
     def _in_warp(self, times, earlier, later):
-        """Pairs of one block: True where a barrier of the warp orders them."""
+        """Mask the pairs of one block that a barrier of their warp orders."""
         first, second = earlier % self.threads, later % self.threads
         row, warp = np.searchsorted(self.ids, later // self.threads), second // WARP
         together = first // WARP == warp
@@ -138,7 +138,7 @@ class Order:
         return together & ordered
 
     def _released(self, times, earlier, later):
-        """Pairs: True where the earlier thread released after its access, and the later one acquired that."""
+        """Mask the pairs whose earlier thread released after its access, where the later thread acquired that."""
         if self._releases is None:
             self.atomics = [np.concatenate(self.atomics, axis=1)]
             self._releases = _Releases(self.atomics[0], self.threads, self.pair_times)
@@ -150,20 +150,20 @@ class Order:
         return result
 
     def _seen_by(self, thread):
-        """What a thread has acquired until now."""
+        """The knowledge that a thread has acquired until now."""
         block, lane = divmod(thread, self.threads)
         row = int(np.searchsorted(self.ids, block))
         pairs = None if self.pair_time is None else self.pair_time[row, lane // WARP, :, lane % WARP]
         warp_time = int(self.warp_time[row, lane // WARP])
         acquired = self._releases.acquired(thread, NOW, int(self.block_time[block]), warp_time, pairs)
-        key = block, *sorted(acquired.items())  # most threads of a block have acquired the same
+        key = block, *sorted(acquired.items())  # as a rule, threads of a block have acquired the same
         if key not in self._seen:
             self._seen[key] = self._releases.seen(acquired, block)
         return self._seen[key]
 
 
 class _Seen(NamedTuple):
-    """The times before which the accesses of threads, of whole blocks and of whole warps are seen."""
+    """The times before which the accesses of threads, of whole blocks and of whole warps have been seen."""
 
     by_thread: dict
     by_block: dict
@@ -190,7 +190,7 @@ def _raise(times, key, time):
 
 
 class _Releases:
-    """The atomics at the places where something was released.
+    """The atomics at places with a release.
 
     Parameters
     ----------
@@ -207,28 +207,28 @@ class _Releases:
         self.of_block = _positions(self.atomics[1] // threads, np.arange(self.atomics.shape[1]))
 
     def acquired(self, thread, own, block_time, warp_time, pairs):
-        """{place: how many of the atomics come before the last one there that a thread knows of}.
+        """Map each place to the index of the last atomic there that a thread knows of.
 
         The thread knows of its own before ``own``, and of those that barriers of its block or its warp have ordered.
         """
         at = self.of_block.get(thread // self.threads)
         if at is None:
             return {}
-        place, who, when = self.atomics[:3, at]
-        lane, first = who % self.threads, thread - thread % self.threads % WARP
+        place, tids, when = self.atomics[:3, at]
+        lane, first = tids % self.threads, thread - thread % self.threads % WARP
         near = lane // WARP == thread % self.threads // WARP
-        known = ((who == thread) & (when < own)) | (when < block_time) | (near & (when < warp_time))
+        known = ((tids == thread) & (when < own)) | (when < block_time) | (near & (when < warp_time))
         if pairs is not None:
-            known |= near & (when < pairs[np.where(near, who - first, 0)])
+            known |= near & (when < pairs[np.where(near, tids - first, 0)])
         return dict(zip(place[known].tolist(), at[known].tolist(), strict=True))
 
     def seen(self, acquired, block):
-        """What threads released that stand before these atomics, and what they had acquired before.
+        """Collect what was released before these atomics, and what the releasing threads had acquired before.
 
         ``block``: of the thread that acquires. Threads of other blocks see fences for the whole device only.
         """
         seen, done, todo = _Seen({}, {}, {}), {}, dict(acquired)
-        blocks = {block}  # of all that the knowledge has come through
+        blocks = {block}  # of the threads that have passed the knowledge on
         while todo:
             place, end = todo.popitem()
             releases = self.at_place.get(place, ())
@@ -247,7 +247,7 @@ class _Releases:
         return seen
 
     def _at_fence(self, atomic, blocks):
-        """What the thread of an atomic had seen at its last fence that threads of these blocks see."""
+        """The knowledge of an atomic's thread at its last fence that is visible to threads of these blocks."""
         _, thread, _, *fences = self.atomics[:, atomic].tolist()
         time, block_time, warp_time, number = fences[:4] if thread // self.threads in blocks else fences[4:]
         ids, pair_time = self.pair_times[number]
@@ -259,7 +259,7 @@ class _Releases:
 
 
 def _positions(values, among):
-    """{value: positions where it stands, ascending, of those given}."""
+    """Map each value to its positions among those given, ascending."""
     if not among.size:
         return {}
     among = among[np.argsort(values[among], kind="stable")]

@@ -1,72 +1,69 @@
-"""What a traced launch leaves behind: counts by place in the source, what is wrong, and the shadow of global memory."""
+"""Collects what a traced launch does: counts by site, problems, and the shadow of global memory."""
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from warpstep.api.arrays import find_allocation
-from warpstep.machine.batch import WARP, unravel
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+from warpstep.machine.batch import unravel
 from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
 from warpstep.tracing.shadow import Cells
 
-#: Threads of a finding that are named.
-NAMED = 4
-#: Rows of addresses up to which the counts of a pattern are remembered: short ones come again and again.
-REMEMBERED = 64
+#: Threads that a finding names.
+MAX_NAMED_THREADS = 4
+#: Counts of access patterns are cached up to so many warps: short patterns repeat.
+MAX_CACHED_WARPS = 64
 
 
+@dataclass(slots=True)
 class AccessCount:
-    """Counts of one array at one site."""
+    """Counts of one array at one site; ``counts`` are the sums of `counting.Counts`."""
 
-    __slots__ = ("counts", "excess", "lanes", "requests", "worst")
-
-    def __init__(self):
-        self.requests = 0
-        self.lanes = 0
-        #: Sums of `counting.Counts`.
-        self.counts = np.zeros(len(counting.Counts._fields), np.int64)
-        self.excess = -1
-        self.worst = None
+    requests: int = 0
+    lanes: int = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(len(counting.Counts._fields), np.int64))
+    excess: int = -1
+    worst: dict | None = None
 
 
+@dataclass(slots=True)
 class BranchCount:
-    """Counts of one branch: warps that came by, those that split, and lanes of these that wait for the body."""
+    """Counts of one branch: warps that reached it, those that split, and lanes of these that wait for the body."""
 
-    __slots__ = ("split", "waiting", "warps")
+    warps: int = 0
+    split: int = 0
+    waiting: int = 0
 
-    def __init__(self):
-        self.warps = self.split = self.waiting = 0
 
-
+@dataclass(slots=True)
 class BlockCount:
     """Counts of one basic block: threads that ran it, and their warps."""
 
-    __slots__ = ("threads", "warps")
-
-    def __init__(self):
-        self.threads = self.warps = 0
+    threads: int = 0
+    warps: int = 0
 
 
+@dataclass(slots=True)
 class Problem:
-    """Something wrong at one place, with its first case."""
+    """An error at one place, with its first case."""
 
-    __slots__ = ("array", "block", "count", "cure", "kind", "message", "site", "threads", "weight")
-
-    def __init__(self, kind, site, message, cure, array, block, threads):
-        self.kind = kind
-        self.site = site
-        self.message = message
-        self.cure = cure
-        self.array = array
-        self.block = block
-        self.threads = threads
-        self.weight = 0
-        self.count = 0
+    kind: str
+    site: int
+    message: str
+    cure: str
+    array: str | None
+    block: tuple
+    threads: tuple
+    weight: int = 0
+    count: int = 0
 
 
 class Recorder:
-    """What one traced launch leaves behind.
+    """Collects what one traced launch does.
 
     Parameters
     ----------
@@ -74,20 +71,23 @@ class Recorder:
 
     Attributes
     ----------
+    blocks_begun : int
+        Blocks of the grid that have started to run.
     accesses : dict
         {(site, space, op, bytes per lane, array): AccessCount}
     branches, barriers, blocks : dict
         {site: BranchCount}, {(site, kind): times passed}, {label of a basic block: BlockCount}
     problems : dict
-        Problems by what makes them one.
+        {what is the same in all its cases: Problem}
     returned : dict
-        {site of a barrier: (block, thread)} where threads had returned before others came to the barrier.
+        {site of a barrier: (block, thread)} if the thread had returned before others reached the barrier.
     """
 
     def __init__(self, launch):
         self.launch = launch
         self.sites = launch.program.sites
         self.order = Order(launch.blocks, launch.threads, launch.program.fences)
+        self.blocks_begun = 0
         self.time = 0
         #: The site of the access at each tick.
         self.site_at = [None]
@@ -103,13 +103,13 @@ class Recorder:
         self._owners = []
 
     def declare(self, allocation, written):
-        """An allocation that the kernel gets as an argument; ``written``: it may write to it."""
+        """Register the allocation of an argument; ``written``: the kernel may write to it."""
         cells = self._cells_of(allocation, races=False)
         cells.races |= written
         self.arguments.add(allocation.address)
 
     def is_argument(self, view):
-        """True for a read-only argument, which is global memory; False for constant memory."""
+        """Tell a read-only argument, which is in global memory, from constant memory."""
         return self.memory_at(view.address).address in self.arguments
 
     def memory_at(self, address):
@@ -127,15 +127,15 @@ class Recorder:
             self._owners.append((allocation, cells))
         return self.memories[allocation.address]
 
-    def _warp_of(self, who):
-        block, thread = np.divmod(who, self.launch.threads)
+    def _warp_of(self, tids):
+        block, thread = np.divmod(tids, self.launch.threads)
         return block * WARP + thread // WARP
 
-    def _block_of(self, who):
-        return who // self.launch.threads
+    def _block_of(self, tids):
+        return tids // self.launch.threads
 
     def finish(self):
-        """After the last batch: what was written is known from now on."""
+        """Note in each allocation what the launch has written."""
         for allocation, cells in self._owners:
             if cells.known is not None:
                 known = np.repeat(cells.known, cells.size)
@@ -155,7 +155,7 @@ class Recorder:
         if not rows.size:
             return
         key = None
-        if rows.shape[0] <= REMEMBERED:
+        if rows.shape[0] <= MAX_CACHED_WARPS:
             base = rows[0, 0]
             lanes = b"" if active is None else active.tobytes()
             key = (space, op, nbytes, int(base) % 128, (rows - base).tobytes(), lanes)
@@ -178,8 +178,8 @@ class Recorder:
             count.worst = self._request(batch, view, rows, active, times, worst, nbytes, counts[2])
 
     def _request(self, batch, view, rows, active, times, worst, nbytes, counts):
-        """The worst request of a site, as keyword arguments of the report's record."""
-        warps = -(-batch.threads // WARP)
+        """The worst request of a site, as the fields of a `records.Request`."""
+        warps = ceil_div(batch.threads, WARP)
         block = int(batch.ids[worst // warps]) if rows.shape[0] > warps else int(batch.ids[0])
         base = view.base if isinstance(view.base, int) else None
         size = view.items.dtype.itemsize
@@ -203,14 +203,14 @@ class Recorder:
     # -- problems ------------------------------------------------------------------------------------------------------
 
     def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0):
-        """Record something wrong in the lanes of a (B, T) mask; one entry for each place, with its heaviest cure."""
+        """Record an error in the lanes of a (B, T) mask; one entry for each place, with its heaviest cure."""
         place = self.sites[site]
         key = (kind, place.filename, place.line, array, *key)
         found = self.problems.get(key)
         if found is None:
             row = int(np.argmax(lanes.any(axis=1)))
             block, _, _ = batch.place(lanes)
-            named = np.flatnonzero(lanes[row])[:NAMED] if threads is None else threads
+            named = np.flatnonzero(lanes[row])[:MAX_NAMED_THREADS] if threads is None else threads
             named = tuple(unravel(int(t), self.launch.block) for t in named)
             found = self.problems[key] = Problem(kind, site, message, cure, array, block, named)
         if weight > found.weight:
@@ -219,6 +219,7 @@ class Recorder:
 
 
 def is_contiguous(view):
+    """True if a view's elements, of the buffer's own type, are in C order without gaps."""
     if not all(isinstance(n, int) for n in (*view.shape, *view.strides)):
         return False
     step = 1
@@ -230,7 +231,7 @@ def is_contiguous(view):
 
 
 def _by_warp(batch, address, mask):
-    """An access as (rows of 32 addresses, lanes that take part or None, times that each row happens)."""
+    """Split an access by warp: (rows of 32 addresses, active lanes or None, times that each row happens)."""
     blocks, threads = batch.shape
     address = np.asarray(address)
     same_rows = (address.ndim == 0 or address.shape[0] == 1) and (mask is None or mask.shape[0] == 1)
@@ -250,7 +251,7 @@ def _by_warp(batch, address, mask):
 
 
 def _count_rows(view, space, rows, active, op, nbytes):
-    """(requests, lanes, sums of the counts, largest excess, its row) of some warps."""
+    """Count some warps: (requests, lanes, sums of the counts, largest excess, its row)."""
     counts = _counts(view, space, rows, active, op, nbytes)
     excess = counts.excess()
     worst = int(excess.argmax())
@@ -258,7 +259,7 @@ def _count_rows(view, space, rows, active, op, nbytes):
         requests, lanes = rows.shape[0], rows.size
     else:
         requests, lanes = int(np.count_nonzero(active.any(axis=1))), int(np.count_nonzero(active))
-        if not active[worst].any():  # all are equally good: show one that happens
+        if not active[worst].any():  # all are equally good: take one that happens
             worst = int(active.any(axis=1).argmax())
     return requests, lanes, np.array([c.sum() for c in counts]), int(excess[worst]), worst
 

@@ -1,13 +1,16 @@
-"""What a trace is made of: one record for each place in the source, summed over the blocks that were traced.
+"""The records of a trace: one for each place in the source, summed over the blocks that were traced.
 
-Counts are those of the kernel as written, by the rules of the hardware: what a compiler merges, hoists or drops is
-still counted here.
+Counts are those of the kernel as written, by the rules of the hardware. What a compiler merges, hoists or drops is
+still counted.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+SPACES = ("global", "shared", "local")
+OPERATIONS = ("load", "store", "atomic")
 #: Kinds of `Finding`, in the order in which a report lists them.
 FINDINGS = (
     "out-of-bounds",
@@ -17,6 +20,15 @@ FINDINGS = (
     "race",
     "barrier-divergence",
 )
+#: ``blockIdx`` or ``threadIdx``: (x, y, z).
+Index = tuple[int, int, int]
+
+
+def element_name(array: str, position: int, shape: tuple[int, ...]) -> str:
+    """Name an element by its position in C order as the source would: ``tile[2, 5]``."""
+    inside = bool(shape) and 0 <= position < math.prod(shape)
+    index = [int(i) for i in np.unravel_index(position, shape)] if inside else [position]
+    return f"{array}[{', '.join(map(str, index))}]"
 
 
 @dataclass(frozen=True)
@@ -37,10 +49,15 @@ class Place:
     filename: str
     code: str
 
+    @property
+    def place(self) -> dict:
+        """dict : these three by name, to make another record of the same line."""
+        return {"line": self.line, "filename": self.filename, "code": self.code}
+
 
 @dataclass(frozen=True)
 class Request:
-    """One access of one warp: the worst of its line.
+    """One access of one warp.
 
     Attributes
     ----------
@@ -59,33 +76,32 @@ class Request:
     origin : int
         Byte address of the array's first element.
     shape : tuple of int
-        The array's shape, in elements of ``dtype``; () if the array is not C-contiguous and starts at ``origin``.
+        The array's shape, in elements of ``dtype``; () unless the array is C-contiguous and starts at ``origin``.
     dtype : numpy.dtype
     wavefronts, ideal_wavefronts, sectors, ideal_sectors : int
         Of this one request.
     """
 
-    block: tuple
+    block: Index
     warp: int
     active: np.ndarray
     addresses: np.ndarray
     itemsize: int
     array: str
     origin: int
-    shape: tuple
+    shape: tuple[int, ...]
     dtype: np.dtype
     wavefronts: int
     ideal_wavefronts: int
     sectors: int
     ideal_sectors: int
 
-    def label(self, address):
-        """How the source would name the element at a byte address: ``tile[2, 5]``."""
-        position = (int(address) - self.origin) // self.dtype.itemsize
+    def label(self, address: int) -> str:
+        """Name the element at a byte address as the source would: ``tile[2, 5]``."""
+        offset = int(address) - self.origin
         if not self.shape:
-            return f"{self.array} + {int(address) - self.origin} bytes"
-        index = [int(i) for i in np.unravel_index(position, self.shape)] if 0 <= position < np.prod(self.shape) else []
-        return f"{self.array}[{', '.join(map(str, index)) or position}]"
+            return f"{self.array} + {offset} bytes"
+        return element_name(self.array, offset // self.dtype.itemsize, self.shape)
 
 
 @dataclass(frozen=True)
@@ -109,10 +125,10 @@ class Access(Place):
     active_lanes : float
         Mean over the requests, at most 32.
     lines : int
-        Global and local memory only, else 0: lines of 128 bytes touched.
+        Global and local memory only, else 0: cache lines of 128 bytes touched.
     l1_wavefronts : int
-        Global and local memory only, else 0: passes through the L1 cache, if it holds all lines: they lie across the
-        banks that shared memory has, and four are looked up at a time.
+        Global and local memory only, else 0: passes through the L1 cache if every line hits. Its lines lie across the
+        banks of shared memory, and it looks up four at a time.
     worst : Request or None
         The request with the most wavefronts (shared) or sectors (global, local) over the ideal.
     """
@@ -155,12 +171,12 @@ class Branch(Place):
     Attributes
     ----------
     warps : int
-        Times that a warp came by with at least one active lane.
+        Times that a warp with an active lane reached the branch.
     split : int
         Of these, times that lanes of the warp went both ways.
     waiting_lanes : float
-        Mean number of active lanes of a split warp that do not take the branch's body (or have left the loop) and wait
-        while the others do.
+        Mean number of active lanes of a split warp that skip the branch's body (or have left the loop) and wait for
+        the others.
     """
 
     warps: int
@@ -175,7 +191,8 @@ class Barrier(Place):
     Attributes
     ----------
     kind : "block" | "warp" | "grid"
-        ``syncthreads`` and its like; ``syncwarp``, shuffles, votes and matches; a cooperative grid's ``sync``.
+        "block" for ``syncthreads`` and its like, "warp" for ``syncwarp``, shuffles, votes and matches, "grid" for the
+        sync of a cooperative grid.
     passed : int
         Times that a block ("block", "grid") or a warp ("warp") passed it.
     """
@@ -194,9 +211,9 @@ class Operations(Place):
         Additions, multiplications, divisions, comparisons and functions (``math.sqrt``) on floats of that width. A
         multiplication and an addition that the compiler fuses are two.
     int32, int64 : int
-        The same on integers; up to 32 bits are int32. What computes the address of an element is not counted.
+        The same on integers; up to 32 bits are int32. The arithmetic of array indexing is not counted.
     int64_divisions : int
-        Of int64, those that are divisions or remainders: dozens of instructions each.
+        Divisions and remainders among ``int64``: dozens of instructions each.
     fp64_conversions : int
         Conversions from or to float64.
     threads : int
@@ -218,7 +235,7 @@ class Operations(Place):
 
 @dataclass(frozen=True)
 class Finding(Place):
-    """An error: on some device, or some day, the result is wrong.
+    """An error: on some device, in some run, the result is wrong.
 
     Attributes
     ----------
@@ -232,18 +249,18 @@ class Finding(Place):
     block : tuple of 3 int
         ``blockIdx`` of the first case.
     threads : tuple of (x, y, z)
-        ``threadIdx`` of those involved in the first case: both threads of a race, the one that is out of bounds, those
-        that wait at a barrier (the first few).
+        ``threadIdx`` of the threads in the first case: both threads of a race, the one that is out of bounds, the
+        first few that wait at a barrier.
     count : int
-        Cases at this place; every thread and turn of a loop is one.
+        Cases at this place, one for each thread and iteration.
     """
 
     kind: str
     message: str
     cure: str
     array: str | None
-    block: tuple
-    threads: tuple
+    block: Index
+    threads: tuple[Index, ...]
     count: int
 
 
@@ -280,32 +297,32 @@ class Coverage:
     read, written : int
         Distinct elements that the launch read, and that it wrote (atomics do both).
     first_unwritten : tuple of int or None
-        Index of the first element that was not written, if any other was.
+        Index of the first element that was not written; None if all or none were.
     """
 
     array: str
-    shape: tuple
+    shape: tuple[int, ...]
     dtype: np.dtype
     elements: int
     read: int
     written: int
-    first_unwritten: tuple | None
+    first_unwritten: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many warps of the kernel a multiprocessor can hold.
+    """How many warps of the kernel fit on a multiprocessor.
 
     Attributes
     ----------
     device : str
         The card whose limits were used.
     warps, max_warps : int
-        Resident warps per multiprocessor, and the most that there can be.
+        Resident warps per multiprocessor, and the limit of the device.
     blocks : int
         Resident blocks per multiprocessor.
     registers : int or None
-        Registers per thread that were reckoned with; None if they are not known, and then not reckoned with.
+        Registers per thread; None if unknown, and then ignored.
     shared_bytes : int
         Static and dynamic shared memory per block.
     limited_by : "threads" | "blocks" | "shared memory" | "registers"
@@ -320,7 +337,7 @@ class Occupancy:
     limited_by: str
 
     @property
-    def fraction(self):
+    def fraction(self) -> float:
         """float : warps over max_warps."""
         return self.warps / self.max_warps
 
@@ -332,15 +349,15 @@ class Traffic:
     Attributes
     ----------
     needed_bytes : int
-        Every element of global memory that was read, once, and every one written, once.
+        Bytes of the distinct elements of global memory that were read, and of those that were written.
     moved_bytes : int
-        Sectors of all requests to global memory, times 32: what crosses to the L1 cache, and what leaves it if it holds
-        nothing.
+        Sectors of all requests to global memory, times 32: what moves between the multiprocessors and the L1 cache,
+        and between L1 and L2 if every request misses.
     flops : int
         Floating-point operations of all widths.
     cold_read, cold_written : int
-        Sectors that were read, each once, and those that were written, each once, times 32: what crosses between memory
-        and the L2 cache if that is empty before and large enough.
+        Distinct sectors that were read, and that were written, times 32: what moves between DRAM and an L2 cache that
+        starts empty and is large enough.
     """
 
     needed_bytes: int
@@ -350,53 +367,101 @@ class Traffic:
     cold_written: int = 0
 
     @property
-    def intensity(self):
+    def intensity(self) -> float:
         """float : operations per byte that must move (FLOP/B); 0 if none must."""
         return self.flops / self.needed_bytes if self.needed_bytes else 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recording:
-    """All that one traced launch left behind; `Trace` adds the views.
+    """What one launch did, by line of its source. `Trace` adds the views.
 
     Attributes
     ----------
     kernel : str
     filename : str
     source : tuple of (first line, text)
-        Of the kernel's function; (0, "") where there is none.
+        Of the kernel's function; (0, "") if it has no source.
     grid, block : tuple of 3 int
     shared_bytes : int
-        Dynamic shared memory that the launch asked for.
+        Dynamic shared memory of the launch.
     blocks : int
-        Blocks that were traced.
-    accesses, branches, barriers, operations, findings, advice : list
-        In the order of the source; findings in that of `FINDINGS`.
+        Blocks that were traced. If these are not all of the grid, counts are scaled to it.
+    accesses : list of Access
+        By line, array, space and operation: requests, wavefronts, bank conflicts, sectors, active lanes.
+    branches : list of Branch
+    barriers : list of Barrier
+    operations : list of Operations
+        Arithmetic by line.
     overhead : int
-        Instructions of warps besides those that are written, by estimate: for addresses, for the counting of loops,
-        and for whole numbers.
+        Estimate of the warp instructions that the source does not show: addresses, loop counters, integer arithmetic.
     shared_overhead : int
-        Of these, the instructions whose values all lanes of a warp share.
+        The part of ``overhead`` whose values are the same for all lanes of a warp.
+    findings : list of Finding
+        Errors, in the order of `FINDINGS`: races, accesses out of bounds, uninitialised reads, divergent barriers.
+    advice : list of Advice
+        What is slow rather than wrong.
     coverage : list of Coverage
+        Elements of each array that were read and written.
     occupancy : Occupancy
     traffic : Traffic
+    stopped : str
+        The error that ended the launch early; "" if none did. Counts are then those until the error, not scaled.
     """
 
     kernel: str
     filename: str
-    source: tuple
-    grid: tuple
-    block: tuple
+    source: tuple[int, str]
+    grid: Index
+    block: Index
     shared_bytes: int
     blocks: int
-    accesses: list
-    branches: list
-    barriers: list
-    operations: list
+    accesses: list[Access]
+    branches: list[Branch]
+    barriers: list[Barrier]
+    operations: list[Operations]
     overhead: int
     shared_overhead: int
-    findings: list
-    advice: list
-    coverage: list
+    findings: list[Finding]
+    advice: list[Advice]
+    coverage: list[Coverage]
     occupancy: Occupancy
     traffic: Traffic
+    stopped: str = ""
+
+    @property
+    def status(self) -> str:
+        """str : "complete"; "partial" if only some blocks were traced; "stopped" if an error ended the launch."""
+        if self.stopped:
+            return "stopped"
+        return "complete" if self.blocks == math.prod(self.grid) else "partial"
+
+    def total(self, space: str | None = None, op: str | None = None) -> Total:
+        """Sum the counts of all accesses of one kind.
+
+        Parameters
+        ----------
+        space : "global" | "shared" | "local", optional
+        op : "load" | "store" | "atomic", optional
+            All of them unless given.
+
+        Raises
+        ------
+        ValueError
+            For any other word.
+        """
+        for name, value, allowed in (("space", space, SPACES), ("op", op, OPERATIONS)):
+            if value is not None and value not in allowed:
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}, or None for all")
+        chosen = [a for a in self.accesses if space in (None, a.space) and op in (None, a.op)]
+        sums = {item.name: sum(getattr(a, item.name) for a in chosen) for item in fields(Total)}
+        lanes = sum(a.active_lanes * a.requests for a in chosen)
+        return Total(**sums | {"active_lanes": lanes / sums["requests"] if lanes else 0.0})
+
+
+def check_trace(name: str, value: object) -> None:
+    """Raise TypeError if a value is not a trace."""
+    if not isinstance(value, Recording):
+        text = repr(value)
+        text = text if len(text) <= 60 else text[:60] + "…"
+        raise TypeError(f"{name} is {text}; it must be a trace, as gpukit.trace returns it")

@@ -1,8 +1,8 @@
-"""What a trace remembers of every cell of memory: whether it was written, who wrote it last, and who read it since.
+"""The shadow of memory: for every cell, whether it was written, its last write, and the reads since.
 
-A cell is the largest piece of memory that no access has cut so far: 4 bytes for an array of float32, one byte for an
-image. Accesses come as flat arrays of the lanes that take part: ``cell`` (position in the memory) and ``who`` (number
-of the thread in the grid).
+A cell is the largest piece of memory that no access has split so far: 4 bytes for an array of float32, one byte for an
+image. Accesses come as flat arrays of the active lanes: ``cell`` (position in the memory) and ``tids`` (number of the
+thread in the grid).
 """
 
 import math
@@ -13,16 +13,16 @@ import numpy as np
 #: The thread in a key; the time of the access is above it.
 THREAD_BITS = 32
 THREAD = (1 << THREAD_BITS) - 1
-#: In the time of a write: an asynchronous copy that has not landed. It comes after every barrier.
-UNDER_WAY = 1 << 30
-#: Keys from here on are of such copies.
-UNDER_WAY_KEYS = UNDER_WAY << THREAD_BITS
-#: Lanes of reads that may wait for a write to ask for them.
-LOG_LANES = 1 << 18
+#: A bit in the time of a write: an asynchronous copy in flight. No barrier orders anything after it.
+IN_FLIGHT = 1 << 30
+#: The keys of such copies start here.
+IN_FLIGHT_KEYS = IN_FLIGHT << THREAD_BITS
+#: Lanes of reads that are logged before they are merged into ``last_reads``.
+MAX_LOGGED_LANES = 1 << 18
 
 
 class Conflict(NamedTuple):
-    """Two accesses that nothing orders: the lanes of the present access, and the keys of the earlier ones."""
+    """Unordered pairs of accesses: the lanes of the present access, and the keys of the earlier ones."""
 
     lanes: np.ndarray
     keys: np.ndarray
@@ -37,19 +37,19 @@ class Cells:
     nbytes : int
     size : int
         Bytes of a cell to begin with.
-    order : ordering.Order
+    order : happens_before.Order
     groups : tuple of function
-        The groups that a thread (by number) belongs to, from small to large: its warp and, in global memory, its block.
+        Map the number of a thread to its groups, from small to large: its warp and, in global memory, its block.
     known : bool ndarray or None
-        The bytes that hold something before the launch; None for all.
+        The bytes that are initialised before the launch; None for all.
     races : bool
-        False if the kernel writes nothing here: then nobody can race.
+        False if the kernel never writes here, so that no race is possible.
     """
 
     def __init__(self, nbytes, size, order, groups, known=None, races=True):
         #: Where the memory begins, for memory that has an address.
         self.address = 0
-        while known is not None and not _alike(known, size):
+        while known is not None and not _uniform(known, size):
             size //= 2
         self.size = size
         self.order = order
@@ -63,15 +63,15 @@ class Cells:
         self.last_reads = None
         #: Whether there were asynchronous copies.
         self.copies = False
-        #: Writes before the last one that nothing orders before it: they wrote the same value.
+        #: Earlier writes that are not ordered before the last one, and wrote the same value.
         self.equal_writes = None
         self._log = []
         self._logged = 0
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
-    def cut(self, size):
-        """Make cells of ``size`` bytes, a divisor of what they are."""
+    def split(self, size):
+        """Split the cells into cells of ``size`` bytes."""
         times = self.size // size
         self.flush()
         for name in ("known", "read", "written", "last_write"):
@@ -84,7 +84,7 @@ class Cells:
         self.size = size
 
     def repeat(self, shifts):
-        """The same shadow side by side for several blocks; ``shifts``: what to add to the numbers of the threads."""
+        """Repeat the shadow for several blocks; ``shifts`` are added to the numbers of the threads."""
         self.flush()
         for name in ("known", "read", "written"):
             setattr(self, name, np.tile(getattr(self, name), shifts.size))
@@ -94,54 +94,54 @@ class Cells:
                 latest.keys = [shifted(keys, shifts) for keys in latest.keys]
 
     def fits(self, *offsets):
-        """Make sure that cells start at multiples of all these numbers of bytes."""
+        """Split the cells, if need be, so that one starts at each multiple of all these numbers of bytes."""
         size = math.gcd(self.size, *offsets)
         if size != self.size:
-            self.cut(size)
+            self.split(size)
 
-    def spread(self, cell, who, nbytes):
-        """Cells and threads of accesses that are wider than a cell, which ``cell`` is the first of."""
+    def spread(self, cell, tids, nbytes):
+        """Repeat cells and threads for accesses that cover several cells from ``cell`` on."""
         times = nbytes // self.size
         if times == 1:
-            return cell, who
-        return (cell[:, None] + np.arange(times)).ravel(), np.repeat(who, times)
+            return cell, tids
+        return (cell[:, None] + np.arange(times)).ravel(), np.repeat(tids, times)
 
     # -- loads, stores, atomics ----------------------------------------------------------------------------------------
 
     def unknown(self, cell):
-        """Lanes that read what nobody has written; None if all is well."""
+        """Find the lanes that read uninitialised memory; None if there are none."""
         if self.known is None:
             return None
         there = self.known[cell]
         return None if there.all() else np.flatnonzero(~there)
 
-    def load(self, cell, who, time):
-        """A plain read; returns the `Conflict`s with earlier writes."""
+    def load(self, cell, tids, time):
+        """Read; returns the `Conflict`s with earlier writes."""
         self.read[cell] = True
         if not self.races:
             return ()
-        writes = self._write_conflicts(cell, who)
-        self._remember(cell, who, time)
+        writes = self._write_conflicts(cell, tids)
+        self._remember(cell, tids, time)
         return writes
 
-    def atomic(self, cell, who, time):
-        """An atomic operation: it races with plain writes only, so to later accesses it is a read."""
+    def atomic(self, cell, tids, time):
+        """Do an atomic operation: it races with plain writes only, so later accesses see it as a read."""
         self.written[cell] = True
         if self.known is not None:
             self.known[cell] = True
-        return self.load(cell, who, time)
+        return self.load(cell, tids, time)
 
-    def store_conflicts(self, cell, who):
-        """Before a plain write: (`Conflict`s with earlier writes, those with earlier reads)."""
+    def store_conflicts(self, cell, tids):
+        """Check a plain write before it: (`Conflict`s with earlier writes, those with earlier reads)."""
         if not self.races:
             return (), ()
         self.flush()
         reads = () if self.last_reads is None else self.last_reads.keys
-        reads = [self._conflict(keys, cell, who, "load") for keys in reads]
-        return self._write_conflicts(cell, who), [c for c in reads if c is not None]
+        reads = [self._conflict(keys, cell, tids, "load") for keys in reads]
+        return self._write_conflicts(cell, tids), [c for c in reads if c is not None]
 
-    def store(self, cell, who, time, conflicts):
-        """A plain write; returns the `Conflict` with other lanes of the same access, to be judged after them, or None.
+    def store(self, cell, tids, time, conflicts):
+        """Write; returns the `Conflict` with other lanes of the same access, or None.
 
         ``conflicts``: those with earlier writes.
         """
@@ -150,7 +150,7 @@ class Cells:
             self.known[cell] = True
         if not self.races:
             return None
-        key = (time << THREAD_BITS) | who
+        key = (time << THREAD_BITS) | tids
         for earlier in conflicts:
             self._equal(cell[earlier.lanes], earlier.keys)
         self.last_write[cell] = key
@@ -162,19 +162,19 @@ class Cells:
 
     # -- asynchronous copies -------------------------------------------------------------------------------------------
 
-    def begin_copy(self, cell, who, time):
-        """A copy begins; returns the `Conflict`s with earlier accesses, and with other lanes of the same one."""
+    def begin_copy(self, cell, tids, time):
+        """Begin a copy; returns the `Conflict`s with earlier accesses, and with other lanes of the same one."""
         self.written[cell] = self.copies = True
-        writes, reads = self.store_conflicts(cell, who)
-        key = ((time | UNDER_WAY) << THREAD_BITS) | who
+        writes, reads = self.store_conflicts(cell, tids)
+        key = ((time | IN_FLIGHT) << THREAD_BITS) | tids
         self.last_write[cell] = key
         lost = np.flatnonzero(self.last_write[cell] != key)
         same = [Conflict(lost, self.last_write[cell[lost]], "store")] if lost.size else []
         return [*writes, *reads, *same]
 
-    def land_copy(self, cell, who, time):
-        """The thread that began a copy has waited for it: now it is a write as any other."""
-        self.last_write[cell] = (time << THREAD_BITS) | who
+    def land_copy(self, cell, tids, time):
+        """Land a copy that its thread has waited for: it is a plain write from now on."""
+        self.last_write[cell] = (time << THREAD_BITS) | tids
         if self.known is not None:
             self.known[cell] = True
 
@@ -185,56 +185,55 @@ class Cells:
             self.equal_writes = Latest(self.last_write.size, self.groups)
         self.equal_writes.add(cell, key)
 
-    def _write_conflicts(self, cell, who):
-        conflicts = [self._conflict(self.last_write, cell, who, "store")]
+    def _write_conflicts(self, cell, tids):
+        conflicts = [self._conflict(self.last_write, cell, tids, "store")]
         if self.equal_writes is not None:
-            conflicts += [self._conflict(keys, cell, who, "store") for keys in self.equal_writes.keys]
+            conflicts += [self._conflict(keys, cell, tids, "store") for keys in self.equal_writes.keys]
         return [c for c in conflicts if c is not None]
 
-    def _conflict(self, keys, cell, who, earlier):
+    def _conflict(self, keys, cell, tids, earlier):
         found = keys[cell]
-        other = (found & THREAD) != who
-        if self.copies:  # which their own threads have to wait for too
-            other |= found >= UNDER_WAY_KEYS
+        other = (found & THREAD) != tids
+        if self.copies:  # the thread that began a copy must wait for it too
+            other |= found >= IN_FLIGHT_KEYS
         hot = np.flatnonzero((found != 0) & other)
         if not hot.size:
             return None
         found = found[hot]
-        loose = self.order.unordered(found >> THREAD_BITS, found & THREAD, who[hot])
+        loose = self.order.unordered(found >> THREAD_BITS, found & THREAD, tids[hot])
         if self.copies:
-            loose |= found >= UNDER_WAY_KEYS
+            loose |= found >= IN_FLIGHT_KEYS
         return Conflict(hot[loose], found[loose], earlier) if loose.any() else None
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    def _remember(self, cell, who, time):
-        """Most reads are never asked for: a barrier makes them harmless before anyone writes."""
-        self._log.append((cell, who, time))
+    def _remember(self, cell, tids, time):
+        """Log a read. Few logged reads are ever used: as a rule a barrier follows before the next write."""
+        self._log.append((cell, tids, time))
         self._logged += cell.size
-        if self._logged > LOG_LANES:
+        if self._logged > MAX_LOGGED_LANES:
             self.flush()
 
     def forget(self):
-        """All threads have passed a barrier: what they did before it cannot race any more."""
+        """Drop what cannot race any more: all threads have passed a barrier."""
         self._log.clear()
         self._logged = 0
         self.equal_writes = None
 
     def flush(self):
-        """Take the logged reads into account."""
+        """Merge the logged reads into ``last_reads``."""
         log, self._log, self._logged = self._log, [], 0
         if log and self.last_reads is None:
             self.last_reads = Latest(self.last_write.size, self.groups)
-        for cell, who, time in log:
-            self.last_reads.add(cell, (time << THREAD_BITS) | who)
+        for cell, tids, time in log:
+            self.last_reads.add(cell, (time << THREAD_BITS) | tids)
 
 
 class Latest:
-    """Of the accesses to each cell the last one, and the last ones by other threads: of its smallest group, of each
-    larger group but not the one before, and of none of its groups.
+    """For each cell the last access, and the last ones by other threads: one of its smallest group, one of each larger
+    group outside of the smaller, one of no common group.
 
-    No more are needed where only whole groups synchronise: if an access that is not kept could race with a later one,
-    so could one that is.
+    That is enough if only whole groups synchronise: if a dropped access could race with a later one, a kept one could.
     """
 
     def __init__(self, count, groups):
@@ -242,7 +241,7 @@ class Latest:
         self.keys = [np.zeros(count, np.int64) for _ in range(len(groups) + 2)]
 
     def add(self, cell, key):
-        """Accesses at once, none earlier than those before."""
+        """Add simultaneous accesses, none earlier than those before."""
         last, *others = self.keys
         before = last[cell]
         last[cell] = key
@@ -262,7 +261,7 @@ class Latest:
                 keys[cell[there]] = key[there]
 
     def _apart(self, first, second):
-        """0 for the same thread, 1 for two of the smallest group ..."""
+        """The smallest common group of pairs of threads: 0 for the same thread, 1 for the smallest group, ..."""
         first, second = first & THREAD, second & THREAD
         result = (first != second).astype(np.int64)
         for group_of in self.groups:
@@ -271,11 +270,11 @@ class Latest:
 
 
 def shifted(keys, shifts):
-    """Keys for each of several blocks, one after another; ``shifts``: what to add to the numbers of the threads."""
+    """Repeat keys for each of several blocks; ``shifts`` are added to the numbers of the threads."""
     return np.where(keys != 0, keys + shifts[:, None], 0).ravel()
 
 
-def _alike(known, size):
-    """True if all bytes of each cell are known, or none of them."""
+def _uniform(known, size):
+    """True if all bytes of each cell are known, or none."""
     cells = known.reshape(-1, size)
     return bool((cells == cells[:, :1]).all())

@@ -1,0 +1,254 @@
+"""A batch of blocks that records every access, branch and barrier: what hardware counters would show, and the errors.
+
+`TracedBatch` replaces `machine.batch.Batch`, with a memory and a scheduler of its own. It tells a `Recorder`.
+"""
+
+import inspect
+
+import numpy as np
+
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+from warpstep.machine.batch import Batch, format_index, unravel
+from warpstep.machine.scheduler import Scheduler
+from warpstep.tracing.memory import TracedMemory
+from warpstep.tracing.recorder import is_contiguous
+from warpstep.tracing.records import element_name
+from warpstep.tracing.shadow import IN_FLIGHT, IN_FLIGHT_KEYS, THREAD, THREAD_BITS
+
+#: What to do about a race, by the distance of the threads: in one warp, in one block, in two blocks.
+RACE_CURES = (
+    "Threads of one warp do not run in lockstep: put a cuda.syncwarp() (or a cuda.syncthreads()) between the two, or "
+    "let each thread have its own element.",
+    "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
+    "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in "
+    "another launch.",
+)
+COPY_CURE = (
+    "The thread that began the copy must wait for it, with wait_copies; then a cuda.syncthreads() makes it visible to "
+    "the others."
+)
+
+
+class TracedScheduler(Scheduler):
+    """A scheduler that counts branches and barriers, and records what they order."""
+
+    def branch(self, condition, if_true, if_false, mask, site):
+        batch = self.batch
+        same = condition.shape[0] == 1 and (mask is None or mask.shape[0] == 1)
+        height = 1 if same else batch.blocks
+        there = np.broadcast_to(True if mask is None else mask, (height, batch.threads))
+        taken = condition & there
+        yes, no = _warp_counts(taken), _warp_counts(there) - _warp_counts(taken)
+        split = (yes > 0) & (no > 0)
+        count = batch.recorder.branches[site]
+        times = batch.blocks // height
+        count.warps += int(np.count_nonzero(yes + no)) * times
+        count.split += int(np.count_nonzero(split)) * times
+        count.waiting += int(no[split].sum()) * times
+        return super().branch(condition, if_true, if_false, mask, site)
+
+    def barrier(self, pc, mask, kind, site, members=None):
+        batch = self.batch
+        lanes = np.broadcast_to(True if mask is None else mask, batch.shape)
+        if kind == "warp":
+            unnamed = lanes & (members >> (np.arange(batch.threads) % WARP) & 1 == 0)
+            if unnamed.any():
+                batch.not_in_mask(site, unnamed)
+        elif self.alive is not None:
+            gone = ~np.broadcast_to(self.alive, batch.shape) & lanes.any(axis=1, keepdims=True)
+            if gone.any() and site not in batch.recorder.returned:
+                batch.recorder.returned[site] = batch.place(gone)[:2]
+        return super().barrier(pc, mask, kind, site, members)
+
+    def passed(self, held, lanes):
+        batch, recorder = self.batch, self.batch.recorder
+        order, now = recorder.order, recorder.time + 1
+        if batch.blocks > 1 and not (lanes == lanes[:1]).all():
+            batch.memory.tell_blocks_apart()
+        if held.kind == "warp":
+            by_warp = batch.by_warp(lanes, False)
+            recorder.barriers[held.site, "warp"] += int(np.count_nonzero(by_warp.any(axis=2)))
+            if recorder.sites[held.site].op == "syncwarp":
+                alive = batch.by_warp(True if self.alive is None else self.alive, False)
+                for mask in np.unique(held.named[lanes]).tolist():  # lanes with another mask meet elsewhere
+                    order.warp_barrier(batch.by_warp(lanes & (held.named == mask), False), alive, now)
+            return
+        rows = lanes.any(axis=1)
+        recorder.barriers[held.site, held.kind] += int(np.count_nonzero(rows))
+        if held.kind == "grid":
+            order.grid_barrier(now)
+        else:
+            order.block_barrier(rows, now)
+        if rows.all():
+            batch.memory.all_blocks_passed()
+
+
+def _warp_counts(lanes):
+    """Count the active lanes of each warp: (B, T) bools to (B, W)."""
+    missing = -lanes.shape[1] % WARP
+    if missing:
+        lanes = np.concatenate([lanes, np.zeros((lanes.shape[0], missing), bool)], axis=1)
+    return np.count_nonzero(lanes.reshape(lanes.shape[0], -1, WARP), axis=2)
+
+
+class TracedBatch(Batch):
+    """A batch that records errors instead of stopping at them, except where it cannot go on."""
+
+    traced = True
+
+    def __init__(self, launch, ids, recorder):
+        self.recorder = recorder
+        self.ids = ids
+        recorder.order.start_batch(ids)
+        super().__init__(launch, ids)
+
+    def make_memory(self):
+        return TracedMemory(self)
+
+    def scheduler(self, order, live, alive):
+        return TracedScheduler(self, order, live, alive)
+
+    def enter(self, label, mask):
+        """Count a basic block that runs."""
+        count = self.recorder.blocks[label]
+        if mask is None:
+            count.threads += self.blocks * self.threads
+            count.warps += self.blocks * ceil_div(self.threads, WARP)
+            return
+        times = self.blocks // mask.shape[0]
+        count.threads += int(np.count_nonzero(mask)) * times
+        count.warps += int(np.count_nonzero(_warp_counts(mask))) * times
+
+    def fence(self, mask, whole_device):
+        lanes = np.broadcast_to(True if mask is None else mask, self.shape)
+        self.recorder.order.fence(lanes, self.recorder.time + 1, whole_device)
+
+    # -- problems ------------------------------------------------------------------------------------------------------
+
+    def fail(self, kind, message, site, lanes, cure="", array=None):
+        if kind == "no-progress":
+            super().fail(kind, message, site, lanes, cure, array)
+        lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
+        if kind == "misaligned":
+            self.memory.skip(lanes)
+        self.recorder.problem(self, kind, site, message, lanes, cure, array)
+
+    def negative_index(self, site, view, index, dimension, lanes):
+        _, _, lane = self.place(lanes)
+        values = [int(np.broadcast_to(i, self.shape)[lane]) for i in index]
+        extent = int(np.broadcast_to(view.shape[dimension], self.shape)[lane])
+        message = (
+            f"index {format_index(values)} of {view.space} array {view.name!r} is negative: it wraps to "
+            f"{values[dimension] + extent}, counted from the end"
+        )
+        cure = "Guard the access, or clamp the index. Nothing warns of this on a GPU: the wrong element is used."
+        self.recorder.problem(self, "negative-index", site, message, lanes, cure, view.name)
+
+    def uninitialised(self, site, view, position, lanes, unit=None):
+        what = self._element(view, position, lanes, unit)
+        message = f"{what} ({view.space}) is read, but was never written"
+        cure = {
+            "shared": "Write every element that is read, at the ragged edges too, and before the barrier. Shared "
+            "memory does not start with zeros.",
+            "local": "Give every element a value first: local memory does not start with zeros.",
+        }.get(view.space, "Fill the array before the launch: new device memory does not start with zeros.")
+        self.recorder.problem(self, "uninitialised-read", site, message, lanes, cure, view.name)
+
+    def race(self, site, view, position, op, conflict, threads, lanes):
+        """Record accesses of ``threads`` (positions in (B, T)) that nothing orders after those of the conflict."""
+        recorder = self.recorder
+        row, mine = divmod(int(threads[0]), self.threads)
+        block, other = divmod(int(conflict.keys[0]) & THREAD, self.threads)
+        same_block = block == int(self.ids[row])
+        here = recorder.sites[site]
+        there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS & ~IN_FLIGHT]]
+        in_flight = conflict.earlier == "store" and conflict.keys[0] >= IN_FLIGHT_KEYS
+        first = np.zeros(self.shape, bool)
+        first[row, mine] = True
+        did = {"load": "reads", "store": "writes", "begin copy": "copies to", "atomic": "changes", "cas": "changes"}
+        of_block = "" if same_block else f" of block {unravel(block, self.launch.grid)}"
+        earlier, rest = did[conflict.earlier], "and nothing orders the two"
+        if in_flight:
+            earlier, rest = "copies to", "and has not waited for its copy"
+        message = (
+            f"thread {unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first)} "
+            f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{of_block} "
+            f"{earlier} it at line {there.line}, {rest}"
+        )
+        pair = min((here.filename, here.line), (there.filename, there.line))
+        weight = int(self.distances(threads, conflict.keys).max())
+        cure = COPY_CURE if in_flight else RACE_CURES[weight]
+        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
+
+    def distances(self, threads, keys):
+        """The distance of the threads of races: 0 in one warp, 1 in one block, 2 in two blocks."""
+        rows, mine = np.divmod(threads, self.threads)
+        blocks, others = np.divmod(keys & THREAD, self.threads)
+        return np.where(blocks != self.ids[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
+
+    def _element(self, view, position, lanes, unit=None):
+        """Name the element that the first lane of a mask accesses as the source would."""
+        _, _, lane = self.place(lanes)
+        if unit is not None or view.dtype != view.items.dtype or not is_contiguous(view):
+            return f"an element of {view.name}"
+        at = int(np.broadcast_to(position, self.shape)[lane])
+        base = int(np.broadcast_to(view.base, self.shape)[lane])
+        return element_name(view.name, at - base, view.shape)
+
+    def not_in_mask(self, site, lanes):
+        message = "a thread calls a warp operation whose mask does not name its own lane"
+        cure = (
+            "Each lane that gets here must be in the mask: compute it with ballot_sync before the branch, or move the "
+            "call out of the branch."
+        )
+        self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
+
+    def shuffled(self, source, warp_mask, mask, site):
+        running = self.by_warp(True if mask is None else mask, False)
+        source = np.broadcast_to(source, running.shape)
+        named = self.by_warp(self.named(warp_mask), 0) >> source & 1 == 1
+        from_absent = running & named & ~np.take_along_axis(running, source, axis=2)
+        if from_absent.any():
+            lanes = self.from_warps(from_absent)
+            _, thread, lane = self.place(lanes)
+            taken = int(self.from_warps(source)[lane])
+            message = (
+                f"a thread takes a value from lane {taken} of its warp, which the mask names but which is not there: "
+                "it has returned, or the block has no such thread"
+            )
+            cure = (
+                "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or "
+                "name only those that run in the mask."
+            )
+            self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
+
+
+def run(prepared, recorder, chosen=None, progress=None):
+    """Run a prepared launch and record what it does.
+
+    Parameters
+    ----------
+    prepared : launch.Prepared
+    recorder : Recorder
+    chosen : (n,) int64 ndarray, optional
+        Positions of the blocks to run, ascending; all unless given.
+    progress : function, optional
+        Called with the share of the blocks that have run.
+    """
+    launch = prepared.run
+    parameters = list(inspect.signature(prepared.overload.kernel.py_func).parameters)
+    written = {parameters[i] for i in launch.program.written}
+    for name, array in prepared.transfers.arrays:
+        recorder.declare(array.allocation, name.split("[")[0] in written)
+    total = launch.blocks if chosen is None else chosen.size
+    try:
+        with np.errstate(all="ignore"):
+            for ids in launch.batches(chosen):
+                recorder.blocks_begun += ids.size
+                launch.run_batch(TracedBatch(launch, ids, recorder), prepared.arguments)
+                if progress is not None:
+                    progress(recorder.blocks_begun / total)
+    finally:
+        recorder.finish()
+    launch.finish()

@@ -1,0 +1,400 @@
+"""Memory that tells a `Recorder` of every access, and checks it against the shadow of memory."""
+
+from copy import copy
+
+import numpy as np
+
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+from warpstep.machine.memory import Either, Memory
+from warpstep.tracing.shadow import IN_FLIGHT, THREAD_BITS, Cells, Conflict, shifted
+
+
+class TracedMemory(Memory):
+    """Memory that records every access, and skips it in the lanes where it is out of bounds."""
+
+    def __init__(self, batch):
+        super().__init__(batch)
+        self.recorder = batch.recorder
+        #: Lanes of the present access that are out of bounds, and those whose index was negative.
+        self._bad = self._negative = None
+        #: Number in the grid of each thread: (B, T).
+        self.tids = batch.ids[:, None] * batch.threads + np.arange(batch.threads)
+        #: Rows of the shadow of shared memory: one for all blocks as long as they do the same, else one for each.
+        self.shared_rows = 1
+        self._shared = None
+        self._local = {}
+        #: What to add to the number of a thread of the first block for the same thread of each block.
+        self.shifts = self.tids[:, 0] - self.tids[0, 0]
+
+    # -- which lanes, and where ----------------------------------------------------------------------------------------
+
+    def reach(self, view, index, mask, site, op):
+        position, mask = self._checked(self.position, view, index, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, op, view.dtype.itemsize)
+        return position, mask
+
+    def reach_wide(self, view, index, count, mask, site, op):
+        position, mask = self._checked_wide(view, index, count, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, op, count * view.dtype.itemsize)
+        return position, mask
+
+    def _checked_wide(self, view, index, count, mask, site):
+        """As `_checked`, for ``count`` consecutive elements."""
+
+        def position_of(view, index, mask, site):
+            return self.wide_position(view, index, count, mask, site)
+
+        return self._checked(position_of, view, index, mask, site)
+
+    def _checked(self, position_of, view, index, mask, site):
+        """(position, lanes whose access is in bounds)."""
+        self._bad = self._negative = None
+        position = position_of(view, index, mask, site)
+        if not view.aligned:
+            self.batch.misaligned(site, view, 1, mask)
+        if view.lost is not None:
+            self.skip(view.lost)
+        if self._bad is not None:
+            good = ~np.broadcast_to(self._bad, self.batch.shape)
+            position = np.where(good, position, np.int64(0))
+            mask, self._bad = good if mask is None else good & mask, None
+        return position, mask
+
+    def skip(self, lanes):
+        """Skip the access of these lanes."""
+        self._bad = _union(self._bad, lanes)
+
+    def _wrap(self, view, index, dimension, mask, site):
+        i, extent = index[dimension], view.shape[dimension]
+        below = i < 0
+        wrapped = np.where(below, i + extent, i)
+        bad = (wrapped < 0) | (wrapped >= extent)
+        active = _without(self._bad, bad if mask is None else bad & mask)
+        if np.any(active):
+            self.batch.out_of_bounds(site, view, index, active)
+            self.skip(active)
+        if np.ndim(i) and i.min() != i.max():
+            wraps = _without(self._negative, below & ~bad if mask is None else below & ~bad & mask)
+            if np.any(wraps):
+                self.batch.negative_index(site, view, index, dimension, wraps)
+                self._negative = _union(self._negative, wraps)
+        return np.where(bad, 0, wrapped)[()]
+
+    def window(self, view, index, mask, site):
+        self._bad = self._negative = None
+        found = super().window(view, index, mask, site)
+        if self._bad is not None and view.__class__ is not Either:
+            found.lost = _union(view.lost, self._bad)
+        return found
+
+    # -- loads and stores ----------------------------------------------------------------------------------------------
+
+    def fetch(self, view, position):
+        if not view.items.size:  # every access is out of bounds, and skipped
+            return np.zeros((), view.dtype)[()]
+        return super().fetch(view, position)
+
+    def load(self, view, index, mask, site):
+        if view.__class__ is Either:
+            return self._choose(self.load, view, index, mask, site)
+        position, _ = self.reach(view, index, mask, site, "load")
+        return self.fetch(view, position)
+
+    def store(self, view, index, value, mask, site):
+        if view.__class__ is Either:
+            for part, lanes in view.parts(mask):
+                self.store(part, index, value, lanes, site)
+            return
+        if view.space == "const":
+            self.batch.read_only(site, view, mask)
+            return
+        position, mask = self._checked(self.position, view, index, mask, site)
+        if mask is None or mask.any():
+            self._write(view, position, (value,), mask, site)
+
+    def store_wide(self, view, index, values, mask, site):
+        if view.__class__ is Either:
+            super().store_wide(view, index, values, mask, site)
+            return
+
+        position, mask = self._checked_wide(view, index, len(values), mask, site)
+        if mask is None or mask.any():
+            self._write(view, position, values, mask, site)
+
+    def reach_copy(self, view, index, count, mask, site):
+        position, mask = self._checked_wide(view, index, count, mask, site)
+        if mask is None or mask.any():
+            self.access(view, position, mask, site, "begin copy", count * view.dtype.itemsize)
+        return position, mask
+
+    def land(self, copy, lanes):
+        super().land(copy, lanes)
+        nbytes = len(copy.values) * copy.view.dtype.itemsize
+        self.access(copy.view, copy.position, lanes, copy.site, "land copy", nbytes)
+
+    def _load_bytes(self, view, at, dtype, mask, site):
+        if mask is None or mask.any():
+            self.access(view, at, mask, site, "load", dtype.itemsize, unit=1)
+        return super()._load_bytes(view, at, dtype, mask, site)
+
+    def _store_bytes(self, view, at, value, dtype, mask, site):
+        if mask is None or mask.any():
+            self.access(view, at, mask, site, "store", dtype.itemsize, unit=1)
+        super()._store_bytes(view, at, value, dtype, mask, site)
+
+    def _write(self, view, position, values, mask, site):
+        """Store to checked positions, and look for races."""
+        nbytes = len(values) * view.dtype.itemsize
+
+        def differs(lanes, part):
+            """Pick the flat lanes whose value differs from the memory's."""
+            there = self.fetch(view, position + np.int64(part))
+            new = np.broadcast_to(values[part], self.batch.shape).reshape(-1)[lanes]
+            old = np.broadcast_to(there, self.batch.shape).reshape(-1)[lanes]
+            return (new != old) & ~((new != new) & (old != old))
+
+        finish = self.access(view, position, mask, site, "store", nbytes, differs=differs)
+        for part, value in enumerate(values):
+            self.put(view, position + np.int64(part) if part else position, value, mask)
+        if finish is not None:
+            finish()
+
+    # -- one access ----------------------------------------------------------------------------------------------------
+
+    def access(self, view, position, mask, site, op, nbytes, unit=None, differs=None):
+        """Count an access and check it.
+
+        Parameters
+        ----------
+        position : value
+            In units of ``unit`` bytes, the size of the view's items unless given.
+        differs : function, optional
+            For a store: picks the flat lanes for whose value (one part of it) memory would change.
+
+        Returns
+        -------
+        function or None
+            For a store: call it when the values are in memory.
+        """
+        if view.space == "const" and not self.recorder.is_argument(view):
+            return None
+        unit = unit or view.items.dtype.itemsize
+        address = position * np.int64(unit)
+        if view.space != "local":
+            address = address + np.int64(view.address)
+        if op != "land copy":
+            self.recorder.count(self.batch, view, address, mask, site, "store" if op == "begin copy" else op, nbytes)
+        if view.space == "local":
+            self._access_local(view, position, mask, site, op, nbytes, unit)
+            return None
+        if view.row:
+            cells, offset, rows = self._shared_cells(address, mask), address, self.shared_rows
+        else:
+            cells = self.recorder.memory_at(view.address)
+            offset, rows = address - np.int64(cells.address), self.blocks
+        cells.fits(nbytes, unit, view.address)
+        return self._access_cells(cells, offset, rows, view, position, mask, site, op, nbytes, differs)
+
+    def _access_cells(self, cells, offset, rows, view, position, mask, site, op, nbytes, differs):
+        shape = (rows, self.threads)
+        cell = np.broadcast_to(offset // np.int64(cells.size), shape)
+        if view.row and rows > 1:
+            cell = cell + np.arange(rows)[:, None] * self._cells_per_block
+        tids = self.tids[:rows]
+        lanes = None
+        if mask is None:
+            cell, tids = cell.reshape(-1), tids.reshape(-1)
+        else:
+            lanes = np.flatnonzero(np.broadcast_to(mask[:1] if rows == 1 else mask, shape))
+            cell, tids = cell.reshape(-1)[lanes], tids.reshape(-1)[lanes]
+        times = max(1, nbytes // cells.size)
+        cell, tids = cells.spread(cell, tids, nbytes)
+        access = _Access(self, cells, view, position, lanes, times, site, op, rows)
+        time = self.recorder.tick(site)
+        if op == "land copy":
+            cells.land_copy(cell, tids, time)
+            return None
+        if op == "begin copy":
+            access.report_races(cells.begin_copy(cell, tids, time))
+            return None
+        if op != "store":
+            unknown = cells.unknown(cell)
+            if unknown is not None:
+                access.report_unknown(unknown)
+            if op in ("atomic", "cas"):
+                conflicts = cells.atomic(cell, tids, time)
+                self._note_atomic(view, cells, cell, tids, time)
+            else:
+                conflicts = cells.load(cell, tids, time)
+            access.report_races(conflicts)
+            return None
+        return access.store(cell, tids, time, differs)
+
+    def _note_atomic(self, view, cells, cell, tids, time):
+        order = self.recorder.order
+        if not order.fences:
+            return
+        place = cell * cells.size  # one number for each cell of all memories
+        if not view.row:
+            order.atomic(cells.address + place, tids, time)
+            return
+        nbytes = self._cells_per_block * cells.size
+        place = place % nbytes
+        if self.shared_rows < self.blocks:
+            place, tids = np.tile(place, self.blocks), (tids + self.shifts[:, None]).ravel()
+        order.atomic(-1 - place - tids // self.threads * nbytes, tids, time)
+
+    # -- shared and local memory ---------------------------------------------------------------------------------------
+
+    def _shared_cells(self, address, mask):
+        """The shadow of shared memory: one block's stands for all as long as all blocks do the same."""
+        if self._shared is None:
+            launch = self.batch.launch
+            nbytes = ceil_div(launch.dynamic_address + launch.dynamic_shared, 16) * 16
+            warp_of = (lambda tids: tids % launch.threads // WARP,)
+            self._shared = Cells(nbytes, 16, self.recorder.order, warp_of, np.zeros(nbytes, bool))
+        differ = any(isinstance(v, np.ndarray) and v.ndim and v.shape[0] > 1 for v in (address, mask))
+        if differ:
+            self.tell_blocks_apart()
+        return self._shared
+
+    def tell_blocks_apart(self):
+        """Give each block its own shadow of shared memory, because blocks no longer do the same."""
+        if self.shared_rows == 1 and self.blocks > 1:
+            self.shared_rows = self.blocks
+            if self._shared is not None:
+                self._shared.repeat(self.shifts)
+
+    @property
+    def _cells_per_block(self):
+        return self._shared.last_write.size // self.shared_rows
+
+    def all_blocks_passed(self):
+        """Forget what no longer can race: every thread has passed a barrier of its block."""
+        if self._shared is not None:
+            self._shared.forget()
+
+    def _access_local(self, view, position, mask, site, op, nbytes, unit):
+        items = view.items
+        key = items.__array_interface__["data"][0]
+        if key not in self._local:
+            self._local[key] = np.zeros(items.shape, bool)
+        known = self._local[key]
+        element = position if unit == items.dtype.itemsize else position // items.dtype.itemsize
+        if op == "store":
+            if np.ndim(element) == 0 and mask is None:
+                known[element] = True
+            elif np.ndim(element) == 0:
+                known[element] |= mask
+            else:
+                flat = np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape)
+                known.reshape(-1)[flat if mask is None else flat[np.broadcast_to(mask, flat.shape)]] = True
+            return
+        if np.ndim(element) == 0:
+            missing = ~known[element]
+        else:
+            missing = ~known.reshape(-1).take(np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape))
+        missing = missing if mask is None else missing & mask
+        if missing.any():
+            self.batch.uninitialised(site, view, position, missing, unit)
+
+
+def _union(lanes, others):
+    return others if lanes is None else lanes | others
+
+
+def _without(lanes, others):
+    return others if lanes is None else others & ~lanes
+
+
+class _Access:
+    """One access: turns the flat lanes of the shadow back into threads for a report."""
+
+    def __init__(self, memory, cells, view, position, lanes, times, site, op, rows):
+        self.memory = memory
+        self.batch = memory.batch
+        self.cells = cells
+        self.view = view
+        self.position = position
+        self.lanes = lanes
+        self.times = times
+        self.site = site
+        self.op = op
+        self.rows = rows
+
+    def store(self, cell, tids, time, differs):
+        """Check a plain write; returns a check for when the values are in memory, or None."""
+        writes, reads = self.cells.store_conflicts(cell, tids)
+        self.report_races(reads)
+        self._report_different(writes, differs)
+        lost = self.cells.store(cell, tids, time, writes)
+        return None if lost is None else lambda: self._report_different([lost], differs)
+
+    def _report_different(self, conflicts, differs):
+        """Report races of writes, unless they write the same value."""
+        if differs is None:  # a field of a record
+            self.report_races(conflicts)
+        elif conflicts and self.rows < self.batch.blocks:
+            self._report_different_blocks(conflicts, differs)
+        else:
+            self.report_races([self._different(conflict, differs) for conflict in conflicts])
+
+    def _different(self, conflict, differs):
+        """Pick the part of a conflict whose values differ."""
+        lanes = self._threads(conflict.lanes)
+        parts = conflict.lanes % self.times * self.cells.size // self.view.dtype.itemsize
+        different = np.zeros(lanes.size, bool)
+        for part in np.unique(parts).tolist():
+            at = np.flatnonzero(parts == part)
+            different[at] = differs(lanes[at], part)
+        return conflict._replace(lanes=conflict.lanes[different], keys=conflict.keys[different])
+
+    def _report_different_blocks(self, conflicts, differs):
+        """Report races of writes in all blocks: they do the same, but may write different values."""
+        rows = np.arange(self.batch.blocks)[:, None]
+        lanes = np.arange(self.batch.threads) if self.lanes is None else self.lanes
+        everywhere = copy(self)
+        everywhere.rows = self.batch.blocks
+        everywhere.lanes = (lanes + rows * self.batch.threads).ravel()
+        step = rows * lanes.size * self.times
+        conflicts = [
+            c._replace(lanes=(c.lanes + step).ravel(), keys=shifted(c.keys, self.memory.shifts)) for c in conflicts
+        ]
+        everywhere._report_different(conflicts, differs)
+
+    def _threads(self, lanes):
+        """Turn lanes of the shadow into flat positions in (B, T)."""
+        lanes = lanes // self.times
+        return lanes if self.lanes is None else self.lanes[lanes]
+
+    def _mask(self, threads):
+        mask = np.zeros(self.batch.shape, bool)
+        mask.reshape(-1)[threads] = True
+        if self.rows == 1:
+            mask[1:] = mask[0]
+        return mask
+
+    def report_unknown(self, lanes):
+        self.batch.uninitialised(self.site, self.view, self.position, self._mask(self._threads(lanes)))
+
+    def report_races(self, conflicts):
+        """Report each place of earlier accesses once, with each thread once."""
+        conflicts = [c for c in conflicts if c.lanes.size]
+        if not conflicts:
+            return
+        threads = np.concatenate([self._threads(c.lanes) for c in conflicts])
+        keys = np.concatenate([c.keys for c in conflicts])
+        earlier = np.repeat([c.earlier for c in conflicts], [c.lanes.size for c in conflicts])
+        times, tick = np.unique(keys >> THREAD_BITS, return_inverse=True)
+        site_at = self.batch.recorder.site_at
+        sites = np.array([site_at[time & ~IN_FLIGHT] for time in times.tolist()])[tick]
+        for site in np.unique(sites).tolist():
+            at = np.flatnonzero(sites == site)
+            farthest = np.argsort(-self.batch.distances(threads[at], keys[at]), kind="stable")
+            once, first = np.unique(threads[at][farthest], return_index=True)
+            at = at[farthest[first]]
+            conflict = Conflict(at, keys[at], str(earlier[at[0]]))
+            self.batch.race(self.site, self.view, self.position, self.op, conflict, once, self._mask(once))
