@@ -554,7 +554,7 @@ def run(options):
 
 def _measured(chosen, options):
     """Measure the ceilings and the cases; return (head, records, whether all results were right)."""
-    limits = prediction.of_records(ceilings.measured())
+    limits = prediction.from_records(ceilings.measured())
     head, records = results.machine() | {"ceilings": asdict(limits)}, []
 
     def keep(measurement):
