@@ -76,7 +76,7 @@ def test_a_record_made_on_a_gpu_keeps_the_ceilings_of_its_run(tmp_path, monkeypa
         on_gpu.setattr(bench, "on_gpu", lambda: True)
         on_gpu.setattr(results, "machine", lambda: {"gpu": "G", "date": "2026-11-21"})
         on_gpu.setattr(bench.ceilings, "measured", list)
-        on_gpu.setattr(bench.prediction, "of_records", lambda records: limits)
+        on_gpu.setattr(bench.prediction, "from_records", lambda records: limits)
         on_gpu.setattr(bench, "measure", lambda chosen: (times, True))
         on_gpu.setattr(bench, "count_instructions", lambda chosen: ([], True))
         on_gpu.setattr(benchmarks, "on_gpu", lambda: True)
