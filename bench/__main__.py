@@ -60,7 +60,7 @@ ON_CPU = ("emulator", "cpu")
 
 
 def main(argv=None):
-    """Run ``gpukit bench``; ``argv`` is what follows those words. Return the exit status."""
+    """Run ``gpukit bench`` with these arguments; return the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     names = list(takewhile(lambda word: not word.startswith("-"), argv))
     rest = argv[len(names) :]
@@ -86,13 +86,21 @@ def main(argv=None):
 
 
 def make_parser(names=()):
-    """Make the parser of a tool's options, or of those that all measurements share and those of a single one."""
-    add_options = _module(names[0], "add_options", lambda parser: None) if len(names) == 1 else None
+    """Make the parser for some commands: of a tool's own options, or of the options that all measurements share.
+
+    A single measurement has its own options too.
+    """
+    add_options = _module(names[0], "add_options", lambda parser: None) if len(names) == 1 else lambda parser: None
     if len(names) == 1 and names[0] in TOOLS:
         doc = importlib.import_module(COMMANDS[names[0]][0]).__doc__
         parser = argparse.ArgumentParser(prog=f"gpukit bench {names[0]}", description=doc)
-        add_options(parser)
-        return parser
+    else:
+        parser = _make_shared_parser()
+    add_options(parser)
+    return parser
+
+
+def _make_shared_parser():
     lines = "".join(f"  {name:12}{text}\n" for name, (_, text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="gpukit bench",
@@ -127,8 +135,6 @@ def make_parser(names=()):
         type=float,
         help=f"with --compare: exit status {FELL} if a ratio to a library fell by more, 1 if there is none to judge",
     )
-    if add_options:
-        add_options(parser)
     return parser
 
 
@@ -273,7 +279,7 @@ def _recorded(name, options):
 
 
 def _machine(name):
-    """Return what a measurement's file is named after."""
+    """Name the machine that a measurement's file is called after."""
     if on_gpu() and name not in ON_CPU:
         return _gpu()
     if name != "predictions":
@@ -293,7 +299,7 @@ def file_name(name, machine, quick=False):
     return "-".join([name.replace("_", "-"), *words, *(["quick"] if quick else [])]) + ".json"
 
 
-# -- what came of it ---------------------------------------------------------------------------------------------------
+# -- tables of a run ---------------------------------------------------------------------------------------------------
 
 
 def _conclude(measured):
@@ -321,12 +327,12 @@ def _conclude(measured):
 
 
 def _timed(head):
-    """Return what a record's times are of: a GPU, or without one a CPU."""
+    """Name the device of a record's times: a GPU, or without one a CPU."""
     return head.get("gpu") or head.get("cpu")
 
 
 def _compare(measured, before, max_fall):
-    """Print what changed since a record; return the exit status for that."""
+    """Print the changes since a record; return the exit status."""
     found = []
     for name, (head, records) in measured.items():
         path, old_head, old = before[name]
@@ -351,7 +357,7 @@ def _compare(measured, before, max_fall):
 
 
 def _judge(changes, max_fall):
-    """Print which ratios fell by more than so many percent; return the exit status for that."""
+    """Print which ratios fell by more than so many percent; return the exit status."""
     fallen = ratios.falls(changes, max_fall)
     for change in fallen:
         print(f"FELL by {1 - change.gain:.0%}: {change.what}: {change.before:.2f} to {change.now:.2f}: {change.sides}")

@@ -99,7 +99,7 @@ def _read(path):
 
 
 def _watch(process, path, patience, report):
-    """Wait for the end of a process; one that gives no answer for too long is ended. True if so."""
+    """Wait for the end of a process; end one that gives no answer for too long, and return True then."""
     known, since = 0, time.monotonic()
     while process.poll() is None:
         time.sleep(0.05)
@@ -114,7 +114,7 @@ def _watch(process, path, patience, report):
 
 
 def _end(process, pid):
-    """Kill the function's own process first, so that what it runs under can report, then everything."""
+    """Kill the function's own process first, so that the command around it can report, then everything."""
     if pid is not None:
         _kill(os.kill, pid)
     try:

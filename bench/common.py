@@ -44,12 +44,12 @@ def wait_for(run):
 
 
 class MissingLibrary(ImportError):
-    """A library that a measurement cannot do without is not installed."""
+    """Raised if a library that a measurement needs is not installed."""
 
 
 @functools.cache
 def libraries():
-    """Import CuPy and PyTorch, those that are installed, as {name: module}; TF32 is turned off."""
+    """Import CuPy and PyTorch, if installed; return {name: module}. TF32 is turned off."""
     found = {}
     for name in LIBRARIES:
         try:

@@ -230,47 +230,51 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
 
 def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     """Check and time all variants of im2col, and col2im, beside PyTorch's and a copy; return as ``measure`` does."""
-    torch = common.libraries()["torch"]
-    functional, how = torch.nn.functional, {"stride": stride, "padding": padding, "dilation": dilation}
-    at = windows(shape[2:], kernel, stride, padding, dilation)
+    torch, how = common.libraries()["torch"], {"stride": stride, "padding": padding, "dilation": dilation}
+    counts = windows(shape[2:], kernel, stride, padding, dilation).counts
     x, back = (torch.empty(shape, device="cuda") for _ in range(2))
-    wide = shape[0], shape[1] * at.counts[0], at.counts[1]
+    wide = shape[0], shape[1] * counts[0], counts[1]
     columns, out = (torch.empty(wide, device="cuda") for _ in range(2))
-    many, copied = (torch.empty((x.numel() + columns.numel()) // 2, device="cuda") for _ in range(2))
-    flat_x, flat_back, flat_columns, flat_out = (cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out))
-    runs = {}
-    for variant in conv.VARIANTS:
-        with contextlib.suppress(ValueError):  # a variant that does not take these windows
-            launch, further = conv.configure_im2col(variant, shape, kernel, stride, padding, dilation)
-            runs["im2col", variant] = launching.prepare(launch, flat_x, flat_out, *further)
-    launch, further = conv.configure_col2im(shape, kernel, stride, padding, dilation)
-    runs["col2im", launch.dispatcher.py_func.__name__] = launching.prepare(launch, flat_columns, flat_back, *further)
-    wrong = []
     x.normal_()
-    many.normal_()
-    columns.copy_(functional.unfold(x, kernel, **how))
-    image = functional.fold(columns, shape[2:], kernel, **how)
-    for key, launch in list(runs.items()):
+    columns.copy_(torch.nn.functional.unfold(x, kernel, **how))
+    image = torch.nn.functional.fold(columns, shape[2:], kernel, **how)
+    runs, wrong = {}, []
+    for key, launch in _column_launches(x, back, columns, out, kernel, how).items():
         target, right = (out, columns) if key[0] == "im2col" else (back, image)
         target.fill_(float("nan"))
         launch()
-        if not torch.allclose(target, right, rtol=1e-5, atol=1e-5):
+        if torch.allclose(target, right, rtol=1e-5, atol=1e-5):
+            runs[key] = launch
+        else:
             wrong.append(key)
-            del runs[key]
-    runs["im2col", "torch (unfold)"] = partial(functional.unfold, x, kernel, **how)
+    moved = 4 * (x.numel() + columns.numel())
+    many, copied = (torch.empty(moved // 8, device="cuda").normal_() for _ in range(2))
+    runs["im2col", "torch (unfold)"] = partial(torch.nn.functional.unfold, x, kernel, **how)
     runs["im2col", "copy"] = partial(copied.copy_, many)  # of as many bytes as im2col moves
     runs["im2col", "copy of the columns"] = partial(out.copy_, columns)
-    runs["col2im", "torch (fold)"] = partial(functional.fold, columns, shape[2:], kernel, **how)
-    timings = _time(runs, False)
-    problem = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    records, moved = [], 4 * (x.numel() + columns.numel())
+    runs["col2im", "torch (fold)"] = partial(torch.nn.functional.fold, columns, shape[2:], kernel, **how)
+    records = []
     lines = [f"{shape} by {kernel}, stride {stride}, dilation {dilation}", *(f"  WRONG: {key}" for key in wrong)]
-    for (case, variant), timed in timings.items():
+    for (case, variant), timed in _time(runs, False).items():
         nbytes = 8 * columns.numel() if variant == "copy of the columns" else moved
-        records.append(results.of_timing("conv", case, variant, shape, "float32", timed, **problem, nbytes=nbytes))
+        further = {"kernel": kernel, **how, "nbytes": nbytes}
+        records.append(results.of_timing("conv", case, variant, shape, "float32", timed, **further))
         lines.append(f"  {case} {variant:14} {timed.median * 1e6:9.2f} us {timed.gbps(nbytes):6.0f} GB/s")
     report("\n".join(lines))
     return records, not wrong
+
+
+def _column_launches(x, back, columns, out, kernel, how):
+    """Return {(case, variant): prepared launch}: im2col from x to out, col2im from columns to back."""
+    x, back, columns, out, shape = (*(cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out)), x.shape)
+    launches = {}
+    for variant in conv.VARIANTS:
+        with contextlib.suppress(ValueError):  # a variant that does not take these windows
+            launch, further = conv.configure_im2col(variant, tuple(shape), kernel, **how)
+            launches["im2col", variant] = launching.prepare(launch, x, out, *further)
+    launch, further = conv.configure_col2im(tuple(shape), kernel, **how)
+    launches["col2im", launch.dispatcher.py_func.__name__] = launching.prepare(launch, columns, back, *further)
+    return launches
 
 
 # -- the host's part ---------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Recorder:
         self.report(f"{self.n:5} {self.dtype!s:8} {record['case']:15} {record['variant']:28} {shown:>10}")
 
     def kernel(self, case, variant, kernel, block, rows_along_x=False, grid=None, right=True):
-        """Time one launch, and check what it computes."""
+        """Time one launch, and check its result."""
         grid = grid_for((self.n, self.n), block, rows_along_x) if grid is None else grid
         self.out.copy_to_device(np.full((self.n, self.n), np.nan, self.dtype))
         launch = kernel[grid, block]
@@ -70,7 +70,7 @@ class Recorder:
         self.add_timing(case, variant, timed, grid=list(grid), block=list(block), right=right)
 
     def is_right(self):
-        """Compare some rows with float64, within what a sum of this length can lose."""
+        """Compare some rows with float64, within the rounding errors of a sum of this length."""
         error = np.abs(self.out.copy_to_host()[self.rows] - self.expected)
         return bool((error <= self.n * np.finfo(self.dtype).eps).all())  # elements are below 1, so sums below n
 
@@ -87,7 +87,7 @@ def sweep(recorder):
 
 
 def sweep_uint32(recorder):
-    """Time the blocks with 32-bit indices: fewer instructions, so that memory is what limits."""
+    """Time the blocks with 32-bit indices: fewer instructions, so that memory limits."""
     for block in BLOCKS:
         recorder.kernel("block, uint32", "{} x {}".format(*block), matmul.naive_uint32, block)
 
@@ -101,7 +101,7 @@ def axes(recorder):
 
 
 def types(recorder):
-    """Time what Numba's types cost: a float64 sum, 64-bit indices."""
+    """Time the cost of Numba's types: a float64 sum, 64-bit indices."""
     kernels = ("naive", "naive_float64", "naive_uint32") if recorder.dtype == np.float32 else ("naive", "naive_uint32")
     for name in kernels:
         kernel = getattr(matmul, name)
@@ -132,7 +132,7 @@ def instructions_per_step(kernel, matrix):
 
 
 def end_to_end(recorder):
-    """Time what a caller with NumPy arrays waits for, and its parts."""
+    """Time a call with NumPy arrays from end to end, and its parts."""
     a, b, n = recorder.a, recorder.b, recorder.n
     a_device, b_device, out = recorder.a_device, recorder.b_device, recorder.out
     launch = matmul.naive[grid_for((n, n), (16, 16)), (16, 16)]

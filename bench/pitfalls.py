@@ -1,7 +1,7 @@
-"""``gpukit bench clinic``: the slow kernels of chapter 10 and their fixes on a GPU, checked and then timed in turns.
+"""``gpukit bench clinic``: time the slow kernels of chapter 10 and their fixes.
 
-"kernel" is time on the device with a cold L2 cache; "call" is what a caller waits for, launches included, by the host's
-clock.
+Each result is checked first; then all are timed in turns. "kernel" is time on the device with a cold L2 cache; "call" is
+the time of a call with its launches, by the host's clock.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ def measure(name, size, report=print):
     Returns
     -------
     list of dict
-        Records; none of what is wrong.
+        Records of the right results.
     bool
         Whether all results were right.
     """
@@ -40,10 +40,10 @@ def measure(name, size, report=print):
     timings = {"kernel": timing.bench_many(runs, min_time=0.05, warmup=0.02)}
     timings["call"] = timing.bench_many(calls, device="cpu", min_time=0.05, warmup=0.02)
     records = []
-    for what, timed in timings.items():
+    for case, timed in timings.items():
         for variant, result in timed.items():
-            records.append(results.of_timing("clinic", what, variant, size, "float32", result, patient=name))
-            report(f"  {what:8}{variant:20} {timing.format_seconds(result.median):>10}")
+            records.append(results.of_timing("clinic", case, variant, size, "float32", result, patient=name))
+            report(f"  {case:8}{variant:20} {timing.format_seconds(result.median):>10}")
     return records, all_right
 
 

@@ -535,7 +535,7 @@ def add_options(parser):
 
 
 def run(options):
-    """Measure, or read what was measured; predict; save and print. Return 1 if a result was wrong, or else 0.
+    """Measure, or read the record; predict, save and print. Return 1 if a result was wrong, or else 0.
 
     With ``--quick`` for the transposes only, without instructions.
     """

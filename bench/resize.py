@@ -401,52 +401,54 @@ def opencv_cuts(cuts, target):
     return run
 
 
-def measure_sizes(count, libraries, report=print):
-    """Time cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
-    frames, target = Frames(1), CUT
-    host, places = frames.hosts[0], cuts_of(SOURCE, count)
-    cuts, on_host = (
-        [frame[top : top + height, left : left + width] for top, left, height, width in places]
-        for frame in (frames.device[0], host)
-    )
-    out = cuda.device_array((count, 3, *target), np.float32)
-    outs = [out[i] for i in range(count)]
+def _cut_runs(cuts, target, libraries):
+    """Return {name: function} of the ways to resize cuts: in one launch, one by one, and by PyTorch."""
+    out = cuda.device_array((len(cuts), 3, *target), np.float32)
+    outs = [out[i] for i in range(len(cuts))]
 
     def one_by_one():
         for cut, one in zip(cuts, outs, strict=True):
             resize.blob(cut, target, MEAN, FACTOR, FILL, out=one)
         return out
 
-    by_all_cores = opencv_cuts(on_host, target)
+    runs = {
+        "blob": lambda: resize.blob(cuts, target, MEAN, FACTOR, FILL, out=out).image,
+        "blob, one by one": one_by_one,
+    }
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        tensors = [torch.as_tensor(cut, device="cuda") for cut in cuts]
+        runs["blob (torch), new result"] = lambda: resize.blob(tensors, target, MEAN, FACTOR, FILL).image
+        runs["torch interpolate"] = torch_cuts(torch, tensors, target)
+    return runs
+
+
+def measure_sizes(count, libraries, report=print):
+    """Time cuts of many sizes from one frame: in one launch, one by one, and by PyTorch and OpenCV."""
+    frames, places = Frames(1), cuts_of(SOURCE, count)
+    cuts, on_host = (
+        [frame[top : top + height, left : left + width] for top, left, height, width in places]
+        for frame in (frames.device[0], frames.hosts[0])
+    )
+    by_all_cores = opencv_cuts(on_host, CUT)
     expected = by_all_cores().copy()
 
     def is_right(got):
         return np.abs(got - expected[: len(got)]).max() <= max(FACTOR) + 1e-5
 
-    runs = {
-        "blob": lambda: resize.blob(cuts, target, MEAN, FACTOR, FILL, out=out).image,
-        "blob, one by one": one_by_one,
-    }
-    runs, right = _checked(runs, is_right, report)
-    if "torch" in libraries:
-        torch = libraries["torch"]
-        tensors = [torch.as_tensor(cut, device="cuda") for cut in cuts]
-        others = {
-            "blob (torch), new result": lambda: resize.blob(tensors, target, MEAN, FACTOR, FILL).image,
-            "torch interpolate": torch_cuts(torch, tensors, target),
-        }
-        others, more = _checked(others, is_right, report)
-        runs, right = runs | others, right and more
-    shape = (count, *target, 3)
-    records = []
-    for name, timed in timing.bench_many(runs, min_time=SECONDS, warmup=0.005).items():
-        records.append(results.of_timing("resize", "many sizes", name, shape, "float32", timed))
-        report(f"  {name:24} {timed.median * 1e6:10.2f} us of the device")
+    runs, right = _checked(_cut_runs(cuts, CUT, libraries), is_right, report)
     waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
     waited[f"opencv, {results.cores()} cores"] = by_all_cores
-    for name, timed in timing.bench_many(waited, device="cpu", min_time=SECONDS, warmup=0.005, calls=5).items():
-        records.append(results.of_timing("resize", "many sizes, call and wait", name, shape, "float32", timed))
-        report(f"  {name:24} {timed.median * 1e6:10.2f} us, call and wait")
+    options = {"min_time": SECONDS, "warmup": 0.005}
+    timings = {
+        "many sizes": timing.bench_many(runs, **options),
+        "many sizes, call and wait": timing.bench_many(waited, device="cpu", calls=5, **options),
+    }
+    records = []
+    for case, by_name in timings.items():
+        for name, timed in by_name.items():
+            records.append(results.of_timing("resize", case, name, (count, *CUT, 3), "float32", timed))
+            report(f"  {case}: {name:24} {timed.median * 1e6:10.2f} us")
     return records, right
 
 

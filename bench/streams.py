@@ -281,7 +281,7 @@ def add(x, y, out, factor):
 
 
 def measure_launches(libraries, report=print):
-    """Time what one launch of a small kernel costs the host, in every form; each form's result is checked.
+    """Time the host's part of one launch of a small kernel, in every form; each form's result is checked.
 
     The kernel takes three arrays and a number; the libraries' ready-made operations compute the same.
     """

@@ -1,10 +1,9 @@
-"""Small kernels with one bug each, and correct ones that look suspicious: what `gpukit.trace` has to tell apart.
+"""Small kernels with one bug each, and correct ones that look suspicious, for `gpukit.trace` to tell apart.
 
 `PLANTED` and `CORRECT` hold them by name. The kernels are plain functions that use Numba's own ``cuda``, so that the
 emulator, a GPU and Numba's simulator can each compile them. In a wrong kernel the comment ``# bug`` marks the lines
 where a finding belongs, ``# other`` the other side of a race or the other barrier, and ``# then`` a race that follows
-from a divergent barrier. Most bugs have a corrected twin among the correct
-kernels, which takes the same arguments.
+from a divergent barrier. Most bugs have a corrected twin among the correct kernels, which takes the same arguments.
 """
 
 import inspect
@@ -39,11 +38,11 @@ class Case:
         The kind of finding that it must give; None: no finding at all.
     grid, block : int or tuple of int
     make : function of a ``cuda`` module
-        Gives the tuple of arguments: NumPy arrays, device arrays of that module, numbers.
+        Returns the tuple of arguments: NumPy arrays, device arrays of that module, numbers.
     shared_bytes : int
         Dynamic shared memory.
     mends : tuple of str
-        Of a correct kernel: the wrong ones whose corrected twin it is; it gives the results that they should.
+        Of a correct kernel: the wrong ones that it corrects.
     exempt : str or None
         Of a wrong kernel: why a trace may keep silent about it.
     helpers : tuple of functions
@@ -63,7 +62,7 @@ class Case:
     helpers: tuple = ()
 
     def lines(self, mark):
-        """Set of int: lines of this file whose comment is ``mark`` ("bug", "other" or "then")."""
+        """Return the set of lines of this file whose comment is ``mark`` ("bug", "other" or "then")."""
         found = set()
         for function in (self.function, *self.helpers):
             text, first = inspect.getsourcelines(function)
@@ -71,16 +70,16 @@ class Case:
         return found
 
     def arguments(self, module):
-        """List: the arguments, with every array on the device of ``module``."""
+        """Return the arguments, with every array on the device of ``module``."""
         return [module.to_device(a) if isinstance(a, np.ndarray) else a for a in self.make(module)]
 
     def configured(self, module, **options):
-        """The kernel compiled by ``module.jit`` with these options, with its launch configuration."""
+        """Compile the kernel by ``module.jit`` with these options; return it with its launch configuration."""
         return module.jit(**options)(self.function)[self.grid, self.block, 0, self.shared_bytes]
 
 
 def wrong(kind, grid, block, make, **more):
-    """Enter the function below as a kernel with a bug of this kind; its docstring says which."""
+    """Register the function below as a kernel with a bug of this kind; its docstring describes the bug."""
 
     def enter(function):
         name = function.__name__
@@ -91,7 +90,7 @@ def wrong(kind, grid, block, make, **more):
 
 
 def correct(grid=None, block=None, make=None, mends=(), **more):
-    """Enter the function below as a correct kernel; the launch is that of the first it mends, unless given."""
+    """Register the function below as a correct kernel, by default with the launch of the first one that it mends."""
 
     def enter(function):
         name = function.__name__
@@ -106,11 +105,11 @@ def correct(grid=None, block=None, make=None, mends=(), **more):
     return enter
 
 
-# What the kernels work on
+# Arguments of the kernels
 
 
 def floats(*shape):
-    """1, 2, 3 ... as float32."""
+    """Return 1, 2, 3 ... as float32."""
     return np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
 
 
@@ -119,7 +118,7 @@ def zeros(*shape, dtype=np.float32):
 
 
 def values(n, below, dtype=np.int32):
-    """n numbers from 0 to below - 1, in no order."""
+    """Return n numbers from 0 to below - 1, unsorted."""
     return (np.arange(n) * 7 % below).astype(dtype)
 
 
@@ -310,7 +309,7 @@ def warp_tail_half_synchronised(a, out):
 
 @correct(mends=("warp_tail_half_synchronised",))
 def warp_tail_synchronised(a, out):
-    """The lanes read, meet, write, and meet again."""
+    """The lanes read, synchronise, write, and synchronise again."""
     s = cuda.shared.array(64, float32)
     t = cuda.threadIdx.x
     s[t] = a[t]
@@ -407,7 +406,7 @@ def _tiles(module):
 
 @wrong("race", 1, 64, _tiles)
 def double_buffer_one_barrier(a, out):
-    """Two buffers need a barrier in each turn; the only one stands before the loop."""
+    """Two buffers need a barrier in each iteration; the only one stands before the loop."""
     s = cuda.shared.array((2, 64), float32)
     t = cuda.threadIdx.x
     total = float32(0)
@@ -422,7 +421,7 @@ def double_buffer_one_barrier(a, out):
 
 @correct(mends=("double_buffer_one_barrier", "ring_barrier_every_second_turn"))
 def double_buffer(a, out):
-    """One barrier in each turn is enough for two buffers."""
+    """One barrier per iteration is enough for two buffers."""
     s = cuda.shared.array((2, 64), float32)
     t = cuda.threadIdx.x
     total = float32(0)
@@ -571,7 +570,7 @@ def buffer_used_twice_apart(a, out):
 
 @wrong("race", 1, 64, _row)
 def broadcast_without_barrier(a, out):
-    """Thread 0 publishes a value and nobody waits for it."""
+    """Thread 0 publishes a value and no thread waits for it."""
     s = cuda.shared.array(1, float32)
     t = cuda.threadIdx.x
     if t == 0:
@@ -622,7 +621,7 @@ def halo_before_barrier(a, out):
 
 @wrong("race", 1, 64, _tiles)
 def ring_barrier_every_second_turn(a, out):
-    """A barrier in every second turn only: the odd rows are read before they are complete."""
+    """A barrier in every second iteration only: the odd rows are read before they are complete."""
     s = cuda.shared.array((2, 64), float32)
     t = cuda.threadIdx.x
     total = float32(0)
@@ -945,7 +944,7 @@ def fields_of_one_record(pairs):
 
 @correct(4, 1, lambda module: (zeros(1, dtype=np.int32), zeros(1)))
 def spin_lock(lock, total):
-    """A lock: taken with cas and a fence, given back with a fence and exch."""
+    """A lock: acquired with cas and a fence, released with a fence and exch."""
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:
         pass
     cuda.threadfence()
@@ -1114,7 +1113,7 @@ def local_one_too_many(x, out, degree):
 
 @correct(mends=("local_one_too_many",))
 def local_enough(x, out, degree):
-    """The local array has an element for each turn."""
+    """The local array has an element for each iteration."""
     powers = cuda.local.array(5, float32)
     i = cuda.grid(1)
     power = float32(1)
@@ -1503,7 +1502,7 @@ def local_accumulators_zeroed(a, out):
 
 @wrong("uninitialised-read", 1, 64, lambda module: (floats(64), zeros(1)))
 def shared_sum_not_zeroed(a, out):
-    """Atomic additions to a shared sum that nobody set to zero."""
+    """Atomic additions to a shared sum that was never set to zero."""
     total = cuda.shared.array(1, float32)
     t = cuda.threadIdx.x
     cuda.atomic.add(total, 0, a[t])  # bug
@@ -1701,7 +1700,7 @@ def barrier_in_both_arms(a, out):
 
 @wrong("barrier-divergence", 1, 64, _row)
 def barrier_in_uneven_loop(a, out):
-    """The second warp turns once more than the first, around a barrier."""
+    """The second warp makes one more iteration than the first, around a barrier."""
     s = cuda.shared.array(64, float32)
     t = cuda.threadIdx.x
     s[t] = a[t]
@@ -1714,7 +1713,7 @@ def barrier_in_uneven_loop(a, out):
 
 @correct(mends=("barrier_in_uneven_loop",))
 def barrier_in_even_loop(a, out):
-    """All threads turn as often as the slowest."""
+    """All threads make as many iterations as the slowest."""
     s = cuda.shared.array(64, float32)
     t = cuda.threadIdx.x
     s[t] = a[t]

@@ -1,9 +1,9 @@
-"""The calibration set: small kernels whose memory accesses the compiler leaves as they are written, so that a GPU's
-counters and `gpukit.trace` can be compared for equality.
+"""Small kernels on which a GPU's counters and `gpukit.trace` can be compared for equality.
 
-Most patterns come from one driver for each kind of access: it reads an index for each thread from global memory and
-accesses shared memory with it once. Loops step by an argument: with a step known to be 1 the compiler would merge
-neighbouring accesses to 64 or 128 bits. Where that is shown on purpose, the case says so in `Case.merges`.
+The compiler leaves their memory accesses as they are written. Most patterns come from one driver for each kind of
+access: it reads an index for each thread from global memory and accesses shared memory with it once. Loops step by an
+argument, because with a step known to be 1 the compiler would merge neighbouring accesses to 64 or 128 bits. Where that
+is shown on purpose, the case says so in `Case.merges`.
 """
 
 import math
@@ -15,7 +15,7 @@ from numba import complex64, float32, float64, int16, int32, uint8
 from gpukit.backend import cuda
 from gpukit.intrinsics import load2, load4, store2, store4
 
-#: What a case compares; `counters.GROUPS` says which counters each one has.
+#: Groups of counters that a case compares; `counters.FIGURES` lists the counters of each.
 GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "atomic sectors", "arithmetic")
 SHARED, GLOBAL = GROUPS[:2], GROUPS[2:4]
 #: Elements of a driver's shared array, in accesses: enough for 32 lanes 33 apart.
@@ -50,7 +50,7 @@ class Case:
     merges: str = ""
 
     def arguments(self):
-        """Fresh copies of the inputs."""
+        """Return fresh copies of the inputs."""
         return tuple(value.copy() if isinstance(value, np.ndarray) else value for value in self.inputs)
 
 
@@ -58,7 +58,7 @@ class Case:
 
 
 def exchange(dtype):
-    """Driver for single elements of a type."""
+    """Make a driver for single elements of a type."""
 
     @cuda.jit
     def exchange(put, get, values, out):
@@ -74,7 +74,7 @@ def exchange(dtype):
 
 
 def exchange_masked(dtype):
-    """The same, with a mask for the store and one for the load."""
+    """Make a driver as `exchange` does, with a mask for the store and one for the load."""
 
     @cuda.jit
     def exchange_masked(put, get, puts, gets, values, out):
@@ -1012,7 +1012,7 @@ def _parts():
 
 @cuda.jit
 def arithmetic(a, b, out, step):
-    """4 additions, 4 multiplications and additions that fuse, for each of 10 turns."""
+    """Do 4 additions and 4 multiply-adds that fuse, in each of 10 iterations."""
     i = cuda.grid(1)
     x = a[i]
     y = b[i]

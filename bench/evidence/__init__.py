@@ -1,1 +1,1 @@
-"""Kernels whose counts and errors are known from a real GPU: what `gpukit.trace` is held to."""
+"""Comparisons of `gpukit.trace` with counts and errors that are known from a real GPU."""

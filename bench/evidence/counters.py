@@ -343,7 +343,7 @@ def launch_counted(known, launch, arguments):
 
 
 def measure_launches(function, size, chapter, shape, dtype, report=print):
-    """Count what Nsight Compute counts in each kernel that a function launches with `launch_counted`.
+    """Count with Nsight Compute in each kernel that a function launches with `launch_counted`.
 
     Returns
     -------
