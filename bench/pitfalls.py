@@ -1,7 +1,7 @@
 """``gpukit bench clinic``: time the slow kernels of chapter 10 and their fixes.
 
-Each result is checked first; then all are timed in turns. "kernel" is time on the device with a cold L2 cache; "call" is
-the time of a call with its launches, by the host's clock.
+Each result is checked first; then all are timed in turns. "kernel" is time on the device with a cold L2 cache, "call"
+time of a call with its launches by the host's clock.
 """
 
 from functools import partial
