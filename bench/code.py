@@ -170,7 +170,7 @@ def _kernel(variant, tile):
         flat, sizes = types.Array(number, 1, "C"), types.UniTuple(types.uint32, 5)
         wide = tile.thread_columns < 16  # as for large K
         return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, sizes, number, number), tile.threads
-    kernel = getattr(ladder, variant)(number if variant.startswith("registers") else True)
+    kernel = matmul.VARIANTS[variant](number if variant.startswith("registers") else True)
     return kernel, matrices, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
 
 

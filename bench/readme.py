@@ -308,7 +308,7 @@ RUNGS = {
     "registers_1d": "sums in registers, 1-D",
     "registers_2d": "sums in registers, 2-D",
     "wide": "128-bit loads",
-    "padded": "transposed and padded",
+    "transposed_padded": "transposed and padded",
     "double_buffered": "double buffers",
     "warp_tiles": "tiles of warps",
     "read_ahead": "values read ahead",

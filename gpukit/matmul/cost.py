@@ -1,32 +1,32 @@
-"""Which tiles, and how many parts of K, for a product of a given shape.
+"""Choose the tiles, and the parts of K, for a product of a given shape.
 
-A small model predicts the time of each choice. A multiprocessor works on as many blocks of a tile at a time as its
-registers and shared memory hold, and more blocks wait. What counts is the multiprocessor with the most blocks.
+A small model predicts the time of each choice. A multiprocessor runs as many blocks of a tile at a time as its
+registers and shared memory hold; the others wait. The multiprocessor with the most blocks determines the time.
 """
 
 import functools
-from math import ceil
 from typing import NamedTuple
 
 from gpukit.matmul.fast import Tile
+from warpstep.integers import ceil_div
 
 __all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict"]
 
 
 class Speed(NamedTuple):
-    """What a tile costs, measured on an H200 in microseconds; on another GPU only their ratios matter.
+    """The cost of a tile, measured on an H200 in microseconds; on another GPU only the ratios matter.
 
     Attributes
     ----------
     tile : Tile
     resident : int
-        Blocks that a multiprocessor works on at a time.
+        Blocks that a multiprocessor runs at a time.
     work : float
-        Of a step of one block, where the multiprocessor has enough to do.
+        A step of one block, on a busy multiprocessor.
     latency : float
-        Of a step of one block that is alone, or of several that together have no more work than that.
+        A step of one block alone, or of several that together have no more work than that.
     rest : float
-        Of the first copies and the last stores.
+        The first copies and the last stores.
     """
 
     tile: Tile
@@ -36,10 +36,9 @@ class Speed(NamedTuple):
     rest: float
 
 
-#: The tiles that `choose` has. Large ones need fewer loads for a product: with 128 x 128 and 8 x 8 per thread, which
-#: load a third more for each multiply-add, 4096 x 4096 x 4096 takes 6 % longer than with the first. Small ones make
-#: enough blocks of a small result, and do not compute much that lies outside of it; they have little work in a step, so
-#: their steps are deeper.
+#: The tiles to choose from. Large tiles need fewer loads: with 128 x 128 and 8 x 8 per thread, which load a third more
+#: for each multiply-add, 4096 x 4096 x 4096 takes 6 % longer than with the first. Small tiles give enough blocks for a
+#: small result, and compute little outside of it; a step of them has little work, so their steps are deeper.
 SPEEDS = (
     Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.280, 1.280, 5.0),
     Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.340, 0.409, 1.1),
@@ -50,22 +49,22 @@ SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
 )
-#: Microseconds of a launch, and of the second one where parts are added up, which also costs this much per part.
+#: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
-#: Bytes per microsecond of matrices that come from memory, and of parts, which stay in the L2 cache if they are small.
+#: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
-#: How much longer the kernel takes if the rows of b begin anywhere, so that it copies them element by element.
+#: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
-#: What it costs to copy b to longer rows first: microseconds, and bytes per microsecond.
+#: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond.
 WIDEN, WIDEN_BYTES = 3.5, 2.5e6
-#: Most parts of K, most elements of all parts, and the fewest steps of one; most matrices of which K is cut.
-MOST_PARTS, MOST_ELEMENTS, FEWEST_STEPS, MOST_MATRICES = 96, 16 << 20, 2, 65535
-#: A last tile with no more rows or columns than this may be computed on its own, by another tile.
-NARROW_EDGE = 64
+#: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
+MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, 65535
+#: A last tile with at most so many rows or columns may be computed on its own, by another tile.
+MAX_EDGE = 64
 
 
 class Piece(NamedTuple):
-    """A part of the result that one launch computes: from ``row`` on ``rows``, from ``col`` on ``columns``."""
+    """The part of the result that one launch computes: ``rows`` from ``row`` on, ``columns`` from ``col`` on."""
 
     row: int
     col: int
@@ -75,17 +74,17 @@ class Piece(NamedTuple):
     parts: int
 
 
-def predict(speed, m, n, k, batch, parts, multiprocessors):
-    """Microseconds that the launches for a product take by one tile, with K in so many parts."""
+def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multiprocessors: int) -> float:
+    """Predict the microseconds of a product by one tile, with K in so many parts."""
     tile = speed.tile
-    blocks = ceil(m / tile.rows) * ceil(n / tile.columns) * batch * parts
-    steps = ceil(ceil(k / tile.depth) / parts)
-    rounds, last = divmod(ceil(blocks / multiprocessors), speed.resident)
+    blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
+    steps = ceil_div(ceil_div(k, tile.depth), parts)
+    rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
     if last:
         time += max(last * speed.work, speed.latency) * steps + speed.rest
     memory = 4 * batch * (m * k + k * n + m * n) / MEMORY
-    time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two, or more if they are alike
+    time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     if parts > 1:
         time += SUM + SUM_PART * parts + 4 * batch * m * n * (2 * parts + 1) / PARTS
     return time
@@ -97,16 +96,16 @@ def _best(m, n, k, batch, multiprocessors):
 
     def choices():
         for speed in SPEEDS:
-            most = min(MOST_PARTS, MOST_ELEMENTS // (batch * m * n), ceil(k / speed.tile.depth) // FEWEST_STEPS)
-            for parts in range(1, max(1, most if batch <= MOST_MATRICES else 1) + 1):
+            most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
+            for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
                 yield predict(speed, m, n, k, batch, parts, multiprocessors), speed.tile, parts
 
     return min(choices(), key=lambda choice: choice[0])
 
 
 @functools.lru_cache(4096)
-def choose(m, n, k, batch, wide_b, multiprocessors):
-    """How to compute a product.
+def choose(m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int) -> tuple[list[Piece], bool]:
+    """Choose how to compute a product.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ def choose(m, n, k, batch, wide_b, multiprocessors):
     Returns
     -------
     pieces : list of Piece
-        One for most shapes. If there is little left beside whole tiles, that is a piece of its own.
+        One for most shapes. A narrow edge beside whole tiles is a piece of its own.
     widen : bool
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
@@ -141,8 +140,8 @@ def choose(m, n, k, batch, wide_b, multiprocessors):
 
 
 def _cuts(size, tile, batch):
-    """Ways to cut rows or columns: [(first, how many), ...] each."""
+    """Yield the ways to cut rows or columns: [(first, count), ...] each."""
     yield [(0, size)]
     edge = size % tile
-    if batch == 1 and size > tile and 0 < edge <= NARROW_EDGE:
+    if batch == 1 and size > tile and 0 < edge <= MAX_EDGE:
         yield [(0, size - edge), (size - edge, edge)]

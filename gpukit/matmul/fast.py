@@ -1,8 +1,8 @@
-"""The fast product: float32, from the outside in: a block's tile, a warp's, a thread's.
+"""The fast product of float32 matrices: a tile of ``out`` for a block, for a warp, for a thread.
 
-``out`` is cut into tiles, one for each block. A block goes through K in steps of ``depth``: asynchronous copies bring
-the next parts of ``a`` and ``b`` to shared memory while its threads multiply what is there. A thread reads the values
-it needs next to one set of registers while it multiplies those in another.
+A block goes through K in steps of ``depth``: asynchronous copies bring the next parts of ``a`` and ``b`` to shared
+memory while its threads multiply the present ones. A thread reads the values for the next k to one set of registers
+while it multiplies those in another.
 """
 
 import functools
@@ -13,16 +13,16 @@ from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, sto
 
 __all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 
-#: More elements in a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4
-#: rows, then write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes.
-#: Without it 4096 x 4096 x 4096 takes 6 % longer on an H200, where all gains named here were measured.
+#: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
+#: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
+#: 4096 x 4096 x 4096 takes 6 % longer on an H200, where all gains named here were measured.
 PAD = 4
 #: Lanes that copy neighbours of a row of a: 8 elements are a sector.
 SECTOR = 8
 
 
 class Tile(NamedTuple):
-    """How the product is shared out; all but the last three in elements.
+    """The shape of a block's work; sizes in elements, except for the last three.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Tile(NamedTuple):
     lane_rows : int
         Rows that the 32 lanes of a warp stand in.
     stages : int
-        Steps for which there is shared memory: one is multiplied, the others are on their way. 3 or more.
+        Steps for which there is shared memory: one is multiplied while the others are copied. 3 or more.
     slices : int
-        Groups of warps that share out the depth of each step, so that a small tile keeps a multiprocessor busy.
+        Groups of warps that divide the depth of each step, so that a small tile keeps a multiprocessor busy.
     """
 
     rows: int
@@ -50,22 +50,22 @@ class Tile(NamedTuple):
     slices: int = 1
 
     @property
-    def threads(self):
-        """int: of a block."""
+    def threads(self) -> int:
+        """Threads of a block."""
         return self.rows * self.columns // (self.thread_rows * self.thread_columns) * self.slices
 
     @property
-    def shared_bytes(self):
-        """int: of a block."""
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
         return 4 * self.stages * self.depth * (self.rows + PAD + self.columns)
 
 
 @functools.cache
 def fast(tile, wide_b, wide_out, scales=False, adds=False):
-    """Kernel: out = alpha a b + beta out, for matrices one after the other in flat arrays.
+    """Make the kernel of out = alpha a b + beta out, for matrices one after the other in flat arrays.
 
-    Blocks along x are for the tiles of ``out``, row by row; those along y for parts of K, each with a result of its own
-    (`sum_parts` adds them up); those along z for the matrices.
+    Blocks along x compute the tiles of ``out``, row by row. Blocks along y take parts of K, each with a result of its
+    own, which `sum_parts` adds up. Blocks along z take the matrices.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
     wide_b, wide_out : bool
         Whether ``b`` is copied, and ``out`` stored, by four elements: the rows must begin at multiples of 16 bytes.
     scales, adds : bool
-        Whether alpha and whether beta count; they are not looked at otherwise, and ``out`` is not read without beta.
+        Whether to apply alpha and beta. If False, the argument is ignored; without beta ``out`` is not read.
 
     Returns
     -------
@@ -90,8 +90,9 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
     pitch, stage_a, stage_size = rows + PAD, depth * (rows + PAD), depth * (rows + PAD + columns)
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
-    copy_tiles, join, store = copier(tile, wide_b), joiner(tile), storer(tile, wide_out, scales, adds)
-    clear, read, multiply, steps = worker(tile)
+    copy_tiles, join, store = make_copy_tiles(tile, wide_b), make_join(tile), make_store(tile, wide_out, scales, adds)
+    clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
+    steps = make_steps(tile, read, multiply)
 
     @cuda.jit
     def fast(a, b, out, sizes, which, alpha, beta):
@@ -100,7 +101,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
         left = cuda.local.array((2, thread_rows), float32)
         right = cuda.local.array((2, thread_columns), float32)
         m, n, k, pitch_b, pitch_out = sizes
-        # The block: a tile of out, a part of K, a matrix. All in 32 bits without a sign: it is the cheapest arithmetic.
+        # The block: a tile of out, a part of K, a matrix. Unsigned 32-bit arithmetic is the cheapest.
         block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         row, col = uint32(block // across * rows), uint32(block % across * columns)
@@ -135,8 +136,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
             at_a = uint64(stage) + uint64(my_slice * pitch + my_row)
             at_b = uint64(stage) + uint64(stage_a + my_slice * columns + my_col)
             read(tiles, at_a, at_b, left, right, 0)
-            # The last products of the step before: something to do while the first values arrive. In their own step,
-            # before the barrier, they cost 4 % more.
+            # The last products of the step before overlap with the first loads. In their own step, before the barrier,
+            # they cost 4 % more.
             multiply(sums, left, right, last)
             copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, k, pitch_b)
             steps(tiles, at_a, at_b, sums, left, right)
@@ -155,8 +156,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
 
 
 @functools.cache
-def copier(tile, wide_b):
-    """The device function that begins the copies of one step, and makes a group of them."""
+def make_copy_tiles(tile, wide_b):
+    """Make the device function that begins the copies of one step, as one group."""
     rows, columns, depth, threads = tile.rows, tile.columns, tile.depth, tile.threads
     pitch, stage_a, stage_b = rows + PAD, depth * (rows + PAD), depth * columns
     rows_at_once = threads // SECTOR
@@ -166,8 +167,8 @@ def copier(tile, wide_b):
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
-        """Copy columns of a from ``first`` on, and rows of b from where ``from_b`` is, to the stage that begins at
-        ``to``; what lies outside of the matrices becomes zero.
+        """Copy columns of a from ``first`` on, and rows of b from ``from_b`` on, to the stage that begins at ``to``;
+        zeros for what lies outside of the matrices.
         """
         tid = uint32(cuda.threadIdx.x)
         # Elements of a one by one, so that they arrive transposed: 8 lanes for neighbours of a row.
@@ -196,16 +197,13 @@ def copier(tile, wide_b):
     return copy_tiles
 
 
-# -- what a thread does ----------------------------------------------------------------------------
+# -- in the registers of a thread ------------------------------------------------------------------
 
 
 @functools.cache
-def worker(tile):
-    """The device functions for a thread's registers: clear, read, multiply, and steps, which does all of one step."""
-    thread_rows, thread_columns, slice_depth = tile.thread_rows, tile.thread_columns, tile.depth // tile.slices
-    pitch, columns = tile.rows + PAD, tile.columns
-    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
-    holds_loads = thread_columns == 16
+def make_clear(tile):
+    """Make the device function that sets the sums, and one set of values, to zero."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
 
     @cuda.jit(device=True, forceinline=True)
     def clear(sums, left, right, which):
@@ -216,11 +214,18 @@ def worker(tile):
         for j in range(thread_columns):
             right[which, j] = float32(0)
 
+    return clear
+
+
+@functools.cache
+def make_read(tile):
+    """Make the device function that reads a thread's rows of a, and its columns of b, for one k."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
+    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
+
     @cuda.jit(device=True, forceinline=True)
     def read(tiles, at_a, at_b, left, right, which):
-        """A thread's rows of a, and its columns of b, for one k: squares of 4 x 4, one for each lane of the warp, then
-        the next ones.
-        """
+        """Read squares of 4 x 4: one for each lane of the warp, then the next ones."""
         for i in range(0, thread_rows, 4):
             w, x, y, z = load4(tiles, at_a + uint64(i // 4 * row_step))
             left[which, i], left[which, i + 1], left[which, i + 2], left[which, i + 3] = w, x, y, z
@@ -228,53 +233,66 @@ def worker(tile):
             w, x, y, z = load4(tiles, at_b + uint64(j // 4 * column_step))
             right[which, j], right[which, j + 1], right[which, j + 2], right[which, j + 3] = w, x, y, z
 
+    return read
+
+
+@functools.cache
+def make_multiply(tile):
+    """Make the device function that adds all products for one k."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
+
     @cuda.jit(device=True, forceinline=True)
     def multiply(sums, left, right, which):
-        """All products for one k, up one column and down the next: neighbours share a value, which a multiply-add need
-        not read from the registers again. Always down takes 3 % longer, along the rows 9 %.
+        """Multiply up one column and down the next: neighbouring products share a value, which is not read from the
+        registers again. Always down takes 3 % longer, along the rows 9 %.
         """
         for j in range(thread_columns):
             for i in range(thread_rows):
                 turn = i if j % 2 == 1 else thread_rows - 1 - i
                 sums[turn, j] += left[which, turn] * right[which, j]
 
-    @cuda.jit(device=True, forceinline=True)
-    def nothing(tiles, at_a, at_b, sums, left, right):
-        pass
-
-    def steps_from(k):
-        """Read for k while what was read for k - 1 is multiplied, and so on. A function for each k, for the compiler
-        does not unroll a loop of this size.
-        """
-        if k == slice_depth:
-            return nothing
-        rest = steps_from(k + 1)
-
-        @cuda.jit(device=True, forceinline=True)
-        def steps(tiles, at_a, at_b, sums, left, right):
-            read(tiles, at_a + uint64(k * pitch), at_b + uint64(k * columns), left, right, k % 2)
-            if holds_loads:
-                # No load is moved across it. The compiler would move them down, to where their values are used, and
-                # some would arrive too late: 2.7 % with the largest tile.
-                cuda.syncwarp()
-            multiply(sums, left, right, (k - 1) % 2)
-            rest(tiles, at_a, at_b, sums, left, right)
-
-        return steps
-
-    return clear, read, multiply, steps_from(1)
+    return multiply
 
 
 @functools.cache
-def joiner(tile):
-    """The device function that adds up the sums of the slices."""
+def make_steps(tile, read, multiply, k=1):
+    """Make the device function that reads for k while it multiplies what was read for k - 1, and so on to the last k.
+
+    The compiler does not unroll a loop of this size, so each k has a function, and calls that of the next.
+    """
+    pitch, columns, holds_loads = tile.rows + PAD, tile.columns, tile.thread_columns == 16
+    if k == tile.depth // tile.slices:
+        return nothing
+    rest = make_steps(tile, read, multiply, k + 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def steps(tiles, at_a, at_b, sums, left, right):
+        read(tiles, at_a + uint64(k * pitch), at_b + uint64(k * columns), left, right, k % 2)
+        if holds_loads:
+            # Loads are not moved across it. The compiler would move them down, to where their values are used, and
+            # some would arrive too late: 2.7 % with the largest tile.
+            cuda.syncwarp()
+        multiply(sums, left, right, (k - 1) % 2)
+        rest(tiles, at_a, at_b, sums, left, right)
+
+    return steps
+
+
+@cuda.jit(device=True, forceinline=True)
+def nothing(tiles, at_a, at_b, sums, left, right):
+    pass
+
+
+@functools.cache
+def make_join(tile):
+    """Make the device function that adds up the sums of the slices."""
     slices, rows, columns, slice_threads = tile.slices, tile.rows, tile.columns, tile.threads // tile.slices
     groups = tile.thread_columns // 4
     thread_rows, slice_size, group_size = tile.thread_rows, rows * columns, 4 * slice_threads
 
     @cuda.jit(device=True, forceinline=True)
     def join(tiles, sums):
-        """Add the sums of all slices up in the threads of the first, and tell these by True."""
+        """Add up the sums of all slices in the threads of the first; True for these threads."""
         if slices == 1:
             return True
         wait_copies(0)
@@ -302,8 +320,8 @@ def joiner(tile):
 
 
 @functools.cache
-def storer(tile, wide, scales, adds):
-    """The device function that stores a thread's sums."""
+def make_store(tile, wide, scales, adds):
+    """Make the device function that stores a thread's sums."""
     thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
     row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
 
@@ -329,7 +347,7 @@ def storer(tile, wide, scales, adds):
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
-        """Store a thread's sums from an element of ``out`` on, as far as there are rows and columns."""
+        """Store a thread's sums from element ``start`` on, as far as there are rows and columns."""
         if scales:
             for i in range(thread_rows):
                 for j in range(thread_columns):
@@ -349,16 +367,16 @@ def storer(tile, wide, scales, adds):
 
 #: Threads of a block of `sum_parts`.
 SUM_THREADS = 256
-#: Groups of them that share out the parts, where there are this many parts, or more, of a result no larger than this.
-GROUPS, MANY, SMALL = 8, 12, 1 << 17
+#: Groups of them that divide the parts, from this many parts on, of a result up to this many elements.
+GROUPS, GROUPS_MIN_PARTS, GROUPS_MAX_SIZE = 8, 12, 1 << 17
 
 
 @functools.cache
 def sum_parts(width, groups, adds):
-    """Kernel: out = alpha times the sum of the parts of K + beta out, always in the same order.
+    """Make the kernel of out = alpha times the sum of the parts of K + beta out, always in the same order.
 
     ``parts`` holds ``count`` results of m * n elements for each matrix. A thread adds up ``width`` neighbours, 4 or 1
-    (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y are for the matrices.
+    (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y take the matrices.
     """
     lanes = SUM_THREADS // groups
 
@@ -402,7 +420,7 @@ def sum_parts(width, groups, adds):
 
 @cuda.jit
 def widen(b, wide, columns, pitch):
-    """Copy rows of ``columns`` elements to rows of ``pitch``, so that each begins at a multiple of 16 bytes."""
+    """Copy rows of ``columns`` elements to rows of ``pitch``, each of which begins at a multiple of 16 bytes."""
     col, row = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x), uint64(cuda.blockIdx.y)
     while row * pitch < wide.size and col < pitch:
         wide[row * pitch + col] = b[row * columns + col] if col < columns else float32(0)
@@ -411,7 +429,7 @@ def widen(b, wide, columns, pitch):
 
 @functools.cache
 def scale(adds):
-    """Kernel: out = alpha product + beta out, for the kernels that know neither; flat arrays of any float dtype."""
+    """Make the kernel of out = alpha product + beta out, for flat arrays of any float dtype."""
 
     @cuda.jit
     def scale(product, out, alpha, beta):

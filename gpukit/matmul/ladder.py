@@ -1,8 +1,18 @@
 """From a tile in registers to asynchronous copies: one idea per kernel, each built on the one before.
 
-A block computes a tile of ``out``, a thread 8 or 64 elements of it. What a thread needs again stays in its registers,
-so the kernels differ in how they bring the matrices to the threads. Each is made by a function; its ``aligned`` says
-whether rows of ``a``, ``b`` and ``out`` begin at multiples of 16 bytes: only then may four elements move at a time.
+1. `registers_1d`: a thread computes 8 elements of a column: 9 loads from shared memory for 8 products, not 16.
+2. `registers_2d`: a thread computes 8 x 8 elements: 16 loads for 64 products.
+3. `wide`: 128-bit accesses, four elements in one instruction.
+4. `transposed`: columns of a are rows in shared memory, so that they are read by 128 bits too.
+5. `transposed_padded`: a pad in these rows, which removes the bank conflicts of the stores.
+6. `double_buffered`: the next tiles are loaded while these are multiplied; one barrier per step in place of two.
+7. `warp_tiles`: each warp has a tile, and neighbouring lanes read neighbouring words: no load has a bank conflict.
+8. `read_ahead`: a second set of registers; a thread reads the values for the next k while it multiplies these.
+9. `asynchronous`: copies to shared memory that need no registers, so that two steps are under way.
+
+The tenth is `gpukit.matmul.fast`. A block computes a tile of ``out``, a thread 8 or 64 elements of it in registers.
+Each kernel is made by a function. ``aligned`` says whether the rows of ``a``, ``b`` and ``out`` begin at multiples of
+16 bytes: only then may four elements move at a time.
 """
 
 import functools
@@ -13,25 +23,26 @@ from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, sto
 __all__ = [
     "asynchronous",
     "double_buffered",
-    "padded",
     "read_ahead",
     "registers_1d",
     "registers_2d",
     "transposed",
+    "transposed_padded",
     "warp_tiles",
     "wide",
 ]
 
-#: Rows and columns of a block's tile from registers_2d on, columns of ``a`` that are in shared memory at a time, and
-#: rows and columns of a thread's share of the tile.
+#: Rows and columns of a block's tile from registers_2d on.
 TILE = 128
+#: Columns of ``a``, and rows of ``b``, in shared memory at a time.
 DEPTH = 8
-MINE = 8
-ACROSS = TILE // MINE
-THREADS = ACROSS * ACROSS
-#: The same for registers_1d, where a thread has one column.
+#: Rows and columns of the tile that a thread computes.
+PER_THREAD = 8
+THREADS_ACROSS = TILE // PER_THREAD
+THREADS = THREADS_ACROSS * THREADS_ACROSS
+#: The same for registers_1d, where a thread computes part of one column.
 TILE_1D = 64
-THREADS_1D = TILE_1D * TILE_1D // MINE
+THREADS_1D = TILE_1D * TILE_1D // PER_THREAD
 #: The pad of a row of 128 float32: the least that keeps the next one at a multiple of 16 bytes.
 PAD = 4
 
@@ -41,7 +52,7 @@ PAD = 4
 
 @functools.cache
 def registers_1d(dtype):
-    """Kernel in which a thread computes 8 elements of a column: 9 loads from shared memory for 8 products, not 16.
+    """Make the kernel in which a thread computes 8 elements of a column: 9 loads from shared memory for 8 products.
 
     Blocks of 512 threads, tiles of 64 x 64.
     """
@@ -50,11 +61,11 @@ def registers_1d(dtype):
     def registers_1d(a, b, out):
         tile_a = cuda.shared.array((TILE_1D, DEPTH), dtype)
         tile_b = cuda.shared.array((DEPTH, TILE_1D), dtype)
-        sums = cuda.local.array(MINE, dtype)
+        sums = cuda.local.array(PER_THREAD, dtype)
         tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = tid // TILE_1D * MINE, tid % TILE_1D
+        my_row, my_col = tid // TILE_1D * PER_THREAD, tid % TILE_1D
         row, col = uint32(cuda.blockIdx.y) * TILE_1D, uint32(cuda.blockIdx.x) * TILE_1D
-        for i in range(MINE):
+        for i in range(PER_THREAD):
             sums[i] = dtype(0)
         for first in range(0, a.shape[1], DEPTH):
             r, k = tid // DEPTH, tid % DEPTH
@@ -66,10 +77,10 @@ def registers_1d(dtype):
             cuda.syncthreads()
             for k in range(DEPTH):
                 right = tile_b[k, my_col]
-                for i in range(MINE):
+                for i in range(PER_THREAD):
                     sums[i] += tile_a[my_row + i, k] * right
             cuda.syncthreads()
-        for i in range(MINE):
+        for i in range(PER_THREAD):
             if row + my_row + i < out.shape[0] and col + my_col < out.shape[1]:
                 out[row + my_row + i, col + my_col] = sums[i]
 
@@ -78,7 +89,7 @@ def registers_1d(dtype):
 
 @functools.cache
 def registers_2d(dtype):
-    """Kernel in which a thread computes 8 x 8 elements: 16 loads from shared memory for 64 products.
+    """Make the kernel in which a thread computes 8 x 8 elements: 16 loads from shared memory for 64 products.
 
     Blocks of 256 threads, tiles of 128 x 128.
     """
@@ -87,10 +98,10 @@ def registers_2d(dtype):
     def registers_2d(a, b, out):
         tile_a = cuda.shared.array((TILE, DEPTH), dtype)
         tile_b = cuda.shared.array((DEPTH, TILE), dtype)
-        sums = cuda.local.array((MINE, MINE), dtype)
-        left, right = cuda.local.array(MINE, dtype), cuda.local.array(MINE, dtype)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), dtype)
+        left, right = cuda.local.array(PER_THREAD, dtype), cuda.local.array(PER_THREAD, dtype)
         tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        my_row, my_col = tid // THREADS_ACROSS * PER_THREAD, tid % THREADS_ACROSS * PER_THREAD
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
@@ -103,13 +114,13 @@ def registers_2d(dtype):
                 tile_b[k, c] = b[first + k, col + c] if inside else dtype(0)
             cuda.syncthreads()
             for k in range(DEPTH):
-                for i in range(MINE):
+                for i in range(PER_THREAD):
                     left[i] = tile_a[my_row + i, k]
                     right[i] = tile_b[k, my_col + i]
                 multiply(sums, left, right)
             cuda.syncthreads()
-        for i in range(MINE):
-            for j in range(MINE):
+        for i in range(PER_THREAD):
+            for j in range(PER_THREAD):
                 if row + my_row + i < out.shape[0] and col + my_col + j < out.shape[1]:
                     out[row + my_row + i, col + my_col + j] = sums[i, j]
 
@@ -118,16 +129,16 @@ def registers_2d(dtype):
 
 @cuda.jit(device=True, forceinline=True)
 def clear(sums):
-    for i in range(MINE):
-        for j in range(MINE):
+    for i in range(PER_THREAD):
+        for j in range(PER_THREAD):
             sums[i, j] = 0
 
 
 @cuda.jit(device=True, forceinline=True)
 def multiply(sums, left, right):
-    """The products of each value at the left with each at the right, added to the thread's sums."""
-    for i in range(MINE):
-        for j in range(MINE):
+    """Add the products of each value of ``left`` with each of ``right`` to the thread's sums."""
+    for i in range(PER_THREAD):
+        for j in range(PER_THREAD):
             sums[i, j] += left[i] * right[j]
 
 
@@ -140,10 +151,10 @@ def load_or_zero(array, row, col):
 
 
 @functools.cache
-def four_loader(aligned):
+def make_load_four(aligned):
     @cuda.jit(device=True, forceinline=True)
     def load_four(array, row, col):
-        """Four neighbours of a row; zeros where the matrix has ended."""
+        """Load four neighbours of a row; zeros outside of the matrix."""
         if aligned:
             if row < array.shape[0] and col < array.shape[1]:
                 return load4(array, (row, col))
@@ -156,13 +167,13 @@ def four_loader(aligned):
 
 
 @functools.cache
-def sums_storer(aligned):
+def make_store_sums(aligned):
     @cuda.jit(device=True, forceinline=True)
     def store_sums(out, sums, row, col, next_row, next_col):
-        """Store a thread's sums: 2 x 2 squares of 4 x 4, the next of which is so many rows or columns away."""
-        for i in range(MINE):
+        """Store a thread's sums: 2 x 2 squares of 4 x 4, ``next_row`` rows and ``next_col`` columns apart."""
+        for i in range(PER_THREAD):
             r = row + i // 4 * next_row + i % 4
-            for j in range(0, MINE, 4):
+            for j in range(0, PER_THREAD, 4):
                 c = col + j // 4 * next_col
                 if aligned:
                     if r < out.shape[0] and c < out.shape[1]:
@@ -177,17 +188,17 @@ def sums_storer(aligned):
 
 @functools.cache
 def wide(aligned):
-    """registers_2d with 128-bit accesses: to the matrices, to the tile of b, and to the result."""
-    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    """Make registers_2d with 128-bit accesses: to the matrices, to the tile of b, and to the result."""
+    load_four, store_sums = make_load_four(aligned), make_store_sums(aligned)
 
     @cuda.jit
     def wide(a, b, out):
         tile_a = cuda.shared.array((TILE, DEPTH), float32, alignment=16)
         tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), float32)
+        left, right = cuda.local.array(PER_THREAD, float32), cuda.local.array(PER_THREAD, float32)
         tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        my_row, my_col = tid // THREADS_ACROSS * PER_THREAD, tid % THREADS_ACROSS * PER_THREAD
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
@@ -199,7 +210,7 @@ def wide(aligned):
             store4(tile_b, (k, c), w, x, y, z)
             cuda.syncthreads()
             for k in range(DEPTH):
-                for i in range(MINE):
+                for i in range(PER_THREAD):
                     left[i] = tile_a[my_row + i, k]
                 read(tile_b, k, my_col, 4, right)
                 multiply(sums, left, right)
@@ -211,28 +222,28 @@ def wide(aligned):
 
 @cuda.jit(device=True, forceinline=True)
 def read(tile, k, first, step, values):
-    """Eight values of row k of a tile: four from ``first`` on, and four that are ``step`` after those."""
+    """Read eight values of row k of a tile: four from ``first`` on, and four ``step`` columns further."""
     values[0], values[1], values[2], values[3] = load4(tile, (k, first))
     values[4], values[5], values[6], values[7] = load4(tile, (k, first + step))
 
 
 @functools.cache
 def transposed(aligned, pad=0):
-    """wide with columns of a as rows in shared memory: a thread's 8 rows of it are two loads there too.
+    """Make wide with columns of a as rows in shared memory: a thread's 8 rows of it are two loads there too.
 
     Four neighbours of a row of a go to four rows of the tile, one by one.
     """
-    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    load_four, store_sums = make_load_four(aligned), make_store_sums(aligned)
     pitch = TILE + pad
 
     @cuda.jit
     def transposed(a, b, out):
         tile_a = cuda.shared.array((DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), float32)
+        left, right = cuda.local.array(PER_THREAD, float32), cuda.local.array(PER_THREAD, float32)
         tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = tid // ACROSS * MINE, tid % ACROSS * MINE
+        my_row, my_col = tid // THREADS_ACROSS * PER_THREAD, tid % THREADS_ACROSS * PER_THREAD
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
         for first in range(0, a.shape[1], DEPTH):
@@ -252,24 +263,26 @@ def transposed(aligned, pad=0):
     return transposed
 
 
-def padded(aligned):
-    """transposed with four more elements in each row of the tile of a: rows k and k + 4, which the two lanes for a row
-    of a store to, no longer begin in the same bank.
+def transposed_padded(aligned):
+    """Make transposed with four more elements in each row of the tile of a.
+
+    Rows k and k + 4, which the two lanes for a row of a store to, no longer begin in the same bank.
     """
     return transposed(aligned, PAD)
 
 
 # -- which thread has which elements ---------------------------------------------------------------
 
-#: The 8 warps of a block stand 4 x 2, the lanes of each 4 x 8. A thread has four squares of 4 x 4, so that neighbouring
-#: lanes read neighbouring words: eight lanes read the 32 banks once, and the four rows of lanes read the same.
+#: The tile of a warp: a block has 4 x 2 warps, a warp 4 x 8 lanes. A thread computes four squares of 4 x 4, so that
+#: neighbouring lanes read neighbouring words: 8 lanes read the 32 banks once, and the 4 rows of lanes the same words.
 WARP_ROWS, WARP_COLUMNS = 32, 64
+#: From one square of a thread to the next.
 NEXT_ROW, NEXT_COLUMN = 16, 32
 
 
 @cuda.jit(device=True, forceinline=True)
 def place(tid):
-    """(first row, first column) of a thread's share of a block's tile."""
+    """Find (first row, first column) of a thread's share of a block's tile."""
     warp, lane = tid // 32, tid % 32
     return warp // 2 * WARP_ROWS + lane // 8 * 4, warp % 2 * WARP_COLUMNS + lane % 8 * 4
 
@@ -279,10 +292,12 @@ def place(tid):
 
 @functools.cache
 def double_buffered(aligned, lanes=False):
-    """padded with two pairs of tiles: the next ones are on their way to registers while these are multiplied, and then
-    go to the other pair. One barrier per step is enough.
+    """Make transposed_padded with two pairs of tiles.
+
+    The next tiles are on their way to registers while these are multiplied, and are then stored to the other pair. One
+    barrier per step is enough.
     """
-    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    load_four, store_sums = make_load_four(aligned), make_store_sums(aligned)
     pitch = TILE + PAD
     next_row, next_col = (NEXT_ROW, NEXT_COLUMN) if lanes else (4, 4)
 
@@ -290,10 +305,12 @@ def double_buffered(aligned, lanes=False):
     def double_buffered(a, b, out):
         tile_a = cuda.shared.array((2, DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array(MINE, float32), cuda.local.array(MINE, float32)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), float32)
+        left, right = cuda.local.array(PER_THREAD, float32), cuda.local.array(PER_THREAD, float32)
         tid = uint32(cuda.threadIdx.x)
-        my_row, my_col = place(tid) if lanes else (tid // ACROSS * MINE, tid % ACROSS * MINE)
+        my_row, my_col = (
+            place(tid) if lanes else (tid // THREADS_ACROSS * PER_THREAD, tid % THREADS_ACROSS * PER_THREAD)
+        )
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         r, ka, kb, c = tid // 2, tid % 2 * 4, tid // 32, tid % 32 * 4
         clear(sums)
@@ -316,7 +333,7 @@ def double_buffered(aligned, lanes=False):
 
 
 def warp_tiles(aligned):
-    """double_buffered with a tile for each warp, and another share of it for each lane: no load has a bank conflict."""
+    """Make double_buffered with a tile for each warp, whose lanes share it so that no load has a bank conflict."""
     return double_buffered(aligned, lanes=True)
 
 
@@ -325,28 +342,30 @@ def warp_tiles(aligned):
 
 @cuda.jit(device=True, forceinline=True)
 def multiply_in_turns(sums, left, right, which):
-    """multiply with the columns in turns up and down, so that neighbours share a value, which need not be read from the
-    registers again; ``which`` of two sets of values.
+    """multiply for one of two sets of values, up one column and down the next.
+
+    Neighbouring products share a value, which is not read from the registers again.
     """
-    for j in range(MINE):
-        for i in range(MINE):
-            turn = i if j % 2 == 1 else MINE - 1 - i
+    for j in range(PER_THREAD):
+        for i in range(PER_THREAD):
+            turn = i if j % 2 == 1 else PER_THREAD - 1 - i
             sums[turn, j] += left[which, turn] * right[which, j]
 
 
 @cuda.jit(device=True, forceinline=True)
 def finish(tile_a, tile_b, my_row, my_col, sums, left, right):
-    """The products of the last k."""
+    """Add the products of the last k."""
     multiply_in_turns(sums, left, right, (DEPTH - 1) % 2)
 
 
-def step_from(k):
-    """The device function that reads for k while what was read for k - 1 is multiplied, and so on to the end of the
-    tiles. A function for each k, for the compiler does not unroll a loop of this size, and the sets take turns.
+def make_steps(k):
+    """Make the device function that reads for k while it multiplies what was read for k - 1, and so on to the last k.
+
+    The compiler does not unroll a loop of this size, so each k has a function, and calls that of the next.
     """
     if k == DEPTH:
         return finish
-    rest = step_from(k + 1)
+    rest = make_steps(k + 1)
 
     @cuda.jit(device=True, forceinline=True)
     def step(tile_a, tile_b, my_row, my_col, sums, left, right):
@@ -359,21 +378,21 @@ def step_from(k):
     return step
 
 
-multiply_tiles = step_from(0)
+multiply_tiles = make_steps(0)
 
 
 @functools.cache
 def read_ahead(aligned):
-    """warp_tiles with two sets of registers: a thread reads the values for the next k while it multiplies these."""
-    load_four, store_sums = four_loader(aligned), sums_storer(aligned)
+    """Make warp_tiles with two sets of registers: a thread reads for the next k while it multiplies these values."""
+    load_four, store_sums = make_load_four(aligned), make_store_sums(aligned)
     pitch = TILE + PAD
 
     @cuda.jit
     def read_ahead(a, b, out):
         tile_a = cuda.shared.array((2, DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((2, DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array((2, MINE), float32), cuda.local.array((2, MINE), float32)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), float32)
+        left, right = cuda.local.array((2, PER_THREAD), float32), cuda.local.array((2, PER_THREAD), float32)
         tid = uint32(cuda.threadIdx.x)
         my_row, my_col = place(tid)
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
@@ -402,10 +421,12 @@ PENDING = STAGES - 2
 
 @functools.cache
 def asynchronous(aligned):
-    """read_ahead with asynchronous copies: what is under way needs no registers, so two steps are, in a ring of three
-    pairs of tiles. The elements of a are copied one by one, so that they arrive transposed.
+    """Make read_ahead with asynchronous copies, which need no registers: two steps are under way, in a ring of three
+    pairs of tiles.
+
+    The elements of a are copied one by one, so that they arrive transposed.
     """
-    store_sums = sums_storer(aligned)
+    store_sums = make_store_sums(aligned)
     pitch = TILE + PAD
 
     @cuda.jit(device=True, forceinline=True)
@@ -429,8 +450,8 @@ def asynchronous(aligned):
     def asynchronous(a, b, out):
         tile_a = cuda.shared.array((STAGES, DEPTH, pitch), float32, alignment=16)
         tile_b = cuda.shared.array((STAGES, DEPTH, TILE), float32, alignment=16)
-        sums = cuda.local.array((MINE, MINE), float32)
-        left, right = cuda.local.array((2, MINE), float32), cuda.local.array((2, MINE), float32)
+        sums = cuda.local.array((PER_THREAD, PER_THREAD), float32)
+        left, right = cuda.local.array((2, PER_THREAD), float32), cuda.local.array((2, PER_THREAD), float32)
         my_row, my_col = place(uint32(cuda.threadIdx.x))
         row, col = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
         clear(sums)
@@ -438,8 +459,8 @@ def asynchronous(aligned):
             copy_tiles(a, b, tile_a, tile_b, stage, stage * DEPTH, row, col)
         stage, free = uint32(0), uint32(STAGES - 1)
         for first in range(0, a.shape[1], DEPTH):
-            wait_copies(PENDING)  # this thread's copies of this step's tiles have arrived
-            cuda.syncthreads()  # and those of the others, who have also done with the tiles of the step before
+            wait_copies(PENDING)  # this thread's copies of this step's tiles are complete
+            cuda.syncthreads()  # and all others'; no thread reads the tiles of the step before any more
             copy_tiles(a, b, tile_a, tile_b, free, first + (STAGES - 1) * DEPTH, row, col)
             multiply_tiles(tile_a[stage], tile_b[stage], my_row, my_col, sums, left, right)
             free, stage = stage, uint32(stage + 1 if stage < STAGES - 1 else 0)

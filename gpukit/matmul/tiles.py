@@ -1,4 +1,16 @@
-"""One thread per element, tiles in shared memory, bank conflicts and their cures (A6, A10 to A12)."""
+"""Matrix products with one thread per element of the result (A6, A10 to A12).
+
+1. `naive`: every thread reads its row of a and its column of b from global memory.
+2. `naive_uncoalesced`: the same with rows along threadIdx.x, so that a warp reads 32 rows of a.
+3. `naive_float64`: the same as 1 with one literal that makes every sum a float64.
+4. `naive_uint32`: the same as 1 with unsigned 32-bit indices.
+5. `tiled`: tiles in shared memory, which a block reads once and uses ``tile`` times.
+6. `tiled_conflict`: rows along threadIdx.x, so that a warp walks down the columns of the tiles: bank conflicts.
+7. `tiled_padded`: the same with a pad in each row of the tiles, which spreads the columns over the banks.
+8. `tiled_swizzled`: the same with the columns of each row in another order, which needs no pad.
+9. `dynamic`: 5 with shared memory whose size comes with the launch.
+10. `dynamic_conflict`, `dynamic_padded`: 6 and 7 with such memory.
+"""
 
 import functools
 
@@ -9,16 +21,18 @@ from gpukit.backend import cuda, types, uint32
 
 __all__ = [
     "dynamic",
-    "dynamic_swapped",
+    "dynamic_conflict",
+    "dynamic_padded",
     "naive",
     "naive_float64",
     "naive_uint32",
     "naive_uncoalesced",
     "on_cpu",
     "right_pad",
-    "swapped",
-    "swizzled",
     "tiled",
+    "tiled_conflict",
+    "tiled_padded",
+    "tiled_swizzled",
 ]
 
 
@@ -27,9 +41,9 @@ __all__ = [
 
 @numba.njit
 def on_cpu(a, b):
-    """a @ b by three loops, one sum in the type of ``a`` per element (A6).
+    """Compute a @ b by three loops on one core of the CPU, each sum in the type of ``a`` (A6).
 
-    Compiled by ``numba.njit`` for one core of the CPU; Python itself would take minutes where this takes a second.
+    Compiled by ``numba.njit``: Python itself would take minutes where this takes a second.
     """
     out = np.empty((a.shape[0], b.shape[1]), a.dtype)
     for row in range(a.shape[0]):
@@ -57,7 +71,7 @@ def naive(a, b, out):
 
 @cuda.jit
 def naive_uncoalesced(a, b, out):
-    """The same, but neighbouring threads compute neighbouring rows, whose elements are far apart in memory."""
+    """Neighbouring threads compute neighbouring rows, whose elements are far apart in memory."""
     row, col = cuda.grid(2)
     if row < out.shape[0] and col < out.shape[1]:
         total = out.dtype.type(0)
@@ -68,7 +82,7 @@ def naive_uncoalesced(a, b, out):
 
 @cuda.jit
 def naive_float64(a, b, out):
-    """The same as naive but for one literal: 0.0 is a float64, and so is every sum with it."""
+    """naive with another literal: 0.0 is a float64, and so is every sum with it."""
     col, row = cuda.grid(2)
     if row < out.shape[0] and col < out.shape[1]:
         total = 0.0
@@ -79,9 +93,9 @@ def naive_float64(a, b, out):
 
 @cuda.jit
 def naive_uint32(a, b, out):
-    """The same as naive with indices of 32 bits and no sign: no 64-bit sums, and no check whether an index is negative.
+    """naive with unsigned 32-bit indices: no 64-bit sums, and no test for a negative index.
 
-    Numba would make the sum of two uint32 a 64-bit number, so every step is cast back.
+    Numba makes the sum of two uint32 a 64-bit number, so every step is cast back.
     """
     x, y = cuda.grid(2)
     col, row = types.uint32(x), types.uint32(y)
@@ -99,8 +113,9 @@ def naive_uint32(a, b, out):
 
 @functools.cache
 def tiled(dtype, tile, pad=0):
-    """Kernel with square tiles in shared memory: each value is read from global memory by one thread of a block and
-    used by ``tile`` of them, so 2 M N K / tile values are read.
+    """Make the kernel with square tiles in shared memory.
+
+    One thread of a block reads a value from global memory and ``tile`` threads use it: 2 M N K / tile values are read.
     """
     pitch = tile + pad
 
@@ -112,13 +127,13 @@ def tiled(dtype, tile, pad=0):
         col, row = cuda.grid(2)
         total = dtype(0)
         for first in range(0, a.shape[1], tile):
-            # What lies outside of the matrices counts as zero. No thread may leave early: all of them load.
+            # Zeros stand for what lies outside of the matrices. No thread may return early: all of them load.
             tile_a[ty, tx] = a[row, first + tx] if row < a.shape[0] and first + tx < a.shape[1] else dtype(0)
             tile_b[ty, tx] = b[first + ty, col] if first + ty < b.shape[0] and col < b.shape[1] else dtype(0)
             cuda.syncthreads()  # both tiles are complete
             for k in range(tile):
                 total += tile_a[ty, k] * tile_b[k, tx]
-            cuda.syncthreads()  # nobody needs them any more
+            cuda.syncthreads()  # all threads have used both: they may be overwritten
         if row < out.shape[0] and col < out.shape[1]:
             out[row, col] = total
 
@@ -129,15 +144,16 @@ def tiled(dtype, tile, pad=0):
 
 
 @functools.cache
-def swapped(dtype, tile, pad=0):
-    """Kernel like tiled with the roles of threadIdx.x and .y exchanged: a warp walks down the columns of the tiles.
+def tiled_conflict(dtype, tile, pad=0):
+    """Make the kernel like tiled with the roles of threadIdx.x and .y exchanged.
 
-    Rows of ``tile`` elements put a column into a few banks only; ``pad`` more elements per row spread it.
+    A warp walks down the columns of the tiles. Rows of ``tile`` elements put a column into a few banks only; ``pad``
+    more elements per row spread it.
     """
     pitch = tile + pad
 
     @cuda.jit
-    def swapped(a, b, out):
+    def tiled_conflict(a, b, out):
         tile_a = cuda.shared.array((tile, pitch), dtype)
         tile_b = cuda.shared.array((tile, pitch), dtype)
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -153,28 +169,33 @@ def swapped(dtype, tile, pad=0):
         if row < out.shape[0] and col < out.shape[1]:
             out[row, col] = total
 
-    return swapped
+    return tiled_conflict
+
+
+def tiled_padded(dtype, tile, pad=None):
+    """Make `tiled_conflict` with ``pad`` more elements in each row of the tiles, `right_pad` unless given."""
+    return tiled_conflict(dtype, tile, right_pad(dtype, tile) if pad is None else pad)
 
 
 @functools.cache
-def swizzled(dtype, tile):
-    """Kernel like swapped, without a pad: element (r, c) of a tile is stored in column ``c ^ (r & mask)`` of its row.
+def tiled_swizzled(dtype, tile):
+    """Make `tiled_conflict` without a pad: element (r, c) of a tile is stored in column ``c ^ (r & mask)`` of its row.
 
-    The rows that together fill the 32 banks once have the same mask; the next ones have another order of columns.
+    The rows that together fill the 32 banks once have the same mask; the next rows have another order of columns.
     """
     mask = -right_pad(dtype, tile)
 
     @cuda.jit
-    def swizzled(a, b, out):
+    def tiled_swizzled(a, b, out):
         tile_a = cuda.shared.array((tile, tile), dtype)
         tile_b = cuda.shared.array((tile, tile), dtype)
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
         row, col = cuda.grid(2)
-        place = ty ^ (tx & mask)
+        swizzled = ty ^ (tx & mask)
         total = dtype(0)
         for first in range(0, a.shape[1], tile):
-            tile_a[tx, place] = a[row, first + ty] if row < a.shape[0] and first + ty < a.shape[1] else dtype(0)
-            tile_b[tx, place] = b[first + tx, col] if first + tx < b.shape[0] and col < b.shape[1] else dtype(0)
+            tile_a[tx, swizzled] = a[row, first + ty] if row < a.shape[0] and first + ty < a.shape[1] else dtype(0)
+            tile_b[tx, swizzled] = b[first + tx, col] if first + tx < b.shape[0] and col < b.shape[1] else dtype(0)
             cuda.syncthreads()
             for k in range(tile):
                 total += tile_a[tx, k ^ (tx & mask)] * tile_b[k, ty ^ (k & mask)]
@@ -182,11 +203,11 @@ def swizzled(dtype, tile):
         if row < out.shape[0] and col < out.shape[1]:
             out[row, col] = total
 
-    return swizzled
+    return tiled_swizzled
 
 
 def right_pad(dtype, tile):
-    """Elements of pad per row that leave a warp without conflicts when it walks down the columns of a tile.
+    """Choose the pad per row with which a warp has no bank conflicts when it walks down the columns of a tile.
 
     It is the number of columns that a warp covers at a time: 32 lanes of 4 bytes are served together, of 8 bytes 16.
 
@@ -210,11 +231,11 @@ def right_pad(dtype, tile):
 
 @functools.cache
 def dynamic(dtype):
-    """Kernel for any tile: its size comes with the launch, and so do ``depth``, the columns of a that are loaded at a
-    time (a multiple of the tile), and the shared memory for both. The compiler knows none of them.
+    """Make the kernel for any tile: its size comes with the launch.
 
-    What it does not know it cannot fold into addresses, so the indices are made cheap by hand: they step through the
-    buffer in place of multiplications, and they are unsigned, for Numba asks of a signed index whether it is negative.
+    So do ``depth``, the columns of a that are loaded at a time (a multiple of the tile), and the shared memory for
+    both. The compiler cannot fold them into addresses, so the indices are cheap by hand: they step through the buffer
+    instead of multiplying, and they are unsigned, since Numba tests a signed index for being negative.
     """
 
     @cuda.jit
@@ -248,11 +269,14 @@ def dynamic(dtype):
 
 
 @functools.cache
-def dynamic_swapped(dtype):
-    """Kernel like dynamic with the roles of threadIdx.x and .y exchanged, and ``pad`` more elements per row."""
+def dynamic_conflict(dtype):
+    """Make the kernel like dynamic with the roles of threadIdx.x and .y exchanged.
+
+    Its last argument, ``pad``, is 0 for conflicts: so many elements more in each row.
+    """
 
     @cuda.jit
-    def dynamic_swapped(a, b, out, depth, pad):
+    def dynamic_conflict(a, b, out, depth, pad):
         buffer = cuda.shared.array(0, dtype)
         tile, depth, one = uint32(cuda.blockDim.x), uint32(depth), uint32(1)
         pitch_a, pitch_b = uint32(depth + uint32(pad)), uint32(tile + uint32(pad))
@@ -279,4 +303,9 @@ def dynamic_swapped(dtype):
         if row < out.shape[0] and col < out.shape[1]:
             out[row, col] = total
 
-    return dynamic_swapped
+    return dynamic_conflict
+
+
+def dynamic_padded(dtype):
+    """Make the kernel of `dynamic_conflict`, to be launched with a pad."""
+    return dynamic_conflict(dtype)

@@ -127,7 +127,7 @@ for finding in gpukit.trace(read_quads[1, 32], 33, out).findings:
 # To show bank conflicts, the documents take the tiled matrix product and exchange the roles of `threadIdx.x` and `threadIdx.y`, so that a warp walks down the columns of the tiles. Then they add one element of pad to each row to cure it. Here is our form of both, with the pad as an argument:
 
 # %%
-show.source(matmul.swapped)
+show.source(matmul.tiled_conflict)
 
 
 # %%
@@ -206,7 +206,7 @@ with plot.figure(columns=2, size=(6, 2.9), mark="a drawing") as axes:
 # The colours are the columns of the matrix. At the left a column lies in one bank, at the right in all of them. For tiles of 16 and 8 the same thought as with the pad applies: rows that together fill the 32 banks once are moved alike. The lower bits of r are masked out for that.
 
 # %%
-show.source(matmul.swizzled)
+show.source(matmul.tiled_swizzled)
 
 # %%
 for tile in matmul.TILES:
@@ -489,7 +489,7 @@ print("different matrices, right:", np.allclose(out, a @ b, rtol=1e-5))
 from gpukit.emulator import KernelError
 from gpukit.emulator import cuda as emulated
 
-kernel = emulated.jit(matmul.dynamic_swapped(np.float32).py_func)
+kernel = emulated.jit(matmul.dynamic_conflict(np.float32).py_func)
 try:
     kernel[(4, 4), (16, 16), 0, 2 * 16 * 16 * 4](a, b, out, 16, 2)
 except KernelError as error:
@@ -510,7 +510,7 @@ for tile, pad in answers.items():
     print(f"tile {tile:2}, pad {pad}: {verdict}")
 
 # %% [markdown]
-# **2. One change taken back.** The kernel below is `matmul.swapped` for sizes that are multiples of 16. Change its two loads so that a warp reads both matrices along their rows again, and leave the loop over k and the result as they are. The sectors should be back at those of `tiled`. Which accesses to shared memory still conflict then, and what would a pad do for them?
+# **2. One change taken back.** The kernel below is `matmul.tiled_conflict` for sizes that are multiples of 16. Change its two loads so that a warp reads both matrices along their rows again, and leave the loop over k and the result as they are. The sectors should be back at those of `tiled`. Which accesses to shared memory still conflict then, and what would a pad do for them?
 
 
 # %%
@@ -553,7 +553,7 @@ def wavefronts_of_a_tile(pad):
 
 for pad in range(9):
     a, b, out = matrices(24, 24, 24)
-    trace = gpukit.trace(matmul.swapped(np.float32, 24, pad)[1, (24, 24)], a, b, out)
+    trace = gpukit.trace(matmul.tiled_conflict(np.float32, 24, pad)[1, (24, 24)], a, b, out)
     counted_by_trace = trace.total("shared", "store").wavefronts // 2  # two tiles are stored
     print(f"pad {pad}:", "right" if wavefronts_of_a_tile(pad) == counted_by_trace else "not yet")
 

@@ -27,7 +27,7 @@ import gpukit
 from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
 from gpukit.matmul import cost, ladder
-from gpukit.matmul.fast import copier, sum_parts, worker
+from gpukit.matmul.fast import make_copy_tiles, make_multiply, make_read, make_steps, sum_parts
 from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
@@ -212,10 +212,10 @@ def plot_access(trace, array, op):
 plot_access(rungs["transposed"], "tile_a", "store")
 
 # %% [markdown]
-# A pad of one would cure it, and break something else: the rows would no longer begin at multiples of 16 bytes, which `load4` needs. A pad of **four** does both. `padded` is `transposed` with it:
+# A pad of one would cure it, and break something else: the rows would no longer begin at multiples of 16 bytes, which `load4` needs. A pad of **four** does both. `transposed_padded` is `transposed` with it:
 
 # %%
-plot_access(rungs["padded"], "tile_a", "store")
+plot_access(rungs["transposed_padded"], "tile_a", "store")
 
 # %% [markdown]
 # ## 6. Two pairs of tiles
@@ -226,7 +226,7 @@ plot_access(rungs["padded"], "tile_a", "store")
 show.source(matmul.double_buffered)
 
 # %%
-for variant in ("padded", "double_buffered"):
+for variant in ("transposed_padded", "double_buffered"):
     passed = sum(barrier.passed for barrier in rungs[variant].barriers)
     print(f"{variant:18}{passed:3} barriers for {16 // ladder.DEPTH} steps")
 
@@ -252,7 +252,7 @@ plot_access(rungs["warp_tiles"], "tile_b", "load")
 
 # %%
 table = []
-for variant in ("registers_2d", "wide", "transposed", "padded", "double_buffered", "warp_tiles"):
+for variant in ("registers_2d", "wide", "transposed", "transposed_padded", "double_buffered", "warp_tiles"):
     loads, stores = rungs[variant].total("shared", "load"), rungs[variant].total("shared", "store")
     table.append(
         {
@@ -275,7 +275,7 @@ as_table(table)
 show.source(ladder.multiply_in_turns)
 
 # %%
-show.source(ladder.step_from)
+show.source(ladder.make_steps)
 
 # %%
 show.source(matmul.read_ahead)
@@ -353,10 +353,10 @@ show.source(matmul.fast)
 # Its parts, in the order in which data goes through them: the copies to shared memory, then what a thread does with it.
 
 # %%
-show.source(copier)
+show.source(make_copy_tiles)
 
 # %%
-show.source(worker)
+show.source(make_read, make_multiply, make_steps)
 
 # %% [markdown]
 # Is that the end? Not quite. The same kernel with its addresses as plain integers, computed by hand, needs fewer instructions in a step and is a little faster. But it has no arrays left, none that you could read or that a trace could watch, so it is not in gpukit. Its speed beside that of `fast`:

@@ -50,7 +50,7 @@ def test_every_tile(tile, more, widen, chosen):
 
 def test_deep_products_of_the_largest_tile(chosen):
     tile = SPEEDS[0].tile
-    a, b, out = *operands((5, host.DEEP + 5), (host.DEEP + 5, 20)), poisoned(5, 20)
+    a, b, out = *operands((5, host.SINGLE_STORES_MIN_K + 5), (host.SINGLE_STORES_MIN_K + 5, 20)), poisoned(5, 20)
     chosen([Piece(0, 0, 5, 20, tile, 1)])
     matmul.matmul(a, b, out=out)
     check(out, a, b)
@@ -97,7 +97,7 @@ def test_what_is_chosen_covers_the_result_once(m, n, k, batch, wide):
     for piece in pieces:
         assert 0 <= piece.row and piece.row + piece.rows <= m and 0 <= piece.col and piece.col + piece.columns <= n
         assert piece.col % 4 == 0 and piece.tile in [speed.tile for speed in SPEEDS]
-        assert piece.parts == 1 or batch * piece.parts * piece.rows * piece.columns <= choice.MOST_ELEMENTS
+        assert piece.parts == 1 or batch * piece.parts * piece.rows * piece.columns <= choice.MAX_ELEMENTS
     assert not (widen and wide)
 
 
@@ -172,7 +172,7 @@ def test_batches_deep_and_many(monkeypatch):
     a, b = operands((3, 20, 2000), (3, 2000, 12))
     assert choose(20, 12, 2000, 3, True, 132)[0][0].parts > 1
     check(matmul.matmul(a, b), a, b)
-    monkeypatch.setattr(host, "MOST_BLOCKS", 4)
+    monkeypatch.setattr(host, "MAX_BLOCKS", 4)
     a, b = operands((11, 3, 6), (11, 6, 5))
     check(matmul.matmul(a, b), a, b)
 

@@ -120,7 +120,7 @@ def test_arrays_of_other_libraries(name):
 
 @pytest.mark.parametrize("variant", ["naive", "tiled", "tiled_padded", "dynamic_conflict"])
 def test_more_blocks_than_one_launch_may_have(monkeypatch, variant):
-    monkeypatch.setattr(matmul.api, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(matmul.api, "MAX_BLOCKS", 2)
     a, b = operands(37, 45, 11, np.float32)
     check(matmul.matmul(a, b, variant, tile=8, out=poisoned(37, 45)), a, b)
 

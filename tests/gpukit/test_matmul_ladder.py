@@ -58,12 +58,12 @@ def test_what_each_rung_is_for():
     assert loads["wide"][0] == 8 * 8 * (8 + 2), "b four at a time"
     assert loads["transposed"][0] == 8 * 8 * 4, "and a too"
     assert loads["wide"][1] == 2 and loads["transposed"][1] > 1.6 and loads["warp_tiles"][1] == 1
-    assert stores["transposed"] > stores["padded"] == 1
-    assert loads["double_buffered"] == loads["padded"]
+    assert stores["transposed"] > stores["transposed_padded"] == 1
+    assert loads["double_buffered"] == loads["transposed_padded"]
     assert loads["warp_tiles"] == loads["read_ahead"] == loads["asynchronous"]
     barriers = {}
-    for variant in ("padded", "double_buffered", "asynchronous"):
+    for variant in ("transposed_padded", "double_buffered", "asynchronous"):
         a, b, out = *operands((128, 64), (64, 128)), poisoned(128, 128)
         ((launch, arguments),) = matmul.steps(variant, a, b, out)
         barriers[variant] = sum(barrier.passed for barrier in gpukit.trace(launch, *arguments).barriers)
-    assert barriers == {"padded": 16, "double_buffered": 8, "asynchronous": 8}
+    assert barriers == {"transposed_padded": 16, "double_buffered": 8, "asynchronous": 8}
