@@ -42,7 +42,7 @@ COMMANDS = {
     "conv": ("bench.conv", "convolutions on a GPU, beside cuDNN, unfold and fold"),
     "ceilings": ("bench.ceilings", "what a GPU can do at most: arithmetic, caches, memory, launches"),
     "predictions": ("bench.predictions", "predicted times of kernels, beside their times"),
-    "clinic": ("bench.pitfalls", "five slow kernels and their fixes, on a GPU"),
+    "pitfalls": ("bench.pitfalls", "five slow kernels and their fixes, on a GPU"),
     "profile": ("bench.profile", "(keeps what profilers say of a product, on a GPU)"),
     "code": ("bench.code", "(registers, occupancy and instructions of the matrix products)"),
     "readme": ("bench.readme", "(writes the README's tables and its picture)"),

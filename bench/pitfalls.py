@@ -1,4 +1,4 @@
-"""``gpukit bench clinic``: time the slow kernels of chapter 10 and their fixes.
+"""``gpukit bench pitfalls``: time the slow kernels of chapter 10 and their fixes.
 
 Each result is checked first; then all are timed in turns. "kernel" is time on the device with a cold L2 cache, "call"
 time of a call with its launches by the host's clock.
@@ -15,7 +15,7 @@ __all__ = ["measure", "measurements"]
 
 
 def measure(name, size, report=print):
-    """Check and time a slow kernel ("patient" in the records), its fix ("cure"), and both with prepared launches.
+    """Check and time a slow kernel, its fix, and both with prepared launches.
 
     Returns
     -------
@@ -26,7 +26,7 @@ def measure(name, size, report=print):
     """
     pitfall = pitfalls.make_pitfall(name, size)
     runs, all_right = {}, True
-    for variant, steps in {"patient": pitfall.slow, "cure": pitfall.fixed}.items():
+    for variant, steps in {"slow": pitfall.slow, "fixed": pitfall.fixed}.items():
         if _is_right(steps, pitfall):
             prepared = [(launching.prepare(launch, *arguments), ()) for launch, arguments in steps]
             runs |= {
@@ -42,7 +42,7 @@ def measure(name, size, report=print):
     records = []
     for case, timed in timings.items():
         for variant, result in timed.items():
-            records.append(results.of_timing("clinic", case, variant, size, "float32", result, patient=name))
+            records.append(results.of_timing("pitfalls", case, variant, size, "float32", result, pitfall=name))
             report(f"  {case:8}{variant:20} {timing.format_seconds(result.median):>10}")
     return records, all_right
 

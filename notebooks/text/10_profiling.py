@@ -458,11 +458,11 @@ def call(steps):
 def gain(patient, what="kernel"):
     """Print how long patient and cure take; what="call" is the time of a caller, launches on the host included."""
     case = pitfalls.CASES[patient - 1]
-    records = results.load("clinic-h200", patient=case.name, case=what)
+    records = results.load("pitfalls-h200", pitfall=case.name, case=what)
     seconds, where = results.by_variant(records), results.taken_on(records)
     if on_gpu():
         pitfall = pitfalls.make_pitfall(case.name, case.size)
-        steps = {"patient": pitfall.slow, "cure": pitfall.fixed}
+        steps = {"slow": pitfall.slow, "fixed": pitfall.fixed}
         for name, launches in list(steps.items()):
             steps[f"{name}, prepared"] = [(launching.prepare(launch, *arguments), ()) for launch, arguments in launches]
         wait, clock = (call, "cpu") if what == "call" else (launch_all, "gpu")
@@ -470,8 +470,8 @@ def gain(patient, what="kernel"):
         timings = timing.bench_many(runs, device=clock, min_time=0.05)
         seconds, where = {name: timed.median for name, timed in timings.items()}, device.info().name
     print(where)
-    for variant in seconds if what == "call" else ("patient", "cure"):
-        faster = "" if variant == "patient" else f"{seconds['patient'] / seconds[variant]:8.1f} times as fast"
+    for variant in seconds if what == "call" else ("slow", "fixed"):
+        faster = "" if variant == "slow" else f"{seconds['slow'] / seconds[variant]:8.1f} times as fast"
         print(f"{variant:20}{timing.format_seconds(seconds[variant]):>12}{faster}")
 
 

@@ -26,7 +26,7 @@ def test_kernels_that_measure_ceilings_are_right(monkeypatch):
 
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="there is a GPU")
-@pytest.mark.parametrize("name", ["ceilings", "clinic", "profile"])
+@pytest.mark.parametrize("name", ["ceilings", "pitfalls", "profile"])
 def test_without_a_gpu_nothing_is_timed(name, capsys):
     assert benchmarks.main([name]) == 1
     assert "no GPU" in capsys.readouterr().err
