@@ -233,7 +233,7 @@ def _of_one_frame(rung):
 
 
 def fittings():
-    for rung in resize_ladder.RUNGS:
+    for rung in resize_ladder.VARIANTS:
         recorded = {"source": "resize-h200", "case": rung.partition("_")[0]}
         yield Case("resize", rung, FRAMES, "uint8", partial(_fit, rung), partial(_of_one_frame, rung), {}, recorded)
 

@@ -276,7 +276,7 @@ def measure_ladder(count, report=print):
     frames = Frames(count)
     out = frames.like((*frames.target, 3), np.uint8)
     runs = {}
-    for name in ladder.RUNGS[:4]:
+    for name in list(ladder.VARIANTS)[:4]:
         launch, arguments = ladder.rung(name, frames.device, out, fill=FILL, swap_rb=True)
         runs[name] = lambda launch=launch, arguments=arguments: launch(*arguments) or out
     for method in resize.METHODS:

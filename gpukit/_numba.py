@@ -10,6 +10,7 @@ import numpy as np
 from numba.cuda import cgutils, cudadecl, cudaimpl, types
 from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaTypeError
+from numba.cuda.extending import overload
 from numba.cuda.np import numpy_support
 from numba.cuda.np.arrayobj import fix_integer_index
 from numba.cuda.typing import signature
@@ -38,6 +39,7 @@ __all__ = [
     "function_of",
     "launch_configuration_class",
     "numba_driver",
+    "overload",
     "signature",
 ]
 

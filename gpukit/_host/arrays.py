@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from gpukit._numba import NumbaPerformanceWarning, device_array_class, numba_driver
+from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "copy_to",
     "dtype_of",
     "handle_of",
+    "is_pinned",
     "make_like",
     "maker",
     "new_like",
@@ -234,6 +235,24 @@ def upload(array, values, stream):
         array.copy_to_device(values, stream=stream)
         return
     numba_driver().cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether a NumPy array lies in page-locked memory. Always True on the emulator."""
+    if not on_gpu() or array.nbytes == 0:
+        return True
+    low, high = np.lib.array_utils.byte_bounds(array)
+    return _page_locked(low) and _page_locked(high - 1)
+
+
+def _page_locked(address):
+    from cuda.bindings.driver import CUmemorytype, CUpointer_attribute
+
+    try:
+        kind = numba_driver().cuPointerGetAttribute(CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+    except cuda_api_error():
+        return False  # memory that the driver does not know
+    return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
 def new_like(like, shape, dtype, stream):

@@ -1,38 +1,57 @@
 """The kernels that ``resize``, ``letterbox`` and ``blob`` launch, for batches of frames of one size or of many.
 
-In ``planes`` and ``pixels`` a thread makes four pixels of a row of the target, three channels each, and a warp 128; in
-``values`` it makes one value. What depends on a row alone is computed once for a block and kept in shared memory, what
-depends on a column alone once for a thread, which goes through several rows, and through frames that are alike. A row
-of the source whose share is 0 is not read: a reduction by 3 reads a third of the rows.
+1. ``planes``: normalised planes of a network's input. A thread makes four pixels of a row, a warp 128.
+2. ``pixels``: whole pixels. As ``planes``; values are exchanged in shared memory, so that a warp stores neighbours.
+3. ``values``: float32 pixels. A thread makes one value.
 
-Images are flat arrays, and all places in them unsigned, so that no index is checked for its sign.
+What depends on a row alone is computed once for a block and kept in shared memory. What depends on a column alone is
+computed once for a thread, which goes through several rows, and through frames that are alike. A row of the source
+whose share is 0 is not read: a reduction by 3 reads a third of the rows.
+
+Images are flat arrays, and indices unsigned: Numba checks a signed index for being negative. It also widens integers to
+64 bits; the casts take each result back to 32.
 """
 
 import functools
 
 from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.intrinsics import load4, store4
+from warpstep.limits import WARP
 
-__all__ = ["BLOCK", "FIELDS", "LANES", "SPAN", "WARPS", "of_all", "of_each", "pixels", "planes", "values"]
+__all__ = [
+    "BLOCK",
+    "FIELDS",
+    "LANES",
+    "SPAN",
+    "WARPS",
+    "fields_of_all",
+    "fields_of_each",
+    "make_pixels",
+    "make_planes",
+    "make_values",
+]
 
-LANES, WARPS = 32, 4
+LANES, WARPS = WARP, 4
 BLOCK = (LANES, WARPS)
-MOST_ROWS = 8  # that a thread goes through
-BAND = WARPS * MOST_ROWS
-SPAN = 4 * LANES  # pixels of a row that a warp makes
+#: Rows that a thread goes through, at most, and rows that a block does.
+MAX_ROWS = 8
+BAND = WARPS * MAX_ROWS
+#: Pixels and values of a row that a warp makes.
+SPAN = 4 * LANES
 VALUES = 3 * SPAN
-#: Of a thread of ``pixels``, at most: a multiprocessor then has room for ten blocks, and not for seven.
+#: Max registers of a thread of ``pixels``: occupancy is 10 blocks per multiprocessor then, and 7 otherwise.
 REGISTERS = 48
-OUTSIDE = -1  # the place of a row of the target that is not in the picture
+#: The place of a row of the target outside of the picture.
+OUTSIDE = -1
 
-#: What a kernel must know of a frame. ``start`` is where in the array it begins, ``pitch`` the way from row to row,
-#: both in elements; ``rows`` and ``columns`` its size; the others where in the target its picture is.
+#: The geometry of a frame: its first element and the distance between its rows, in elements; its size; and the size and
+#: place of its picture in the target.
 FIELDS = ("start", "pitch", "rows", "columns", "height", "width", "top", "left")
 
 
 @cuda.jit(device=True)
-def of_all(geometry, frame):
-    """The fields of a frame where all are alike: ``geometry`` is a tuple with the way from frame to frame as start."""
+def fields_of_all(geometry, frame):
+    """The fields of a frame where all are alike. ``geometry`` is a tuple; ``start`` is the distance between frames."""
     return (
         uint64(frame) * uint64(geometry[0]),
         uint64(geometry[1]),
@@ -46,8 +65,8 @@ def of_all(geometry, frame):
 
 
 @cuda.jit(device=True)
-def of_each(geometry, frame):
-    """The fields of a frame where each has its own: ``geometry`` is an int64 array of shape (frames, fields)."""
+def fields_of_each(geometry, frame):
+    """The fields of a frame where each has its own. ``geometry`` is an int64 array of shape (frames, fields)."""
     return (
         uint64(geometry[frame, 0]),
         uint64(geometry[frame, 1]),
@@ -61,17 +80,21 @@ def of_each(geometry, frame):
 
 
 @cuda.jit(device=True)
-def ordered(three, swap):
-    """Three values by the channels of the result, by those of the source."""
+def reorder(three, swap):
+    """Three values in the channel order of the result, from those in the order of the source, or back."""
     return (three[2], three[1], three[0]) if swap else three
 
 
 @functools.cache
-def rows_of_band(row_of):
-    """Device function: the first threads fill the tables of the block's rows, from row ``band`` of the target on."""
+def make_fill_rows(row_of):
+    """Make ``fill_rows(places, lows, shares, band, fields)``: fill the tables of the block's rows.
+
+    The first threads do it, for the target's rows from ``band`` on: the indices of a row's two source rows, and the
+    share of the second.
+    """
 
     @cuda.jit(device=True)
-    def rows_of_band(places, lows, shares, band, fields):
+    def fill_rows(places, lows, shares, band, fields):
         _, pitch, n, _, height, _, top, _ = fields
         tid = uint32(uint32(cuda.threadIdx.y * uint32(LANES)) + uint32(cuda.threadIdx.x))
         if tid < uint32(BAND):
@@ -81,13 +104,14 @@ def rows_of_band(row_of):
             places[tid] = int64(uint64(first) * pitch) if row < height else int64(OUTSIDE)
             lows[tid] = int64(uint64(second) * pitch)
 
-    return rows_of_band
+    return fill_rows
 
 
 @functools.cache
-def column_at(column_of):
-    """Device function: (whether x is in the picture, what the sampler needs of its columns). Outside of the picture it
-    is the nearest column of the picture, so that what is loaded is always there.
+def make_column_at(column_of):
+    """Make ``column_at(x, fields)``: (whether x is in the picture, what the sampler needs of its columns).
+
+    Outside of the picture it is the picture's nearest column, so that every load is in the image.
     """
 
     @cuda.jit(device=True)
@@ -101,9 +125,9 @@ def column_at(column_of):
 
 
 @functools.cache
-def four_columns(column_of, apart=1):
-    """Device function: ``column_at`` of x and of the three that follow it, so far apart."""
-    column = column_at(column_of)
+def make_four_columns(column_of, apart=1):
+    """Make ``four_columns(x, fields)``: ``column_at`` of x and of the three after it, each ``apart`` from the next."""
+    column = make_column_at(column_of)
 
     @cuda.jit(device=True)
     def four_columns(x, fields):
@@ -118,8 +142,11 @@ def four_columns(column_of, apart=1):
 
 
 @functools.cache
-def four_pixels(one, both, share):
-    """Device function: the pixels of a row in four columns. A second row without a share is not read."""
+def make_four_pixels(one, both, share):
+    """Make ``four_pixels(image, line, low, y, columns)``: one row's pixels in four columns.
+
+    A second row without a share is not read.
+    """
 
     @cuda.jit(device=True)
     def four_pixels(image, line, low, y, columns):
@@ -137,7 +164,7 @@ def four_pixels(one, both, share):
 
 
 @cuda.jit(device=True)
-def normalised(values, mean, factor):
+def normalise(values, mean, factor):
     return (
         (float32(values[0]) - mean[0]) * factor[0],
         (float32(values[1]) - mean[1]) * factor[1],
@@ -146,9 +173,10 @@ def normalised(values, mean, factor):
 
 
 @functools.cache
-def store_four(number, apart):
-    """Device function: four values of a row, ``together`` if they are neighbours and may be, or one by one as far as
-    the row goes.
+def make_store_four(number, apart):
+    """Make ``store_four(out, at, p, q, r, s, left, together)``: four values of a row that has ``left`` more.
+
+    One access if they are neighbours and ``together``, otherwise one by one.
     """
 
     @cuda.jit(device=True)
@@ -168,15 +196,15 @@ def store_four(number, apart):
 
 
 @functools.cache
-def planes(sampler, number, fields_of):
-    """Kernel for the input of a network: (value - mean) * factor in planes, out is (N, 3, H, W) in C order and flat.
+def make_planes(sampler, number, fields_of):
+    """Make the kernel ``planes``: (value - mean) * factor in planes. ``out`` is (N, 3, H, W) in C order and flat.
 
-    ``work`` is (first frame, frame after the last, H, W, rows that a thread goes through, whether four neighbours can
-    be stored together: in rows of a multiple of 4 values, in memory that is aligned to four).
+    ``work`` is (first frame, frame after the last, H, W, rows of a thread, together). ``together`` says that four
+    neighbours can be stored in one access: rows have a multiple of 4 values, and memory is aligned to four.
     """
-    fill_rows, columns_at = rows_of_band(sampler.row), four_columns(sampler.column, sampler.apart)
-    store, between = store_four(number, sampler.apart), 4 if sampler.apart == 1 else 1
-    share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
+    fill_rows, columns_at = make_fill_rows(sampler.row), make_four_columns(sampler.column, sampler.apart)
+    store, between = make_store_four(number, sampler.apart), 4 if sampler.apart == 1 else 1
+    share, pixels_at = sampler.share, make_four_pixels(sampler.one, sampler.both, sampler.share)
 
     @cuda.jit
     def planes(image, geometry, out, work, fill, mean, factor, swap):
@@ -192,9 +220,9 @@ def planes(sampler, number, fields_of):
         columns = columns_at(x, fields)
         cuda.syncthreads()
         plane, left = uint64(high) * uint64(wide), uint32(wide - x)
-        # By the channels of the source: where in the result they go, and what becomes of them.
-        mean, factor = ordered(mean, swap), ordered(factor, swap)
-        border = normalised(ordered(fill, swap), mean, factor)
+        # In the channel order of the source.
+        mean, factor = reorder(mean, swap), reorder(factor, swap)
+        border = normalise(reorder(fill, swap), mean, factor)
         red, blue = (plane + plane, uint64(0)) if swap else (uint64(0), plane + plane)
         while frame < frames and x < wide:
             start = fields_of(geometry, frame)[0]
@@ -206,13 +234,13 @@ def planes(sampler, number, fields_of):
                     top, low = start + uint64(places[line]), start + uint64(lows[line])
                     p, q, r, s = pixels_at(image, top, low, shares[line], columns)
                     if columns[0][0]:
-                        a = normalised(p, mean, factor)
+                        a = normalise(p, mean, factor)
                     if columns[1][0]:
-                        b = normalised(q, mean, factor)
+                        b = normalise(q, mean, factor)
                     if columns[2][0]:
-                        c = normalised(r, mean, factor)
+                        c = normalise(r, mean, factor)
                     if columns[3][0]:
-                        d = normalised(s, mean, factor)
+                        d = normalise(s, mean, factor)
                 at = corner + uint64(uint32(band + line)) * uint64(wide)
                 store(out, at + red, a[0], b[0], c[0], d[0], left, work[5])
                 store(out, at + plane, a[1], b[1], c[1], d[1], left, work[5])
@@ -224,26 +252,27 @@ def planes(sampler, number, fields_of):
 
 
 @functools.cache
-def as_numbers(number):
-    """Device function: the three values of a pixel in the type of the result, in its order."""
+def make_convert(number):
+    """Make ``convert(values, swap)``: the three values of a pixel in the type of the result, in its order."""
 
     @cuda.jit(device=True)
-    def as_numbers(values, swap):
-        a, b, c = ordered(values, swap)
+    def convert(values, swap):
+        a, b, c = reorder(values, swap)
         return number(a), number(b), number(c)
 
-    return as_numbers
+    return convert
 
 
 @functools.cache
-def pixels(sampler, number, fields_of):
-    """Kernel for images: out is (N, H, W, 3) in C order and flat; ``work`` as for ``planes``.
+def make_pixels(sampler, number, fields_of):
+    """Make the kernel ``pixels``: ``out`` is (N, H, W, 3) in C order and flat; ``work`` as for ``planes``.
 
-    The lanes of a warp give each other their values through shared memory, so that what they store at a time is of 32
-    neighbours: values, or four values each.
+    The lanes of a warp exchange their values through shared memory, so that they store 32 neighbours at a time: values,
+    or four values each.
     """
-    fill_rows, columns_at, converted = rows_of_band(sampler.row), four_columns(sampler.column), as_numbers(number)
-    share, pixels_at = sampler.share, four_pixels(sampler.one, sampler.both, sampler.share)
+    fill_rows, columns_at = make_fill_rows(sampler.row), make_four_columns(sampler.column)
+    convert, pixels_at = make_convert(number), make_four_pixels(sampler.one, sampler.both, sampler.share)
+    share = sampler.share
 
     @cuda.jit(max_registers=REGISTERS)
     def pixels(image, geometry, out, work, fill, swap):
@@ -271,20 +300,20 @@ def pixels(sampler, number, fields_of):
                     top, low = start + uint64(places[line]), start + uint64(lows[line])
                     p, q, r, s = pixels_at(image, top, low, shares[line], columns)
                     if columns[0][0]:
-                        a = converted(p, swap)
+                        a = convert(p, swap)
                     if columns[1][0]:
-                        b = converted(q, swap)
+                        b = convert(q, swap)
                     if columns[2][0]:
-                        c = converted(r, swap)
+                        c = convert(r, swap)
                     if columns[3][0]:
-                        d = converted(s, swap)
+                        d = convert(s, swap)
                 i = uint32(uint32(12) * lane)
                 store4(stage, (warp, i), a[0], a[1], a[2], b[0])
                 store4(stage, (warp, uint32(i + uint32(4))), b[1], b[2], c[0], c[1])
                 store4(stage, (warp, uint32(i + uint32(8))), c[2], d[0], d[1], d[2])
                 cuda.syncwarp()
                 at = (uint64(frame) * uint64(high) + uint64(uint32(band + line))) * pitch
-                give(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, work[5])
+                store_staged(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, work[5])
                 cuda.syncwarp()
                 line = uint32(line + uint32(WARPS))
             frame = uint32(frame + uint32(cuda.gridDim.z))
@@ -293,8 +322,8 @@ def pixels(sampler, number, fields_of):
 
 
 @cuda.jit(device=True)
-def give(out, at, stage, warp, lane, valid, together):
-    """Store the values that a warp has staged, ``valid`` of them, from element ``at`` on."""
+def store_staged(out, at, stage, warp, lane, valid, together):
+    """Store the ``valid`` values that a warp has staged, from element ``at`` on."""
     if together:
         for k in range(3):
             i = uint32(uint32(4) * uint32(lane + uint32(k * LANES)))
@@ -309,17 +338,17 @@ def give(out, at, stage, warp, lane, valid, together):
 
 
 @cuda.jit(device=True)
-def of_channel(three, channel):
-    """One of three, without an index that only memory can take."""
+def pick(three, channel):
+    """One of three, without an index: indexed values would have to lie in memory, not in registers."""
     return three[0] if channel == uint32(0) else three[1] if channel == uint32(1) else three[2]
 
 
 @functools.cache
-def value_at(mix, share):
-    """Device function: a value of a row of the block, of columns ``left`` and ``right``; or ``border``.
+def make_value_at(mix, share):
+    """Make ``value_at``: a value of one row of the block, mixed from columns ``left`` and ``right``, or ``border``.
 
-    What has no share is not read. There is no branch, so that the loads of two rows are under way at a time; a row or
-    column of the border costs the loads of one of the picture.
+    Elements without a share are not read. There is no branch, so the loads of two rows overlap; rows and columns of the
+    border load what their nearest neighbour in the picture does.
     """
 
     @cuda.jit(device=True)
@@ -338,14 +367,13 @@ def value_at(mix, share):
 
 
 @functools.cache
-def values(sampler, fields_of):
-    """Kernel for images of float32: the same as ``pixels`` with a thread for each value of a row, two rows at a time.
+def make_values(sampler, fields_of):
+    """Make the kernel ``values``: float32 pixels, with a thread for each value of a row, two rows at a time.
 
-    What a warp loads and stores at a time is of 32 neighbours then; values of four bytes need no more for whole
-    sectors.
+    A warp loads and stores 32 neighbours at a time. Values of four bytes fill whole sectors that way.
     """
-    fill_rows, column = rows_of_band(sampler.row), column_at(sampler.column)
-    share, value = sampler.share, value_at(sampler.mix, sampler.share)
+    fill_rows, column = make_fill_rows(sampler.row), make_column_at(sampler.column)
+    share, value = sampler.share, make_value_at(sampler.mix, sampler.share)
 
     @cuda.jit
     def values(image, geometry, out, work, fill, swap):
@@ -360,7 +388,7 @@ def values(sampler, fields_of):
         at = uint32(uint32(cuda.blockIdx.x * uint32(LANES)) + uint32(cuda.threadIdx.x))
         pixel = uint32(at // uint32(3))
         channel = uint32(at - uint32(uint32(3) * pixel))
-        border = of_channel(fill, channel)
+        border = pick(fill, channel)
         inside, (left, right, x) = column(pixel, fields)
         channel = uint32(uint32(2) - channel) if swap else channel
         left, right = uint64(uint32(left + channel)), uint64(uint32(right + channel))

@@ -1,128 +1,220 @@
-"""Frames one after another: copied to the device, made to fit and normalised, while those that follow are on their way.
+"""Images as the fast kernels read them: checked, on the device, and described by where each lies.
 
-A frame passes three places, its way there, the kernel, and whoever uses the result; with one frame in each of them at a
-time, a video takes as long as the slowest of the three and not as long as their sum (A13).
+A batch is read where it is. So are the images of a sequence on a GPU, wherever each of them lies; NumPy images of a
+sequence are packed and copied at once.
 """
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpukit._host.arrays import (
+    address_of,
+    as_device_array,
+    check_alike,
+    check_array,
+    handle_of,
+    span,
+    stream_of,
+    to_device,
+    upload,
+    window,
+)
+from gpukit._host.keys import array_key, layout_of
+from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
-from gpukit.launching import upload
-from gpukit.resize.api import blob, check_image
-from gpukit.resize.placing import size_of
-from gpukit.streams import is_pinned
-from warpstep.checks import check_int
+from gpukit.resize.placing import CHANNELS, MAX_PIXELS
+from warpstep.integers import ceil_div
 
-__all__ = ["MOST_DEPTH", "video"]
+__all__ = [
+    "DTYPES",
+    "WORD",
+    "Frames",
+    "Layout",
+    "check_image",
+    "check_images",
+    "from_batch",
+    "gather",
+    "locate",
+    "pack",
+    "with_rows",
+]
 
-MOST_DEPTH = 64
-MOST_KNOWN = 256
+DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
+#: Four bytes of an image in one element.
+WORD = np.dtype(np.uint32)
 
 
-def video(frames, size, mean=0, factor=1 / 255, fill=0, center=True, swap_rb=True, *, dtype=np.float32, depth=4):
-    """What ``blob`` makes of each frame of a video, on the device, in order (A13, A14).
+class Frames(NamedTuple):
+    """Images on the device, as the fast kernels read them.
 
-    Parameters
+    Attributes
     ----------
-    frames : iterable of ndarray, shape (H, W, 3)
-        uint8 or float32, all alike, as many as there are. A frame in pinned memory (``cuda.pinned_array``) is copied
-        from where it is; any other frame goes to pinned memory first, in a thread of its own. Each must stay as it is
-        until its result comes: a reader that has one array for all frames gives a copy of it.
-    size, mean, factor, fill, center, swap_rb, dtype
-        As for ``blob``.
-    depth : int
-        Frames under way at a time, from 1 to ``MOST_DEPTH``; each has device memory and a stream of its own.
-
-    Returns
-    -------
-    iterator of Letterbox
-        (image, scale, top, left) of each frame: the image is a device array of shape (3, height, width), complete, and
-        good until the next one is asked for.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above, at once; for a frame that is not, when it is read.
+    flat : device array with one dimension
+        Of the images' elements, or of words of four bytes.
+    geometry : tuple of int, or device array of int64
+        ``fast.FIELDS`` of frames that are alike, or of each frame. Of frames that are alike, ``start`` is the distance
+        from frame to frame.
     """
-    depth = check_int("depth", depth, 1, MOST_DEPTH)
-    size_of("size", size)
-    return _results(iter(frames), (size, mean, factor, fill, center, swap_rb), dtype, depth)
+
+    flat: Any
+    geometry: Any
+
+    @property
+    def alike(self) -> bool:
+        return isinstance(self.geometry, tuple)
 
 
-def _results(frames, parameters, dtype, depth):
-    free, under_way, first, known = [], deque(), None, {}
-    with ThreadPoolExecutor(depth, initializer=cuda.current_context) as pool:
-        for number, frame in enumerate(frames):
-            if first is None:
-                first = frame
-                check_image("frames[0]", frame, 3)
-                free = [_Slot(frame, parameters, dtype) for _ in range(depth)]
-            elif not isinstance(frame, np.ndarray) or (frame.shape, frame.dtype) != (first.shape, first.dtype):
-                raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {_described(first)}")
-            slot = free.pop()
-            slot.begin(frame, _is_pinned(frame, known), pool)
-            under_way.append(slot)
-            if not free:
-                yield under_way[0].result()
-                free.append(under_way.popleft())
-        while under_way:
-            yield under_way.popleft().result()
+def check_image(name: str, image: Any, dimensions: int | tuple[int, ...]) -> None:
+    """TypeError or ValueError unless an array is an image, or a batch, that the kernels take."""
+    check_array(name, image, dimensions, DTYPES)
+    rows, columns, channels = image.shape[-3:]
+    if channels != CHANNELS:
+        raise ValueError(f"{name} has shape {tuple(image.shape)}; its last dimension must be {CHANNELS}, the channels")
+    if not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
+        what = f"its height and width must be from 1 to {MAX_PIXELS}"
+        raise ValueError(f"{name} has shape {tuple(image.shape)}; {what}")
 
 
-def _described(frame):
-    return f"{frame.shape}, {frame.dtype}"
+def check_images(images: list) -> None:
+    """The same for the images of a sequence, which must be alike."""
+    for i, image in enumerate(images):
+        check_image(f"image[{i}]", image, 3)
+        if i:
+            check_alike(f"image[{i}]", image, "image[0]", images[0])
 
 
-def _is_pinned(frame, known):
-    """Whether a frame can be copied from where it is; asked once for each place, as long as ``known`` is small: after
-    the memory there has been given to another the answer may be wrong, and then it costs time and nothing else.
+# -- one array ---------------------------------------------------------------------------------------
+
+
+def with_rows(image: Any, stream: Any) -> Any:
+    """An image or batch as a device array whose rows have their pixels one after another: itself or a copy."""
+    if cuda.is_cuda_array(image):
+        array = as_device_array(image)
+        pixel, value = array.strides[-2:]
+        item = array.dtype.itemsize
+        aligned = all(stride >= 0 and stride % item == 0 for stride in array.strides)
+        if aligned and value == item and (pixel == CHANNELS * item or array.shape[-2] == 1):
+            return array
+    return to_device(image, stream)
+
+
+def from_batch(image: Any, place: tuple, stream: Any) -> Frames:
+    """`Frames` of an image or of a batch of one size; ``place`` is (height, width, top, left) in the target."""
+    array = with_rows(image, stream)
+    low, high = span(array)
+    item = array.dtype.itemsize
+    pitch = array.strides[0] // item if len(array.shape) == 4 else 0
+    flat = window(array, array.dtype, (high - low) // item)
+    flat, (geometry,) = _in_words(flat, [(pitch, array.strides[-3] // item, *array.shape[-3:-1], *place)])
+    return Frames(flat, geometry)
+
+
+def _in_words(flat, fields):
+    """Bytes as words of four, if every row begins with a word and has two pixels or more; otherwise as they are."""
+    starts = all(start % 4 == 0 and pitch % 4 == 0 for start, pitch, *_ in fields)
+    if flat.dtype != np.uint8 or not starts or address_of(flat) % 4 or flat.size % 4 or any(f[3] < 2 for f in fields):
+        return flat, fields
+    return window(flat, WORD, flat.size // 4), [(start // 4, pitch // 4, *rest) for start, pitch, *rest in fields]
+
+
+# -- images of many sizes ----------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """An image on the device, apart from its address.
+
+    Attributes
+    ----------
+    dtype : NumPy dtype
+    size : (int, int)
+        Height and width.
+    pitch : int
+        Elements from row to row.
+    nbytes : int
+        From its first byte to its last.
+    device : int or None
     """
-    place = frame.ctypes.data, frame.nbytes, frame.flags.c_contiguous
-    if place not in known:
-        if len(known) >= MOST_KNOWN:
-            known.clear()
-        known[place] = frame.flags.c_contiguous and is_pinned(frame)
-    return known[place]
+
+    dtype: np.dtype
+    size: tuple[int, int]
+    pitch: int
+    nbytes: int
+    device: int | None
 
 
-class _Slot:
-    """Memory and a stream for one frame at a time."""
+def locate(images: list, stream: Any) -> list[tuple[Layout, int]] | None:
+    """(layout, address) of device images, without the cost of the array interface.
 
-    def __init__(self, frame, parameters, dtype):
-        self.parameters, self.dtype = parameters, dtype
-        self.stream = cuda.stream()
-        self.device = cuda.device_array(frame.shape, frame.dtype)
-        height, width = parameters[0]
-        self.out = cuda.device_array((3, height, width), dtype)
-        self.pinned = self.source = self.boxed = self.work = None
+    None unless the kernels can read all of them where they are: for images that must be copied, and for wrong ones.
+    """
+    handle, found = handle_of(stream_of(stream)), []
+    for image in images:
+        seen = array_key(image, handle)
+        layout = seen and _layout(seen[0])
+        if not layout or found and (layout.dtype is not found[0][0].dtype or layout.device != found[0][0].device):
+            return None
+        found.append((layout, seen[1]))
+    return found
 
-    def begin(self, frame, pinned, pool):
-        """Take a frame in; if it is not pinned, a thread copies it to where it is."""
-        self.work = None
-        if pinned:
-            self.source = frame
-            self.launch()
-        else:
-            self.work = pool.submit(self.fill, frame)
 
-    def fill(self, frame):
-        if self.pinned is None:
-            self.pinned = cuda.pinned_array(frame.shape, frame.dtype)
-        np.copyto(self.pinned, frame)
-        self.source = self.pinned
-        self.launch()
+@functools.lru_cache(maxsize=4096)
+def _layout(key):
+    """`Layout` of an image with this key of `array_key`; None if the kernels cannot read it where it is."""
+    layout = layout_of(key)
+    if layout is None or len(layout[1]) != 3 or layout[0] not in DTYPES:
+        return None
+    dtype, (rows, columns, channels), (pitch, pixel, value) = layout
+    if channels != CHANNELS or not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
+        return None
+    item = dtype.itemsize
+    if value != item or (pixel != CHANNELS * item and columns > 1) or pitch < 0 or pitch % item:
+        return None
+    nbytes = (rows - 1) * pitch + columns * CHANNELS * item
+    return Layout(DTYPES[DTYPES.index(dtype)], (rows, columns), pitch // item, nbytes, key[-1])
 
-    def launch(self):
-        """Queue the copy to the device and the kernel."""
-        upload(self.device, self.source, self.stream)
-        self.boxed = blob(self.device, *self.parameters, dtype=self.dtype, out=self.out, stream=self.stream)
 
-    def result(self):
-        """Wait for the frame."""
-        if self.work is not None:
-            self.work.result()
-        self.stream.synchronize()
-        return self.boxed
+def gather(images: list, located: list[tuple[Layout, int]], places: list[tuple], stream: Any) -> Frames:
+    """`Frames` of device images, read where they are; for a GPU, and under the lock of the stream's state.
+
+    The flat array begins with the first image in memory. Nothing between the images is touched. Their table is the same
+    memory for as many images on the stream, so that a call like an earlier one differs in addresses alone.
+    """
+    dtype = located[0][0].dtype
+    starts = [start for _, start in located]
+    low, unit, element, per = min(starts), dtype.itemsize, dtype, 1
+    if unit == 1 and not any(start % 4 or layout.pitch % 4 or layout.size[1] < 2 for layout, start in located):
+        unit, element, per = 4, WORD, 4
+    fields = [
+        ((start - low) // unit, layout.pitch // per, *layout.size, *place)
+        for (layout, start), place in zip(located, places, strict=True)
+    ]
+    values, buffers = np.array(fields, np.int64), state_of(stream).buffers
+    key = cuda.get_current_device().id, f"geometry of {len(fields)} frames"
+    table = buffers.get(key)
+    if table is None:
+        table = buffers[key] = cuda.device_array(values.shape, np.int64)
+    upload(table, values, stream)
+    return Frames(window(images[starts.index(low)], element, 1), table)
+
+
+def pack(images: list, places: list[tuple], stream: Any) -> Frames:
+    """`Frames` of NumPy images of many sizes: they go to the device in one copy, their rows padded to words.
+
+    Device images are copied to the host first: on the emulator there is no memory between arrays, which `gather` needs.
+    """
+    hosts = [image.copy_to_host() if cuda.is_cuda_array(image) else image for image in images]
+    pitches = [4 * ceil_div(CHANNELS * host.shape[1], 4) for host in hosts]
+    sizes = [host.shape[0] * pitch for host, pitch in zip(hosts, pitches, strict=True)]
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    packed = np.zeros(sum(sizes), hosts[0].dtype)
+    for host, start, size, pitch in zip(hosts, starts, sizes, pitches, strict=True):
+        rows = packed[start : start + size].reshape(-1, pitch)
+        rows[:, : CHANNELS * host.shape[1]] = host.reshape(host.shape[0], -1)
+    fields = [
+        (start, pitch, *host.shape[:2], *place)
+        for host, start, pitch, place in zip(hosts, starts, pitches, places, strict=True)
+    ]
+    flat, fields = _in_words(cuda.to_device(packed, stream=stream), fields)
+    return Frames(flat, cuda.to_device(np.array(fields, np.int64), stream=stream))

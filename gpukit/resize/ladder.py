@@ -1,24 +1,32 @@
-"""The steps that lead to a letterbox, one idea per kernel: the ladder of A14, and one rung more.
+"""The steps that lead to a letterbox, one idea per kernel (A14).
 
-All kernels have one thread for each pixel of the target, which handles its three channels, in every frame of the batch
-that its layer of the grid takes. They read the pixels that are needed of N H W 3 values and write N height width 3.
-With ``swap`` they exchange the first and the last channel on the way (BGR to RGB and back) at no cost in traffic.
+1. ``nearest``: one source pixel for each target pixel.
+2. ``bilinear``: four source pixels around its place, mixed by their distances.
+3. ``letterbox_corner``: the aspect ratio is kept; a border fills the rest.
+4. ``letterbox_centred``: the picture in the middle of the target.
+5. ``letterbox_planes``: normalised, in a plane for each channel, as a network takes it.
+
+A thread has one pixel of the target, with its three channels, in every frame of the batch that its layer of the grid
+takes. Images are (N, H, W, 3), uint8 or float32. With ``swap`` the kernels exchange the first and the last channel on
+the way (BGR to RGB and back), which costs no traffic.
 """
 
-import functools
+from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import as_device_array, check_array, configured, dtype_of, stream_of
+from gpukit._host.arrays import check_array, configured, dtype_of, stream_of
 from gpukit.backend import cuda, float32, float64, uint32
-from gpukit.resize import api as host
-from gpukit.resize.placing import fill_of, placement, three
-from gpukit.resize.sampling import mix_bytes, mix_floats, neighbours, neighbours_fixed
+from gpukit.resize import cost, frames
+from gpukit.resize.placing import as_fill, as_three, placement
+from gpukit.resize.sampling import mix, neighbours
+from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = [
     "BLOCK",
     "FAST",
-    "RUNGS",
+    "VARIANTS",
     "bilinear",
     "letterbox_centred",
     "letterbox_corner",
@@ -50,143 +58,125 @@ def nearest(image, out, down, across, swap):
             frame += cuda.gridDim.z
 
 
-@functools.cache
-def sample(mix):
-    """Device function for one channel of an image at a place: four pixels, mixed by ``mix_bytes`` or ``mix_floats``.
+@cuda.jit(device=True)
+def sample(image, frame, down, across, channel):
+    """One channel at a place: four pixels, mixed. ``down`` and ``across`` are `neighbours` of its row and column."""
+    (row, below, low), (col, beside, right) = down, across
+    return mix(
+        image[frame, row, col, channel],
+        image[frame, row, beside, channel],
+        image[frame, below, col, channel],
+        image[frame, below, beside, channel],
+        right,
+        low,
+    )
 
-    ``down`` and ``across`` are what ``neighbours_fixed`` or ``neighbours`` give for the row and the column.
+
+@cuda.jit
+def bilinear(image, out, swap):
+    """Four source pixels around the place of each target pixel, mixed."""
+    x, y = cuda.grid(2)
+    if x < out.shape[2] and y < out.shape[1]:
+        down = neighbours(uint32(y), uint32(image.shape[1]), uint32(out.shape[1]))
+        across = neighbours(uint32(x), uint32(image.shape[2]), uint32(out.shape[2]))
+        frame = cuda.blockIdx.z
+        while frame < out.shape[0]:
+            for channel in range(3):
+                out[frame, y, x, channel] = sample(image, frame, down, across, 2 - channel if swap else channel)
+            frame += cuda.gridDim.z
+
+
+@cuda.jit
+def letterbox_corner(image, out, height, width, fill, swap):
+    """The image resized to ``height`` x ``width``, at the top left of the target; ``fill`` elsewhere."""
+    x, y = cuda.grid(2)
+    if x < out.shape[2] and y < out.shape[1]:
+        inside = x < width and y < height
+        down = neighbours(uint32(y), uint32(image.shape[1]), uint32(height))
+        across = neighbours(uint32(x), uint32(image.shape[2]), uint32(width))
+        frame = cuda.blockIdx.z
+        while frame < out.shape[0]:
+            for channel in range(3):
+                value = fill[channel]
+                if inside:
+                    value = sample(image, frame, down, across, 2 - channel if swap else channel)
+                out[frame, y, x, channel] = value
+            frame += cuda.gridDim.z
+
+
+@cuda.jit
+def letterbox_centred(image, out, height, width, top, left, fill, swap):
+    """The image resized to ``height`` x ``width``, from row ``top`` and column ``left`` of the target on."""
+    x, y = cuda.grid(2)
+    if x < out.shape[2] and y < out.shape[1]:
+        # Above the picture, and left of it, these wrap round to large numbers: one comparison finds both sides.
+        row, col = uint32(y - top), uint32(x - left)
+        inside = row < uint32(height) and col < uint32(width)
+        down = neighbours(row, uint32(image.shape[1]), uint32(height))
+        across = neighbours(col, uint32(image.shape[2]), uint32(width))
+        frame = cuda.blockIdx.z
+        while frame < out.shape[0]:
+            for channel in range(3):
+                value = fill[channel]
+                if inside:
+                    value = sample(image, frame, down, across, 2 - channel if swap else channel)
+                out[frame, y, x, channel] = value
+            frame += cuda.gridDim.z
+
+
+@cuda.jit
+def letterbox_planes(image, out, height, width, top, left, fill, mean, factor, swap):
+    """The pixels of ``letterbox_centred`` as (value - mean) * factor, in planes: out is (N, 3, H, W).
+
+    A warp stores 32 neighbours of a plane at a time; in whole pixels its values would be three apart.
     """
-
-    @cuda.jit(device=True)
-    def sample(image, frame, down, across, channel):
-        (row, below, low), (col, beside, right) = down, across
-        return mix(
-            image[frame, row, col, channel],
-            image[frame, row, beside, channel],
-            image[frame, below, col, channel],
-            image[frame, below, beside, channel],
-            right,
-            low,
-        )
-
-    return sample
-
-
-@functools.cache
-def bilinear(place, mix):
-    """Kernel: four source pixels around the place of each target pixel, mixed."""
-    value_at = sample(mix)
-
-    @cuda.jit
-    def bilinear(image, out, swap):
-        x, y = cuda.grid(2)
-        if x < out.shape[2] and y < out.shape[1]:
-            down = place(uint32(y), uint32(image.shape[1]), uint32(out.shape[1]))
-            across = place(uint32(x), uint32(image.shape[2]), uint32(out.shape[2]))
-            frame = cuda.blockIdx.z
-            while frame < out.shape[0]:
-                for channel in range(3):
-                    out[frame, y, x, channel] = value_at(image, frame, down, across, 2 - channel if swap else channel)
-                frame += cuda.gridDim.z
-
-    return bilinear
-
-
-@functools.cache
-def letterbox_corner(place, mix):
-    """Kernel: the image resized to ``height`` x ``width``, at the top left of the target; ``fill`` elsewhere."""
-    value_at = sample(mix)
-
-    @cuda.jit
-    def letterbox_corner(image, out, height, width, fill, swap):
-        x, y = cuda.grid(2)
-        if x < out.shape[2] and y < out.shape[1]:
-            inside = x < width and y < height
-            down = place(uint32(y), uint32(image.shape[1]), uint32(height))
-            across = place(uint32(x), uint32(image.shape[2]), uint32(width))
-            frame = cuda.blockIdx.z
-            while frame < out.shape[0]:
-                for channel in range(3):
-                    value = fill[channel]
-                    if inside:
-                        value = value_at(image, frame, down, across, 2 - channel if swap else channel)
-                    out[frame, y, x, channel] = value
-                frame += cuda.gridDim.z
-
-    return letterbox_corner
-
-
-@functools.cache
-def letterbox_centred(place, mix):
-    """Kernel: the image resized to ``height`` x ``width``, from row ``top`` and column ``left`` of the target on."""
-    value_at = sample(mix)
-
-    @cuda.jit
-    def letterbox_centred(image, out, height, width, top, left, fill, swap):
-        x, y = cuda.grid(2)
-        if x < out.shape[2] and y < out.shape[1]:
-            # What lies above or to the left wraps round to a large number: one comparison finds both sides.
-            row, col = uint32(y - top), uint32(x - left)
-            inside = row < uint32(height) and col < uint32(width)
-            down = place(row, uint32(image.shape[1]), uint32(height))
-            across = place(col, uint32(image.shape[2]), uint32(width))
-            frame = cuda.blockIdx.z
-            while frame < out.shape[0]:
-                for channel in range(3):
-                    value = fill[channel]
-                    if inside:
-                        value = value_at(image, frame, down, across, 2 - channel if swap else channel)
-                    out[frame, y, x, channel] = value
-                frame += cuda.gridDim.z
-
-    return letterbox_centred
-
-
-@functools.cache
-def letterbox_planes(place, mix):
-    """Kernel: the pixels of ``letterbox_centred`` as (value - mean) * factor, in planes: out is (N, 3, H, W).
-
-    A warp's store to a plane is of 32 neighbours, where those to whole pixels are three apart.
-    """
-    value_at = sample(mix)
-
-    @cuda.jit
-    def letterbox_planes(image, out, height, width, top, left, fill, mean, factor, swap):
-        x, y = cuda.grid(2)
-        if x < out.shape[3] and y < out.shape[2]:
-            row, col = uint32(y - top), uint32(x - left)
-            inside = row < uint32(height) and col < uint32(width)
-            down = place(row, uint32(image.shape[1]), uint32(height))
-            across = place(col, uint32(image.shape[2]), uint32(width))
-            frame = cuda.blockIdx.z
-            while frame < out.shape[0]:
-                for channel in range(3):
-                    value = fill[channel]
-                    if inside:
-                        value = value_at(image, frame, down, across, 2 - channel if swap else channel)
-                    out[frame, channel, y, x] = (float32(value) - mean[channel]) * factor[channel]
-                frame += cuda.gridDim.z
-
-    return letterbox_planes
+    x, y = cuda.grid(2)
+    if x < out.shape[3] and y < out.shape[2]:
+        row, col = uint32(y - top), uint32(x - left)
+        inside = row < uint32(height) and col < uint32(width)
+        down = neighbours(row, uint32(image.shape[1]), uint32(height))
+        across = neighbours(col, uint32(image.shape[2]), uint32(width))
+        frame = cuda.blockIdx.z
+        while frame < out.shape[0]:
+            for channel in range(3):
+                value = fill[channel]
+                if inside:
+                    value = sample(image, frame, down, across, 2 - channel if swap else channel)
+                out[frame, channel, y, x] = (float32(value) - mean[channel]) * factor[channel]
+            frame += cuda.gridDim.z
 
 
 # -- to launch them --------------------------------------------------------------------------------
 
-#: The rungs, from the lowest. All but the last have out (N, height, width, 3) of the image's dtype.
-RUNGS = ("nearest", "bilinear", "letterbox_corner", "letterbox_centred", "letterbox_planes")
-#: What the host functions launch for the last two, to be compared with them.
+#: The rungs, in order. All but the last have out (N, height, width, 3) of the image's dtype.
+VARIANTS = {
+    "nearest": nearest,
+    "bilinear": bilinear,
+    "letterbox_corner": letterbox_corner,
+    "letterbox_centred": letterbox_centred,
+    "letterbox_planes": letterbox_planes,
+}
+#: The kernels that the host functions launch for the last two, to be compared with them.
 FAST = ("pixels", "planes")
-KINDS = {np.dtype(np.uint8): (neighbours_fixed, mix_bytes), np.dtype(np.float32): (neighbours, mix_floats)}
-MOST_LAYERS = 65535  # the limit of gridDim.z
 
 
-def rung(name, image, out, *, fill=0, swap_rb=False, mean=0, factor=1, stream=None):
+def rung(
+    name: str,
+    image: Any,
+    out: Any,
+    *,
+    fill: Any = 0,
+    swap_rb: bool = False,
+    mean: Any = 0,
+    factor: Any = 1,
+    stream: Any = None,
+) -> tuple[Any, tuple]:
     """A kernel of the ladder with its arguments, to be launched, traced or timed: ``launch(*arguments)``.
 
     Parameters
     ----------
     name : str
-        One of ``RUNGS`` or ``FAST``.
+        One of ``VARIANTS`` or ``FAST``.
     image : ndarray or device array, shape (N, H, W, 3)
         uint8 or float32, N, H and W at least 1. For ``FAST`` a device array.
     out : array
@@ -202,26 +192,25 @@ def rung(name, image, out, *, fill=0, swap_rb=False, mean=0, factor=1, stream=No
     Raises
     ------
     TypeError, ValueError
-        For a name that is none of those, and for an image that is not as above.
+        For another name, or another kind of image.
     """
-    if name not in (*RUNGS, *FAST):
-        raise ValueError(f"name is {name!r}; it must be one of {', '.join((*RUNGS, *FAST))}")
-    check_array("image", image, 4, KINDS)
-    dtype, stream, swap = dtype_of(image), stream_of(stream), int(bool(swap_rb))
-    height, width = out.shape[2:] if name.endswith("planes") else out.shape[1:3]
-    place, fill = placement(image.shape[1:3], (height, width)), fill_of(fill, dtype)
-    normalise = three("mean", mean, np.float32), three("factor", factor, np.float32)
+    if name not in (*VARIANTS, *FAST):
+        raise ValueError(f"name is {name!r}; it must be one of {', '.join((*VARIANTS, *FAST))}")
+    check_array("image", image, 4, frames.DTYPES)
+    stream, swap, planes = stream_of(stream), int(bool(swap_rb)), name.endswith("planes")
+    height, width = out.shape[2:] if planes else out.shape[1:3]
+    _, *place, _ = placement(image.shape[1:3], (height, width))
+    fill = as_fill(fill, dtype_of(image))
+    normalise = as_three("mean", mean, np.float32), as_three("factor", factor, np.float32)
     if name in FAST:
-        further = (fill, *normalise, swap) if name == "planes" else (fill, swap)
-        frames = host.alike(as_device_array(image), place[1:5])
-        return host.launches(frames, out, further, dtype=out.dtype if name == "planes" else None, stream=stream)[0]
-    further = {
+        arguments = (fill, *normalise, swap) if planes else (fill, swap)
+        return cost.launches(frames.from_batch(image, place, stream), out, arguments, planes, stream=stream)[0]
+    arguments = {
         "nearest": tuple(1 / (to / n) for n, to in zip(image.shape[1:3], (height, width), strict=True)),
         "bilinear": (),
-        "letterbox_corner": (place.height, place.width, fill),
-        "letterbox_centred": (*place[1:5], fill),
-        "letterbox_planes": (*place[1:5], fill, *normalise),
+        "letterbox_corner": (*place[:2], fill),
+        "letterbox_centred": (*place, fill),
+        "letterbox_planes": (*place, fill, *normalise),
     }[name]
-    kernel = nearest if name == "nearest" else globals()[name](*KINDS[dtype])
-    grid = -(-width // BLOCK[0]), -(-height // BLOCK[1]), min(image.shape[0], MOST_LAYERS)
-    return configured(kernel, grid, BLOCK, stream), (image, out, *further, swap)
+    grid = ceil_div(width, BLOCK[0]), ceil_div(height, BLOCK[1]), min(image.shape[0], MAX_GRID_YZ)
+    return configured(VARIANTS[name], grid, BLOCK, stream), (image, out, *arguments, swap)

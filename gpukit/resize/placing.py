@@ -1,4 +1,4 @@
-"""Where a letterbox has its picture, and what host functions make of their arguments."""
+"""Where a letterbox has its picture, and the checks of sizes, borders and channel values."""
 
 import functools
 from numbers import Integral, Real
@@ -8,16 +8,33 @@ import numpy as np
 
 from warpstep.checks import check_int
 
-__all__ = ["CHANNELS", "MOST_PIXELS", "Letterbox", "Placement", "fill_of", "placed", "placement", "size_of", "three"]
+__all__ = [
+    "CHANNELS",
+    "MAX_PIXELS",
+    "Letterbox",
+    "Placement",
+    "as_fill",
+    "as_three",
+    "check_size",
+    "place",
+    "placement",
+]
 
 CHANNELS = 3
-#: Rows or columns of an image, at most: up to here 32 bits hold what ``sampling.neighbours`` computes.
-MOST_PIXELS = 32767
+#: Max rows and columns of an image: up to here ``sampling.neighbours`` fits in 32 bits.
+MAX_PIXELS = 32767
 
 
 class Letterbox(NamedTuple):
-    """What ``letterbox`` and ``blob`` give back: the image, target pixels per source pixel, and the first row and
-    column of the picture; of a sequence of images a tuple of each of the three, with one item for each image.
+    """The result of ``letterbox`` and ``blob``.
+
+    Attributes
+    ----------
+    image : array
+    scale : float
+        Target pixels per source pixel. For a sequence of images a tuple, and so are ``top`` and ``left``.
+    top, left : int
+        First row and column of the picture.
     """
 
     image: Any
@@ -27,10 +44,10 @@ class Letterbox(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a letterbox has the picture, and the way there and back for coordinates.
+    """Where a letterbox has its picture. Maps coordinates to the target and back.
 
-    Points are arrays of shape (..., 2), x and y in pixels, or boxes of shape (..., 4), two points each. Whole numbers
-    are the edges of pixels, as in the boxes of detectors: pixel i reaches from i to i + 1, its centre is at i + 0.5.
+    Points are arrays of shape (..., 2), x and y in pixels, or boxes of shape (..., 4), two points each. As in the boxes
+    of detectors, whole numbers are the edges of pixels: pixel i reaches from i to i + 1, its centre is at i + 0.5.
 
     Attributes
     ----------
@@ -51,18 +68,18 @@ class Placement(NamedTuple):
     left: int
     source: tuple
 
-    def to_target(self, points):
-        """Source coordinates as coordinates in the target, float64; ValueError or TypeError for other shapes."""
+    def to_target(self, points: Any) -> np.ndarray:
+        """Map source coordinates to the target, in float64; ValueError or TypeError for other shapes."""
         pairs, shape = _pairs(points)
         return (pairs * self._scales() + (self.left, self.top)).reshape(shape)
 
-    def to_source(self, points):
-        """Target coordinates as coordinates in the source, float64; those in the border lie outside of the image."""
+    def to_source(self, points: Any) -> np.ndarray:
+        """Map target coordinates to the source, in float64; those in the border end up outside of the image."""
         pairs, shape = _pairs(points)
         return ((pairs - (self.left, self.top)) / self._scales()).reshape(shape)
 
     def _scales(self):
-        """Of x and of y: the rounded size makes each a little different from ``scale``."""
+        """The scales of x and y: rounded sizes make each a little different from ``scale``."""
         rows, columns = self.source
         return np.array([self.width / columns, self.height / rows])
 
@@ -76,16 +93,16 @@ def _pairs(points):
     return points.astype(np.float64).reshape(*points.shape[:-1], -1, 2), points.shape
 
 
-def placement(source, target, center=True):
-    """Where ``letterbox`` puts an image.
+def placement(source: tuple[int, int], target: tuple[int, int], center: bool = True) -> Placement:
+    """Compute where ``letterbox`` puts an image.
 
-    One scale serves both axes, the largest with which the image fits; the size is rounded to whole pixels, at least 1;
-    a centred picture has the odd row or column of the border below or to the right of it.
+    Both axes have the same scale, the largest with which the image fits. The size is rounded to whole pixels, at least
+    1. If the border of a centred picture is odd, the further row or column is below it or to its right.
 
     Parameters
     ----------
     source, target : tuple of 2 int
-        Height and width of the image and of what it has to fit in, from 1 to ``MOST_PIXELS``.
+        Height and width of the image and of what it has to fit in, from 1 to ``MAX_PIXELS``.
     center : bool
         False for the top left corner.
 
@@ -96,41 +113,47 @@ def placement(source, target, center=True):
     Raises
     ------
     TypeError, ValueError
-        For a size that is not as above.
+        For another size.
+
+    Examples
+    --------
+    >>> place = placement((1080, 1920), (640, 640))
+    >>> place.height, place.width, place.top, place.left
+    (360, 640, 140, 0)
     """
-    return placed(size_of("source", source), size_of("target", target), bool(center))
+    return place(check_size("source", source), check_size("target", target), bool(center))
 
 
 @functools.lru_cache(maxsize=1024)
-def placed(source, target, center):
-    """``placement`` of sizes that are as they must be."""
-    (rows, columns), (most_rows, most_columns) = source, target
-    scale = min(most_rows / rows, most_columns / columns)
+def place(source: tuple[int, int], target: tuple[int, int], center: bool) -> Placement:
+    """``placement`` of sizes that have been checked."""
+    (rows, columns), (max_rows, max_columns) = source, target
+    scale = min(max_rows / rows, max_columns / columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
-    top, left = ((most_rows - height) // 2, (most_columns - width) // 2) if center else (0, 0)
+    top, left = ((max_rows - height) // 2, (max_columns - width) // 2) if center else (0, 0)
     return Placement(scale, height, width, top, left, source)
 
 
-def size_of(name, size):
-    """Height and width of an image as two ints; TypeError or ValueError if they are not as they must be."""
+def check_size(name: str, size: Any) -> tuple[int, int]:
+    """Height and width of an image as two ints; TypeError or ValueError for anything else."""
     if not isinstance(size, tuple | list) or len(size) != 2:
         raise TypeError(f"{name} is {size!r}; it must be a tuple of 2 ints, height and width")
-    return tuple(check_int(f"{name}[{axis}]", n, 1, MOST_PIXELS) for axis, n in enumerate(size))
+    return tuple(check_int(f"{name}[{axis}]", n, 1, MAX_PIXELS) for axis, n in enumerate(size))
 
 
-def three(name, value, dtype, kind=Real, what="real number"):
-    """One number or three as a tuple of three of the dtype; TypeError if they are not of the kind."""
+def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = "real number") -> tuple:
+    """One number or three as a tuple of three of the dtype; TypeError for another kind."""
     values = tuple(value) if isinstance(value, tuple | list | np.ndarray) else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f"{name} is {value!r}; it must be one {what} or {CHANNELS} of them")
     return tuple(dtype(v) for v in values)
 
 
-def fill_of(fill, dtype):
+def as_fill(fill: Any, dtype: np.dtype) -> tuple:
     """``fill`` as three numbers of an image's dtype."""
     if dtype.kind == "f":
-        return three("fill", fill, dtype.type)
-    values = three("fill", fill, int, Integral, "int")
+        return as_three("fill", fill, dtype.type)
+    values = as_three("fill", fill, int, Integral, "int")
     if not all(0 <= v <= 255 for v in values):
         raise ValueError(f"fill is {fill!r}; it must be from 0 to 255 for an image of {dtype}")
     return tuple(dtype.type(v) for v in values)

@@ -1,8 +1,12 @@
-"""Where a pixel of the target lies in the source, and what is mixed from what lies there.
+"""Where a pixel of the target lies in the source, and how its neighbours are mixed.
 
 The centre of pixel i is at i + 0.5. Pixel x of a target of ``size`` pixels therefore lies at ``(x + 0.5) * n / size -
 0.5`` among the n pixels of the source: between two of them, or up to half a pixel beyond the first or the last, which
 then counts alone.
+
+1. ``neighbours``: the two source pixels around a place, and the share of the second.
+2. ``mix``: four values by their shares, by `mix_floats` or, as OpenCV does it, `mix_bytes`.
+3. ``Sampler``: how the fast kernels read the three channels of a place, from elements or from words of four bytes.
 """
 
 import functools
@@ -10,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit.backend import cuda, float32, float64, int32, uint32, uint64
+from gpukit._numba import overload
+from gpukit.backend import cuda, float32, float64, int32, types, uint32, uint64
 from gpukit.intrinsics import byte_perm, dp2a_hi, dp2a_lo
 
 __all__ = [
@@ -21,25 +26,26 @@ __all__ = [
     "ONE",
     "WORDS",
     "Sampler",
+    "mix",
     "mix_bytes",
     "mix_floats",
     "neighbours",
     "neighbours_fixed",
 ]
 
-ONE = 2048  # as a weight of OpenCV's fixed point
+#: A share of 1 in OpenCV's fixed point.
+ONE = 2048
 HALF = np.float32(0.5)
 
-# Numba widens integers to 64 bits when it computes with them; the casts to 32 take each result back, and the compiler
-# then does the whole in 32 bits.
+# Numba widens integers to 64 bits. The casts take each result back to 32, so that the compiler computes in 32 bits.
 
 
 @cuda.jit(device=True)
 def neighbours(x, n, size):
-    """(first, second, share): the two of n source pixels around target pixel x of ``size``, and the second's share.
+    """Find the two of n source pixels around target pixel x of ``size``: (first, second, share of the second).
 
-    The place is a fraction with the denominator 2 size, exact in integers: the formula in float32 would be off by a ten
-    thousandth of a pixel at the far end of a frame of 2000. The whole part is counted from -1.
+    The place is a fraction with the denominator 2 * size, exact in integers. In float32 it would be off by a ten
+    thousandth of a pixel at the far end of a frame of 2000. Its whole part counts from -1.
     """
     denominator = uint32(uint32(2) * size)
     numerator = uint32(uint32(uint32(2) * x + uint32(1)) * n + size)
@@ -55,7 +61,7 @@ def neighbours(x, n, size):
 
 @cuda.jit(device=True)
 def mix_floats(top_left, top_right, low_left, low_right, x, y):
-    """Four values, each weighted by the area opposite to it; x and y are the shares of the right and the lower ones."""
+    """Weight each of four values by the area opposite to it; x and y are the shares of the right and the lower ones."""
     one = float32(1)
     top = (one - x) * top_left + x * top_right
     low = (one - x) * low_left + x * low_right
@@ -64,9 +70,9 @@ def mix_floats(top_left, top_right, low_left, low_right, x, y):
 
 @cuda.jit(device=True)
 def mix_bytes(top_left, top_right, low_left, low_right, x, y):
-    """The same of bytes in OpenCV's fixed point: shares in 2048ths, and its shifts.
+    """Do the same to bytes in OpenCV's fixed point: shares in 2048ths, and its shifts.
 
-    Float32 would be closer to the truth, and equal to OpenCV's result in 7 pixels of 8 only.
+    Float32 would be more exact, but equal to OpenCV's result in 7 pixels of 8 only.
     """
     x_rest = int32(int32(ONE) - x)
     top = int32(int32(x_rest * int32(top_left)) + int32(x * int32(top_right)))
@@ -76,35 +82,60 @@ def mix_bytes(top_left, top_right, low_left, low_right, x, y):
 
 @cuda.jit(device=True)
 def mix_rows(top, low, y):
-    """What is left of ``mix_bytes`` when both rows are mixed, in 2048ths."""
+    """Finish ``mix_bytes`` once each row is mixed, in 2048ths."""
     top = int32(int32(int32(int32(ONE) - y) * int32(top >> 4)) >> 16)
     low = int32(int32(y * int32(low >> 4)) >> 16)
     return int32(int32(int32(top + low) + int32(2)) >> 2)
+
+
+@cuda.jit(device=True)
+def fixed(share):
+    """A share in 2048ths."""
+    return int32(share * float32(ONE) + HALF)
+
+
+def mix(top_left, top_right, low_left, low_right, x, y):
+    """Mix four values in a kernel: integers by `mix_bytes`, floats by `mix_floats`. Shares are float32."""
+    raise TypeError("mix is for kernels: call it from a function under cuda.jit")
+
+
+@overload(mix)
+def _mix_of_type(top_left, top_right, low_left, low_right, x, y):
+    """Choose by the type of the values, when a kernel is compiled."""
+    return _mix_integers if isinstance(top_left, types.Integer) else _mix_floats
+
+
+def _mix_integers(top_left, top_right, low_left, low_right, x, y):
+    return mix_bytes(top_left, top_right, low_left, low_right, fixed(x), fixed(y))
+
+
+def _mix_floats(top_left, top_right, low_left, low_right, x, y):
+    return mix_floats(top_left, top_right, low_left, low_right, x, y)
 
 
 # -- the three channels of one place ---------------------------------------------------------------
 
 
 class Sampler(NamedTuple):
-    """How a kernel of ``kernels`` samples images of one kind, from a flat array of their elements.
+    """How a fast kernel samples images of one kind, from a flat array of their elements.
 
     Attributes
     ----------
     row : device function of (y, n, size)
-        (first, second, share): the rows that count for y, and the share of the second.
+        (first, second, share): the rows with a share in row y, and the share of the second.
     column : device function of (x, n, size)
-        What the others need of the columns that count for x.
+        The same of columns, in the form that ``one`` and ``both`` take.
     one : device function of (image, line, column)
-        The three channels where one row counts alone; ``line`` is where in the array it begins.
+        The three channels where one row counts alone. ``line`` is the index of the row's first element.
     both : device function of (image, line, low, column, y)
-        The three channels where two rows count, with the share y of the second, which begins at ``low``.
+        The three channels where two rows count; the second begins at ``low`` and has the share y.
     share : Numba type
         Of a row's share, and of a column's.
     mix : device function of (top_left, top_right, low_left, low_right, x, y), optional
-        One value of four, of elements that hold one channel.
+        One value of four. For elements that hold one channel.
     apart : int
-        How far apart in a row of planes the four pixels of a thread are: 1, so that it stores them at a time, or as
-        many as a warp has lanes, so that their loads are of neighbours too, which are far between for float32.
+        Distance in a row between the four pixels of a thread of ``planes``. With 1 it stores them in one access. With
+        32 the lanes of a warp load neighbours, which float32 needs because its pixels are far between.
     """
 
     row: Any
@@ -120,12 +151,12 @@ class Sampler(NamedTuple):
 def neighbours_fixed(x, n, size):
     """``neighbours`` with the share in 2048ths."""
     first, second, share = neighbours(x, n, size)
-    return first, second, int32(share * float32(ONE) + HALF)
+    return first, second, fixed(share)
 
 
 @functools.cache
-def column_of_values(place):
-    """Device function: (where in a row the first pixel is, where the second is, its share)."""
+def make_column_of_values(place):
+    """Make ``column_of_values(x, n, size)``: (index in a row of the first pixel, of the second, its share)."""
 
     @cuda.jit(device=True)
     def column_of_values(x, n, size):
@@ -142,8 +173,8 @@ def three_values(image, line, at):
 
 
 @functools.cache
-def one_row(mix, share):
-    """Device function that mixes two values of each channel by ``mix_bytes`` or ``mix_floats``."""
+def make_one_row(mix, share):
+    """Make ``one_row(image, line, column)``: two values of each channel, mixed by ``mix_bytes`` or ``mix_floats``."""
 
     @cuda.jit(device=True)
     def one_row(image, line, column):
@@ -160,8 +191,8 @@ def one_row(mix, share):
 
 
 @functools.cache
-def both_rows(mix):
-    """Device function that mixes four values of each channel by ``mix_bytes`` or ``mix_floats``."""
+def make_both_rows(mix):
+    """Make ``both_rows(image, line, low, column, y)``: four values of each channel, mixed by one of those."""
 
     @cuda.jit(device=True)
     def both_rows(image, line, low, column, y):
@@ -178,9 +209,10 @@ def both_rows(mix):
 
 @cuda.jit(device=True)
 def column_of_words(x, n, size):
-    """For images of two columns or more: (the word in which the bytes of the two pixels begin, how many more they reach
-    into, by how many bits they begin late, both shares as the two halves of a word). A second pixel without a share
-    does not count.
+    """Locate two neighbouring pixels in words, in images of two columns or more: (begin, more words, late, shares).
+
+    Their bytes begin in word ``begin``, ``late`` bits after its first, and reach into so many more words. ``shares``
+    has both shares as the halves of a word. A second pixel without a share is left out.
     """
     first, second, share = neighbours_fixed(x, n, size)
     if first == second:  # beyond the centres at the borders one of the two has no share
@@ -196,10 +228,10 @@ def column_of_words(x, n, size):
 
 @cuda.jit(device=True)
 def words_across(words, line, column, more):
-    """The channels of a pixel mixed with those of its right neighbour, in 2048ths, and ``more`` added to each.
+    """Mix the channels of a pixel with those of its right neighbour, in 2048ths, and add ``more`` to each.
 
-    In little-endian words: ``head`` gets the first four of the six bytes, ``tail`` the other two. A word that is not
-    loaded holds nothing that has a share.
+    Words are little-endian: ``head`` gets the first four of the six bytes, ``tail`` the other two. A word that is not
+    loaded holds nothing with a share.
     """
     begin, more_words, late, shares = column
     i = line + uint64(begin)
@@ -230,7 +262,7 @@ def both_rows_of_words(words, line, low, column, y):
 
 @cuda.jit(device=True)
 def nearest_place(x, n, size):
-    """The source pixel under the corner of the target's, with both of OpenCV's roundings in float64."""
+    """Find the source pixel under the corner of the target's, with both of OpenCV's roundings in float64."""
     scale = float64(1) / (float64(size) / float64(n))
     first = uint32(float64(x) * scale)
     return first, first, int32(0)
@@ -253,9 +285,7 @@ def one_pixel_of_both(image, line, low, column, y):
 
 @cuda.jit(device=True)
 def nearest_column_of_words(x, n, size):
-    """(The word in which the three bytes of a pixel begin, how many more they reach into, by how many bits they begin
-    late).
-    """
+    """Locate a pixel in words: (begin, more words, late) as in `column_of_words`."""
     first, _, _ = nearest_place(x, n, size)
     place = uint32(uint32(3) * first)
     begin, end = uint32(place >> uint32(2)), uint32(uint32(place + uint32(2)) >> uint32(2))
@@ -278,20 +308,41 @@ def one_pixel_of_words_of_both(words, line, low, column, y):
     return one_pixel_of_words(words, line, column)
 
 
-#: Bilinear, of uint8 element by element, of uint8 as uint32 words of little-endian memory in which every row begins
-#: with a word, of float32; and the nearest pixel of elements and of such words.
+#: Bilinear, of uint8 element by element.
 BYTES = Sampler(
-    neighbours_fixed, column_of_values(neighbours_fixed), one_row(mix_bytes, int32), both_rows(mix_bytes), int32
+    row=neighbours_fixed,
+    column=make_column_of_values(neighbours_fixed),
+    one=make_one_row(mix_bytes, int32),
+    both=make_both_rows(mix_bytes),
+    share=int32,
 )
-WORDS = Sampler(neighbours_fixed, column_of_words, one_row_of_words, both_rows_of_words, int32)
+#: Bilinear, of uint8 as little-endian uint32 words, with a word at the begin of every row.
+WORDS = Sampler(
+    row=neighbours_fixed, column=column_of_words, one=one_row_of_words, both=both_rows_of_words, share=int32
+)
+#: Bilinear, of float32.
 FLOATS = Sampler(
-    neighbours,
-    column_of_values(neighbours),
-    one_row(mix_floats, float32),
-    both_rows(mix_floats),
-    float32,
-    mix_floats,
-    32,
+    row=neighbours,
+    column=make_column_of_values(neighbours),
+    one=make_one_row(mix_floats, float32),
+    both=make_both_rows(mix_floats),
+    share=float32,
+    mix=mix_floats,
+    apart=32,
 )
-NEAREST = Sampler(nearest_place, column_of_values(nearest_place), one_pixel, one_pixel_of_both, int32, first_of_four)
-NEAREST_WORDS = Sampler(nearest_place, nearest_column_of_words, one_pixel_of_words, one_pixel_of_words_of_both, int32)
+#: The nearest pixel, of elements and of words.
+NEAREST = Sampler(
+    row=nearest_place,
+    column=make_column_of_values(nearest_place),
+    one=one_pixel,
+    both=one_pixel_of_both,
+    share=int32,
+    mix=first_of_four,
+)
+NEAREST_WORDS = Sampler(
+    row=nearest_place,
+    column=nearest_column_of_words,
+    one=one_pixel_of_words,
+    both=one_pixel_of_words_of_both,
+    share=int32,
+)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import configured
-from gpukit._numba import cuda_api_error, numba_driver
+from gpukit._host.arrays import configured, is_pinned
+from gpukit._numba import numba_driver
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
 from gpukit.streams.kernels import BLOCK, occupancy
@@ -358,24 +358,6 @@ class _Called:
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
-
-
-def is_pinned(array: np.ndarray) -> bool:
-    """Whether a NumPy array lies in page-locked memory. Always True on the emulator."""
-    if not on_gpu() or array.nbytes == 0:
-        return True
-    low, high = np.lib.array_utils.byte_bounds(array)
-    return _page_locked(low) and _page_locked(high - 1)
-
-
-def _page_locked(address):
-    from cuda.bindings.driver import CUmemorytype, CUpointer_attribute
-
-    try:
-        kind = numba_driver().cuPointerGetAttribute(CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-    except cuda_api_error():
-        return False  # memory that the driver does not know
-    return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
 def _staged(array, pinned):

@@ -438,10 +438,10 @@ for size in (source, (720, 1280), (1000, 1777)):
 # Images are one flat array for it, and the place of a pixel is one number: so rows may be any way apart, and frames of any size can share a launch.
 
 # %%
-show.source(fast.planes)
+show.source(fast.make_planes)
 
 # %%
-show.source(fast.four_pixels, fast.rows_of_band)
+show.source(fast.make_four_pixels, fast.make_fill_rows)
 
 # %%
 show.source(sampling.column_of_words, sampling.words_across, sampling.one_row_of_words)
@@ -553,7 +553,7 @@ results.table(
 # Pixels of float32 have a kernel of their own. Values of four bytes fill whole sectors if a thread has one of them each; so there is no need for words, nor for shared memory:
 
 # %%
-show.source(fast.values)
+show.source(fast.make_values)
 
 # %% [markdown]
 # A single frame is so little work that the *launch* decides. These are times by the host's clock, of calls in a row: from a call until its result is there, and the part of it for which the host is busy. `blob` looks up what it launched for arrays like these before, and makes one launch; PyTorch makes one for each step.

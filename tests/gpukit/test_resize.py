@@ -10,8 +10,8 @@ import gpukit
 from gpukit import resize
 from gpukit._host.arrays import configured
 from gpukit.backend import cuda
-from gpukit.resize import api as host
-from gpukit.resize import ladder
+from gpukit.resize import cost, ladder
+from gpukit.resize import frames as device_frames
 
 DTYPES = (np.uint8, np.float32)
 
@@ -290,7 +290,7 @@ def test_cuts_of_a_frame_again_and_again(library, dtype):
 @pytest.mark.parametrize("depth, count", [(1, 3), (3, 2), (3, 7), (4, 0)])
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_video_gives_each_frame_in_order(monkeypatch, depth, count, pinned):
-    monkeypatch.setattr("gpukit.resize.frames.is_pinned", lambda frame: pinned)
+    monkeypatch.setattr("gpukit.resize.videos.is_pinned", lambda frame: pinned)
     frames, options = picture(count, 20, 31, 3), {"mean": (1, 2, 3), "factor": 0.1, "fill": 9}
     results = resize.video((frame.copy() for frame in frames), (24, 16), **options, dtype=np.float16, depth=depth)
     results = [(result.image.copy_to_host(), *result[1:]) for result in results]
@@ -332,7 +332,7 @@ def test_inputs_of_any_layout(monkeypatch, dtype):
     on_device = cuda.to_device(frames)
     for part in ((slice(None), slice(1, None)), (slice(1), slice(None), slice(4, 48)), (1, slice(None, None, 2))):
         with monkeypatch.context() as without:
-            without.setattr(host, "to_device", None)  # nothing that has its pixels one after another is copied
+            without.setattr(device_frames, "to_device", None)  # nothing that has its pixels one after another is copied
             result = resize.letterbox(on_device[part], size).image
         assert np.array_equal(result.copy_to_host(), resize.letterbox(frames[part], size).image)
 
@@ -367,17 +367,17 @@ def test_large_and_small_grids_alike(monkeypatch, dtype):
     """Several launches where a grid has too few layers, several rows for a thread where it has many blocks."""
     frames = picture(5, 9, 40, 3, dtype=dtype)
     expected = [*made(frames, (75, 44))]
-    monkeypatch.setattr(host, "MOST_LAYERS", 2)
-    monkeypatch.setattr(host, "MANY_BLOCKS", 1)
+    monkeypatch.setattr(cost, "MAX_GRID_YZ", 2)
+    monkeypatch.setattr(cost, "MANY_BLOCKS", 1)
     assert all(np.array_equal(a, b) for a, b in zip(made(frames, (75, 44)), expected, strict=True))
 
 
 def test_rungs_take_more_frames_than_layers(monkeypatch):
     frames = picture(5, 9, 40, 3)
-    for name in ladder.RUNGS[:-1]:
+    for name in list(ladder.VARIANTS)[:-1]:
         requests, outs = [], []
         for layers in (2, 5):
-            monkeypatch.setattr(ladder, "MOST_LAYERS", layers)
+            monkeypatch.setattr(ladder, "MAX_GRID_YZ", layers)
             outs.append(poisoned((5, 12, 13, 3), np.uint8))
             launch, arguments = ladder.rung(name, frames, outs[-1], fill=9)
             requests.append(gpukit.trace(launch, *arguments).total("global", "store").requests)
@@ -439,7 +439,7 @@ def traced_rung(name, image, size):
 
 def test_fast_kernels_beside_the_ladder():
     image, size = cuda.to_device(picture(2, 50, 37, 3)), (40, 64)
-    for name, like in zip(ladder.FAST, ladder.RUNGS[-2:], strict=True):
+    for name, like in zip(ladder.FAST, list(ladder.VARIANTS)[-2:], strict=True):
         outs = []
         for rung in (name, like):
             shape, dtype = ((2, 3, *size), np.float32) if rung.endswith("planes") else ((2, *size, 3), np.uint8)
@@ -466,7 +466,7 @@ SIZES = [((13, 21), (37, 50)), ((50, 37), (9, 35)), ((1, 1), (3, 2)), ((7, 40), 
 @pytest.mark.parametrize("source, size", SIZES)
 def test_rungs_are_without_error_and_float64(dtype, source, size):
     image = picture(2, *source, 3, dtype=dtype)
-    for name in ladder.RUNGS:
+    for name in ladder.VARIANTS:
         trace, out = traced_rung(name, image, size)
         assert trace.findings == [], name
         wide = sum(o.fp64 + o.fp64_conversions for o in trace.operations)
@@ -486,9 +486,9 @@ def test_kernels_are_without_error_and_float64(monkeypatch, dtype, source, size)
         return lambda *arguments: traces.append(gpukit.trace(configured(*what), *arguments))
 
     image = picture(2, *source, 3, dtype=dtype)
-    monkeypatch.setattr(host, "configured", traced)
+    monkeypatch.setattr(cost, "configured", traced)
     for many in (1, 10**9):
-        monkeypatch.setattr(host, "MANY_BLOCKS", many)
+        monkeypatch.setattr(cost, "MANY_BLOCKS", many)
         for images in (image, [image[0], image[1, ::-1][:5]]):
             for i, result in enumerate(made(images, size)):
                 assert traces[-1].findings == []
@@ -506,7 +506,7 @@ def test_stores_fill_whole_sectors(monkeypatch, dtype):
     def traced(*what):
         return lambda *arguments: totals.append(gpukit.trace(configured(*what), *arguments).total("global", "store"))
 
-    monkeypatch.setattr(host, "configured", traced)
+    monkeypatch.setattr(cost, "configured", traced)
     for result, stores in zip(made(image, size), totals, strict=False):
         assert stores.sectors == stores.ideal_sectors == result.nbytes // 32
     for op in ("load", "store"):
@@ -521,7 +521,7 @@ def test_a_row_without_a_share_is_not_read(monkeypatch):
     def traced(*what):
         return lambda *arguments: loads.append(gpukit.trace(configured(*what), *arguments).coverage)
 
-    monkeypatch.setattr(host, "configured", traced)
+    monkeypatch.setattr(cost, "configured", traced)
     image = picture(96, 192, 3)
     assert np.array_equal(resize.resize(image, (32, 64)), image[1::3, 1::3])
     (read,) = [c.read for c in loads[0] if c.array == "image"]
