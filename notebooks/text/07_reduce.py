@@ -251,7 +251,8 @@ def launch_all(steps):
 
 def functions_to_time(array):
     """Every rung, an atomic sum and a copy, as functions without arguments."""
-    out, zero, copied = cuda.device_array(1, np.float32), cuda.to_device(np.zeros(1, np.float32)), x
+    out, zero = cuda.device_array(1, np.float32), cuda.to_device(np.zeros(1, np.float32))
+    copied = cuda.device_array(array.shape, array.dtype)
     rungs = {variant: reduce.steps(variant, array, out) for variant in reduce.VARIANTS}
     _, (_, sums) = rungs["wide"][0]  # as many blocks as that one
     rungs["atomic"] = [(out.copy_to_device, (zero,)), (ladder.atomic[sums.size, 256], (array, out))]
@@ -385,7 +386,7 @@ for op in reduce.OPERATORS:
                 "op": op,
                 "elements": dtype,
                 "identity": str(operation.identity),
-                "inside a thread": str(operation.inside),
+                "inside a thread": str(operation.thread_type),
                 "accumulator": str(operation.accumulator),
                 "result": str(operation.result),
             }

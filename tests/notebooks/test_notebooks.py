@@ -1,9 +1,11 @@
 """The notebooks as committed, and the tools that make them. `make notebooks` is what runs all of them."""
 
+import ast
 import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import nbformat
@@ -39,6 +41,16 @@ def test_every_chapter_has_a_number_of_its_own():
     assert all(path.stem[2] == "_" for path in TEXTS)
     assert [path.stem for path in COMMITTED] == [path.stem for path in TEXTS]
     assert TEXTS
+
+
+@by_name(TEXTS)
+def test_a_notebook_imports_what_a_learner_knows(path):
+    """gpukit, NumPy, matplotlib and the standard library; chapter 08 compares with OpenCV."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    known = {"gpukit", "numpy", "matplotlib", *sys.stdlib_module_names} | ({"cv2"} if path.stem == "08_resize" else set())
+    assert {name.partition(".")[0] for name in imported} - known == set()
 
 
 @by_name(TEXTS)
