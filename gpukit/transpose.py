@@ -1,12 +1,23 @@
-"""Transposing a matrix: a copy in which reads and writes cannot both walk along rows, unless shared memory turns them.
+"""Matrix transpose: a copy whose reads and writes can both run along rows only by way of shared memory.
 
-Each kernel reads M N values and writes M N values, so the plain copy is the ceiling for all of them. They move bits and
-do not look at them: ``transpose`` gives them elements of any type as unsigned integers of the same size.
+Each kernel reads M N values and writes M N values, so the plain copy is the ceiling for all of them.
+
+1. `copy`, `copy_shared`: controls, a copy straight and one through shared memory.
+2. `naive`: reads along rows of a, writes down columns of out. `naive_gather`: the other way round.
+3. `tiled`: transposes a tile in shared memory, with bank conflicts.
+4. `tiled_padded`: the same with a pad of one element per row, without conflicts.
+5. `tiled_swizzled`: the same with the columns of each row in another order, without conflicts and without a pad.
+6. `tall`: larger tiles, and every thread loads all of its values before it stores the first.
+7. `wide`: 128-bit accesses; a thread transposes 4 x 4 elements in its registers. `wide_pairs`: 2 x 2 of 8 bytes.
+   `wide_copy`: its control.
+
+The kernels move bits: ``transpose`` passes elements of any type as unsigned integers of the same size.
 """
 
 import functools
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gpukit._host.arrays import (
     address_of,
@@ -18,10 +29,11 @@ from gpukit._host.arrays import (
     dtype_of,
     stream_of,
 )
-from gpukit._host.call import call
+from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.checks import check_int
+from warpstep.integers import ceil_div
 
 __all__ = [
     "CONTROLS",
@@ -35,6 +47,7 @@ __all__ = [
     "naive_gather",
     "tall",
     "tiled",
+    "tiled_padded",
     "tiled_swizzled",
     "transpose",
     "wide",
@@ -47,20 +60,20 @@ ROWS = 8  # of threads in a block; each thread takes every eighth row of its til
 STEPS = TILE // ROWS
 ITEMSIZES = (1, 2, 4, 8)
 
-# Indices are unsigned in what follows: Numba asks of a signed one, at every access, whether it is negative, and kernels
-# that do nothing but move data would spend their time on that. What they are compared with must be unsigned too: for
-# one of each kind, Numba compares both as float64.
+# Indices are unsigned: Numba tests a signed index for being negative at every access, and kernels that only move data
+# would spend their time on that. Both sides of a comparison are unsigned: Numba compares a signed and an unsigned
+# number as float64.
 
 
-# -- controls: how fast would it be if nothing had to turn? ----------------------------------------
+# -- controls: the ceilings -----------------------------------------------------------------------
 
 
 @cuda.jit
 def copy(a, out):
     """out = a, with the threads and tiles of the transposes.
 
-    Each thread loads all of its values before it stores the first: the compiler does not know that a and out are apart,
-    and would let every load wait for the store before it.
+    Each thread loads all of its values before it stores the first: the compiler cannot tell that a and out do not
+    overlap, and would let every load wait for the store before it.
     """
     rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
     held = cuda.local.array(STEPS, a.dtype)
@@ -77,7 +90,7 @@ def copy(a, out):
 
 @functools.cache
 def copy_shared(dtype):
-    """Kernel that copies through shared memory, so that what is left of a transpose's cost is the turning."""
+    """Make the kernel that copies through shared memory: what a transpose costs more is the transposing."""
 
     @cuda.jit
     def copy_shared(a, out):
@@ -120,7 +133,7 @@ def naive(a, out):
 
 @cuda.jit
 def naive_gather(a, out):
-    """The other way round: a warp reads down a column of a and writes along a row of out."""
+    """A warp reads down a column of a and writes along a row of out."""
     rows, columns = uint32(a.shape[0]), uint32(a.shape[1])
     held = cuda.local.array(STEPS, a.dtype)
     row = uint32(cuda.blockIdx.y * TILE + cuda.threadIdx.x)
@@ -139,10 +152,10 @@ def naive_gather(a, out):
 
 @functools.cache
 def tiled(dtype, pad=0):
-    """Kernel that reads a tile along its rows, turns it in shared memory, and writes along the rows of out.
+    """Make the kernel that reads a tile along its rows, transposes it in shared memory, and writes along rows of out.
 
-    In shared memory a warp then walks down a column of the tile: ``pad`` more elements per row, 1 for 4-byte elements,
-    put it into 32 different banks.
+    In shared memory a warp walks down a column of the tile: all 32 elements lie in one bank. With ``pad`` more elements
+    per row, 1 for 4-byte elements, they lie in 32 different banks.
     """
     pitch = TILE + pad
 
@@ -168,9 +181,14 @@ def tiled(dtype, pad=0):
     return tiled
 
 
+def tiled_padded(dtype):
+    """Make `tiled` with a pad of one element."""
+    return tiled(dtype, 1)
+
+
 @functools.cache
 def tiled_swizzled(dtype):
-    """Kernel like tiled, without a pad: element (r, c) of the tile is stored in column ``c ^ r`` of its row."""
+    """Make `tiled` with element (r, c) of the tile in column ``c ^ r`` of its row."""
 
     @cuda.jit
     def tiled_swizzled(a, out):
@@ -196,9 +214,9 @@ def tiled_swizzled(dtype):
 
 @functools.cache
 def tall(dtype, size, height):
-    """Kernel like tiled with a pad of 1, for tiles of ``size`` x ``size`` and blocks of 32 x ``height`` threads.
+    """Make `tiled_padded` for tiles of ``size`` x ``size`` and blocks of 32 x ``height`` threads.
 
-    Every thread loads all of its values before it stores the first one, so that many loads are under way at a time.
+    Every thread loads all of its values before it stores the first one, so that many loads overlap.
     """
     pitch = size + 1
     across, down = size // 32, size // height
@@ -232,11 +250,11 @@ def tall(dtype, size, height):
 
 @functools.cache
 def wide(dtype, size):
-    """Kernel in which a thread turns 4 x 4 elements in its registers, and moves four neighbours in every access.
+    """Make the kernel in which a thread transposes 4 x 4 elements in its registers, with four elements per access.
 
     For elements of up to 4 bytes, M and N multiples of 4, and 16-byte aligned matrices; blocks of size/4 x size/4
     threads. A tile is a square of chunks of four elements; chunk (x, y) is stored at ``x ^ y`` of its row, so that
-    neither walk has bank conflicts.
+    neither stores nor loads have bank conflicts.
     """
 
     @cuda.jit
@@ -266,7 +284,7 @@ def wide(dtype, size):
 
 @functools.cache
 def wide_pairs(dtype, size):
-    """Kernel like wide for elements of 8 bytes: 2 x 2 of them, two in every access."""
+    """Make `wide` for elements of 8 bytes: 2 x 2 of them, two per access."""
 
     @cuda.jit
     def wide_pairs(a, out):
@@ -291,7 +309,7 @@ def wide_pairs(dtype, size):
 
 @cuda.jit
 def wide_copy(a, out):
-    """out = a for elements of up to 4 bytes, four at a time, with the threads and tiles of wide: its ceiling."""
+    """out = a for elements of up to 4 bytes, four at a time, with the threads and tiles of `wide`."""
     row = uint32(4 * (cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y))
     col = uint32(4 * (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x))
     if row < uint32(a.shape[0]) and col < uint32(a.shape[1]):
@@ -307,19 +325,30 @@ def wide_copy(a, out):
 
 # -- host functions --------------------------------------------------------------------------------
 
-#: What ``transpose`` takes as ``variant``, besides "auto".
-VARIANTS = ("naive", "naive_gather", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
-#: Kernels of ``configure`` that copy: what the transposes are measured against.
-CONTROLS = ("copy", "copy_shared", "wide_copy")
+#: What ``transpose`` takes as ``variant``, besides "auto": the name of a kernel, or of the function that makes it.
+VARIANTS = {
+    "naive": naive,
+    "naive_gather": naive_gather,
+    "tiled": tiled,
+    "tiled_padded": tiled_padded,
+    "tiled_swizzled": tiled_swizzled,
+    "tall": tall,
+    "wide": wide,
+}
+#: Kernels of ``configure`` that copy: the transposes are measured against them.
+CONTROLS = {"copy": copy, "copy_shared": copy_shared, "wide_copy": wide_copy}
+#: The variants that are kernels as they are; the others are made for a dtype.
+PLAIN = ("copy", "naive", "naive_gather")
 #: Rows or columns of blocks in one launch: the limit of ``gridDim.y``.
-MOST_BLOCKS = 65535
-#: Tile and rows of threads of "tall", tile of "wide" by size of an element in bytes.
+MAX_BLOCKS = 65535
+#: Tile and rows of threads of "tall".
 TALL = (64, 8)
-WIDE = {1: 64, 2: 64, 4: 64, 8: 32}
+#: Of "wide", by bytes of an element: the kernel, its tile, and the elements of an access.
+WIDE = {1: (wide, 64, 4), 2: (wide, 64, 4), 4: (wide, 64, 4), 8: (wide_pairs, 32, 2)}
 
 
-def transpose(a, variant="auto", *, out=None, stream=None):
-    """The transposed matrix, as a copy whose rows follow one another.
+def transpose(a, variant: str = "auto", *, out=None, stream=None):
+    """Transpose a matrix, as a copy whose rows follow one another.
 
     Parameters
     ----------
@@ -343,11 +372,20 @@ def transpose(a, variant="auto", *, out=None, stream=None):
     ------
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gpukit import transpose
+    >>> transpose.transpose(np.array([[1, 2, 3], [4, 5, 6]]))
+    array([[1, 4],
+           [2, 5],
+           [3, 6]])
     """
     return call(_transposed, (a,), out, stream, (variant,))
 
 
-def _transposed(problem):
+def _transposed(problem: Problem):
     (a,), (variant,) = problem.inputs, problem.settings
     _check(a, variant, problem.out)
     rows, columns = a.shape
@@ -358,11 +396,11 @@ def _transposed(problem):
 
 
 def _launches(variant, source, target, stream):
-    """[(launch, arguments), ...] for contiguous device arrays."""
+    """List (launch, arguments) for contiguous device arrays."""
     bits = np.dtype(f"u{source.dtype.itemsize}")
     source, target = source.view(bits), target.view(bits)
     chosen = _choose(variant, source, target)
-    step = MOST_BLOCKS * TILE
+    step = MAX_BLOCKS * TILE
     if source.shape[0] <= step:
         return [(configure(chosen, source.shape, bits, stream=stream), (source, target))]
     launches = []
@@ -373,8 +411,8 @@ def _launches(variant, source, target, stream):
     return launches
 
 
-def configure(variant, shape, dtype=np.uint32, *, stream=None):
-    """The launch that ``transpose`` makes, to be traced or timed: call it with a and out.
+def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32, *, stream=None):
+    """Configure the launch that ``transpose`` makes, to be traced or timed: call it with a and out.
 
     Parameters
     ----------
@@ -397,52 +435,37 @@ def configure(variant, shape, dtype=np.uint32, *, stream=None):
     """
     dtype = np.dtype(dtype)
     _check_configuration(variant, shape, dtype)
-    make, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
+    kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
-    return configured(make(), (-(-columns // size), -(-rows // size)), block, stream_of(stream))
+    return configured(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
 
 
 def _kernel(variant, number, itemsize):
-    """(what makes the kernel, its tile, its block)."""
+    """(kernel, its tile, its block)."""
     if variant in ("wide", "wide_copy"):
-        size, lanes = WIDE[itemsize], _lanes(itemsize)
-        wide_kernel = wide if lanes == 4 else wide_pairs
-        make = (lambda: wide_kernel(number, size)) if variant == "wide" else lambda: wide_copy
-        return make, size, (size // lanes, size // lanes)
+        make, size, lanes = WIDE[itemsize]
+        return wide_copy if variant == "wide_copy" else make(number, size), size, (size // lanes, size // lanes)
     if variant == "tall":
-        return lambda: tall(number, *TALL), TALL[0], (32, TALL[1])
-    kernels = {
-        "copy": lambda: copy,
-        "copy_shared": lambda: copy_shared(number),
-        "naive": lambda: naive,
-        "naive_gather": lambda: naive_gather,
-        "tiled": lambda: tiled(number),
-        "tiled_padded": lambda: tiled(number, 1),
-        "tiled_swizzled": lambda: tiled_swizzled(number),
-    }
-    return kernels[variant], TILE, (TILE, ROWS)
-
-
-def _lanes(itemsize):
-    """Elements that "wide" moves in one access."""
-    return 2 if itemsize == 8 else 4
+        return tall(number, *TALL), TALL[0], (32, TALL[1])
+    kernel = (CONTROLS | VARIANTS)[variant]
+    return kernel if variant in PLAIN else kernel(number), TILE, (TILE, ROWS)
 
 
 def _check_configuration(variant, shape, dtype):
     if variant not in (*CONTROLS, *VARIANTS):
         raise ValueError(f"variant is {variant!r}; it must be one of {', '.join((*CONTROLS, *VARIANTS))}")
-    for axis, most in ((0, MOST_BLOCKS * TILE), (1, 2**31 - 1)):
-        check_int(f"shape[{axis}]", shape[axis], 1, most)
+    for axis, maximum in ((0, MAX_BLOCKS * TILE), (1, 2**31 - 1)):
+        check_int(f"shape[{axis}]", shape[axis], 1, maximum)
     if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES:
         raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 1, 2, 4 or 8 bytes")
-    if variant.startswith("wide"):
+    if variant in ("wide", "wide_copy"):
         _check_multiples("shape is", shape, dtype)
     if variant == "wide_copy" and dtype.itemsize == 8:
         raise TypeError(f"dtype is {dtype}; wide_copy is for elements of up to 4 bytes")
 
 
 def _check_multiples(what, shape, dtype):
-    lanes = _lanes(dtype.itemsize)
+    _, _, lanes = WIDE[dtype.itemsize]
     if any(n % lanes for n in shape):
         raise ValueError(f"{what} {tuple(shape)}; both must be multiples of {lanes} for variant 'wide'")
 
@@ -466,7 +489,7 @@ def _check(a, variant, out):
 
 
 def _is_aligned(array):
-    """Whether chunks of 16 bytes can be loaded from a device array; NumPy arrays and others are copied to such."""
+    """Whether chunks of 16 bytes can be loaded; arrays that are copied first are aligned."""
     if not cuda.is_cuda_array(array):
         return True
     array = as_device_array(array)
@@ -474,9 +497,9 @@ def _is_aligned(array):
 
 
 def _choose(variant, source, target):
-    """The variant to launch for contiguous device arrays: "wide" is for whole chunks that are aligned."""
+    """The variant to launch for contiguous device arrays: "wide" needs whole chunks that are aligned."""
     if variant != "auto":
         return variant
-    lanes = _lanes(source.dtype.itemsize)
+    _, _, lanes = WIDE[source.dtype.itemsize]
     fits = all(n % lanes == 0 for n in source.shape) and _is_aligned(source) and _is_aligned(target)
     return "wide" if fits else "tall"

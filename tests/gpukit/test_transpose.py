@@ -117,7 +117,7 @@ def test_arrays_of_other_libraries(name):
 
 
 def test_more_blocks_than_one_launch_may_have(monkeypatch):
-    monkeypatch.setattr(transpose, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(transpose, "MAX_BLOCKS", 2)
     a = matrix(200, 36, np.float32)
     for variant in ("auto", "naive", "tall", "wide"):
         assert same_bits(transpose.transpose(a, variant), a.T.copy())
