@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
-from numbers import Integral
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -21,8 +20,8 @@ import warpstep
 from gpukit._numba import FOLDER, function_of, launch_configuration_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 from warpstep import KernelError, LaunchError
-from warpstep.checks import check_int
-from warpstep.launch import Configured, Kernel, by, check_cooperative, check_limits
+from warpstep.checks import as_dim3, check_cooperative, check_int, check_limits, format_dim3
+from warpstep.launch import Configured, Kernel
 from warpstep.machine.batch import short_path
 
 __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
@@ -60,18 +59,8 @@ def check_launch(kernel, grid, block, shared_bytes=0):
     """
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
-    grid, block = _dimensions("grid", grid), _dimensions("block", block)
+    grid, block = as_dim3("grid", grid, positive=False), as_dim3("block", block, positive=False)
     _check(kernel, grid, block, check_int("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))
-
-
-def _dimensions(name, value):
-    """(x, y, z). A size of 0 is left for the limits to refuse."""
-    sizes = value if isinstance(value, tuple | list) else (value,)
-    if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"{name} is {value!r}; it must have 1 to 3 dimensions")
-    if not all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes):
-        raise TypeError(f"{name} is {value!r}; it must be an int or 1 to 3 of them")
-    return (*map(int, sizes), 1, 1)[:3]
 
 
 class _Compiled(NamedTuple):
@@ -112,9 +101,10 @@ def _check_one(kernel, grid, block, shared_bytes, compiled, limits):
     threads = prod(block)
     if compiled.registers and threads > compiled.max_threads:
         raise LaunchError(
-            f"{name}: {threads} threads per block ({by(block)}) asked for, with {compiled.registers} registers each, "
-            f"{threads * compiled.registers:,} in all; this device has {limits.max_registers_per_block:,} for a block: "
-            f"use at most {compiled.max_threads} threads, or compile with max_registers="
+            f"{name}: {threads} threads per block ({format_dim3(block)}) asked for, with {compiled.registers} "
+            f"registers each, {threads * compiled.registers:,} in all; this device has "
+            f"{limits.max_registers_per_block:,} for a block: use at most {compiled.max_threads} threads, or compile "
+            "with max_registers="
             f"{limits.max_registers_per_block // threads // 8 * 8}"
         )
     if compiled.cooperative_blocks is not None:
@@ -187,7 +177,7 @@ class Launch:
         called = ""
         if self.called_from is not None:
             called = f", called from {short_path(self.called_from[0])}:{self.called_from[1]}"
-        shape = f"grid {by(self.grid)}, block {by(self.block)}{shared}"
+        shape = f"grid {format_dim3(self.grid)}, block {format_dim3(self.block)}{shared}"
         return f"{self.kernel} launched at {short_path(self.filename)}:{self.line}{called} ({shape})"
 
 

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from warpstep import launch as emulated
 from warpstep.errors import KernelError
-from warpstep.launch import Configured, Kernel
+from warpstep.launch import Configured, Kernel, prepare
 from warpstep.prediction.model import Prediction, predict
 from warpstep.report import html, text
 from warpstep.report.comparison import Comparison, compare
@@ -154,23 +152,14 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
         For a loop that makes no progress. Its attribute ``trace`` has what was recorded until then; the status of that
         is "stopped".
     """
-    kernel, grid, block, stream, shared = _configuration(launch)
-    name = kernel.py_func.__name__
+    configured = _configuration(launch)
     registers = _registers(registers, launch, args)
     with gpu.emulated_arguments(args) as here:
-        emulated.check_limits(
-            name,
-            grid,
-            block,
-            shared,
-            launch_bounds=kernel.targetoptions["launch_bounds"],
-            allowed_shared=kernel.dynamic_shared,
-        )
-        prepared = emulated.prepare(kernel, grid, block, shared, here, stream)
+        prepared = prepare(configured, here)
         chosen = _chosen(blocks, prepared)
         recorder = Recorder(prepared.run)
         try:
-            with _Progress(name) as progress:
+            with _Progress(configured.dispatcher.py_func.__name__) as progress:
                 run(prepared, recorder, chosen, progress)
         except KernelError as error:
             error.trace = Trace(**summarize(prepared, recorder, registers, stopped=str(error)))
@@ -180,16 +169,15 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
     return Trace(**summarize(prepared, recorder, registers))
 
 
-def _configuration(launch) -> tuple[Any, ...]:
-    """(emulated kernel, grid, block, stream, dynamic shared bytes) of ``kernel[grid, block]``."""
+def _configuration(launch) -> Configured:
+    """``kernel[grid, block]`` on the emulator."""
     if isinstance(launch, Configured):
-        return launch.dispatcher, launch.griddim, launch.blockdim, launch.stream, launch.sharedmem
+        return launch
     dispatcher = getattr(launch, "dispatcher", None)
     if dispatcher is None or not hasattr(dispatcher, "py_func"):
         hint = "; write trace(kernel[grid, block], ...)" if callable(launch) else ""
         raise TypeError(f"launch is {launch!r}; it must be a kernel with its grid and block, kernel[grid, block]{hint}")
-    configured = _emulated(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
-    return configured.dispatcher, configured.griddim, configured.blockdim, 0, configured.sharedmem
+    return _emulated(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
 
 
 def _emulated(dispatcher):

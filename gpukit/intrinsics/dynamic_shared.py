@@ -1,8 +1,8 @@
 """More than 48 KB of dynamic shared memory, which a kernel has to opt in to."""
 
 from gpukit._numba import current_gpu, function_of, numba_driver
-from warpstep.checks import check_int
-from warpstep.launch import Kernel, check_optin
+from warpstep.checks import check_int, check_optin
+from warpstep.launch import Kernel
 
 __all__ = ["allow_dynamic_shared"]
 

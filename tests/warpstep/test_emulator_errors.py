@@ -304,7 +304,7 @@ def test_loops_that_get_nowhere_are_stopped():
             endless[1, 1](np.zeros(1))
     finally:
         emulator.set_loop_limit(before)
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="turns is 0; it must be 1 or more"):
         emulator.set_loop_limit(0)
 
 

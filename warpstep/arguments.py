@@ -1,0 +1,168 @@
+"""The arguments of a launch: their Numba types, and what the lowered program takes for each."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from warpstep._numba import NUMBA_ERRORS, ArgHint, In, Out, Purpose, typeof, types
+from warpstep.api.arrays import as_device_array, from_host
+from warpstep.compiler.values import dtype_of
+from warpstep.limits import POISON
+from warpstep.machine.memory import RecordRef, View, global_view
+
+__all__ = ["Transfers", "follow_writes", "type_of"]
+
+
+def type_of(value, name: str):
+    """The Numba type of a kernel argument; TypeError for what a kernel cannot take."""
+    if isinstance(value, ArgHint):
+        value = value.value
+    try:
+        type_ = typeof(value, Purpose.argument)
+    except (ValueError, *NUMBA_ERRORS):
+        type_ = None
+    if type_ is None or isinstance(type_, types.List | types.Set | types.UnicodeType):
+        raise TypeError(
+            f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
+            "and tuples of these"
+        )
+    return type_
+
+
+class Transfers:
+    """The arrays of one launch. Those from the host are copied to the device.
+
+    Attributes
+    ----------
+    arrays : list of (str, DeviceArray or DeviceRecord)
+        Every array argument by its parameter's name; those from the host are copies.
+    copy_back : list of function
+        What copies results to the host.
+    """
+
+    def __init__(self) -> None:
+        self.arrays = []
+        self.copy_back = []
+
+    def lower(self, value, type_, name: str):
+        """An argument as the lowered program takes it."""
+        hint = None
+        if isinstance(value, ArgHint):
+            hint, value = value, value.value
+        if isinstance(type_, types.BaseTuple):
+            if not isinstance(value, tuple) or len(value) != len(type_):
+                raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {type_}")
+            return tuple(
+                self.lower(v, t, f"{name}[{i}]") for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
+            )
+        if isinstance(type_, types.Array):
+            return _as_declared(self._array(value, name, hint), type_, name)
+        if isinstance(type_, types.Record):
+            return self._record(value, type_, name)
+        if isinstance(type_, types.NoneType):
+            return None
+        if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
+            with np.errstate(all="ignore"):
+                return _scalar(getattr(value, "value", value), dtype_of(type_), name)
+        raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")
+
+    def _array(self, value, name, hint):
+        on_device = as_device_array(value)
+        if on_device is not None:
+            self.arrays.append((name, on_device))
+            return global_view(on_device.allocation, on_device.host, name)
+        if not isinstance(value, np.ndarray):
+            raise TypeError(
+                f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device "
+                "arrays"
+            )
+        array = self._copy_in(value, name)
+        if isinstance(hint, Out):
+            array.allocation.bytes[:] = POISON
+            array.allocation.known = np.zeros(array.allocation.bytes.size, bool)
+        if value.flags.writeable and not isinstance(hint, In):
+
+            def write_back():
+                value[...] = array.host
+
+            self.copy_back.append(write_back)
+        return global_view(array.allocation, array.host, name, "global" if value.flags.writeable else "const")
+
+    def _record(self, value, type_, name):
+        """A record passed by reference: an array of one."""
+        on_device = as_device_array(value)
+        if on_device is not None:
+            self.arrays.append((name, on_device))
+            view = global_view(on_device.allocation, on_device.host.reshape(1), name)
+            return RecordRef(view, on_device.dtype, np.int64(0))
+        dtype = dtype_of(type_)
+        held = np.zeros(1, dtype)
+        held[0] = value[()] if isinstance(value, np.ndarray) else value
+        array = self._copy_in(held, name)
+        if isinstance(value, np.void):
+
+            def write_back():
+                for field in dtype.names:
+                    value[field] = array.host[0][field]
+
+            self.copy_back.append(write_back)
+        return RecordRef(global_view(array.allocation, array.host, name), dtype, np.int64(0))
+
+    def _copy_in(self, host, name):
+        array = from_host(host, name)
+        self.arrays.append((name, array))
+        return array
+
+
+def _scalar(value, dtype, name):
+    integers = (int, np.integer, np.bool_)
+    allowed = integers if dtype.kind in "iu" else (*integers, float, complex, np.number)
+    if not isinstance(value, allowed) or (dtype.kind == "f" and isinstance(value, complex | np.complexfloating)):
+        raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {dtype}")
+    if isinstance(value, int) and not isinstance(value, bool) and dtype.kind in "iu":
+        bits = int(value) & ((1 << dtype.itemsize * 8) - 1)
+        return np.array(bits, f"u{dtype.itemsize}").view(dtype)[()]
+    return np.asarray(value).astype(dtype)[()]
+
+
+def _as_declared(view, type_, name):
+    """The view with the declared type: a kernel with one signature does not look at the types it is given."""
+    declared = dtype_of(type_.dtype)
+    if len(view.shape) != type_.ndim:
+        raise TypeError(
+            f"argument {name} has {len(view.shape)} dimensions; the kernel's signature declares {type_.ndim}"
+        )
+    if view.dtype == declared:
+        return view
+    if view.dtype.itemsize == declared.itemsize and view.dtype.kind in "iu" and declared.kind in "iu":
+        return View(view.space, view.items.view(declared), view.base, view.shape, view.strides, view.name, view.address)
+    raise TypeError(
+        f"argument {name} is an array of {view.dtype}; the kernel's signature declares {declared}: on a GPU its "
+        "bytes would be misread"
+    )
+
+
+def follow_writes(argument, lowered) -> Callable[[], None] | None:
+    """Have a plain launch note which elements of an argument it writes, if some have never been written.
+
+    Returns what to call after the launch, or None. A trace asks which elements were written; once all are, nothing is
+    noted any more.
+    """
+    on_device = as_device_array(argument)
+    if on_device is None or on_device.allocation.known is None:
+        return None
+    allocation = on_device.allocation
+    if not isinstance(lowered, View) or lowered.dtype != lowered.items.dtype:
+        allocation.known = None
+        return None
+    written = lowered.known = np.zeros(lowered.items.size, bool)
+
+    def note():
+        size = lowered.items.dtype.itemsize
+        start = lowered.address - allocation.address
+        known = allocation.known
+        known[start : start + written.size * size].reshape(-1, size)[written] = True
+        if known[: allocation.nbytes].all():
+            allocation.known = None
+
+    return note
