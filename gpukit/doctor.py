@@ -1,8 +1,8 @@
-"""What this machine has for gpukit, what is wrong with it, and the command that mends it.
+"""Diagnose this machine: what it has for gpukit, what is wrong, and the command that fixes it.
 
-``probe`` looks, ``diagnose`` judges, ``report`` prints. Only ``probe`` touches the machine: it loads the driver through
-ctypes, and whatever may fail or crash (NumPy, Numba, OpenCV, a kernel) in a process of its own. So the doctor works
-where the packages do not.
+``probe`` looks, ``diagnose`` judges, ``report`` prints. Only ``probe`` touches the machine. It loads the driver through
+ctypes, and tries what may fail or crash (NumPy, Numba, OpenCV, a kernel) in a child process, so the doctor works where
+the packages do not.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+MIN_PYTHON, MAX_PYTHON = (3, 11), (3, 13)
 FIRST_BAD_NUMPY = (2, 5)
-OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # what each major version of the CUDA toolkit still compiles for
+MIN_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # what each major version of the CUDA toolkit still compiles for
 VARIABLES = re.compile(
     r"GPUKIT_\w+|NUMBA_ENABLE_CUDASIM|NUMBA_DISABLE_(CUDA|JIT)|NUMBA_CUDA_\w+"
     r"|CUDA_(HOME|PATH|VISIBLE_DEVICES)|LD_LIBRARY_PATH"
@@ -31,12 +31,10 @@ PACKAGES = (
     "jupyter", "jupyterlab", "ipykernel", "cuda-bindings", "cuda-core", "cuda-pathfinder", "cupy-cuda12x",
     "cupy-cuda13x", "torch", "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime",
 )  # fmt: skip
-# What gpukit imports, and the requirement that brings it.
-MODULES = {
-    "numpy": "numpy<2.5", "numba": "numba", "numba.cuda": "numba-cuda", "matplotlib": "matplotlib",
-    "cv2": "opencv-python", "ipykernel": "ipykernel",
-}  # fmt: skip
-KERNEL_REQUIREMENTS = tuple(MODULES[module] for module in ("numpy", "numba", "numba.cuda"))
+# Modules and the requirements that bring them: what kernels need, and what figures and notebooks need besides.
+MODULES = {"numpy": "numpy<2.5", "numba": "numba", "numba.cuda": "numba-cuda"}
+NOTEBOOK_MODULES = {"matplotlib": "matplotlib", "cv2": "opencv-python", "ipykernel": "jupyter"}
+OPENCV = ("opencv-python", "opencv-python-headless")
 CUDA_13_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime")
 # What the driver says when it cannot start, and what helps.
 DRIVER_ERRORS = {
@@ -57,19 +55,19 @@ class Problem:
     Attributes
     ----------
     what : str
-        What is wrong, in one line.
-    mend : str
-        The command that mends it.
+        The problem, in one line.
+    fix : str
+        The command that fixes it.
     blocks : bool
-        True if work cannot start before it is mended; False if gpukit works meanwhile (on the emulator, as a rule).
+        True if no kernel runs until it is fixed. False if gpukit works meanwhile, as a rule on the emulator.
     """
 
     what: str
-    mend: str
+    fix: str
     blocks: bool = True
 
 
-def probe():
+def probe() -> dict:
     """Look at this machine.
 
     Returns
@@ -92,7 +90,7 @@ def probe():
     }
 
 
-def probe_driver():
+def probe_driver() -> tuple[dict, list[dict]]:
     """Ask the NVIDIA driver, without any CUDA package.
 
     Returns
@@ -117,18 +115,18 @@ def probe_driver():
     return driver, [_probe_gpu(library, ordinal) for ordinal in range(number.value)]
 
 
-def wheel_extra(driver, gpus):
-    """The extra of gpukit ("cu12", "cu13") whose CUDA wheels fit a driver and its GPUs; "" if there is none."""
+def wheel_extra(driver: dict, gpus: list[dict]) -> str:
+    """Return the extra of gpukit ("cu12", "cu13") whose CUDA wheels fit a driver and its GPUs; "" if there is none."""
     if not gpus or not driver["cuda"]:
         return ""
-    for major in sorted(OLDEST_CAPABILITY, reverse=True):
-        if driver["cuda"][0] >= major and all(tuple(gpu["capability"]) >= OLDEST_CAPABILITY[major] for gpu in gpus):
+    for major in sorted(MIN_CAPABILITY, reverse=True):
+        if driver["cuda"][0] >= major and all(tuple(gpu["capability"]) >= MIN_CAPABILITY[major] for gpu in gpus):
             return f"cu{major}"
     return ""
 
 
-def device_line():
-    """One line that says where kernels run: the GPU with driver and CUDA version, or the emulator."""
+def device_line() -> str:
+    """Say in one line where kernels run: the GPU with driver and CUDA version, or the emulator."""
     from gpukit.backend import on_gpu
 
     if not on_gpu():
@@ -137,7 +135,7 @@ def device_line():
     return f"{gpus[0]['name']} (driver {driver['version']}, CUDA {_dotted(driver['cuda'])})"
 
 
-def diagnose(machine):
+def diagnose(machine: dict) -> list[Problem]:
     """Judge what ``probe`` found.
 
     Parameters
@@ -162,8 +160,8 @@ def diagnose(machine):
     return sorted(dict.fromkeys(found), key=lambda problem: not problem.blocks)
 
 
-def report(machine, problems):
-    """The findings as text, for a terminal."""
+def report(machine: dict, problems: list[Problem]) -> str:
+    """Write the findings as text for a terminal."""
     system, python, backend = machine["system"], machine["python"], machine["backend"]
     packages = machine["packages"]
     rows = [
@@ -181,14 +179,14 @@ def report(machine, problems):
     lines = [f"{label:<12}{text.replace(chr(10), chr(10) + ' ' * 12)}" for label, text in rows]
     lines.append("")
     for problem in problems:
-        lines.append(f"{'Problem' if problem.blocks else 'Note':<12}{problem.what}: {problem.mend}")
+        lines.append(f"{'Problem' if problem.blocks else 'Note':<12}{problem.what}: {problem.fix}")
     blocked = any(problem.blocks for problem in problems)
     lines.append("Work cannot start yet: see above." if blocked else "Work can start.")
     return "\n".join(lines)
 
 
-def main(argv=None):
-    """``gpukit doctor``: print what this machine has. Returns 0 if work can start, 1 if not."""
+def main(argv: list[str] | None = None) -> int:
+    """Run ``gpukit doctor``: print what this machine has. Returns 0 if kernels can run, 1 if not."""
     machine = probe()
     problems = diagnose(machine)
     print(report(machine, problems))
@@ -294,7 +292,7 @@ def _try_out(timeout=300):
 
 def _trial():
     """Import, choose the backend, run a kernel; say each step before it begins, for it may be the last."""
-    for module in MODULES:
+    for module in (*MODULES, *NOTEBOOK_MODULES):
         _say(step=f"import {module}")
         _say(imports={module: _error_of(lambda module=module: _import(module))})
     if importlib.util.find_spec("numba") and "numba.cuda" in sys.modules:
@@ -395,13 +393,13 @@ def _run_kernel():
 
 def _judge_python(machine):
     version = _numbers(machine["python"]["version"])
-    if OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+    if MIN_PYTHON <= version <= MAX_PYTHON:
         return
-    kind = "old" if version < OLDEST_PYTHON else "new"
-    supported = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}"
+    kind = "old" if version < MIN_PYTHON else "new"
+    supported = f"{_dotted(MIN_PYTHON)} to {_dotted(MAX_PYTHON)}"
     yield Problem(
         f"Python {machine['python']['version']} is too {kind}, gpukit supports {supported}",
-        f"make distclean && make notebooks PYTHON=python{_dotted(NEWEST_PYTHON)}",
+        f"make distclean && make notebooks PYTHON=python{_dotted(MAX_PYTHON)}",
     )
 
 
@@ -436,29 +434,45 @@ def _judge_packages(machine):
     elif "numba" in broken:
         broken.remove("numba.cuda")
     for module in broken:
-        yield _judge_opencv(machine) if module == "cv2" else _judge_import(machine, module)
+        requirement = MODULES[module]
+        if re.match(r"[\w-]+", requirement)[0] in packages:
+            yield _judge_import(machine, module, requirement)
+        else:
+            yield Problem(f"{requirement} is not installed", f"{pip} install '{requirement}'")
+    if "numpy" not in broken:
+        yield from _judge_notebook_packages(machine)
 
 
-def _judge_import(machine, module):
-    requirement = MODULES[module]
-    installed = re.match(r"[\w-]+", requirement)[0] in machine["packages"]
-    if installed:
-        what = f"{module} cannot be imported ({machine['imports'][module]})"
-        return Problem(what, f"{_pip(machine)} install --force-reinstall --no-deps '{requirement}'")
-    return Problem(f"{requirement} is not installed", f"{_pip(machine)} install '{requirement}'")
+def _judge_notebook_packages(machine):
+    """Judge what figures and notebooks need: kernels run without it."""
+    packages, broken = machine["packages"], [m for m in NOTEBOOK_MODULES if machine["imports"].get(m)]
+    named = {"cv2": OPENCV, "ipykernel": ("ipykernel",)}
+    missing = [module for module in broken if not any(name in packages for name in named.get(module, (module,)))]
+    if missing:
+        what = f"notebooks and figures need {', '.join(NOTEBOOK_MODULES[module] for module in missing)}"
+        yield Problem(what, f"{_pip(machine)} install 'gpukit[notebooks]'", blocks=False)
+    for module in broken:
+        if module not in missing:
+            judge = _judge_opencv if module == "cv2" else _judge_import
+            yield judge(machine, module, named.get(module, (module,))[0], blocks=False)
 
 
-def _judge_opencv(machine):
-    variants = [name for name in ("opencv-python", "opencv-python-headless") if name in machine["packages"]]
+def _judge_import(machine, module, requirement, blocks=True):
+    what = f"{module} cannot be imported ({machine['imports'][module]})"
+    return Problem(what, f"{_pip(machine)} install --force-reinstall --no-deps '{requirement}'", blocks)
+
+
+def _judge_opencv(machine, module, requirement, blocks):
+    variants = [name for name in OPENCV if name in machine["packages"]]
     library = re.search(r"(lib[\w.+-]+): cannot open shared object", machine["imports"]["cv2"])
     if not (library or len(variants) == 2):
-        return _judge_import(machine, "cv2")
+        return _judge_import(machine, module, requirement, blocks)
     if library:
         what = f"OpenCV needs {library[1]}, which this system does not have; the headless build needs nothing"
     else:
         what = "opencv-python and opencv-python-headless overwrite each other's files"
     pip = _pip(machine)
-    return Problem(what, f"{pip} uninstall -y {' '.join(variants)} && {pip} install opencv-python-headless")
+    return Problem(what, f"{pip} uninstall -y {' '.join(variants)} && {pip} install opencv-python-headless", blocks)
 
 
 def _judge_driver(machine):
@@ -478,7 +492,7 @@ def _judge_driver(machine):
 
 
 def _judge_toolkit(machine):
-    """Do the CUDA pieces fit the GPU and its driver? Not asked where a kernel has run on it, or where none is to."""
+    """Judge whether the CUDA pieces fit the GPU and its driver, unless a kernel has run there, or none is to."""
     backend, kernel = machine["backend"] or {}, machine["kernel"] or {}
     extra = wheel_extra(machine["driver"], machine["gpus"])
     ran = kernel.get("where") == "gpu" and not kernel["error"]
@@ -503,12 +517,12 @@ def _judge_toolkit(machine):
 
 def _judge_kernel(machine):
     kernel, died, driver = machine["kernel"], machine["died"], machine["driver"]
-    reinstall = f"{_pip(machine)} install --force-reinstall {' '.join(map(shlex.quote, KERNEL_REQUIREMENTS))}"
-    mend = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else reinstall
+    reinstall = f"{_pip(machine)} install --force-reinstall {' '.join(map(shlex.quote, MODULES.values()))}"
+    fix = "export GPUKIT_BACKEND=emulator" if machine["gpus"] else reinstall
     if died:
-        yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", mend)
+        yield Problem(f"the trial ended at the step '{died['step']}' ({died['reason']})", fix)
     elif kernel is None:
-        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", mend)
+        yield Problem(f"gpukit cannot choose a backend ({machine['backend']['reason']})", fix)
     elif kernel["error"] and "UNSUPPORTED_PTX_VERSION" in kernel["error"]:
         what = "the CUDA toolkit makes PTX that is newer than the driver (UNSUPPORTED_PTX_VERSION)"
         compiler = "nvvm" if driver["cuda"][0] >= 13 else "nvcc"
@@ -516,7 +530,7 @@ def _judge_kernel(machine):
         yield Problem(what, f"{_pip(machine)} install '{toolkit}'")
     elif kernel["error"]:
         what = f"a small kernel fails on the {kernel['where']} ({kernel['error']})"
-        yield Problem(what, mend if kernel["where"] == "gpu" else reinstall)
+        yield Problem(what, fix if kernel["where"] == "gpu" else reinstall)
 
 
 def _pip(machine):

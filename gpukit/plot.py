@@ -5,8 +5,12 @@ from contextlib import contextmanager
 from math import ceil, prod
 from numbers import Integral
 
-import matplotlib.pyplot as plt
 import numpy as np
+
+try:
+    import matplotlib.pyplot as plt
+except ImportError as error:
+    raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle

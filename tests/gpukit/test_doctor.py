@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -33,12 +34,14 @@ def machine(**differences):
             "numba": "0.68.1",
             "numba-cuda": "0.30.4",
             "numpy": "2.4.6",
+            "matplotlib": "3.11.0",
             "opencv-python": "5.0",
+            "ipykernel": "7.0",
         },
         "pci": [],
         "driver": NO_DRIVER,
         "gpus": [],
-        "imports": dict.fromkeys(doctor.MODULES),
+        "imports": dict.fromkeys((*doctor.MODULES, *doctor.NOTEBOOK_MODULES)),
         "numba_cuda": {"implementation": "NVIDIA", "simulator": False},
         "toolkit": {name: {"path": None, "via": None, "version": None} for name in TOOLKIT},
         "backend": {"name": "emulator", "reason": "no GPU"},
@@ -47,6 +50,7 @@ def machine(**differences):
     }
     for name, value in copy.deepcopy(differences).items():
         well[name] = {**well[name], **value} if isinstance(value, dict) and isinstance(well[name], dict) else value
+    well["packages"] = {name: version for name, version in well["packages"].items() if version is not None}
     return well
 
 
@@ -72,6 +76,7 @@ def broken(**errors):
 
 
 PIP = "/venv/bin/python -m pip"
+NO_NOTEBOOKS = dict.fromkeys(("matplotlib", "opencv-python", "ipykernel"))
 CASES = {
     "NumPy 2.5": (  # which numba-cuda notices late: `import numba.cuda` works
         machine(
@@ -102,14 +107,26 @@ CASES = {
     ),
     "OpenCV misses a library": (
         machine(imports={"cv2": "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"}),
-        ("OpenCV needs libGL.so.1", f"{PIP} uninstall -y opencv-python && {PIP} install opencv-python-headless", True),
+        ("OpenCV needs libGL.so.1", f"{PIP} uninstall -y opencv-python && {PIP} install opencv-python-headless", False),
+    ),
+    "nothing for notebooks": (
+        machine(imports=broken(matplotlib="No module", cv2="No module", ipykernel="No module"), packages=NO_NOTEBOOKS),
+        ("notebooks and figures need matplotlib, opencv-python, jupyter", f"{PIP} install 'gpukit[notebooks]'", False),
+    ),
+    "matplotlib does not work": (
+        machine(imports={"matplotlib": "ImportError: numpy.core.multiarray failed to import"}),
+        ("matplotlib cannot be imported", f"{PIP} install --force-reinstall --no-deps 'matplotlib'", False),
+    ),
+    "NumPy does not work": (
+        machine(imports=dict.fromkeys(("numpy", "numba", "numba.cuda", "matplotlib", "cv2"), "ImportError")),
+        ("numpy cannot be imported", f"{PIP} install --force-reinstall --no-deps 'numpy<2.5'", True),
     ),
     "two builds of OpenCV": (
         machine(imports={"cv2": "AttributeError: imread"}, packages={"opencv-python-headless": "5.0"}),
         (
             "overwrite each other",
             f"-y opencv-python opencv-python-headless && {PIP} install opencv-python-headless",
-            True,
+            False,
         ),
     ),
     "no driver on Debian": (
@@ -180,14 +197,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_problem_and_the_command_that_mends_it(case):
-    simulated, (what, mend, blocks) = CASES[case]
+def test_one_problem_and_the_command_that_fixes_it(case):
+    simulated, (what, fix, blocks) = CASES[case]
     (problem,) = doctor.diagnose(simulated)
     assert what in problem.what
-    assert mend in problem.mend
+    assert fix in problem.fix
     assert problem.blocks is blocks
     line = next(line for line in doctor.report(simulated, [problem]).splitlines() if problem.what in line)
-    assert line.endswith(problem.mend)
+    assert line.endswith(problem.fix)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +220,7 @@ def test_one_problem_and_the_command_that_mends_it(case):
     ],
     ids=["no GPU", "GPU", "emulator on a GPU machine", "newer NumPy", "driver without GPU"],
 )
-def test_nothing_to_mend(well):
+def test_nothing_to_fix(well):
     assert doctor.diagnose(well) == []
     assert doctor.report(well, []).endswith("Work can start.")
 
@@ -249,3 +266,22 @@ def test_the_command_works_here():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "launched on the" in done.stdout
     assert done.stdout.rstrip().endswith("Work can start.")
+
+
+def test_kernels_need_nothing_of_the_notebooks():
+    """gpukit imports and runs without matplotlib, OpenCV and Jupyter; its figures say what to install."""
+    code = """
+        import pkgutil, sys
+        sys.modules.update(dict.fromkeys(("matplotlib", "cv2", "ipykernel", "IPython", "jupyter_client")))
+        import gpukit
+        from gpukit import cuda
+        names = {module.name for module in pkgutil.iter_modules(gpukit.__path__)} - {"plot", "__main__"}
+        for name in sorted(names):
+            __import__(f"gpukit.{name}")
+        try:
+            import gpukit.plot
+        except ImportError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.stdout == 'gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"\n', done.stderr
