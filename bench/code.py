@@ -140,10 +140,10 @@ def force_numba_backend():
 def compile_products(variants):
     """Compile the products, or those with these names; return a record of each."""
     force_numba_backend()
-    return [_compiled(*product) for product in _products() if not variants or product[0] in variants]
+    return [_compiled(*product) for product in products() if not variants or product[0] in variants]
 
 
-def _products():
+def products():
     """List (variant, tile or None) of all products; those with tiles are in the form for aligned rows."""
     from gpukit import matmul
     from gpukit.matmul.cost import SPEEDS
@@ -153,7 +153,7 @@ def _products():
     ]
 
 
-def _kernel(variant, tile):
+def kernel_of(variant, tile):
     """Return (kernel, types of its arguments, threads) of a product."""
     from numba.cuda import types
 
@@ -178,7 +178,7 @@ def _compiled(variant, tile):
     """Compile a product; return its record."""
     from numba.cuda.dispatcher import _Kernel
 
-    kernel, arguments, threads = _kernel(variant, tile)
+    kernel, arguments, threads = kernel_of(variant, tile)
     binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=TARGET).code
     registers, local, shared = resources(binary)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

@@ -3,12 +3,28 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from bench import axpy, fast_matmul
+from bench import axpy, code, fast_matmul
+from bench import pitfalls as slow_kernels
+from bench import reduce as reductions
 from bench import resize as resizing
-from gpukit import indexing, matmul, results, timing
+from gpukit import indexing, matmul, pitfalls, results, timing
 from gpukit.backend import cuda
 from gpukit.matmul import api
+
+
+@pytest.fixture
+def timed_at_once(monkeypatch):
+    """In place of the timers: call each function once, for a made-up time."""
+
+    def bench_many(runs, device="gpu", **_):
+        for run in runs.values():
+            run()
+        return {name: timing.Timing((1e-3,) * 5, name, device, (1e-5,) * 5) for name in runs}
+
+    monkeypatch.setattr(timing, "bench_many", bench_many)
+
 
 # -- axpy --------------------------------------------------------------------------------------------------------------
 
@@ -37,13 +53,7 @@ def test_the_record_of_axpy_has_every_number_of_blocks():
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-def test_products_are_checked_before_they_are_timed(monkeypatch, capsys):
-    def timed_at_once(runs, **_):
-        for run in runs.values():
-            run()
-        return {name: timing.Timing((1e-3,) * 5, name) for name in runs}
-
-    monkeypatch.setattr(timing, "bench_many", timed_at_once)
+def test_products_are_checked_before_they_are_timed(timed_at_once, monkeypatch, capsys):
     monkeypatch.setattr(fast_matmul, "BATCHES", ((4, 33, 21, 10), (-3, 33, 21, 10)))
     monkeypatch.setattr(fast_matmul, "LADDER", ("tiled", "wide"))
     records, right = fast_matmul.measure_shapes("map", [(33, 21, 10), (1, 5, 7)])
@@ -63,18 +73,47 @@ def test_one_wrong_element_of_a_product_is_seen():
     assert not fast_matmul.is_right(a, b, cuda.to_device(product))
 
 
+def test_every_product_whose_code_is_examined_is_there():
+    for variant, tile in code.products():
+        kernel, arguments, threads = code.kernel_of(variant, tile)
+        assert callable(kernel.py_func) and len(arguments) >= 3 and threads % 32 == 0
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+
+def test_reductions_are_checked_before_they_are_timed(timed_at_once, monkeypatch, capsys):
+    records, right = reductions.measure_ladder(1000, {})
+    assert right and {r["variant"] for r in records} == {*reductions.ladder.VARIANTS, "atomic", "copy"}
+    for op in ("sum", "max", "mean", "function"):
+        records, right = reductions.measure_case((40, 33), 0, "float32", op, {})
+        assert right and [r["case"] for r in records] == [f"{op} over axis 0", f"{op} over axis 0, host"]
+    monkeypatch.setattr(reductions.cuda.get_current_device(), "L2_CACHE_SIZE", 4096, raising=False)
+    assert reductions.measure_counted(1000, "sum", {})[1]
+    monkeypatch.setattr(reductions, "reduce", lambda x, axis, op, out: out.copy_to_device(np.zeros(33, np.float32)))
+    assert reductions.measure_case((40, 33), 0, "float32", "sum", {}) == ([], False)
+    assert "WRONG" in capsys.readouterr().out
+
+
+# -- pitfalls ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", pitfalls.CASES, ids=lambda case: case.name)
+def test_pitfalls_are_checked_before_they_are_timed(timed_at_once, case):
+    size = tuple(min(n, 256) for n in case.size)
+    records, right = slow_kernels.measure(case.name, size, report=lambda line: None)
+    assert (
+        right and {r["case"] for r in records} == {"kernel", "call"} and {r["pitfall"] for r in records} == {case.name}
+    )
+    assert {r["variant"] for r in records} == {"slow", "slow, prepared", "fixed", "fixed, prepared"}
+
+
 # -- resize ------------------------------------------------------------------------------------------------------------
 
 
-def test_resizing_is_checked_before_it_is_timed(monkeypatch):
+def test_resizing_is_checked_before_it_is_timed(timed_at_once, monkeypatch):
     """All of ``gpukit bench resize`` but the times and the libraries of a GPU."""
 
-    def timed(runs, device="gpu", **_):
-        for run in runs.values():
-            run()
-        return {name: timing.Timing((1e-3,) * 5, name, device) for name in runs}
-
-    monkeypatch.setattr(timing, "bench_many", timed)
     for name, value in {
         "SOURCE": (54, 96),
         "TARGET": (32, 32),
