@@ -36,7 +36,7 @@ class Statement:
 
     @property
     def has_effect(self):
-        return self.expression.traits & Trait.EFFECT
+        return bool(self.expression.traits & Trait.EFFECT)
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Program:
     local_bytes : int
         Bytes of local arrays per thread.
     cooperative : bool
-        True if the kernel synchronises the whole grid.
+        True if the kernel synchronises the grid.
     places : dict
         {file name of a generated function: {its line: (file, line) of the kernel's source}}.
     """
@@ -193,7 +193,7 @@ class Builder:
         labels = self.pools.count_operations(blocks)
         self.pools.functions.append((labels, blocks, graph))
 
-        def written_as(traced):
+        def generate(traced):
             writer = _Writer(self.pools.printer, parameters, blocks, graph.loops(), live_in, labels if traced else None)
             source = writer.write()
             filename = f"<lockstep {len(self.pools.places)} {self.name}>"
@@ -202,8 +202,8 @@ class Builder:
             exec(compile(source, filename, "exec"), namespace)
             return namespace["run"], source
 
-        run, source = written_as(traced=False)
-        return Lowered(run, functools.cache(lambda: written_as(traced=True)[0]), source, written)
+        run, source = generate(traced=False)
+        return Lowered(run, functools.cache(lambda: generate(traced=True)[0]), source, written)
 
     def _statements(self):
         return [statement for block in self.blocks for statement in block.statements]

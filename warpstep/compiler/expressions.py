@@ -16,7 +16,7 @@ from warpstep.machine.scheduler import TICK
 
 
 class Trait:
-    """What an analysis must know of an operation besides its operands: bits, plain integers for speed."""
+    """Properties of an operation that analyses use: bits in a plain integer, for speed."""
 
     NONE = 0
     #: Is evaluated even if its value is not used.

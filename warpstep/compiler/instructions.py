@@ -18,13 +18,13 @@ _LINEAR = {VARIABLE, LITERAL, ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.POS, ops.C
 _PLAIN = {VARIABLE, LITERAL, ops.ITEM}
 #: Definitions followed from a value back to what it is computed from.
 MAX_DEPTH = 60
-#: Turns up to which a compiler unrolls a loop.
+#: Largest trip count of a loop that a compiler unrolls.
 MAX_UNROLLED = 32
 #: Instructions of a warp, read off the machine code of two matrix products, for a test of the sign of an index; for a
 #: product of 64 bits; for a sum of two parts of an address, its scaling, and a step from one to the next.
 SIGN, PRODUCT, SUM, SCALING, STEP = 5, 4, 2, 2, 1
-#: For a turn of a loop over a range, and its value, if used; for a turn with a known trip count; for a branch.
-TURN, VALUE, COUNTED, BRANCH = 5, 5, 1, 1
+#: For an iteration over a range, and its value, if used; for one of a known number of iterations; for a branch.
+ITERATION, VALUE, COUNTED, BRANCH = 5, 5, 1, 1
 OPERATION = {"int32": 1, "int64": 2, "int64_divisions": 20}
 #: Additional ones for a quotient, by a variable and by a constant, as the machine code of a resize has it.
 QUOTIENT = {"int32": (16, 3), "int64": (16, 3), "fp32": (9, 9), "fp64": (20, 20)}
@@ -99,21 +99,21 @@ class _Estimate:
             return False
         return all(self._is_static(expression, static) for _, expression in definitions)
 
-    def _begins(self, definitions):
+    def _ranges(self, definitions):
         """Return the ranges that an iteration may begin with; None for anything but a range."""
-        begins = [expression for _, expression in definitions if expression.op is not ops.AFTER]
-        origins = [self.definitions.get(begin, [(0, begin)]) for begin in begins]
+        starts = [expression for _, expression in definitions if expression.op is not ops.AFTER]
+        origins = [self.definitions.get(start, [(0, start)]) for start in starts]
         return [made[0][1] if len(made) == 1 and made[0][1].op is ops.RANGE else None for made in origins]
 
     def _is_iterator(self, definitions):
         """Return whether these are the start of an iteration over a range and its steps."""
-        begins = self._begins(definitions)
-        return len(begins) < len(definitions) and None not in begins
+        ranges = self._ranges(definitions)
+        return len(ranges) < len(definitions) and None not in ranges
 
     def _is_static(self, expression, static):
         if expression.op is ops.RANGE:
-            turns = _turns(expression)
-            return turns is not None and turns <= MAX_UNROLLED
+            count = _trip_count(expression)
+            return count is not None and count <= MAX_UNROLLED
         if expression.traits & (Trait.IMPURE | Trait.LAUNCH | Trait.SHAPE):
             return False
         return static.issuperset(expression.variables)
@@ -124,8 +124,8 @@ class _Estimate:
 
     def _is_counted(self, header):
         """Return whether the trip count of a loop is known."""
-        begins = [begin for name in self._iterators(header) for begin in self._begins(self.definitions[name])]
-        return bool(begins) and all(begin is not None and _turns(begin) is not None for begin in begins)
+        ranges = [found for name in self._iterators(header) for found in self._ranges(self.definitions[name])]
+        return bool(ranges) and all(found is not None and _trip_count(found) is not None for found in ranges)
 
     def _iterators(self, label):
         expressions = [s.expression for s in self.blocks[label].statements]
@@ -133,22 +133,22 @@ class _Estimate:
 
     # -- what changes ------------------------------------------------------------------------------
 
-    def around(self, label):
+    def innermost_loop(self, label):
         """Return the innermost loop around a block; None without one."""
         return next(iter(self.graph.in_loops(label)), None)
 
     def home(self, label, expression):
         """Return the block in which an expression is computed: before all loops that it is invariant in."""
-        loop = self.around(label)
+        loop = self.innermost_loop(label)
         while loop is not None and not self.varies(expression, loop, loop.header in self.unrolled):
             if not loop.entries:  # the function begins with the loop
                 return loop.header
             label = min(loop.entries)
-            loop = self.around(label)
+            loop = self.innermost_loop(label)
         return label
 
     def varies(self, expression, loop, static=False, seen=()):
-        """Return whether an expression changes between the turns of a loop, or for None, is computed at run time.
+        """Return whether an expression changes between the iterations of a loop or, for None, is computed at run time.
 
         ``static``: whether the variables of unrolled loops count as changing.
         """
@@ -159,7 +159,7 @@ class _Estimate:
     def _variable_varies(self, variable, loop, static, seen):
         if (variable in self.static and not static) or variable not in self.definitions:  # a constant, a parameter
             return False
-        if variable in seen or len(seen) > MAX_DEPTH:  # it depends on its own last value
+        if variable in seen or len(seen) > MAX_DEPTH:  # it depends on its own previous value
             return True
         key = variable, loop and loop.header, static
         if key not in self.known:
@@ -222,7 +222,7 @@ class _Estimate:
                 continue
             (iterator,) = statement.expression.operands
             if iterator not in self.static:
-                turn = TURN + VALUE * self._is_used(statement.target)
+                turn = ITERATION + VALUE * self._is_used(statement.target)
                 self.add(label, COUNTED if label in self.counted else turn, self.is_shared(iterator))
         if isinstance(block.end, Branch) and label not in self.unrolled | self.counted:
             self.add(label, BRANCH * self.varies(block.end.operand, None), False)
@@ -258,7 +258,7 @@ class _Estimate:
 
     def _is_unrolled_sum(self, home, expression):
         """Return whether it is at a constant distance from a value computed before an unrolled loop."""
-        loop = self.around(home)
+        loop = self.innermost_loop(home)
         unrolled = loop is not None and loop.header in self.unrolled
         return unrolled and not self.varies(expression, loop) and all(node.op in _LINEAR for node in expression.walk())
 
@@ -272,7 +272,7 @@ class _Estimate:
             if space is ops.LOCAL_ARRAY or not self.varies(part, None):
                 continue
             home = self.home(label, part)
-            loop = self.around(home)
+            loop = self.innermost_loop(home)
             unrolled = loop is not None and loop.header in self.unrolled
             tested = part.op is not ops.UNSIGNED and self.may_be_negative(part)
             if loop is None or tested or unrolled:
@@ -281,7 +281,7 @@ class _Estimate:
                 self.add(home, total, False)
                 scaled = label if label in (home, scaled) else home
             else:
-                self.add(home, STEP, False)  # from the address of the turn before
+                self.add(home, STEP, False)  # from the address of the iteration before
         if scaled is not None:
             self.add(scaled, scaling, False)
 
@@ -298,14 +298,14 @@ class _Estimate:
 
     def _space(self, expression):
         """Return the operation that makes the accessed array, if it is a shared or local one; else None."""
-        # An atomic names its operation before the index: its address is taken for one in global memory.
+        # The index of an atomic comes third: its address is costed as one in global memory.
         nodes = (node for node in expression.walk() if len(node.operands) > 1 and node.operands[1].op is ops.INDEX)
         array = next((node.operands[0] for node in nodes), None)
         made = (expression.op for _, expression in self.definitions.get(array, ()))
         return next((op for op in made if op in (ops.SHARED_ARRAY, ops.LOCAL_ARRAY)), None)
 
 
-def _turns(range_):
+def _trip_count(range_):
     """Return the trip count of a range with constant bounds, else None."""
     bounds = range_.operands[:3]
     return len(range(*(int(b.value) for b in bounds))) if all(b.op is LITERAL for b in bounds) else None

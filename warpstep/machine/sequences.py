@@ -1,4 +1,4 @@
-"""What generated programs call for whole arrays and sequences: iteration, ufuncs, and other views of an array."""
+"""Functions that generated programs call: iteration, ufuncs of arrays, and other views of an array."""
 
 import functools
 import math

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warpstep.compiler.instructions import TURN
+from warpstep.compiler.instructions import ITERATION
 
 __all__ = ["CASES", "RECORDED", "Ceilings", "from_records", "recorded"]
 
@@ -87,7 +87,7 @@ class Ceilings:
     @property
     def shared_cost(self) -> float:
         """float: issue slots of an instruction whose value all lanes of a warp share."""
-        return (self.instructions / self.turns - 1) / TURN
+        return (self.instructions / self.turns - 1) / ITERATION
 
     @property
     def trip(self) -> float:
