@@ -170,9 +170,9 @@ def run(names, options):
     """
     names, status = list(names) or _defaults(), 0
     # Before anything is measured, as the new records may go where the old ones are.
-    before = {name: _recorded(name, options) for name in names} if options.compare else {}
+    before = {name: find_record(name, options) for name in names} if options.compare else {}
     with tempfile.TemporaryDirectory() as scratch:
-        targets = {name: _target(name, options, Path(scratch)) for name in names}
+        targets = {name: target_of(name, options, Path(scratch)) for name in names}
         written = {name: _time_written(path) for name, path in targets.items()}
         try:
             status = _measure_all(targets, options)
@@ -210,13 +210,13 @@ def _measure_all(targets, options):
         passed = common.progress(place, len(targets), time.perf_counter() - began, name)
         print(f"== {passed}: {COMMANDS[name][1]}", flush=True)
         if len(targets) == 1:
-            status = _measure(name, path, options)
+            status = measure(name, path, options)
         else:
-            status |= _measure_apart(name, path, options)
+            status |= measure_apart(name, path, options)
     return status
 
 
-def _measure_apart(name, path, options):
+def measure_apart(name, path, options):
     """Run a measurement in a process of its own, whose end costs only its own records."""
     child = _child.run(measure_in_child, name, str(path), options.quick, capture=False)
     if not child.answers:
@@ -226,10 +226,11 @@ def _measure_apart(name, path, options):
 
 def measure_in_child(name, path, quick):
     """Run a measurement among others; return 1 if a result was wrong or something failed, or else 0."""
-    return _measure(name, Path(path), argparse.Namespace(quick=quick))
+    return measure(name, Path(path), argparse.Namespace(quick=quick))
 
 
-def _measure(name, path, options):
+def measure(name, path, options):
+    """Run a measurement, or a tool among others, here; return 1 if something was wrong or failed, or else 0."""
     try:
         if name in TOOLS:
             return int(_run_tool(name, TOOLS[name]) != 0)
@@ -258,27 +259,27 @@ def _defaults_of(name):
 # -- files of records --------------------------------------------------------------------------------------------------
 
 
-def _target(name, options, scratch):
+def target_of(name, options, scratch):
     """Return the file that a measurement writes: where the user wants it, or where it is read from and forgotten."""
     if options.save is not None and options.save.suffix == ".json":
         return options.save
     folder = options.save or scratch
     folder.mkdir(parents=True, exist_ok=True)
-    return results.path_in(folder, file_name(name, _machine(name), options.quick))
+    return results.path_in(folder, file_name(name, machine_of(name), options.quick))
 
 
-def _recorded(name, options):
+def find_record(name, options):
     """Return (file, head, records) of an earlier run of a measurement on this machine; None for the last two if none
     is there. A quick run is compared with a quick one if there is one.
     """
     path = options.compare
     if path.suffix != ".json":
-        quick, full = (results.path_in(path, file_name(name, _machine(name), quick)) for quick in (True, False))
+        quick, full = (results.path_in(path, file_name(name, machine_of(name), quick)) for quick in (True, False))
         path = quick if options.quick and quick.is_file() else full
     return (path, *(results.read(path) if path.is_file() else (None, None)))
 
 
-def _machine(name):
+def machine_of(name):
     """Name the machine that a measurement's file is called after."""
     if on_gpu() and name not in ON_CPU:
         return _gpu()

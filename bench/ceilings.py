@@ -306,7 +306,7 @@ class Case:
         return self.right(out.copy_to_host())
 
 
-def _everywhere():
+def count_full_blocks():
     """Count the blocks that fill the device."""
     return FULL * cuda.get_current_device().MULTIPROCESSOR_COUNT
 
@@ -316,9 +316,9 @@ def _equal(value):
     return lambda out: bool((out == value).all())
 
 
-def _inside(turns):
+def multiprocessor_cases(turns):
     """Yield the cases that stay in the multiprocessors."""
-    blocks = _everywhere()
+    blocks = count_full_blocks()
     threads = blocks * THREADS
     out = {dtype: cuda.device_array(threads, dtype) for dtype in (np.float32, np.float64)}
     steps = turns * UNROLL * CHAINS * threads
@@ -363,9 +363,9 @@ L2_STRIDES = (1, 8, 2048)
 L2_BYTES = 16 * MIB
 
 
-def _caches(turns):
+def cache_cases(turns):
     """Yield the cases that the caches answer. For float32 a stride of 8 is one sector of 32 bytes per lane."""
-    blocks = _everywhere()
+    blocks = count_full_blocks()
     threads = blocks * THREADS
     out, x = cuda.device_array(threads, np.float32), cuda.to_device(np.ones(3 * WORDS, np.float32))
     for stride in CACHED_STRIDES:
@@ -394,7 +394,7 @@ def _caches(turns):
 COPIED = 1024 * MIB
 
 
-def _memory():
+def memory_cases():
     """Yield the cases that go to memory."""
     x, out = (cuda.device_array(COPIED // 4, np.float32) for _ in range(2))
     sums, blocks = cuda.device_array(1024 * THREADS, np.float32), COPIED // (64 * THREADS)
@@ -494,7 +494,7 @@ def measure_clock(turns, report=print):
     """Measure the clock of the multiprocessors while all of them multiply and add; return as ``measure`` does."""
     out = cuda.device_array(3, np.float64)
     for _ in range(3):
-        clocks[_everywhere(), THREADS](32 * turns, out)
+        clocks[count_full_blocks(), THREADS](32 * turns, out)
     cycles, nanoseconds, _ = out.copy_to_host()
     value = float(cycles / nanoseconds * 1e9)
     report(f"  {'clock':12} {'under load':24} {value:10.4g} Hz")
@@ -521,13 +521,13 @@ def measurements(options):
 
 
 def _measurements(turns):
-    yield "arithmetic, issue, shared memory", partial(_measure, _inside, turns)
+    yield "arithmetic, issue, shared memory", partial(_measure, multiprocessor_cases, turns)
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
     yield "blocks", measure_blocks
     yield "replacing what the cache holds", measure_replacing
-    yield "memory", partial(_measure, _memory)
-    yield "caches", partial(_measure, _caches, turns)
+    yield "memory", partial(_measure, memory_cases)
+    yield "caches", partial(_measure, cache_cases, turns)
 
 
 def _measure(make, *arguments, report=print):

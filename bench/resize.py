@@ -288,7 +288,7 @@ def measure_ladder(count, report=print):
         moved = resize.least_bytes(count, frames.source, frames.target, place, (1, 1), case == "nearest")
         good = {}
         for name in [name for name in runs if case in name]:
-            if _is_opencvs(name, frames, _host(runs[name]())[0]):
+            if is_opencvs(name, frames, _host(runs[name]())[0]):
                 good[name] = runs[name]
             else:
                 all_right = False
@@ -297,7 +297,7 @@ def measure_ladder(count, report=print):
     return records, all_right
 
 
-def _is_opencvs(name, frames, got):
+def is_opencvs(name, frames, got):
     """Compare the first frame, with channels swapped, with OpenCV's, up to a level."""
     place = resize.placement(frames.source, frames.target, name != "letterbox_corner")
     height, width, top, left = place[1:5] if name.startswith("letterbox") else (*frames.target, 0, 0)

@@ -130,4 +130,4 @@ def test_resizing_is_checked_before_it_is_timed(timed_at_once, monkeypatch):
     assert not any("WRONG" in line for line in said) and any("left out" in line for line in said)
     frames = resizing.Frames(2)
     assert not frames.is_right(np.zeros((2, 3, 32, 32), np.float32), 1e-5)
-    assert not resizing._is_opencvs("bilinear", frames, np.zeros((32, 32, 3), np.uint8))
+    assert not resizing.is_opencvs("bilinear", frames, np.zeros((32, 32, 3), np.uint8))

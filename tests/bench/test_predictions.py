@@ -1,4 +1,4 @@
-"""``gpukit bench ceilings``, ``predictions`` and ``profile``: what measures is right, and the records are near."""
+"""``gpukit bench ceilings``, ``predictions`` and ``profile``: kernels are right, predictions near the records."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,9 +15,14 @@ from warpstep import prediction
 
 @pytest.mark.skipif(gpukit.on_gpu(), reason="small sizes for the emulator")
 def test_kernels_that_measure_ceilings_are_right(monkeypatch):
-    for name, value in {"_everywhere": lambda: 2, "L2_BYTES": 2**16, "COPIED": 2**25, "L2_STRIDES": (1, 8)}.items():
+    for name, value in {
+        "count_full_blocks": lambda: 2,
+        "L2_BYTES": 2**16,
+        "COPIED": 2**25,
+        "L2_STRIDES": (1, 8),
+    }.items():
         monkeypatch.setattr(ceilings, name, value)
-    made = [(ceilings._inside, 16), (ceilings._caches, 64), (ceilings._memory,)]
+    made = [(ceilings.multiprocessor_cases, 16), (ceilings.cache_cases, 64), (ceilings.memory_cases,)]
     for make, *turns in made:
         for case in make(*turns):
             assert case.is_right(), (case.case, case.variant)
@@ -51,7 +56,7 @@ def test_kernels_that_the_constants_were_not_taken_from_are_as_near():
 
 
 def is_what_traces_say(source, chosen):
-    """Whether a record predicts for some cases what their traces give now, with the ceilings of the record's run."""
+    """Compare a record's predictions with those of traces made now, with the ceilings of the record's run."""
     limits, records = bench.ceilings_of(results.read(source)[0]), results.load(source, case=bench.LEAST)
     for case in chosen:
         wanted = {"variant": case.variant, "shape": case.shape, "dtype": case.dtype, **case.options}

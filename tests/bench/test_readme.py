@@ -1,4 +1,4 @@
-"""What the README shows works, and what it says is so."""
+"""The README's scripts run, its links exist, and its tables and figures are those of the records."""
 
 import json
 import re

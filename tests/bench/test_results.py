@@ -1,4 +1,4 @@
-"""`gpukit.results`, and what `gpukit bench matmul` and `gpukit bench transpose` write."""
+"""`gpukit.results`, and the records of `gpukit bench matmul` and `gpukit bench transpose`."""
 
 import json
 from types import SimpleNamespace
