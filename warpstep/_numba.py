@@ -46,6 +46,7 @@ from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
 # The host side
 from numba.cuda.cudadrv import devicearray, devices, driver, dummyarray
 from numba.cuda.cudadrv import error as driver_errors
+from numba.cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
 from numba.cuda.cudadrv.driver import CudaAPIError, MemoryInfo
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags

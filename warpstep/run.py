@@ -131,7 +131,7 @@ def _replace_numba_cuda(changes):
 def _replacements():
     """Pairs of a module of Numba and {name: what stands there while the emulator is installed}."""
     from warpstep import _numba, cuda
-    from warpstep.api import arrays, context, streams
+    from warpstep.api import allocations, context, streams
 
     emulator = vars(cuda)
     host = {name: emulator[name] for name in vars(_numba.cuda) if name in emulator}
@@ -142,7 +142,7 @@ def _replacements():
         "Context": context.Context,
         "Device": context.Device,
         "Event": streams.Event,
-        "MemoryPointer": arrays.DevicePointer,
+        "MemoryPointer": allocations.DevicePointer,
         "Stream": streams.Stream,
     }
     yield _numba.cuda, host

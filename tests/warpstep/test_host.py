@@ -25,7 +25,7 @@ from numba.cuda.cudadrv.error import CudaSupportError
 import gpukit
 import warpstep.cuda as module_alias
 from warpstep import UnsupportedError, cuda, set_device, use_device
-from warpstep.api import arrays, host
+from warpstep.api import allocations, arrays, host
 from warpstep.compiler.frontend import infer
 from warpstep.cuda import grid as grid_alias
 from warpstep.device import DEVICES, current
@@ -464,7 +464,7 @@ def test_memory_is_counted_and_limited(monkeypatch):
         with pytest.raises(CudaAPIError, match=f"{total + 8:,} bytes asked for") as caught:
             cuda.device_array(total // 8 + 1)
         assert caught.value.code == CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    monkeypatch.setattr(arrays, "_host_memory_available", lambda: 10**9)
+    monkeypatch.setattr(allocations, "_host_memory_available", lambda: 10**9)
     with pytest.raises(CudaAPIError, match="2,000,000,000 bytes asked for; this machine, .* 1,000,000,000 bytes"):
         cuda.device_array(2 * 10**9, np.uint8)
 
@@ -473,7 +473,7 @@ def test_close_frees_everything():
     d = cuda.to_device(A)
     view = d[1]
     cuda.close()
-    assert arrays.memory_in_use() == 0
+    assert allocations.memory_in_use() == 0
     for use in (d.copy_to_host, lambda: view[0], lambda: d.__setitem__(0, 1), lambda: d.copy_to_device(A), lambda: d.T):
         with pytest.raises(CudaAPIError, match="was freed"):
             use()

@@ -1,4 +1,4 @@
-"""Memory of the emulated device, and the arrays in it.
+"""Arrays on the emulated device.
 
 `DeviceArray` does what numba.cuda's DeviceNDArray does, and raises where it raises. Shapes and strides after
 ``reshape``, ``ravel`` and ``squeeze``, and the contiguity flags, come from numba-cuda's own `dummyarray`, so that they
@@ -6,253 +6,27 @@ are those of a real device array.
 """
 
 import ctypes
-import gc
 import math
 import operator
-import threading
 import warnings
-import weakref
 from functools import cached_property
 
 import numpy as np
 
 from warpstep._numba import (
     ConfigStack,
-    CudaAPIError,
-    CUresult,
     NumbaPerformanceWarning,
     TypingError,
+    check_array_compatibility,
     config,
     dummyarray,
     numpy_support,
     prepare_shape_strides_dtype,
+    sentry_contiguous,
     types,
 )
+from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
 from warpstep.api.streams import check_stream
-from warpstep.device import MB, current
-
-#: What a byte of fresh memory holds: NaN in every float type, -1 in every signed integer type.
-POISON = 0xFF
-#: Device addresses start here and are multiples of ALIGNMENT, as those of a real allocation are.
-FIRST_ADDRESS = 0x7F00_0000_0000
-ALIGNMENT = 256
-HOST_ALIGNMENT = 64
-#: Buffers are whole multiples of this, so that a view as items of any simple type fits.
-ITEM = 16
-
-_live = weakref.WeakSet()
-_lock = threading.Lock()
-_next_address = FIRST_ADDRESS
-
-
-# -- allocations --
-
-
-class Allocation:
-    """One block of emulated device memory.
-
-    Parameters
-    ----------
-    nbytes : int
-    name : str, optional
-        The array's name, for messages.
-    poison : bool
-        Fill it with 0xFF bytes; False where the caller writes all of it at once.
-    memory : ndarray of uint8, optional
-        Host memory that the device sees too (mapped memory). It is used as it is and does not count as device memory.
-
-    Attributes
-    ----------
-    bytes : ndarray of uint8, 1-D
-        Its contents, rounded up to a multiple of 16; aligned to 64 bytes unless it is mapped.
-    address : int
-        Address on the device, a multiple of 256 that no other allocation ever has; 0 if it is empty.
-    nbytes : int
-    name : str or None
-    freed : bool
-        True after `free`; every use through an array then raises.
-    known : ndarray of bool, or None
-        The bytes that were written since the allocation, for a trace; None if all were, or may have been.
-
-    Raises
-    ------
-    CudaAPIError
-        ``CUDA_ERROR_OUT_OF_MEMORY`` if the emulated device, or the machine that emulates it, has not enough left.
-    """
-
-    __slots__ = ("__weakref__", "_owner", "address", "bytes", "freed", "known", "name", "nbytes", "on_device")
-
-    def __init__(self, nbytes, name=None, *, poison=True, memory=None):
-        self.nbytes = nbytes
-        self.name = name
-        self.freed = False
-        self.on_device = memory is None
-        if self.on_device:
-            _require(nbytes)
-        self.bytes = host_memory(nbytes, poison) if memory is None else memory
-        self.known = np.zeros(self.bytes.size, bool) if poison and memory is None else None
-        self.address = _take_address(nbytes) if nbytes else 0
-        _live.add(self)
-
-    def mark(self, host):
-        """The elements of ``host``, a NumPy view on this memory, hold something from now on."""
-        if self.known is not None and host.size:
-            start = _address(host) - _address(self.bytes)
-            shape, strides = (*host.shape, host.dtype.itemsize), (*host.strides, 1)
-            np.ndarray(shape, bool, self.known, start, strides)[...] = True
-
-    def free(self):
-        """Give the memory back. RuntimeError if that was done before."""
-        if self.freed:
-            raise RuntimeError("Freeing dead memory")
-        self.freed = True
-
-    def __reduce__(self):
-        raise TypeError("emulated device memory cannot be pickled or copied as an object: use copy_to_host()")
-
-    def __repr__(self):
-        name = f" {self.name!r}" if self.name else ""
-        return f"<Allocation{name} of {self.nbytes:,} bytes at {self.address:#x}{' (freed)' if self.freed else ''}>"
-
-
-def _take_address(nbytes):
-    global _next_address
-    with _lock:
-        address = _next_address
-        _next_address += -(-nbytes // ALIGNMENT) * ALIGNMENT
-    return address
-
-
-def host_memory(nbytes, poison=True):
-    """Aligned host memory as a 1-D uint8 array of at least ``nbytes`` bytes."""
-    size = -(-nbytes // ITEM) * ITEM
-    raw = np.empty(size + HOST_ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % HOST_ALIGNMENT
-    memory = raw[start : start + size]
-    if poison:
-        memory.fill(POISON)
-    return memory
-
-
-def live_allocations():
-    """list of Allocation : all that exist and have not been freed."""
-    return [allocation for allocation in list(_live) if not allocation.freed]
-
-
-def memory_in_use():
-    """int : bytes of device memory that are allocated now (mapped host memory does not count)."""
-    return sum(allocation.nbytes for allocation in live_allocations() if allocation.on_device)
-
-
-def find_allocation(address):
-    """Allocation or None : the one that a device address lies in."""
-    for allocation in live_allocations():
-        if allocation.address <= address < allocation.address + allocation.nbytes:
-            return allocation
-    return None
-
-
-def _require(nbytes):
-    total = current().total_memory
-    free = total - memory_in_use()
-    if nbytes > free:
-        # What only reference cycles keep alive is given back first, as numba.cuda flushes its pending deallocations.
-        gc.collect()
-        free = total - memory_in_use()
-    if nbytes > free:
-        _out_of_memory(f"{nbytes:,} bytes asked for, {free:,} of {total:,} bytes of the emulated device are free")
-    available = _host_memory_available() if nbytes > 64 * MB else None
-    if available is not None and nbytes > available:
-        _out_of_memory(
-            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, can give {available:,} bytes"
-        )
-
-
-def _out_of_memory(reason):
-    code = CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    raise CudaAPIError(code, f"Call to cuMemAlloc results in {code.name}: {reason}")
-
-
-def _host_memory_available():
-    """Bytes that this machine can still give, a tenth left to spare, or None where it does not say.
-
-    To fill more would not raise: it would end the process.
-    """
-    known = []
-    try:
-        with open("/proc/meminfo") as lines:
-            known.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
-        # A container may allow less than the machine has.
-        with open("/sys/fs/cgroup/memory.max") as file, open("/sys/fs/cgroup/memory.stat") as lines:
-            used = next(int(line.split()[1]) for line in lines if line.startswith("anon "))
-            known.append(int(file.read()) - used)
-    except (OSError, StopIteration, ValueError):
-        pass
-    return min(known) * 9 // 10 if known else None
-
-
-class DevicePointer:
-    """Part of an allocation: what numba.cuda calls a memory pointer (``array.gpu_data``, ``context.memalloc``).
-
-    Attributes
-    ----------
-    allocation : Allocation
-    offset, size : int
-        Bytes.
-    """
-
-    __cuda_memory__ = True
-
-    def __init__(self, allocation, offset=0, size=None):
-        self.allocation = allocation
-        self.offset = offset
-        self.size = allocation.nbytes - offset if size is None else size
-
-    @property
-    def device_pointer_value(self):
-        """int or None : address on the emulated device; None for empty memory."""
-        return self.allocation.address + self.offset if self.allocation.address else None
-
-    @property
-    def device_ctypes_pointer(self):
-        """ctypes.c_size_t : the same, 0 for empty memory. Nothing outside the emulator can follow it."""
-        return ctypes.c_size_t(self.device_pointer_value or 0)
-
-    def view(self, start, stop=None):
-        """DevicePointer : bytes ``start`` to ``stop`` of this memory."""
-        size = self.size - start if stop is None else stop - start
-        if size < 0:
-            raise RuntimeError("size cannot be negative")
-        return DevicePointer(self.allocation, self.offset + start, size)
-
-    def memset(self, byte, count=None, stream=0):
-        """Set the first ``count`` bytes (all if None) to ``byte``."""
-        check_stream(stream)
-        count = self.size if count is None else count
-        if not 0 <= count <= self.size:
-            raise ValueError(f"count is {count}; this memory has {self.size} bytes")
-        self.bytes[:count] = byte & 0xFF
-        self.allocation.mark(self.bytes[:count])
-
-    def free(self):
-        """Free the whole allocation now. RuntimeError if that was done before."""
-        self.allocation.free()
-
-    @property
-    def bytes(self):
-        """ndarray of uint8 : the contents. CudaAPIError if the memory was freed."""
-        check_alive(self.allocation)
-        return self.allocation.bytes[self.offset : self.offset + self.size]
-
-
-def check_alive(allocation):
-    """Raise CudaAPIError if the memory was freed, by ``free``, by ``cuda.close`` or by a reset of the device."""
-    if allocation.freed:
-        code = CUresult.CUDA_ERROR_INVALID_VALUE
-        raise CudaAPIError(code, f"{code.name}: the memory of this array was freed: {allocation}")
-
-
-# -- arrays --
 
 
 def _normal_shape(shape):
@@ -376,7 +150,7 @@ class _OnDevice:
 
     def _window_of(self, host, stream):
         """The array whose elements are those of a NumPy view on this array's."""
-        start = _address(host) - _address(self._host) if host.size else 0
+        start = address_of(host) - address_of(self._host) if host.size else 0
         return self._window(host.shape, host.strides, host.dtype, stream, start)
 
     # -- copies --
@@ -670,7 +444,7 @@ class DeviceArray(_OnDevice):
         if found.ndim:
             return self._window_of(found, stream)
         if self.dtype.names is not None:
-            memory = self.gpu_data.view(_address(found) - _address(self._host))
+            memory = self.gpu_data.view(address_of(found) - address_of(self._host))
             return DeviceRecord(self.dtype, stream=stream, gpu_data=memory)
         return found[()]
 
@@ -740,7 +514,7 @@ class MappedArray(np.ndarray):
     def __array_finalize__(self, parent):
         self.stream = getattr(parent, "stream", 0)
         allocation = getattr(parent, "allocation", None)
-        inside = allocation is not None and 0 <= _address(self) - _address(allocation.bytes) < allocation.bytes.size
+        inside = allocation is not None and 0 <= address_of(self) - address_of(allocation.bytes) < allocation.bytes.size
         self.allocation = allocation if inside else None
 
     def __array_wrap__(self, array, context=None, return_scalar=False):
@@ -751,7 +525,7 @@ class MappedArray(np.ndarray):
         """DeviceArray : the same memory as the device sees it."""
         if self.allocation is None:
             raise TypeError("this array is not in mapped memory: it is a copy or a result, and lies on the host alone")
-        memory = DevicePointer(self.allocation, _address(self) - _address(self.allocation.bytes))
+        memory = DevicePointer(self.allocation, address_of(self) - address_of(self.allocation.bytes))
         return DeviceArray(self.shape, self.strides, self.dtype, stream=self.stream, gpu_data=memory)
 
     @property
@@ -809,7 +583,7 @@ def map_host(ary, stream=0):
     memory = host_bytes(ary)
     allocation = Allocation(memory.size, memory=memory)
     allocation._owner = ary
-    first = _address(ary) - _address(memory) if ary.size else 0
+    first = address_of(ary) - address_of(memory) if ary.size else 0
     return DeviceArray(ary.shape, ary.strides, ary.dtype, stream=stream, gpu_data=DevicePointer(allocation, first))
 
 
@@ -913,9 +687,6 @@ def from_record_like(rec, stream=0, gpu_data=None):
     return DeviceRecord(rec.dtype, stream=stream, gpu_data=gpu_data)
 
 
-# -- contiguity --
-
-
 def array_core(ary):
     """A view of a NumPy array without its broadcast dimensions (those of stride 0)."""
     if 0 not in ary.strides or not ary.size:
@@ -923,35 +694,10 @@ def array_core(ary):
     return ary[(*(0 if stride == 0 else slice(None) for stride in ary.strides), ...)]
 
 
-def sentry_contiguous(ary):
-    """Raise ValueError if a NumPy array, broadcast dimensions aside, is not one block of memory."""
-    flags = array_core(ary).flags
-    if not flags["C_CONTIGUOUS"] and not flags["F_CONTIGUOUS"]:
-        raise ValueError(
-            "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
-            "Please ensure contiguous buffer with numpy .ascontiguousarray()"
-        )
-
-
-def check_array_compatibility(ary1, ary2):
-    """Raise TypeError if two NumPy arrays differ in dtype, ValueError in shape or strides, axes of length one aside."""
-    squeezed1, squeezed2 = ary1.squeeze(), ary2.squeeze()
-    if ary1.dtype != ary2.dtype:
-        raise TypeError(f"incompatible dtype: {ary1.dtype} vs. {ary2.dtype}")
-    if squeezed1.shape != squeezed2.shape:
-        raise ValueError(f"incompatible shape: {ary1.shape} vs. {ary2.shape}")
-    if ary1.size and squeezed1.strides != squeezed2.strides:
-        raise ValueError(f"incompatible strides: {ary1.strides} vs. {ary2.strides}")
-
-
-def _address(ary):
-    return ary.__array_interface__["data"][0]
-
-
 def host_bytes(ary):
     """The bytes that a NumPy array spans, as a 1-D uint8 array on the same memory (which the caller keeps alive)."""
     low, high = byte_span(ary.shape, ary.strides, ary.dtype.itemsize)
     if low == high:
         return np.empty(0, np.uint8)
-    memory = (ctypes.c_ubyte * (high - low)).from_address(_address(ary) + low)
+    memory = (ctypes.c_ubyte * (high - low)).from_address(address_of(ary) + low)
     return np.frombuffer(memory, np.uint8)

@@ -7,7 +7,7 @@ import uuid
 from contextlib import contextmanager
 
 from warpstep._numba import MemoryInfo
-from warpstep.api import arrays
+from warpstep.api import allocations, arrays
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import current
 
@@ -197,11 +197,11 @@ class Context:
     def get_memory_info(self):
         """MemoryInfo : (free, total) bytes of the emulated device."""
         total = self.device.limits.total_memory
-        return MemoryInfo(free=max(0, total - arrays.memory_in_use()), total=total)
+        return MemoryInfo(free=max(0, total - allocations.memory_in_use()), total=total)
 
     def memalloc(self, bytesize):
         """DevicePointer : uninitialised device memory."""
-        return arrays.DevicePointer(arrays.Allocation(_size(bytesize)))
+        return allocations.DevicePointer(allocations.Allocation(_size(bytesize)))
 
     def memallocmanaged(self, bytesize, attach_global=True):
         """ManagedArray of uint8 : memory that host and device share."""
@@ -211,11 +211,11 @@ class Context:
         """Host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
         if mapped:
             return arrays.shared_array(arrays.MappedArray, _size(bytesize), "u1", None, "C", 0, on_device=False)
-        return arrays.host_memory(_size(bytesize))[:bytesize]
+        return allocations.host_memory(_size(bytesize))[:bytesize]
 
     def reset(self):
         """Free all memory of the device. Arrays in it cannot be used any more."""
-        for allocation in arrays.live_allocations():
+        for allocation in allocations.live_allocations():
             allocation.free()
 
     @contextmanager

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from warpstep._numba import compiler, contiguous_strides_like, order_like, prepare_shape_strides_dtype
-from warpstep.api import arrays, context
+from warpstep.api import allocations, arrays, context
 from warpstep.api.arrays import DeviceArray, MappedArray
 from warpstep.api.context import current_device, gpus
 from warpstep.api.streams import event_elapsed_time
@@ -105,7 +105,7 @@ def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
     """ndarray : uninitialised host memory. It is ordinary memory: only a real GPU copies faster from pinned memory."""
     shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
     _, nbytes = arrays.byte_span(shape, strides, dtype.itemsize)
-    return np.ndarray(shape, dtype, arrays.host_memory(nbytes), strides=strides if nbytes else None)
+    return np.ndarray(shape, dtype, allocations.host_memory(nbytes), strides=strides if nbytes else None)
 
 
 def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False):
@@ -215,9 +215,9 @@ def from_cuda_array_interface(desc, owner=None, sync=True):
         raise NotImplementedError("Masked arrays are not supported")
     shape, strides, dtype = prepare_shape_strides_dtype(desc["shape"], desc.get("strides"), desc["typestr"], "C")
     address = desc["data"][0]
-    allocation = arrays.find_allocation(address) if address else None
+    allocation = allocations.find_allocation(address) if address else None
     if allocation is not None:
-        memory = arrays.DevicePointer(allocation, address - allocation.address)
+        memory = allocations.DevicePointer(allocation, address - allocation.address)
         return DeviceArray(shape, strides, dtype, gpu_data=memory)
     if 0 in shape:
         return DeviceArray(shape, strides, dtype)

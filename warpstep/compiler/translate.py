@@ -11,7 +11,8 @@ import operator
 import numpy as np
 
 from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types
-from warpstep.api.arrays import Allocation, as_device_array
+from warpstep.api.allocations import Allocation
+from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
 from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar

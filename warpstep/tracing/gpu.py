@@ -5,7 +5,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from warpstep._numba import cuda
-from warpstep.api.arrays import Allocation, DeviceArray, DevicePointer, as_device_array, byte_span
+from warpstep.api.allocations import Allocation, DevicePointer
+from warpstep.api.arrays import DeviceArray, as_device_array, byte_span
 
 ALIGNMENT = 256
 

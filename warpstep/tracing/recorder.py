@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from warpstep.api.arrays import find_allocation
+from warpstep.api.allocations import find_allocation
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.machine.batch import unravel
