@@ -13,7 +13,7 @@ from bench import common
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
 from gpukit.conv import cost as choice
-from gpukit.conv.windows import windows
+from gpukit.conv.windows import make_geometry
 
 __all__ = [
     "ARTICLE",
@@ -108,7 +108,7 @@ SMALL = (
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
 #: Kernels of the ladder, timed for the article's convolution.
-RUNGS = choice.LADDER[:-1]
+RUNGS = tuple(choice.DIRECT)[:-1]
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
@@ -159,10 +159,13 @@ def _ways(problem, x, weight, out, algorithms, layouts):
     arrays, ways = [cuda.as_cuda_array(array) for array in (x, weight, out)], {}
     for name in algorithms:
         ways[name, None] = conv.steps(name, *arrays, stride=problem.stride, padding=problem.padding)
-    at = windows(problem.size, problem.kernel, problem.stride, problem.padding, 1)
-    wide, dtype = choice.is_wide(arrays[0], at), arrays[0].dtype
-    for layout in _different(choice.layouts_of(problem.x_shape, problem.weight_shape, at, 1, wide, dtype, 8), layouts):
-        launch = choice.launch_specialised(layout, *arrays[:2], None, arrays[2], at, 1, wide, 0)
+    geometry = make_geometry(problem.size, problem.kernel, problem.stride, problem.padding, 1)
+    wide, dtype = choice.is_wide(arrays[0], geometry), arrays[0].dtype
+    convolution = choice.Convolution(*arrays[:2], None, arrays[2], geometry, 1)
+    for layout in _different(
+        choice.layouts_of(problem.x_shape, problem.weight_shape, geometry, 1, wide, dtype, 8), layouts
+    ):
+        launch = choice.launch_specialised(layout, convolution, 0, wide)
         ways["direct", layout.text] = [launch]
     return {key: [launching.prepare(launch, *of) for launch, of in way] for key, way in ways.items()}
 
@@ -231,7 +234,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
 def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     """Check and time all variants of im2col, and col2im, beside PyTorch's and a copy; return as ``measure`` does."""
     torch, how = common.libraries()["torch"], {"stride": stride, "padding": padding, "dilation": dilation}
-    counts = windows(shape[2:], kernel, stride, padding, dilation).counts
+    counts = make_geometry(shape[2:], kernel, stride, padding, dilation).counts
     x, back = (torch.empty(shape, device="cuda") for _ in range(2))
     wide = shape[0], shape[1] * counts[0], counts[1]
     columns, out = (torch.empty(wide, device="cuda") for _ in range(2))
@@ -313,7 +316,7 @@ def _is_comparable(problem):
     how = problem.kernel, problem.stride, problem.padding
     if 4 * conv.workspace_size(problem.x_shape, *how) > MAX_COLUMNS:
         return False
-    times = choice.expected(problem.x_shape, problem.weight_shape, windows(problem.size, *how, 1), 1)
+    times = choice.expected(problem.x_shape, problem.weight_shape, make_geometry(problem.size, *how, 1), 1)
     return times["im2col"] <= COMPARABLE * times["direct"]
 
 

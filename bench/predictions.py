@@ -276,7 +276,7 @@ def _windows(x):
 
 def _to_columns(variant):
     x, on_device = _images(WINDOWED)
-    launch, further = columns.configure_im2col(variant, WINDOWED, 3, padding=1)
+    launch, further = conv.configure_im2col(variant, WINDOWED, 3, padding=1)
     out = cuda.device_array(9 * x.size, np.float32)
     return (
         [(launch, (on_device.reshape(x.size), out, *further))],
@@ -286,7 +286,7 @@ def _to_columns(variant):
 
 
 def convolutions():
-    for algorithm in choice.LADDER:
+    for algorithm in choice.DIRECT:
         make, recorded = partial(_convolution, algorithm), {"source": "conv-h200", "case": "ladder"}
         yield Case("conv", algorithm, CONVOLVED, "float32", make, partial(_sampled, make, 8), {}, recorded)
     for variant in columns.VARIANTS:

@@ -1,116 +1,406 @@
-"""``conv2d``: its arguments, the ways to compute it, and the launches of each (C1, C2, E)."""
+"""The functions of this chapter: ``im2col``, ``col2im`` and ``conv2d`` for arrays of any kind (B3, B4, C1, C2, E)."""
+
+from typing import Any
 
 import numpy as np
 
-from gpukit import matmul
-from gpukit._host.arrays import (
-    Output,
-    WorkMemory,
-    check_alike,
-    check_apart,
-    check_array,
-    dtype_of,
-    stream_of,
-    to_device,
-)
+from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, share_memory, stream_of
+from gpukit._host.call import call
+from gpukit._host.work_memory import WorkMemory, free_work_memory
 from gpukit.backend import cuda
-from gpukit.conv import columns
-from gpukit.conv.cost import LADDER, WORKSPACE, choose_algorithm, direct_launch
-from gpukit.conv.windows import check_out, check_shape, check_size, windows
-from gpukit.launching import Plans
+from gpukit.conv import columns as column_kernels
+from gpukit.conv.columns import MAX_ROWS, VARIANTS, choose, is_wide
+from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
+from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
+from gpukit.matmul.api import launches as launches_of_product
 from warpstep.checks import check_int
 
-__all__ = ["ALGORITHMS", "CONV_DTYPES", "conv2d", "extra_memory", "free_workspaces", "steps", "workspace_size"]
+__all__ = [
+    "ALGORITHMS",
+    "CONV_DTYPES",
+    "REQUESTS",
+    "col2im",
+    "configure_col2im",
+    "configure_im2col",
+    "conv2d",
+    "extra_memory",
+    "free_workspaces",
+    "im2col",
+    "steps",
+    "workspace_size",
+]
 
-#: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, the fastest direct kernel that
-#: there is for the shape, and each kernel of the ladder by name.
-ALGORITHMS = ("im2col", "direct", *LADDER)
+#: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, the fastest direct kernel for
+#: the shape, and each direct kernel by name.
+ALGORITHMS = ("im2col", "direct", *DIRECT)
 CONV_DTYPES = (np.float16, np.float32, np.float64)
-#: The types that each way is for; sums of float16 are float32.
-OF_COLUMNS, OF_DIRECT = (np.float32, np.float64), (np.float16, np.float32)
+#: Dtypes of "im2col", and of the direct kernels, which sum float16 in float32.
+IM2COL_DTYPES, DIRECT_DTYPES = (np.float32, np.float64), (np.float16, np.float32)
+#: What ``col2im`` does with its result.
+REQUESTS = ("write", "inplace", "add", "null")
 
-_plans = Plans()
-_workspaces = WorkMemory()
+Pair = int | tuple[int, int]
+
+
+# -- im2col (B3) -----------------------------------------------------------------------------------
+
+
+def im2col(
+    x: Any,
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    variant: str = "auto",
+    *,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Write the windows of images as columns of a matrix: (N, C, H, W) to (N, C KH KW, OH OW) (B3).
+
+    Row ``(c KH + kh) KW + kw`` and column ``oh OW + ow`` hold the pixel of channel c in row ``oh stride_h + kh
+    dilation_h - padding_h`` and column ``ow stride_w + kw dilation_w - padding_w``, or zero outside of the image. It
+    reads N C H W values and writes N C KH KW OH OW, with ``OH = (H + 2 padding_h - dilation_h (KH - 1) - 1) // stride_h
+    + 1`` and OW alike. PyTorch calls it unfold.
+
+    Parameters
+    ----------
+    x : ndarray or device array, shape (N, C, H, W), float32 or float64
+        Any sizes, also 0. Copied first if it is not C-contiguous.
+    kernel_size, stride, dilation : int or 2 int, 1 or more
+        For rows and columns, or (for rows, for columns).
+    padding : int or 2 int, 0 or more
+        Rows and columns of zeros on each side. At least one window must fit into the padded image.
+    variant : str
+        A kernel of `gpukit.conv.columns`, or "auto", the first of these that fits: "rows", a block per rows of windows,
+        for OW of 96 or more and KW from 5 to 16; "quads", a thread per four windows, for float32 and an OW that is a
+        multiple of 4; "aligned", a thread per window that keeps to sectors, for OW of 8 or more and KW up to 16;
+        "element", a thread per value, unless eight channels have 2**31 or more; "im2col_naive", the documents' kernel.
+    out : array of shape (N, C KH KW, OH OW), optional
+        Same kind and dtype. On the device it must not share memory with ``x``.
+    stream : CUDA stream, optional
+        Default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, shape (N, C KH KW, OH OW)
+        ``out`` if given, otherwise a new array of the same library.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, which the message names. Nothing is launched then.
+
+    Examples
+    --------
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> im2col(x, 2)
+    array([[[0., 1., 3., 4.],
+            [1., 2., 4., 5.],
+            [3., 4., 6., 7.],
+            [4., 5., 7., 8.]]], dtype=float32)
+    """
+    return call(_columns_of_images, (x,), out, stream, (kernel_size, stride, padding, dilation, variant))
+
+
+def _columns_of_images(problem):
+    (x,), (*how, variant) = problem.inputs, problem.settings
+    check_array("x", x, 4, DTYPES)
+    samples, channels, height, width = x.shape
+    geometry = make_geometry((height, width), *how)
+    taps, positions = geometry.counts
+    shape = samples, channels * taps, positions
+    check_out(problem.out, shape, "x", x)
+    wide = dtype_of(x) == np.float32 if problem.out is None else is_wide(problem.out)  # new arrays are aligned
+    variant = choose(variant, samples, channels, geometry, wide)
+    target = problem.output(shape)
+    if target.size == 0:
+        return []
+    return [column_kernels.launch_im2col(variant, problem.on_device(x), target, geometry, problem.stream)]
+
+
+def configure_im2col(
+    variant: str,
+    shape: tuple[int, int, int, int],
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    *,
+    stream: Any = None,
+) -> tuple:
+    """Configure the launch that ``im2col`` makes, to trace or time it: ``launch(x, columns, *further)``.
+
+    Parameters
+    ----------
+    variant : str
+        A kernel of ``VARIANTS``. The columns for "quads" must begin at a multiple of 16 bytes.
+    shape : tuple of 4 int
+        N, C, H and W of x; N and C are 1 or more.
+    kernel_size, stride, padding, dilation, stream
+        As for ``im2col``.
+
+    Returns
+    -------
+    launch : ``kernel[grid, block, stream]``
+    further : tuple
+        The kernel's arguments after x and the columns, both flat.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
+    """
+    samples, channels, height, width = check_shape(shape)
+    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
+    if variant == "auto":
+        raise ValueError(f"variant is 'auto'; it must be one of {', '.join(VARIANTS)}")
+    variant = choose(variant, samples, channels, geometry, True)
+    return column_kernels.configure_im2col(variant, samples * channels, geometry, stream_of(stream))
+
+
+# -- col2im (B4) -----------------------------------------------------------------------------------
+
+
+def col2im(
+    columns: Any,
+    output_size: Pair,
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    out: Any = None,
+    request: str = "write",
+    *,
+    stream: Any = None,
+) -> Any:
+    """Sum up columns to images, each pixel over all windows that cover it: (N, C KH KW, OH OW) to (N, C, H, W) (B4).
+
+    The adjoint of ``im2col``: the sum of ``im2col(x) * y`` is that of ``x * col2im(y)``. One thread gathers all the
+    values of a pixel, in the order of the kernel, so every run gives the same result. PyTorch calls it fold.
+
+    Parameters
+    ----------
+    columns : ndarray or device array, shape (N, C KH KW, OH OW), float32 or float64
+        Any N and C, also 0.
+    output_size : int or 2 int, 0 or more
+        H and W.
+    kernel_size, stride, padding, dilation
+        As for ``im2col``; OH and OW follow from them.
+    out : array of shape (N, C, H, W), optional
+        Same kind and dtype.
+    request : str
+        "write" overwrites ``out``, or makes a new array. The others need an ``out``. "inplace" overwrites it, too, and
+        it may share memory with ``columns``, which are copied first if it does. "add" adds to its contents. "null"
+        leaves it as it is and launches nothing.
+    stream : CUDA stream, optional
+        Default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, shape (N, C, H, W)
+        ``out`` if given, otherwise a new array of the same library.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, which the message names. Nothing is launched then.
+
+    Examples
+    --------
+    How many windows of 2 x 2 cover each pixel:
+
+    >>> col2im(np.ones((1, 4, 4), np.float32), 3, 2)
+    array([[[[1., 2., 1.],
+             [2., 4., 2.],
+             [1., 2., 1.]]]], dtype=float32)
+    """
+    return call(
+        _images_of_columns, (columns,), out, stream, (output_size, kernel_size, stride, padding, dilation, request)
+    )
+
+
+def _images_of_columns(problem):
+    (columns,), out, (size, *how, request) = problem.inputs, problem.out, problem.settings
+    check_array("columns", columns, 3, DTYPES)
+    size = pair("output_size", size, 0)
+    geometry = make_geometry(size, *how)
+    shape = *_check_columns(columns, geometry), *size
+    if request not in REQUESTS:
+        raise ValueError(f"request is {request!r}; it must be one of {', '.join(REQUESTS)}")
+    if out is None and request != "write":
+        raise ValueError(f"out is None; it must be an array of shape {shape} for the request {request!r}")
+    check_out(out, shape, "columns", columns, apart=request in ("write", "add"))
+    if request == "null":
+        return []
+    target = problem.output(shape, keep=request == "add")
+    if target.size == 0:
+        return []
+    source = problem.on_device(columns)
+    if share_memory(source, target):
+        shared, source = source, cuda.device_array(source.shape, source.dtype, stream=problem.stream)
+        source.copy_to_device(shared, stream=problem.stream)
+    planes = shape[0] * shape[1]
+    flat = source.reshape(planes, source.size // planes), target.reshape(planes, -1)
+    return column_kernels.launches_of_col2im(*flat, geometry, request == "add", problem.stream)
+
+
+def configure_col2im(
+    shape: tuple[int, int, int, int],
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    *,
+    request: str = "write",
+    stream: Any = None,
+) -> tuple:
+    """Configure the launch that ``col2im`` makes, to trace or time it: ``launch(columns, out, *further)``.
+
+    Parameters
+    ----------
+    shape : tuple of 4 int
+        N, C, H and W of out, which must begin at a multiple of 16 bytes; all are 1 or more.
+    kernel_size, stride, padding, dilation, stream
+        As for ``im2col``.
+    request : str
+        "write" or "add".
+
+    Returns
+    -------
+    launch : ``kernel[grid, block, stream]``
+    further : tuple
+        The kernel's arguments after the columns and out, both flat.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
+    """
+    samples, channels, height, width = check_shape(shape, (1, 1, 1, 1))
+    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
+    if request not in ("write", "add"):
+        raise ValueError(f"request is {request!r}; it must be write or add")
+    check_size("shape", samples * channels, **{"C H W": channels * height * width})
+    if samples * channels > MAX_ROWS:
+        raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MAX_ROWS} channels in all samples")
+    return column_kernels.configure_col2im(samples * channels, geometry, request == "add", stream_of(stream), True)
+
+
+def _check_columns(columns, geometry):
+    """N and C of the images that columns belong to."""
+    (samples, rows, found), (taps, positions) = columns.shape, geometry.counts
+    if rows % taps:
+        raise ValueError(f"columns has {rows} rows; it must have a multiple of {taps}, the values of kernel_size")
+    if found != positions:
+        expected = f"{positions}, which is {geometry.out_size[0]} * {geometry.out_size[1]} windows"
+        raise ValueError(f"columns has {found} columns; it must have {expected}")
+    check_size("columns", samples * (rows // taps))
+    return samples, rows // taps
+
+
+# -- conv2d (C1, C2, E) ----------------------------------------------------------------------------
 
 
 def conv2d(
-    x,
-    weight,
-    bias=None,
-    stride=1,
-    padding=0,
-    dilation=1,
-    groups=1,
-    algorithm="auto",
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    algorithm: str = "auto",
     *,
-    out=None,
-    workspace=None,
-    stream=None,
-):
-    """Convolution as neural networks have it, which does not turn the kernel round (a cross-correlation) (C1, E).
+    out: Any = None,
+    workspace: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Convolve as neural networks do, which is a cross-correlation: the kernel is not flipped (C1, E).
 
-    With "im2col" the windows of a few samples at a time are written to a workspace, and for each sample and group a
-    product of the weights, M x K, and that group's columns, K x OH OW, is the result for M = O / groups out channels,
-    with K = C / groups KH KW. Windows of one pixel are the image itself, and nothing is written. The direct kernels
-    need no further memory.
+    "im2col" writes the windows of a few samples at a time to a workspace. The result of each sample and group is the
+    product of the weights, M x K, and that group's columns, K x OH OW, for M = O / groups out channels and K = C /
+    groups KH KW. Where windows are single pixels, the image itself is the matrix. The direct kernels need no memory.
 
     Parameters
     ----------
     x : ndarray or device array, shape (N, C, H, W), float16, float32 or float64
         Any N, also 0. Sums of float16 are float32.
     weight : array of shape (O, C / groups, KH, KW)
-        Of the same kind and dtype. C and O must be multiples of ``groups``.
+        Same kind and dtype. C and O must be multiples of ``groups``.
     bias : array of shape (O,), optional
-        Of the same kind and dtype; it is added to every value of its out channel.
+        Same kind and dtype; added to every value of its out channel.
     stride, padding, dilation
         As for ``im2col``.
     groups : int, 1 or more
-        Out channels of a group are made of the same group's channels of x alone.
+        The out channels of a group depend on the channels of x in that group only.
     algorithm : str
-        One of ``ALGORITHMS``, or "auto", which is "direct" or "im2col", what a model of both expects to be faster. A
-        name from the ladder, "naive" to "paired", is for learners. "im2col" is not for float16, and it alone is
-        for float64. "direct" may share products between neighbours ("paired") where a value has 100 terms or more, in
-        kernels of 5 columns or more: its errors are somewhat larger, and a value whose window has an infinity may be
-        NaN in place of it. By name "paired" is for kernels of 2 columns or more, with a stride and dilation of 1 along
-        rows.
+        One of ``ALGORITHMS``, or "auto": "direct" or "im2col", whichever a cost model of both expects to be faster.
+        "im2col" is not for float16, and float64 is for "im2col" only. "direct" is the fastest direct kernel. Where a
+        value has 100 terms or more and the kernel 5 columns or more, neighbours may share products ("paired"): errors
+        are somewhat larger, and a value whose window has an infinity may be NaN instead. "naive" to "paired" are the
+        direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of
+        1 along rows.
     out : array of shape (N, O, OH, OW), optional
-        Of the same kind and dtype. On the device it must not share memory with the others.
+        Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
-        For "im2col", others leave it alone: C-contiguous, of the dtype of x, with at least ``workspace_size`` elements,
-        and apart from the others. Without one, gpukit keeps one for each stream: ``free_workspaces`` lets go of them.
+        For "im2col", the others ignore it: C-contiguous, of the dtype of x, with at least ``workspace_size`` elements,
+        and apart from the others. Without one, gpukit keeps one per stream, until ``free_workspaces``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Default stream unless given. With device arrays the call returns before the work is done.
 
     Returns
     -------
     ndarray or device array, shape (N, O, OH, OW)
-        ``out`` if that was given, otherwise a new array of the same library.
+        ``out`` if given, otherwise a new array of the same library.
 
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; nothing is launched then.
+        For an argument that is not as above, which the message names. Nothing is launched then.
+
+    Examples
+    --------
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> edges = np.array([[[[-1, 1]]]], np.float32)
+    >>> conv2d(x, edges)
+    array([[[[1., 1.],
+             [1., 1.],
+             [1., 1.]]]], dtype=float32)
     """
-    how = stride, padding, dilation, groups, algorithm
-    call = _plans.call((x, weight, bias), out, stream, *how, None if workspace is None else [])
-    if call.plan is not None:
-        return call.again()
-    at, shape = _check(x, weight, bias, *how)
-    check_out(out, shape, "x", x, CONV_DTYPES, weight=weight, **({} if bias is None else {"bias": bias}))
-    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, at, groups, dtype_of(x))
-    others = {"x": x, "weight": weight, "bias": bias, "out": out}
-    size = x.shape[1] * at.counts[0] * at.counts[1]
-    _check_workspace(workspace, size, dtype_of(x), others)
-    stream = stream_of(stream)
-    result = Output(x, shape, out, stream)
-    if result.device.size == 0:
-        return result.finish()
-    operands = (None if array is None else to_device(array, stream) for array in (x, weight, bias))
-    return call.first(_launches(algorithm, *operands, result.device, at, groups, workspace, stream), result)
+    # In a list a workspace cannot be hashed: such calls are not recorded.
+    settings = stride, padding, dilation, groups, algorithm, None if workspace is None else [workspace]
+    return call(_convolution, (x, weight, bias), out, stream, settings)
 
 
-def steps(algorithm, x, weight, out, bias=None, stride=1, padding=0, dilation=1, groups=1, *, stream=None):
-    """The launches of one convolution, to be made, traced or timed in this order: ``for launch, arguments in steps()``.
+def _convolution(problem):
+    (x, weight, bias), (*how, workspace) = problem.inputs, problem.settings
+    geometry, shape, algorithm, groups = _check(x, weight, bias, *how)
+    operands = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+    check_out(problem.out, shape, "x", x, CONV_DTYPES, **operands)
+    workspace = None if workspace is None else workspace[0]
+    _check_workspace(workspace, x, geometry, operands | ({} if problem.out is None else {"out": problem.out}))
+    out = problem.output(shape)
+    if out.size == 0:
+        return []
+    convolution = Convolution(*map(problem.on_device, problem.inputs), out, geometry, groups)
+    return _launches(algorithm, convolution, workspace, problem.work)
+
+
+def steps(
+    algorithm: str,
+    x: Any,
+    weight: Any,
+    out: Any,
+    bias: Any = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    stream: Any = None,
+) -> list:
+    """List the launches of one convolution, to trace or time them: ``for launch, arguments in steps(...)``.
 
     Parameters
     ----------
@@ -122,27 +412,32 @@ def steps(algorithm, x, weight, out, bias=None, stride=1, padding=0, dilation=1,
     Returns
     -------
     list of (launch, arguments)
-        A workspace is among the arguments: it lives as long as the list.
+        In order. A workspace is among the arguments: it lives as long as the list.
 
     Raises
     ------
     TypeError, ValueError
         For an argument that is not as above.
     """
-    at, shape = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
+    geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
     check_out(out, shape, "x", x, CONV_DTYPES)
     if 0 in (*x.shape, *out.shape):
         raise ValueError(f"x has shape {tuple(x.shape)} and out {tuple(out.shape)}; they must not be empty")
-    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, at, groups, dtype_of(x))
-    own = None
-    if algorithm == "im2col":
-        size = _samples_at_once(x, at, None) * x.shape[1] * at.counts[0] * at.counts[1]
-        own = np.empty(size, x.dtype) if isinstance(x, np.ndarray) else cuda.device_array(size, dtype_of(x))
-    return _launches(algorithm, x, weight, bias, out, at, groups, own, stream_of(stream))
+    workspace = None
+    if algorithm == "im2col" and isinstance(x, np.ndarray):
+        workspace = np.empty(_samples_at_once(x, geometry, None) * _columns_size(x, geometry), x.dtype)
+    convolution = Convolution(x, weight, bias, out, geometry, groups)
+    return _launches(algorithm, convolution, workspace, WorkMemory(stream_of(stream)))
 
 
-def workspace_size(x_shape, kernel_size, stride=1, padding=0, dilation=1):
-    """Elements of the workspace of ``conv2d(..., algorithm="im2col")``: C KH KW OH OW, one sample's columns (C2).
+def workspace_size(
+    x_shape: tuple[int, int, int, int],
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+) -> int:
+    """Count the elements of the workspace of ``conv2d(..., algorithm="im2col")``: C KH KW OH OW, of one sample (C2).
 
     Parameters
     ----------
@@ -159,17 +454,30 @@ def workspace_size(x_shape, kernel_size, stride=1, padding=0, dilation=1):
     ------
     TypeError, ValueError
         For an argument that is not as above.
+
+    Examples
+    --------
+    >>> workspace_size((64, 128, 7, 7), 3, padding=1)
+    56448
     """
     _, channels, height, width = check_shape(x_shape, (0, 0, 0, 0), "x_shape")
-    taps, positions = windows((height, width), kernel_size, stride, padding, dilation).counts
+    taps, positions = make_geometry((height, width), kernel_size, stride, padding, dilation).counts
     return channels * taps * positions
 
 
-def extra_memory(x_shape, weight_shape, stride=1, padding=0, dilation=1, groups=1, itemsize=4):
-    """Bytes that three ways to compute the convolution of one sample need beside x, weight and out (C2).
+def extra_memory(
+    x_shape: tuple[int, int, int, int],
+    weight_shape: tuple[int, int, int, int],
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    itemsize: int = 4,
+) -> dict[str, int]:
+    """Count the bytes that three ways to convolve one sample need beside x, weight and out (C2).
 
     "im2col" repeats every pixel KH KW times. A sparse matrix with a row for each value of the result and a column for
-    each pixel repeats every weight OH OW times, and needs an index of 4 bytes beside each. "direct" needs nothing.
+    each pixel repeats every weight OH OW times, with an index of 4 bytes each. "direct" needs nothing.
 
     Parameters
     ----------
@@ -190,76 +498,76 @@ def extra_memory(x_shape, weight_shape, stride=1, padding=0, dilation=1, groups=
     TypeError, ValueError
         For an argument that is not as above.
     """
-    made, channels, *kernel = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
+    out_channels, channels, *kernel = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
     if channels * check_int("groups", groups, 1) != check_shape(x_shape, (0, 0, 0, 0), "x_shape")[1]:
         raise ValueError(f"weight_shape is {tuple(weight_shape)}; x_shape is {tuple(x_shape)}, in {groups} groups")
-    taps, positions = windows(tuple(x_shape[2:]), tuple(kernel), stride, padding, dilation).counts
+    taps, positions = make_geometry(tuple(x_shape[2:]), tuple(kernel), stride, padding, dilation).counts
     return {
         "im2col": channels * groups * taps * positions * itemsize,
-        "sparse": made * channels * taps * positions * (itemsize + 4),
+        "sparse": out_channels * channels * taps * positions * (itemsize + 4),
         "direct": 0,
     }
 
 
-def free_workspaces():
-    """Let go of the workspaces that "im2col" keeps for the streams it was called on."""
-    _workspaces.clear()
+def free_workspaces() -> None:
+    """Let go of the memory that gpukit keeps for each stream, the workspaces of "im2col" included."""
+    free_work_memory()
 
 
 # -- launches --------------------------------------------------------------------------------------
 
 
-def _launches(algorithm, x, weight, bias, out, at, groups, workspace, stream):
-    """[(launch, arguments), ...] for contiguous arrays, none of them empty."""
+def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: WorkMemory) -> list:
+    """[(launch, arguments), ...] of one convolution."""
     if algorithm != "im2col":
-        return [direct_launch(algorithm, x, weight, bias, out, at, groups, stream)]
-    (taps, positions), (samples, channels) = at.counts, x.shape[:2]
-    made, at_once = weight.shape[0], _samples_at_once(x, at, workspace)
-    m, k = made // groups, channels // groups * taps
+        return [direct_launch(algorithm, convolution, work.stream)]
+    x, weight, bias, out, geometry, groups = convolution
+    (taps, positions), (samples, channels) = geometry.counts, x.shape[:2]
+    m, k, at_once = weight.shape[0] // groups, channels // groups * taps, _samples_at_once(x, geometry, workspace)
     weight, launches = weight.reshape(groups, m, k), []
-    wide = dtype_of(x) == np.float32 if workspace is None else columns.is_wide(workspace)
-    variant = None if at.is_image else columns.choose("auto", at_once, channels, at, wide)
+    if not geometry.is_image:
+        if workspace is None:
+            workspace = work.take("columns", at_once * _columns_size(x, geometry), dtype_of(x))
+        variant = choose("auto", at_once, channels, geometry, is_wide(workspace))
     for first in range(0, samples, at_once):
-        part = x[first : first + at_once]
-        count = part.shape[0]
-        if at.is_image:
-            windows_of_part = part
-        else:
-            size = count * channels * taps * positions
-            if workspace is None:
-                windows_of_part = _workspaces.take(size, dtype_of(x), stream)
-            else:
-                windows_of_part = workspace[:size]
-            launches.append(columns.launch_im2col(variant, part, windows_of_part, at, stream))
+        part = x if at_once >= samples else x[first : first + at_once]  # an empty x cannot be sliced
+        count, matrices = part.shape[0], part
+        if not geometry.is_image:
+            matrices = workspace[: count * _columns_size(x, geometry)]
+            launches.append(column_kernels.launch_im2col(variant, part, matrices, geometry, work.stream))
+        matrices = matrices.reshape(count, groups, k, positions)
         product = out[first : first + count].reshape(count, groups, m, positions)
-        matrices = windows_of_part.reshape(count, groups, k, positions)
-        launches += matmul.steps("auto", weight, matrices, product, stream=stream)
+        launches += launches_of_product(weight, matrices, product, work)
         if bias is not None:
-            launches.append(columns.launch_bias(product, bias, stream))
+            launches.append(column_kernels.launch_bias(product, bias, work.stream))
     return launches
 
 
-def _samples_at_once(x, at, workspace):
-    """Samples whose columns fill the workspace, or one of ``WORKSPACE`` bytes if it is None; at least one."""
-    if at.is_image:
+def _columns_size(x, geometry):
+    """Elements of the columns of one sample."""
+    return x.shape[1] * geometry.counts[0] * geometry.counts[1]
+
+
+def _samples_at_once(x, geometry, workspace):
+    """Samples whose columns fit into the workspace, or into ``WORKSPACE`` bytes if it is None; at least one."""
+    if geometry.is_image:
         return x.shape[0]
-    each = x.shape[1] * at.counts[0] * at.counts[1]
     size = WORKSPACE // dtype_of(x).itemsize if workspace is None else workspace.shape[0]
-    return max(1, min(x.shape[0], size // each))
+    return max(1, min(x.shape[0], size // _columns_size(x, geometry)))
 
 
-# -- arguments -------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
-def _check(x, weight, bias, stride, padding, dilation, groups, algorithm):
-    """The Windows and the shape of the result, after a check of the operands."""
+def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tuple[Geometry, tuple, str, int]:
+    """Check the operands; gives the geometry, the shape of the result, the algorithm to take and the groups."""
     check_array("x", x, 4, CONV_DTYPES)
     check_array("weight", weight, 4, CONV_DTYPES)
     check_alike("weight", weight, "x", x)
-    groups, channels, made = check_int("groups", groups, 1), x.shape[1], weight.shape[0]
+    groups, channels, out_channels = check_int("groups", groups, 1), x.shape[1], weight.shape[0]
     if algorithm != "auto" and algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm is {algorithm!r}; it must be 'auto' or one of {', '.join(ALGORITHMS)}")
-    allowed = OF_COLUMNS if algorithm == "im2col" else OF_DIRECT if algorithm != "auto" else CONV_DTYPES
+    allowed = {"auto": CONV_DTYPES, "im2col": IM2COL_DTYPES}.get(algorithm, DIRECT_DTYPES)
     if dtype_of(x) not in allowed:
         names = " or ".join(str(np.dtype(d)) for d in allowed)
         raise TypeError(f"x has dtype {dtype_of(x)}; it must be {names} for the algorithm {algorithm!r}")
@@ -268,25 +576,25 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm):
     if weight.shape[1] != channels // groups or 0 in weight.shape[2:]:
         expected = f"(O, {channels // groups}, KH, KW), as x has {channels} channels in {groups} groups"
         raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be {expected}")
-    if made % groups:
-        raise ValueError(f"weight has {made} out channels; it must have a multiple of groups, {groups}")
+    if out_channels % groups:
+        raise ValueError(f"weight has {out_channels} out channels; it must have a multiple of groups, {groups}")
     if bias is not None:
         check_array("bias", bias, 1, CONV_DTYPES)
-        check_alike("bias", bias, "x", x, (made,))
-    at = windows(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
-    taps, positions = at.counts
-    check_size("x", x.shape[0] * channels, {})
-    check_size("weight", 1, {"C / groups KH KW": weight.shape[1] * taps})
-    return at, (x.shape[0], made, *at.out_size)
+        check_alike("bias", bias, "x", x, (out_channels,))
+    geometry = make_geometry(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
+    check_size("x", x.shape[0] * channels)
+    check_size("weight", 1, **{"C / groups KH KW": weight.shape[1] * geometry.counts[0]})
+    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, geometry, groups, dtype_of(x))
+    return geometry, (x.shape[0], out_channels, *geometry.out_size), algorithm, groups
 
 
-def _check_workspace(workspace, size, dtype, others):
+def _check_workspace(workspace, x, geometry, others):
     if workspace is None:
         return
     if not cuda.is_cuda_array(workspace):
         raise TypeError(f"workspace is a {type(workspace).__name__}; it must be a device array")
-    check_array("workspace", workspace, 1, (dtype,))
+    check_array("workspace", workspace, 1, (dtype_of(x),))
+    size = _columns_size(x, geometry)
     if workspace.shape[0] < size or not cuda.as_cuda_array(workspace).is_c_contiguous():
         raise ValueError(f"workspace has shape {tuple(workspace.shape)}; it must be contiguous, of {size} or more")
-    on_device = {name: array for name, array in others.items() if cuda.is_cuda_array(array)}
-    check_apart("workspace", workspace, **on_device)
+    check_apart("workspace", workspace, **{name: a for name, a in others.items() if cuda.is_cuda_array(a)})

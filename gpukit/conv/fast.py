@@ -1,20 +1,19 @@
-"""Direct convolution, made to measure: a kernel for each size of kernel, stride, dilation and number of out channels.
+"""Direct convolution at cuDNN's speed: a kernel specialised for the kernel's size, stride, dilation and tile (E7, E8).
 
-The last steps of the ladder (E7), as far as they go. A thread computes ``run`` neighbouring values of up to eight out
-channels. A row of pixels that they need goes from shared memory to registers in 128-bit loads, and then serves for all
-values of the kernel's row and all out channels; the next row is loaded meanwhile, into a second set of registers. Input
-channels pass through a ring of stages in shared memory, filled by asynchronous copies. Where a result is small and has
-many in channels, sets of warps share the channels of a stage, and add their sums up in the end, in a fixed order.
-Results go through shared memory once more, so that a warp writes whole lines.
+A thread computes ``run`` neighbouring values of up to eight out channels. A row of pixels goes from shared memory to
+registers in 128-bit loads, and serves for all values of the kernel's row and all out channels; the next row is loaded
+meanwhile, into a second set of registers. In channels pass through a ring of stages in shared memory, filled by
+asynchronous copies. Where a result is small and has many in channels, sets of warps share the channels of a stage, and
+add up their sums at the end, in a fixed order. Results go through shared memory, so that a warp writes whole lines.
 
-Two things are there because of the register file. It has two banks, even and odd registers, and an instruction that
-reads two operands from one bank takes a cycle more. A 128-bit load binds neighbouring pixels to registers of alternate
-banks; the sum that pixel i + kw is added to is sum i, so a sum meets both banks, unless the sums of even and of odd kw
-are kept apart and added at the end. And the order of the loops, all values of one weight after another, up and down in
-turns, lets one operand be reused from the instruction before.
+Two choices follow from the register file. It has two banks, even and odd registers, and an instruction that reads two
+operands from one bank takes a cycle more. A 128-bit load puts neighbouring pixels into alternate banks. Sum i adds up
+pixels i + kw, so it would meet both banks; therefore sums of even and of odd kw are kept apart, and added at the end.
+And the loops go through all values of one weight before the next, up and down in turns, so that an instruction reuses
+an operand of the one before.
 
 Then nearly all instructions are multiply-adds, and what is left is to need fewer: values in pairs share products, three
-where they took four (``paired``, see `pair_multiplier`).
+instead of four (``paired``, see `make_multiply_pairs`).
 """
 
 import functools
@@ -23,23 +22,24 @@ from typing import NamedTuple
 from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.conv.ladder import place
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, load4, store4, wait_copies
+from warpstep.integers import ceil_div
 
 __all__ = ["Layout", "specialised"]
 
-#: In place of a pixel's place: it is outside of the image, and zero.
+#: The position of a value that lies outside of the result.
 OUTSIDE = 2**32 - 1
-#: Multiply-adds in loops that the compiler unrolls as a whole; it gives up where there are many more.
-MOST_UNROLLED = 200
+#: Multiply-adds in loops that the compiler still unrolls completely; it gives up on longer ones.
+MAX_UNROLLED = 200
 
 
 class Layout(NamedTuple):
-    """What a kernel is made for; the compiler knows all of it."""
+    """The constants of a specialised kernel."""
 
-    kernel: tuple
-    stride: tuple
-    dilation: tuple
-    outs: int  # out channels of a thread, 1 to 8
-    parts: int  # sets of warps, each for out channels of its own
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    channels_per_thread: int  # out channels of a thread, 1 to 8
+    channel_groups: int  # sets of warps with out channels of their own
     run: int  # neighbouring values of a thread, a multiple of 4
     across: int  # threads along a row of the tile
     down: int  # rows of the tile
@@ -47,193 +47,201 @@ class Layout(NamedTuple):
     stages: int
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
     half: bool = False  # float16 in global memory
-    split: int = 1  # sets of warps, each for in channels of its own: depth is a multiple of it
+    split: int = 1  # sets of warps with in channels of their own; depth is a multiple of it
     paired: bool = False  # neighbouring values share products: for 2 columns or more, stride and dilation 1 along rows
 
     @property
-    def text(self):
-        """What tells it from others for the same kernel, in short."""
-        outs = f"{self.parts} x {self.outs} out channels"
+    def text(self) -> str:
+        """A short name that tells it from other layouts for the same kernel."""
+        outs = f"{self.channel_groups} x {self.channels_per_thread} out channels"
         shared, pairs = f" by {self.split}" if self.split > 1 else "", ", in pairs" if self.paired else ""
         values = f"{self.across} x {self.down} threads of {self.run}{pairs}"
         return f"{outs}, {values}, {self.depth} channels a stage{shared}"
 
     @property
-    def threads(self):
-        """Of a block."""
-        return self.across * self.down * self.parts * self.split
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.across * self.down * self.channel_groups * self.split
 
     @property
-    def tile(self):
+    def tile(self) -> tuple[int, int]:
         """Rows and columns of the result that a block computes."""
         return self.down, self.across * self.run
 
     @property
-    def made(self):
-        """Out channels that a block computes."""
-        return self.parts * self.outs
+    def channels_per_block(self) -> int:
+        """Out channels of a block."""
+        return self.channel_groups * self.channels_per_thread
 
     @property
-    def sets(self):
-        """Sets of sums: one for even columns of the kernel and one for odd ones, if it has more than one; in pairs, one
-        for the first value of each pair, one for the second, and one for both.
+    def sum_sets(self) -> int:
+        """Sets of sums: one for even and one for odd columns of the kernel; in pairs, one for the first value of each
+        pair, one for the second, and one for both.
         """
         return 3 if self.paired else min(self.kernel[1], 2)
 
     @property
-    def sums(self):
+    def sums(self) -> int:
         """Sums of a set, for each out channel."""
         return self.run // 2 if self.paired else self.run
 
     @property
-    def lines(self):
-        """Weights for a row of the kernel: its own, and the sum of each pair of them."""
+    def lines(self) -> int:
+        """Weights for a row of the kernel: its own, and in pairs the sum of each pair."""
         return self.kernel[1] + (self.kernel[1] // 2 if self.paired else 0)
 
     @property
-    def pixel_pairs(self):
+    def pixel_pairs(self) -> int:
         """Pairs of pixels of a row that a thread needs, if its values are in pairs."""
         return self.run // 2 + (self.kernel[1] - 1) // 2
 
     @property
-    def multiply_adds(self):
+    def multiply_adds(self) -> int:
         """Multiply-adds of a thread for a row of the kernel."""
-        return self.outs * self.sums * (self.lines + self.kernel[1] % 2 if self.paired else self.lines)
+        return self.channels_per_thread * self.sums * (self.lines + self.kernel[1] % 2 if self.paired else self.lines)
 
     @property
-    def span(self):
+    def span(self) -> int:
         """Pixels of a row that a thread needs, in whole loads of four."""
-        return _up((self.run - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1] + 1, 4)
+        return _round_up((self.run - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1] + 1, 4)
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """Rows of pixels that a tile needs."""
         return (self.down - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Pixels of a row that a tile needs."""
         return (self.across - 1) * self.run * self.stride[1] + self.span
 
     def _starts(self, pitch):
-        """Banks that eight lanes, some of them in other rows, begin to load at."""
+        """The banks at which the loads of eight lanes, in one row or more, begin."""
         lines = 8 // min(self.across, 8)
         places = ((line, lane) for line in range(lines) for lane in range(8 // lines))
         return {(line * pitch * self.stride[0] + lane * self.run * self.stride[1]) % 32 for line, lane in places}
 
     @property
-    def pitch(self):
-        """Words from row to row: so many that eight lanes, which load 16 bytes each at a time, find 32 different banks,
-        if there is such a number.
-        """
+    def pitch(self) -> int:
+        """Words from row to row: such that eight lanes, which load 16 bytes each, use all 32 banks, if they can."""
         pitches = range(self.width, self.width + 32, 4)
         return next((pitch for pitch in pitches if len(self._starts(pitch)) == 8), self.width)
 
     @property
-    def has_conflicts(self):
-        """Whether lanes that load together meet in a bank, whatever the pitch."""
+    def has_conflicts(self) -> bool:
+        """Whether there are bank conflicts whatever the pitch."""
         return len(self._starts(self.pitch)) < 8
 
     @property
-    def slot(self):
+    def padded_channels(self) -> int:
         """Words for the weights of a thread's out channels: 1, 2, 4 or 8."""
-        return 1 << (self.outs - 1).bit_length()
+        return 1 << (self.channels_per_thread - 1).bit_length()
 
     @property
-    def weight_pitch(self):
+    def weight_pitch(self) -> int:
         """Words from one value of the kernel to the next."""
-        return self.parts * self.slot
+        return self.channel_groups * self.padded_channels
 
     @property
-    def image_words(self):
+    def image_words(self) -> int:
         """Words of a stage's pixels."""
         return self.depth * self.rows * self.pitch
 
     @property
-    def copies(self):
+    def copies(self) -> int:
         """Copies that a thread makes of each channel's pixels."""
-        return -(-self.rows * self.pitch // (self.threads * (4 if self.quads else 1)))
+        return ceil_div(self.rows * self.pitch, self.threads * (4 if self.quads else 1))
 
     @property
-    def stage_words(self):
+    def stage_words(self) -> int:
         """Words of a stage: pixels, then weights."""
-        return self.image_words + _up(self.depth * self.kernel[0] * self.lines * self.weight_pitch, 4)
+        return self.image_words + _round_up(self.depth * self.kernel[0] * self.lines * self.weight_pitch, 4)
 
     @property
-    def sums_words(self):
-        """Words for the sums that sets of warps give to others."""
-        return (self.split - 1) * self.threads // self.split * self.outs * self.run
+    def sums_words(self) -> int:
+        """Words for the sums that sets of warps pass to each other."""
+        return (self.split - 1) * self.threads // self.split * self.channels_per_thread * self.run
 
     @property
-    def nbytes(self):
-        """Shared memory of a block: the ring of stages; when all are done, sums for others, then results, lie there."""
-        return 4 * max(self.stages * self.stage_words, self.sums_words + self.threads * self.outs * self.run)
+    def nbytes(self) -> int:
+        """Shared memory of a block: the ring of stages, and afterwards, in its place, sums and then results."""
+        results = self.threads * self.channels_per_thread * self.run
+        return 4 * max(self.stages * self.stage_words, self.sums_words + results)
+
+    # Former names of three of these.
+    outs = property(lambda self: self.channels_per_thread)
+    parts = property(lambda self: self.channel_groups)
+    made = property(lambda self: self.channels_per_block)
 
 
-def _up(n, multiple):
-    return -(-n // multiple) * multiple
+def _round_up(n, multiple):
+    return ceil_div(n, multiple) * multiple
 
 
 # -- from shared memory to registers, and the sums -------------------------------------------------
 
 
 @functools.cache
-def row_loader(layout):
-    """Device function: the pixels of a row that a thread needs, into registers."""
+def make_load_row(layout):
+    """Make a device function that loads the pixels of a row that a thread needs to registers."""
     span = layout.span
 
     @cuda.jit(device=True, forceinline=True)
-    def load_row(buffer, at, x):
+    def load_row(buffer, offset, x):
         for i in range(0, span, 4):
-            x[i], x[i + 1], x[i + 2], x[i + 3] = load4(buffer, uint64(at + uint64(i)))
+            x[i], x[i + 1], x[i + 2], x[i + 3] = load4(buffer, uint64(offset + uint64(i)))
 
     return load_row
 
 
 @functools.cache
-def weight_loader(layout):
-    """Device function: one value of the kernel for each of a thread's out channels. All lanes read the same words."""
-    outs = layout.outs
+def make_load_weights(layout):
+    """Make a device function that loads one value of the kernel for each of a thread's out channels.
+
+    All lanes of a warp read the same words.
+    """
+    channels = layout.channels_per_thread
 
     @cuda.jit(device=True, forceinline=True)
-    def load_weights(buffer, at, w):
-        if outs == 1:
-            w[0] = buffer[at]
-        elif outs == 2:
-            w[0], w[1] = load2(buffer, at)
+    def load_weights(buffer, offset, w):
+        if channels == 1:
+            w[0] = buffer[offset]
+        elif channels == 2:
+            w[0], w[1] = load2(buffer, offset)
         else:
-            w[0], w[1], w[2], w[3] = load4(buffer, at)
-        if outs > 6:
-            w[4], w[5], w[6], w[7] = load4(buffer, uint64(at + uint64(4)))
-        elif outs > 4:
-            w[4], w[5] = load2(buffer, uint64(at + uint64(4)))
+            w[0], w[1], w[2], w[3] = load4(buffer, offset)
+        if channels > 6:
+            w[4], w[5], w[6], w[7] = load4(buffer, uint64(offset + uint64(4)))
+        elif channels > 4:
+            w[4], w[5] = load2(buffer, uint64(offset + uint64(4)))
 
     return load_weights
 
 
 @functools.cache
-def multiplier(layout):
-    """Device function: a row of the kernel times a row of pixels, added to the sums; ``after`` is where the weights
-    of the next row begin. In pairs, ``x`` is what `pair_multiplier` makes of the pixels.
+def make_multiply(layout):
+    """Make a device function that multiplies a row of the kernel and a row of pixels, and adds to the sums.
 
-    It is put together from pieces that the compiler unrolls, so that all indices of registers are constants.
+    ``after`` is where the weights of the next row begin. In pairs, ``x`` is what `make_multiply_pairs` makes of the
+    pixels. It is composed of pieces that the compiler unrolls, so that all indices of registers are constants.
     """
-    outs, slot, sums, sets, pitch = layout.outs, layout.slot, layout.sums, layout.sets, layout.weight_pitch
+    channels, padded_channels, pitch = layout.channels_per_thread, layout.padded_channels, layout.weight_pitch
+    sums, sum_sets = layout.sums, layout.sum_sets
     dilation, lines, paired, pairs = layout.dilation[1], layout.lines, layout.paired, max(1, layout.kernel[1] // 2)
     step, count = 1 if paired else layout.stride[1], layout.pixel_pairs
-    load_weights = weight_loader(layout)
+    load_weights = make_load_weights(layout)
 
     def piece(first, last):
         @cuda.jit(device=True, forceinline=True)
-        def multiply(buffer, at, after, x, w, total):
-            now = cuda.local.array(slot, float32)
+        def multiply(buffer, offset, after, x, w, total):
+            now = cuda.local.array(padded_channels, float32)
             for n in range(first, last):
-                for o in range(outs):
+                for o in range(channels):
                     now[o] = w[o]
-                load_weights(buffer, after if n == lines - 1 else uint64(at + uint64((n + 1) * pitch)), w)
-                which = n // pairs if paired else n % sets
+                load_weights(buffer, after if n == lines - 1 else uint64(offset + uint64((n + 1) * pitch)), w)
+                which = n // pairs if paired else n % sum_sets
                 begin = which * count + n % pairs if paired else n * dilation
-                for o in range(outs):
+                for o in range(channels):
                     for k in range(sums):
                         i = k if o % 2 == 0 else sums - 1 - k
                         total[which, o, i] += x[begin + i * step] * now[o]
@@ -241,16 +249,16 @@ def multiplier(layout):
         return multiply
 
     def pieces(last):
-        first = max(0, last - max(1, MOST_UNROLLED // (sums * outs)))
+        first = max(0, last - max(1, MAX_UNROLLED // (sums * channels)))
         own = piece(first, last)
         if first == 0:
             return own
         others = pieces(first)
 
         @cuda.jit(device=True, forceinline=True)
-        def multiply(buffer, at, after, x, w, total):
-            others(buffer, at, after, x, w, total)
-            own(buffer, at, after, x, w, total)
+        def multiply(buffer, offset, after, x, w, total):
+            others(buffer, offset, after, x, w, total)
+            own(buffer, offset, after, x, w, total)
 
         return multiply
 
@@ -258,32 +266,33 @@ def multiplier(layout):
 
 
 @functools.cache
-def pair_multiplier(layout):
-    """What `multiplier` is, for values in pairs: three products where two values take four.
+def make_multiply_pairs(layout):
+    """Make the device function of `make_multiply` for values in pairs: three products instead of four for two values.
 
     Two neighbours x0 w0 + x1 w1 and x1 w0 + x2 w1 are (x0 - x1) w0 + b and (x2 - x1) w1 + b with b = x1 (w0 + w1). A
-    pair has a sum for each of the three products, and that of b is added to the others in the end. The last of an odd
+    pair has a sum for each of the three products, and that of b is added to the others at the end. The last of an odd
     number of weights is multiplied as it is.
     """
-    outs, slot, sums, count = layout.outs, layout.slot, layout.sums, layout.pixel_pairs
+    channels, padded_channels = layout.channels_per_thread, layout.padded_channels
+    sums, count = layout.sums, layout.pixel_pairs
     pairs, is_odd = layout.kernel[1] // 2, layout.kernel[1] % 2
     known, differences = 4 * count, count - is_odd
-    load_weights, multiply_pairs = weight_loader(layout), multiplier(layout)
+    load_weights, multiply_pairs = make_load_weights(layout), make_multiply(layout)
 
     @cuda.jit(device=True, forceinline=True)
-    def multiply(buffer, at, after, row, w, total):
-        x, last = cuda.local.array(known, float32), cuda.local.array(slot, float32)
+    def multiply(buffer, offset, after, row, w, total):
+        x, last = cuda.local.array(known, float32), cuda.local.array(padded_channels, float32)
         for i in range(differences):
             x[i] = row[2 * i] - row[2 * i + 1]
             x[count + i] = row[2 * i + 2] - row[2 * i + 1]
         for i in range(count):
             x[2 * count + i], x[3 * count + i] = row[2 * i + 1], row[2 * i]
-        multiply_pairs(buffer, at, after, x, w, total)
+        multiply_pairs(buffer, offset, after, x, w, total)
         if is_odd:
-            for o in range(outs):
+            for o in range(channels):
                 last[o] = w[o]
             load_weights(buffer, after, w)
-            for o in range(outs):
+            for o in range(channels):
                 for i in range(sums):
                     total[0, o, i] += x[3 * count + pairs + i] * last[o]
                     total[1, o, i] += x[2 * count + pairs + i] * last[o]
@@ -292,43 +301,43 @@ def pair_multiplier(layout):
 
 
 @functools.cache
-def accumulator(layout):
-    """Device function: all rows of the kernel for ``count`` in channels of a stage."""
-    load_row, load_weights = row_loader(layout), weight_loader(layout)
-    multiply = pair_multiplier(layout) if layout.paired else multiplier(layout)
-    taps, span, slot = layout.kernel[0], layout.span, layout.slot
+def make_accumulate(layout):
+    """Make a device function that adds up all rows of the kernel, for ``count`` in channels of a stage."""
+    load_row, load_weights = make_load_row(layout), make_load_weights(layout)
+    multiply = make_multiply_pairs(layout) if layout.paired else make_multiply(layout)
+    taps, span, padded_channels = layout.kernel[0], layout.span, layout.padded_channels
     down = layout.dilation[0] * layout.pitch
     channel = layout.rows * layout.pitch
     over = channel - (taps - 1) * down  # from a channel's last row to the next one's first
     along = layout.lines * layout.weight_pitch
 
     @cuda.jit(device=True, forceinline=True)
-    def step(buffer, at, wt, kh, last, last_wt, now, then, w, total):
+    def step(buffer, offset, wt, kh, last, last_wt, now, then, w, total):
         """Load the next row into ``then`` and compute with ``now``; the last step loads its own row again.
 
-        By a minimum: a compiler that understood it would copy registers instead, which costs as much as six loads.
+        The minimum hides that from the compiler, which would copy registers instead, at the cost of six loads.
         """
         ends = kh == uint32(taps)
-        then_at = min(uint32(at + (uint32(over) if ends else uint32(down))), last)
+        then_at = min(uint32(offset + (uint32(over) if ends else uint32(down))), last)
         after = min(uint32(wt + uint32(along)), last_wt)
         load_row(buffer, uint64(then_at), then)
         multiply(buffer, uint64(wt), uint64(after), now, w, total)
         return then_at, after, uint32(1) if ends else uint32(kh + uint32(1))
 
     @cuda.jit(device=True, forceinline=True)
-    def accumulate(buffer, at, wt, count, total):
+    def accumulate(buffer, offset, wt, count, total):
         even, odd = cuda.local.array(span, float32), cuda.local.array(span, float32)
-        w = cuda.local.array(slot, float32)
-        load_row(buffer, uint64(at), even)
+        w = cuda.local.array(padded_channels, float32)
+        load_row(buffer, uint64(offset), even)
         load_weights(buffer, uint64(wt), w)
         kh, left = uint32(1), uint32(count * uint32(taps))
-        last = uint32(at + (count - uint32(1)) * uint32(channel) + uint32((taps - 1) * down))
+        last = uint32(offset + (count - uint32(1)) * uint32(channel) + uint32((taps - 1) * down))
         last_wt = uint32(wt + (left - uint32(1)) * uint32(along))
         while True:
-            at, wt, kh = step(buffer, at, wt, kh, last, last_wt, even, odd, w, total)
+            offset, wt, kh = step(buffer, offset, wt, kh, last, last_wt, even, odd, w, total)
             if left == uint32(1):
                 break
-            at, wt, kh = step(buffer, at, wt, kh, last, last_wt, odd, even, w, total)
+            offset, wt, kh = step(buffer, offset, wt, kh, last, last_wt, odd, even, w, total)
             left = uint32(left - uint32(2))
             if left == uint32(0):
                 break
@@ -340,20 +349,20 @@ def accumulator(layout):
 
 
 @cuda.jit(device=True, forceinline=True)
-def copy_now(buffer, at, source, place, there):
-    """What `copy_async` does for float32, for float16, which is converted on its way: the thread waits for the load."""
+def copy_now(buffer, offset, source, place, there):
+    """Copy a value as `copy_async` does, for float16: it is converted on the way, so the thread waits for its load."""
     value = float32(0)
     if there:
         value = float32(source[place])
-    buffer[at] = value
+    buffer[offset] = value
 
 
 @functools.cache
-def image_copier(layout):
-    """Device function: begin to copy the pixels of a stage's in channels.
+def make_copy_image(layout):
+    """Make a device function that begins to copy the pixels of a stage's in channels.
 
-    All threads share the copy evenly (E5). From one piece of a thread to its next one it is a whole number of threads,
-    so many rows and columns, which the compiler knows: nothing is kept from stage to stage, and nothing divided.
+    All threads share the copy evenly (E5). From one copy of a thread to its next one is a constant number of rows and
+    columns: no address is kept from stage to stage, and there is no division.
     """
     pitch, depth, copies, width = layout.pitch, layout.depth, layout.copies, 4 if layout.quads else 1
     each, together = layout.rows * pitch, layout.threads * width
@@ -380,13 +389,13 @@ def image_copier(layout):
             if (j + 1) * together <= each or e < uint32(each - j * together):
                 for d in range(depth):
                     there = inside and uint32(first + uint32(d)) < sizes.channels
-                    at = uint64(start + uint32(e + uint32(j * together + d * each)))
-                    copy(buffer, at, x, uint64(source + uint64(d) * plane), there)
+                    offset = uint64(start + uint32(e + uint32(j * together + d * each)))
+                    copy(buffer, offset, x, uint64(source + uint64(d) * plane), there)
             row, col = further(row, col)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_half(buffer, start, x, base, first, top, left, sizes):
-        """All loads of a channel before the first of its stores, so that they are under way together."""
+        """All loads of a channel come before the first of its stores, so that they overlap."""
         plane, value = uint64(sizes.height * sizes.width), cuda.local.array(copies, float32)
         e = uint32(cuda.threadIdx.x)
         for d in range(depth):
@@ -406,33 +415,38 @@ def image_copier(layout):
 
 
 @functools.cache
-def weight_copier(layout):
-    """Two device functions: one begins to copy the weights of a stage's in channels, those of a value of the kernel
-    together; the other, when they have arrived, adds those of each pair.
+def make_copy_weights(layout):
+    """Make two device functions: one begins to copy the weights of a stage's in channels, those of one value of the
+    kernel side by side; the other, when they have arrived, adds up those of each pair.
 
-    A thread has whole rows of the kernel, for one out channel, and adds what it has copied itself: of all places only
-    the first of a row has to be worked out.
+    A thread copies whole rows of the kernel, for one out channel, so only the first address of a row is computed. It
+    adds up what it has copied itself.
     """
-    (height, across), outs, slot, paired = layout.kernel, layout.outs, layout.slot, layout.paired
+    (height, across), paired = layout.kernel, layout.paired
+    channels, padded_channels = layout.channels_per_thread, layout.padded_channels
     each, lines, rows = layout.weight_pitch, layout.lines * layout.weight_pitch, layout.depth * layout.kernel[0]
     at_once = layout.threads // each
-    rounds, is_even, pairs = -(-rows // at_once), rows % at_once == 0, across // 2
+    rounds, is_even, pairs = ceil_div(rows, at_once), rows % at_once == 0, across // 2
     copy = copy_now if layout.half else copy_async
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_weights(buffer, start, weight, group, made, first, sizes):
+    def copy_weights(buffer, start, weight, group, first_channel, first, sizes):
         tid = uint32(cuda.threadIdx.x)
         row = tid // uint32(each)
         line = uint32(tid - row * uint32(each))
-        part = line // uint32(slot)
-        k = uint32(line - part * uint32(slot))
-        o = uint32(made + part * uint32(outs) + k)
+        channel_group = line // uint32(padded_channels)
+        k = uint32(line - channel_group * uint32(padded_channels))
+        o = uint32(first_channel + channel_group * uint32(channels) + k)
         to, of_out = uint64(start + row * uint32(lines) + line), uint32(sizes.channels * uint32(height))
         above = uint32(first * uint32(height))  # rows of the in channels before this stage
-        source = uint64((uint64(group * sizes.outs + o) * of_out + above + row) * uint64(across))
+        source = uint64((uint64(group * sizes.out_channels + o) * of_out + above + row) * uint64(across))
         for n in range(rounds):
             if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
-                there = k < uint32(outs) and o < sizes.outs and uint32(above + row + uint32(n * at_once)) < of_out
+                there = (
+                    k < uint32(channels)
+                    and o < sizes.out_channels
+                    and uint32(above + row + uint32(n * at_once)) < of_out
+                )
                 for j in range(across):
                     place = n * at_once * lines + (j // 2 + j % 2 * pairs if paired else j) * each
                     if paired and j == 2 * pairs:  # the last one, of an odd number
@@ -448,9 +462,9 @@ def weight_copier(layout):
         for n in range(rounds):
             if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
                 for j in range(pairs):
-                    at = uint64(to + uint64(n * at_once * lines + j * each))
-                    both = buffer[at] + buffer[uint64(at + uint64(pairs * each))]
-                    buffer[uint64(at + uint64(2 * pairs * each))] = both
+                    offset = uint64(to + uint64(n * at_once * lines + j * each))
+                    both = buffer[offset] + buffer[uint64(offset + uint64(pairs * each))]
+                    buffer[uint64(offset + uint64(2 * pairs * each))] = both
 
     return copy_weights, add_weights
 
@@ -459,17 +473,17 @@ def weight_copier(layout):
 
 
 @functools.cache
-def settler(layout):
-    """Device function: the values of a thread, from its sets of sums."""
-    outs, run, sets, paired = layout.outs, layout.run, layout.sets, layout.paired
+def make_settle(layout):
+    """Make a device function that adds up a thread's sets of sums to its values."""
+    channels, run, sum_sets, paired = layout.channels_per_thread, layout.run, layout.sum_sets, layout.paired
 
     @cuda.jit(device=True, forceinline=True)
     def settle(total, value):
-        for o in range(outs):
+        for o in range(channels):
             for i in range(run):
                 if paired:
                     value[o, i] = total[i % 2, o, i // 2] + total[2, o, i // 2]
-                elif sets == 2:
+                elif sum_sets == 2:
                     value[o, i] = total[0, o, i] + total[1, o, i]
                 else:
                     value[o, i] = total[0, o, i]
@@ -478,44 +492,51 @@ def settler(layout):
 
 
 @functools.cache
-def combiner(layout):
-    """Device function: every set of warps has some of the out channels for its own. It gives its sums of the others
-    away, and adds what it is given to its own, in the order of the sets.
+def make_combine(layout):
+    """Make a device function that adds up the sums of the sets of warps that share in channels.
+
+    Each set owns some of the out channels. It passes its sums of the others on, and adds what it receives to its own,
+    in the order of the sets.
     """
-    outs, run, split = layout.outs, layout.run, layout.split
+    channels, run, split = layout.channels_per_thread, layout.run, layout.split
     each = layout.threads // split
 
     @cuda.jit(device=True, forceinline=True)
-    def give(buffer, at, o, value):
+    def give(buffer, offset, o, value):
         for i in range(0, run, 4):
             store4(
-                buffer, uint64(at + uint32(i * each)), value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3]
+                buffer,
+                uint64(offset + uint32(i * each)),
+                value[o, i],
+                value[o, i + 1],
+                value[o, i + 2],
+                value[o, i + 3],
             )
 
     @cuda.jit(device=True, forceinline=True)
-    def take(buffer, at, o, value):
+    def take(buffer, offset, o, value):
         for i in range(0, run, 4):
-            a, b, c, d = load4(buffer, uint64(at + uint32(i * each)))
+            a, b, c, d = load4(buffer, uint64(offset + uint32(i * each)))
             value[o, i] += a
             value[o, i + 1] += b
             value[o, i + 2] += c
             value[o, i + 3] += d
 
     @cuda.jit(device=True, forceinline=True)
-    def combine(buffer, mine, inside, value):
-        cuda.syncthreads()  # nobody reads a stage any more
-        for o in range(outs):
-            owner = o * split // outs
-            slot = uint32(mine if mine < uint32(owner) else mine - uint32(1))
-            if mine != uint32(owner):
-                at = uint32((slot + uint32(o * (split - 1))) * uint32(each * run) + inside * uint32(4))
-                give(buffer, at, o, value)
+    def combine(buffer, own_split, rank, value):
+        cuda.syncthreads()  # no thread still reads a stage
+        for o in range(channels):
+            owner = o * split // channels
+            slot = uint32(own_split if own_split < uint32(owner) else own_split - uint32(1))
+            if own_split != uint32(owner):
+                offset = uint32((slot + uint32(o * (split - 1))) * uint32(each * run) + rank * uint32(4))
+                give(buffer, offset, o, value)
         cuda.syncthreads()
-        for o in range(outs):
-            if mine == uint32(o * split // outs):
+        for o in range(channels):
+            if own_split == uint32(o * split // channels):
                 for slot in range(split - 1):
-                    at = uint32(uint32((slot + o * (split - 1)) * each * run) + inside * uint32(4))
-                    take(buffer, at, o, value)
+                    offset = uint32(uint32((slot + o * (split - 1)) * each * run) + rank * uint32(4))
+                    take(buffer, offset, o, value)
 
     return combine
 
@@ -524,17 +545,18 @@ def combiner(layout):
 
 
 @functools.cache
-def writer(layout):
-    """Three device functions: one works out where a lane's values go in every plane of out, one brings the values of
-    each thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at a time.
+def make_write(layout):
+    """Make three device functions: one finds the positions of a lane's values in every plane of out, one stores the
+    values of each thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at
+    a time.
     """
-    run, line, outs = layout.run, layout.across * layout.run, layout.outs
+    run, line, channels = layout.run, layout.across * layout.run, layout.channels_per_thread
 
     @cuda.jit(device=True, forceinline=True)
     def find_spots(spots, top, left, sizes):
         lane = uint32(cuda.threadIdx.x) % uint32(32)
         for k in range(run):
-            if line % 32 == 0:  # a warp's 32 values are neighbours in a row, which the compiler knows
+            if line % 32 == 0:  # a constant: a warp's 32 values are neighbours in a row
                 row, col = uint32(top + uint32(32 * k // line)), uint32(left + uint32(lane + uint32(32 * k % line)))
             else:
                 r = uint32(lane + uint32(32 * k)) // uint32(line)
@@ -545,17 +567,17 @@ def writer(layout):
 
     @cuda.jit(device=True, forceinline=True)
     def hand_over(buffer, piece, value):
-        at = uint64(piece + uint64(uint32(cuda.threadIdx.x) % uint32(32) * uint32(run)))
-        for o in range(outs):
+        offset = uint64(piece + uint64(uint32(cuda.threadIdx.x) % uint32(32) * uint32(run)))
+        for o in range(channels):
             for i in range(0, run, 4):
-                to = uint64(at + uint64(o * 32 * run + i))
+                to = uint64(offset + uint64(o * 32 * run + i))
                 store4(buffer, to, value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3])
 
     @cuda.jit(device=True, forceinline=True)
     def write(buffer, piece, plane, spots):
         value = cuda.local.array(run, float32)
         lane = uint32(cuda.threadIdx.x) % uint32(32)
-        for k in range(run):  # all loads before the first store, so that they are under way together
+        for k in range(run):  # all loads before the first store, so that they overlap
             value[k] = buffer[uint64(piece + uint64(lane + uint32(32 * k)))]
         for k in range(run):
             if spots[k] != uint32(OUTSIDE):
@@ -576,22 +598,36 @@ def specialised(layout):
     `ladder.Sizes`. Warps must be whole in each set of a layout: ``across`` divides 32, and 32 divides
     ``across * down``. ``depth`` is a multiple of ``split``, and there are two stages or more.
     """
-    outs, run, across, depth, stages = layout.outs, layout.run, layout.across, layout.depth, layout.stages
-    (tile_h, tile_w), (stride_h, stride_w), made_by_all = layout.tile, layout.stride, layout.made
-    split, sets, sums, slot, pitch = layout.split, layout.sets, layout.sums, layout.slot, layout.pitch
-    each_part, each_set, share = across * tile_h, layout.threads // split, depth // split
+    channels, run, across, depth, stages = (
+        layout.channels_per_thread,
+        layout.run,
+        layout.across,
+        layout.depth,
+        layout.stages,
+    )
+    (tile_h, tile_w), (stride_h, stride_w), channels_per_block = layout.tile, layout.stride, layout.channels_per_block
+    split, sum_sets, sums, padded_channels, pitch = (
+        layout.split,
+        layout.sum_sets,
+        layout.sums,
+        layout.padded_channels,
+        layout.pitch,
+    )
+    threads_per_group, threads_per_split, channels_per_split = across * tile_h, layout.threads // split, depth // split
     stage_words, image_words, sums_words = layout.stage_words, layout.image_words, layout.sums_words
     weight_words, channel_words = layout.kernel[0] * layout.lines * layout.weight_pitch, layout.rows * pitch
     end, ahead, pending, lines = stages * stage_words, stages - 1, stages - 2, 32 // across
-    copy_image, (copy_weights, add_weights), paired = image_copier(layout), weight_copier(layout), layout.paired
-    accumulate, settle, combine = accumulator(layout), settler(layout), combiner(layout)
-    find_spots, hand_over, write = writer(layout)
+    copy_image, (copy_weights, add_weights), paired = make_copy_image(layout), make_copy_weights(layout), layout.paired
+    accumulate, settle, combine = make_accumulate(layout), make_settle(layout), make_combine(layout)
+    find_spots, hand_over, write = make_write(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
         buffer = cuda.shared.array(0, float32)
-        total, value = cuda.local.array((sets, outs, sums), float32), cuda.local.array((outs, run), float32)
-        sample, group, first_made, top, left = place(sizes, uint32(tile_h), uint32(tile_w), uint32(made_by_all))
+        total, value = cuda.local.array((sum_sets, channels, sums), float32), cuda.local.array((channels, run), float32)
+        sample, group, block_channel, top, left = place(
+            sizes, uint32(tile_h), uint32(tile_w), uint32(channels_per_block)
+        )
         sample_group = uint64(sample * sizes.groups.value + group)
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
         from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
@@ -600,30 +636,34 @@ def specialised(layout):
             start = uint32(s * stage_words)
             channel = uint32(s * depth)
             copy_image(buffer, start, x, base, channel, from_row, from_col, sizes)
-            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, first_made, channel, sizes)
+            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, block_channel, channel, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
-        mine = tid // uint32(each_set)  # of the sets of warps that share the in channels
-        inside = uint32(tid - mine * uint32(each_set))
-        part = inside // uint32(each_part)
-        line = uint32(inside - part * uint32(each_part)) // uint32(across)
-        col = uint32(inside - part * uint32(each_part) - line * uint32(across))
-        made = uint32(first_made + part * uint32(outs))
-        for o in range(outs):
+        own_split = tid // uint32(threads_per_split)  # of the sets of warps that share the in channels
+        rank = uint32(tid - own_split * uint32(threads_per_split))
+        channel_group = rank // uint32(threads_per_group)
+        line = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
+        col = uint32(rank - channel_group * uint32(threads_per_group) - line * uint32(across))
+        first_channel = uint32(block_channel + channel_group * uint32(channels))
+        for o in range(channels):
             initial = float32(0)
-            if sizes.biased and mine == uint32(0) and uint32(made + uint32(o)) < sizes.outs:
-                initial = float32(bias[group * sizes.outs + uint32(made + uint32(o))])
+            if sizes.biased and own_split == uint32(0) and uint32(first_channel + uint32(o)) < sizes.out_channels:
+                initial = float32(bias[group * sizes.out_channels + uint32(first_channel + uint32(o))])
             for i in range(sums):
                 total[0, o, i] = initial
-                if sets > 1:
+                if sum_sets > 1:
                     total[1, o, i] = initial if paired else float32(0)
-                if sets > 2:
+                if sum_sets > 2:
                     total[2, o, i] = float32(0)
 
-        first_pixel = mine * uint32(share * channel_words) + line * uint32(stride_h * pitch)
-        at = uint32(first_pixel + col * uint32(run * stride_w))
-        wt = uint32(uint32(image_words) + part * uint32(slot) + mine * uint32(share * weight_words))
+        first_pixel = own_split * uint32(channels_per_split * channel_words) + line * uint32(stride_h * pitch)
+        offset = uint32(first_pixel + col * uint32(run * stride_w))
+        wt = uint32(
+            uint32(image_words)
+            + channel_group * uint32(padded_channels)
+            + own_split * uint32(channels_per_split * weight_words)
+        )
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
@@ -633,12 +673,12 @@ def specialised(layout):
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
                 copy_image(buffer, then, x, base, further, from_row, from_col, sizes)
-                copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, first_made, further, sizes)
+                copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, block_channel, further, sizes)
             commit_copies()
-            own = uint32(first + mine * uint32(share))
+            own = uint32(first + own_split * uint32(channels_per_split))
             if own < sizes.channels:
-                count = min(uint32(share), uint32(sizes.channels - own))
-                accumulate(buffer, uint32(at + now), uint32(wt + now), count, total)
+                count = min(uint32(channels_per_split), uint32(sizes.channels - own))
+                accumulate(buffer, uint32(offset + now), uint32(wt + now), count, total)
             first = uint32(first + uint32(depth))
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
             then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
@@ -647,20 +687,22 @@ def specialised(layout):
             wait_copies(0)  # of zeros, for stages that no channel fills
         settle(total, value)
         if split > 1:
-            combine(buffer, mine, inside, value)
+            combine(buffer, own_split, rank, value)
         else:
-            cuda.syncthreads()  # nobody reads a stage any more
+            cuda.syncthreads()  # no thread still reads a stage
         warp = tid // uint32(32)
-        piece = uint32(uint32(sums_words) + warp * uint32(32 * run * outs))
+        results = uint32(uint32(sums_words) + warp * uint32(32 * run * channels))
         spots = cuda.local.array(run, uint32)
         find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
-        hand_over(buffer, uint64(piece), value)
+        hand_over(buffer, uint64(results), value)
         cuda.syncwarp()
         positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
-        while o < uint32(outs):  # one piece of code for all: code that runs once costs more to fetch than to run
-            if uint32(made + o) < sizes.outs and mine == uint32(o * uint32(split)) // uint32(outs):
-                corner = int64(sample_group * sizes.outs + uint64(made + o)) * positions
-                write(buffer, uint64(piece + o * uint32(32 * run)), out[corner : corner + positions], spots)
+        while o < uint32(channels):  # one piece of code for all: code that runs once costs more to fetch than to run
+            if uint32(first_channel + o) < sizes.out_channels and own_split == uint32(o * uint32(split)) // uint32(
+                channels
+            ):
+                corner = int64(sample_group * sizes.out_channels + uint64(first_channel + o)) * positions
+                write(buffer, uint64(results + o * uint32(32 * run)), out[corner : corner + positions], spots)
             o = uint32(o + uint32(1))
 
     return specialised

@@ -56,11 +56,11 @@ class Sizes(NamedTuple):
     dilation_h: np.uint32
     dilation_w: np.uint32
     channels: np.uint32  # of x in a group
-    outs: np.uint32  # out channels of a group
+    out_channels: np.uint32  # of a group
     groups: Divisor
     tiles_h: Divisor
     tiles_w: Divisor
-    sets: Divisor  # of out channels in a group: each block computes one
+    channel_blocks: Divisor  # blocks along the out channels of a group
     biased: np.bool_
     wide: np.bool_  # rows of x begin at multiples of four elements, so that four can be read at a time
 
@@ -103,7 +103,7 @@ def serial(x, weight, bias, stride, padding, dilation, groups):
 @cuda.jit(device=True)
 def place(sizes, tile_h, tile_w, outs):
     """(sample, group, first out channel in the group, first row, first column) of this block's tile."""
-    rest, made = divided(uint32(cuda.blockIdx.x), sizes.sets)
+    rest, made = divided(uint32(cuda.blockIdx.x), sizes.channel_blocks)
     rest, across = divided(rest, sizes.tiles_w)
     rest, down = divided(rest, sizes.tiles_h)
     sample, group = divided(rest, sizes.groups)
@@ -152,7 +152,7 @@ def naive(x, weight, bias, out, sizes):
     sample, group, o, top, left = place(sizes, tile_h, tile_w, uint32(1))
     oh, ow = uint32(top + uint32(cuda.threadIdx.y)), uint32(left + uint32(cuda.threadIdx.x))
     if oh < sizes.out_h and ow < sizes.out_w:
-        o = group * sizes.outs + o
+        o = group * sizes.out_channels + o
         total = start(bias, o, sizes)
         for c in range(sizes.channels):
             channel = group * sizes.channels + c
@@ -193,10 +193,9 @@ def copy_evenly(tile, x, sample, channel, top, left, rows, cols, sizes):
         e = uint32(e + threads)
 
 
-@functools.cache
-def tiled(copy):
-    """Kernel: a warp computes 8 x 4 values; before each in channel ``copy`` brings the tile and its halo to shared
-    memory (E4, E5).
+def make_tiled(copy):
+    """Make a kernel in which a warp computes 8 x 4 values. For each in channel, ``copy`` first brings the tile and its
+    halo to shared memory.
     """
 
     @cuda.jit
@@ -208,7 +207,7 @@ def tiled(copy):
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
-        o, at = group * sizes.outs + first, ty * sizes.stride_h * cols + tx * sizes.stride_w
+        o, at = group * sizes.out_channels + first, ty * sizes.stride_h * cols + tx * sizes.stride_w
         total = start(bias, o, sizes)
         for c in range(sizes.channels):
             copy(tile, x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
@@ -219,6 +218,9 @@ def tiled(copy):
             out[sample, o, top + ty, left + tx] = total
 
     return tiled
+
+
+tiled, even = make_tiled(copy_by_edges), make_tiled(copy_evenly)
 
 
 # -- four floats per instruction (E5) --------------------------------------------------------------
@@ -262,7 +264,7 @@ def wide(x, weight, bias, out, sizes):
     pitch = uint32((cols + three + three) // four * four)
     from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
     shift = from_col & three
-    o, at = group * sizes.outs + first, ty * sizes.stride_h * pitch + tx * sizes.stride_w + shift
+    o, at = group * sizes.out_channels + first, ty * sizes.stride_h * pitch + tx * sizes.stride_w + shift
     total = start(bias, o, sizes)
     for c in range(sizes.channels):
         copy_quads(
@@ -302,11 +304,10 @@ def copy_at_once(tile, at, x, sample, channel, top, left, rows, cols, sizes):
         e = uint32(e + threads)
 
 
-@functools.cache
-def prefetch(copy):
-    """Kernel like tiled with two tiles: ``copy`` fills one with channel c + 1 while the block computes on channel c.
+def make_prefetch(copy):
+    """Make a kernel like tiled with two tiles: ``copy`` fills one with channel c + 1 while the block computes on c.
 
-    One barrier per channel is enough: who has passed it knows that nobody computes on the other tile any more.
+    One barrier per channel is enough: after it no thread still reads the other tile, so it may be overwritten.
     """
 
     @cuda.jit
@@ -318,7 +319,7 @@ def prefetch(copy):
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
-        o, at = group * sizes.outs + first, ty * sizes.stride_h * cols + tx * sizes.stride_w
+        o, at = group * sizes.out_channels + first, ty * sizes.stride_h * cols + tx * sizes.stride_w
         channel, other = group * sizes.channels, rows * cols
         total = start(bias, o, sizes)
         copy(tile, uint32(0), x, sample, channel, from_row, from_col, rows, cols, sizes)
@@ -335,6 +336,9 @@ def prefetch(copy):
             out[sample, o, top + ty, left + tx] = total
 
     return prefetch
+
+
+prefetch, prefetch_half = make_prefetch(begin_copy), make_prefetch(copy_at_once)
 
 
 # -- many sums in registers (E7) -------------------------------------------------------------------
@@ -375,7 +379,7 @@ def blocked(outs, pixels):
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
-        first, end = group * sizes.outs + first, (group + uint32(1)) * sizes.outs
+        first, end = group * sizes.out_channels + first, (group + uint32(1)) * sizes.out_channels
         for o in range(outs):
             for p in range(pixels):
                 total[o, p] = start(bias, first + uint32(o), sizes) if first + uint32(o) < end else float32(0)
@@ -403,3 +407,7 @@ def blocked(outs, pixels):
                     out[sample, first + uint32(o), oh, left + tx] = total[o, p]
 
     return blocked
+
+
+#: The rungs, each with one idea more.
+LADDER = {"naive": naive, "tiled": tiled, "even": even, "wide": wide, "prefetch": prefetch, "blocked": blocked}

@@ -1,32 +1,44 @@
-"""Windows on images: where they lie, and the checks of everything that this follows from."""
+"""The geometry of windows on images, and the checks of the arguments that it follows from."""
 
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit.backend import cuda, uint32, uint64
 from warpstep.checks import check_int
+from warpstep.integers import ceil_div
 
-__all__ = ["DTYPES", "Divisor", "Windows", "check_out", "check_shape", "check_size", "divided", "pair", "windows"]
+__all__ = [
+    "DTYPES",
+    "Divisor",
+    "Geometry",
+    "check_out",
+    "check_shape",
+    "check_size",
+    "divided",
+    "make_divisor",
+    "make_geometry",
+    "pair",
+]
 
 DTYPES = (np.float32, np.float64)
-#: Threads of a row of blocks, and planes or pixels along a padded image: indices have 32 bits and no sign.
-MOST_THREADS = 2**31 - 1
-MOST_PIXELS = MOST_PLANES = 2**30
+#: Limits of the threads of a launch, and of planes and of pixels along a padded image: indices are unsigned, 32 bits.
+MAX_THREADS = 2**31 - 1
+MAX_PIXELS = MAX_PLANES = 2**30
 
 
 class Divisor(NamedTuple):
-    """A number to divide by, with the factor and shift that do it: a GPU has no instruction for integer division."""
+    """A divisor, with the factor and shift that replace the division: a GPU has no instruction for it."""
 
     value: np.uint32
     factor: np.uint32
     shift: np.uint32
 
 
-class Windows(NamedTuple):
-    """What the kernels know of the images and of their windows."""
+class Geometry(NamedTuple):
+    """The sizes of images, and where their windows lie, as kernels need them."""
 
     kernel_h: np.uint32
     kernel_w: Divisor
@@ -36,7 +48,7 @@ class Windows(NamedTuple):
     padding_w: np.uint32
     dilation_h: np.uint32
     dilation_w: np.uint32
-    # Of the values of a kernel that meet a pixel the next is so many further, in a window so many before.
+    # The values of a kernel that cover one pixel are next_h, next_w apart; their windows are back_h, back_w apart.
     next_h: np.uint32
     next_w: np.uint32
     back_h: np.uint32
@@ -50,18 +62,18 @@ class Windows(NamedTuple):
     taps: Divisor  # KH KW
 
     @property
-    def counts(self):
+    def counts(self) -> tuple[int, int]:
         """KH KW and OH OW."""
         return int(self.taps.value), int(self.positions.value)
 
     @property
-    def is_image(self):
-        """Whether the columns are the image itself: windows of one pixel, one on each."""
+    def is_image(self) -> bool:
+        """Whether the columns are the image itself: one window on each pixel, and of that pixel only."""
         steps_of_one = self.stride_h.value == self.stride_w.value == 1 and self.padding_h == self.padding_w == 0
         return bool(self.counts[0] == 1 and steps_of_one)
 
     @property
-    def out_size(self):
+    def out_size(self) -> tuple[int, int]:
         """OH and OW."""
         return int(self.out_h), int(self.out_w.value)
 
@@ -73,25 +85,26 @@ def divided(n, by):
     return quotient, uint32(n - quotient * by.value)
 
 
-def divisor(value):
-    """The Divisor that is exact for every number below 2^31.
+def make_divisor(value: int) -> Divisor:
+    """Make a Divisor that is exact for every number below 2^31.
 
-    With 2^s the power of 2 that is not below value, the factor is 2^(31 + s) / value rounded up, by less than 1. Times
-    n < 2^31 that is less than 2^31, and 2^(31 + s) / value, by which quotients of neighbours differ, is not less.
+    Let 2^s be the least power of two that is not less than value. The factor is 2^(31 + s) / value rounded up, so it is
+    too large by less than 1, and its product with n < 2^31 by less than 2^31. That never reaches the next quotient, as
+    quotients are 2^(31 + s) / value >= 2^31 apart.
     """
     shift = 31 + (value - 1).bit_length()
-    return Divisor(np.uint32(value), np.uint32(-(-(1 << shift) // value)), np.uint32(shift))
+    return Divisor(np.uint32(value), np.uint32(ceil_div(1 << shift, value)), np.uint32(shift))
 
 
-def windows(size, kernel_size, stride, padding, dilation):
-    """The Windows of images of a size (H, W), after a check of all that they follow from."""
+def make_geometry(size: tuple[int, int], kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> Geometry:
+    """Check the arguments that windows on images of a size (H, W) follow from, and make their Geometry."""
     kernel = pair("kernel_size", kernel_size, 1)
     stride, padding, dilation = pair("stride", stride, 1), pair("padding", padding, 0), pair("dilation", dilation, 1)
     out = []
     for axis, name in enumerate(("rows", "columns")):
         padded, covered = size[axis] + 2 * padding[axis], dilation[axis] * (kernel[axis] - 1) + 1
-        if padded > MOST_PIXELS:
-            raise ValueError(f"the images have {padded} {name} with their padding; at most {MOST_PIXELS} are possible")
+        if padded > MAX_PIXELS:
+            raise ValueError(f"the images have {padded} {name} with their padding; at most {MAX_PIXELS} are possible")
         if covered > padded:
             raise ValueError(
                 f"kernel_size is {kernel} with dilation {dilation}, {covered} {name}; "
@@ -99,22 +112,33 @@ def windows(size, kernel_size, stride, padding, dilation):
             )
         out.append((padded - covered) // stride[axis] + 1)
     for name, (first, second) in {"OH OW": out, "H W": size, "KH KW": kernel}.items():
-        if first * second > MOST_THREADS:
-            raise ValueError(f"{name} is {first} * {second}; it must be at most {MOST_THREADS}")
+        if first * second > MAX_THREADS:
+            raise ValueError(f"{name} is {first} * {second}; it must be at most {MAX_THREADS}")
     # A stride beyond the image is never taken; a divisor must have 32 bits.
-    stride, dilation = ([min(n, MOST_PIXELS) for n in steps] for steps in (stride, dilation))
+    stride, dilation = ([min(n, MAX_PIXELS) for n in steps] for steps in (stride, dilation))
     common = [gcd(*steps) for steps in zip(stride, dilation, strict=True)]
-    meet = [n // g for steps in (stride, dilation) for n, g in zip(steps, common, strict=True)]
-    numbers = (np.uint32(n) for n in (*padding, *dilation, *meet))
-    # No row of an image without columns has a pixel, and a divisor is not 0.
-    image = np.uint32(size[0] if size[1] else 0), divisor(max(size[1], 1)), divisor(max(size[0] * size[1], 1))
-    outside = np.uint32(out[0]), divisor(out[1]), divisor(out[0] * out[1])
-    steps, taps = map(divisor, stride), divisor(kernel[0] * kernel[1])
-    return Windows(np.uint32(kernel[0]), divisor(kernel[1]), *steps, *numbers, *image, *outside, taps)
+    next_tap = [n // g for n, g in zip(stride, common, strict=True)]
+    windows_back = [n // g for n, g in zip(dilation, common, strict=True)]
+    numbers = (np.uint32(n) for n in (*padding, *dilation, *next_tap, *windows_back))
+    # An image without columns has no rows either, as a divisor must not be 0.
+    height, (width, pixels) = (size[0] if size[1] else 0), (max(size[1], 1), max(size[0] * size[1], 1))
+    return Geometry(
+        np.uint32(kernel[0]),
+        make_divisor(kernel[1]),
+        *map(make_divisor, stride),
+        *numbers,
+        np.uint32(height),
+        make_divisor(width),
+        make_divisor(pixels),
+        np.uint32(out[0]),
+        make_divisor(out[1]),
+        make_divisor(out[0] * out[1]),
+        make_divisor(kernel[0] * kernel[1]),
+    )
 
 
-def pair(name, value, least):
-    """An int or two of them as two ints, none below ``least``."""
+def pair(name: str, value: Any, least: int) -> tuple[int, ...]:
+    """Convert an int or two of them to two ints, none below ``least``."""
     if not isinstance(value, tuple | list):
         return (check_int(name, value, least),) * 2
     if len(value) != 2:
@@ -122,27 +146,29 @@ def pair(name, value, least):
     return tuple(check_int(f"{name}[{axis}]", n, least) for axis, n in enumerate(value))
 
 
-def check_shape(shape, least=(1, 1, 0, 0), name="shape"):
-    """``shape`` as N, C, H, W, none of which is less than its least."""
+def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> list[int]:
+    """Check N, C, H and W, none of which may be below its least."""
     if len(shape) != 4:
         raise ValueError(f"{name} is {tuple(shape)}; it must be N, C, H, W")
     return [check_int(f"{name}[{axis}]", n, few) for axis, (n, few) in enumerate(zip(shape, least, strict=True))]
 
 
-def check_size(name, planes, threads):
-    """ValueError if there are too many channels in all samples, or threads of what ``threads`` names."""
-    if planes > MOST_PLANES:
-        raise ValueError(f"{name} is too large: it has {planes} channels in all samples, at most {MOST_PLANES} can be")
+def check_size(name: str, planes: int, **threads: int) -> None:
+    """Raise ValueError if there are too many channels in all samples, or threads."""
+    if planes > MAX_PLANES:
+        raise ValueError(f"{name} is too large: it has {planes} channels in all samples, at most {MAX_PLANES} can be")
     for what, count in threads.items():
-        if count > MOST_THREADS:
-            raise ValueError(f"{name} is too large: {what} is {count}; it must be at most {MOST_THREADS}")
+        if count > MAX_THREADS:
+            raise ValueError(f"{name} is too large: {what} is {count}; it must be at most {MAX_THREADS}")
 
 
-def check_out(out, shape, name, like, dtypes=DTYPES, apart=True, **others):
-    """``out`` is as ``like``, of the shape, and apart from it and the others, or it is None."""
+def check_out(
+    out: Any, shape: tuple, name: str, like: Any, dtypes: tuple = DTYPES, apart: bool = True, **others: Any
+) -> None:
+    """Check that ``out``, if it is not None, is like ``like``, of the shape, and apart from it and the others."""
     if out is None:
         return
     check_array("out", out, len(shape), dtypes)
     check_alike("out", out, name, like, shape)
     if apart:
-        check_apart("out", out, **{name: like}, **others)
+        check_apart("out", out, **{name: like, **others})

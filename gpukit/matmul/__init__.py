@@ -8,7 +8,7 @@ function that makes a kernel are constants of it, so the compiler knows the shap
 """
 
 from gpukit.matmul.api import DTYPES, LADDER, SIMPLE, TILES, VARIANTS, configure, matmul, steps
-from gpukit.matmul.cost import choose
+from gpukit.matmul.cost import choose, predicted_time
 from gpukit.matmul.fast import Tile, fast
 from gpukit.matmul.ladder import (
     asynchronous,
@@ -63,6 +63,7 @@ __all__ = [
     "naive_uncoalesced",
     "on_cpu",
     "padded",
+    "predicted_time",
     "read_ahead",
     "registers_1d",
     "registers_2d",

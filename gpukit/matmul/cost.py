@@ -7,10 +7,11 @@ registers and shared memory hold; the others wait. The multiprocessor with the m
 import functools
 from typing import NamedTuple
 
+from gpukit.backend import cuda
 from gpukit.matmul.fast import Tile
 from warpstep.integers import ceil_div
 
-__all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict"]
+__all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict", "predicted_time"]
 
 
 class Speed(NamedTuple):
@@ -88,6 +89,12 @@ def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multip
     if parts > 1:
         time += SUM + SUM_PART * parts + 4 * batch * m * n * (2 * parts + 1) / PARTS
     return time
+
+
+def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
+    """Predict the microseconds of one launch for a product of float32 by the best tile, with K in one part."""
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return min(predict(speed, m, n, k, batch, 1, multiprocessors) for speed in SPEEDS)
 
 
 @functools.lru_cache(4096)

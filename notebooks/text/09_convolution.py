@@ -27,7 +27,7 @@ import numpy as np
 import gpukit
 from gpukit import conv, cuda, device, on_gpu, plot, prediction, results, show, timing
 from gpukit.conv import columns, cost, fast, ladder
-from gpukit.conv.windows import windows
+from gpukit.conv.windows import make_geometry
 from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
@@ -121,7 +121,7 @@ with plot.figure(columns=2, size=(6, 3.4), mark="a drawing") as axes:
 # MXNet's kernel has one thread for each window of each channel (row B3). Neighbouring threads write neighbouring columns, so all seems well:
 
 # %%
-show.source(columns.window)
+show.source(columns.im2col_naive)
 
 # %% [markdown]
 # The trace counts sectors, pieces of 32 bytes. For images of 15 x 15 a row of the columns has 169 values:
@@ -138,12 +138,12 @@ def im2col_sectors(variant, size):
     return trace.total("global", "store").sectors, out.nbytes // 32
 
 
-by_rows = "window", "element", "aligned"
-print("sectors written " + "".join(f"{name:>10}" for name in (*by_rows, "at least")))
+by_rows = "im2col_naive", "element", "aligned"
+print("sectors written " + "".join(f"{name:>14}" for name in (*by_rows, "at least")))
 for size in (15, 18):
     counts = [im2col_sectors(variant, size) for variant in by_rows]
     numbers = *(count for count, _ in counts), counts[0][1]
-    print(f"rows of {(size - 2) ** 2:3}:    " + "".join(f"{number:10,}" for number in numbers))
+    print(f"rows of {(size - 2) ** 2:3}:    " + "".join(f"{number:14,}" for number in numbers))
 
 # %% [markdown]
 # 256 is a multiple of 8, and 169 is not: there every row begins in the middle of a sector, and a warp that writes 32 values touches five sectors in place of four. Two kernels mend that in two ways. `element` has a thread for every value, counted through without regard to rows; but then the threads that read a pixel again, for another place of the kernel, are in other blocks, and the pixel comes from far away each time. `aligned` stays with the window and moves each thread back by the row's place in its sector, so that both sides are as they should be:
@@ -158,14 +158,14 @@ show.source(columns.aligned)
 show.source(columns.quads)
 
 # %%
-print(f"{'instructions of warps':24}" + "".join(f"{name:>10}" for name in conv.VARIANTS))
+print(f"{'instructions of warps':24}" + "".join(f"{name:>14}" for name in conv.VARIANTS))
 counts = []
 for variant in conv.VARIANTS:
     launch, further = conv.configure_im2col(variant, (1, 16, 18, 18), 3)
     trace = gpukit.trace(launch, random(16 * 18 * 18), np.empty(16 * 9 * 256, np.float32), *further)
     counts.append([trace.total("global", op).requests for op in ("store", "load")])
 for i, op in enumerate(("store", "load")):
-    print(f"{op:24}" + "".join(f"{count[i]:10,}" for count in counts))
+    print(f"{op:24}" + "".join(f"{count[i]:14,}" for count in counts))
 
 # %% [markdown]
 # The last one, `rows`, is for wide images: a block writes a few rows of windows for one row of the kernel, so it writes to few places, and all of its loads are under way together. `im2col` takes the one that is for the shape.
@@ -188,7 +188,7 @@ def shares(case, names):
         if ("im2col", "copy") in speed:
             of_copy = {name: speed[case, name] / speed["im2col", "copy"] for name in names if (case, name) in speed}
             found[f"{shape}\n{how[0]} x {how[0]}, by {how[1]}{', dilation 2' if how[3] == 2 else ''}"] = of_copy
-            auto = columns.choose("auto", *shape[:2], windows(shape[2:], *how), True) if case == "im2col" else None
+            auto = columns.choose("auto", *shape[:2], make_geometry(shape[2:], *how), True) if case == "im2col" else None
             taken += [share for name, share in of_copy.items() if name in (auto, "gather", "strided")]
     return found, taken
 
@@ -319,7 +319,7 @@ show.source(ladder.blocked)
 
 # %%
 x_shape, weight_shape, out_shape = (1, 6, 512, 768), (6, 6, 6, 6), (1, 6, 507, 763)
-at = windows(x_shape[2:], 6, 1, 0, 1)
+at = make_geometry(x_shape[2:], 6, 1, 0, 1)
 layout = cost.layout_of(x_shape, weight_shape, at, 1, False, "float32", paired=False)
 of_image = {
     "specialised": layout,
@@ -328,12 +328,13 @@ of_image = {
 rows, cols = layout.tile
 x, weight = random(1, 6, rows + 5, cols + 5), random(6, 6, 6, 6)
 right = conv.serial(x, weight, None, (1, 1), (0, 0), (1, 1), 1)
-names, traces = cost.LADDER, {}
+names, traces = cost.DIRECT, {}
 for name in names:
     out = np.full(right.shape, np.nan, np.float32)
     if name in of_image:  # the layout for the whole image, not for this part
-        at = windows(x.shape[2:], 6, 1, 0, 1)
-        steps = [cost.launch_specialised(of_image[name], x, weight, None, out, at, 1, False, 0)]
+        at = make_geometry(x.shape[2:], 6, 1, 0, 1)
+        convolution = cost.Convolution(x, weight, None, out, at, 1)
+        steps = [cost.launch_specialised(of_image[name], convolution, 0, wide=False)]
     else:
         steps = conv.steps(name, x, weight, out)
     for launch, arguments in steps:
@@ -356,15 +357,15 @@ for name, trace in traces.items():
 # What limits `blocked`? It does not know the size of the kernel, so it computes addresses for every step, and it takes pixels and weights one at a time. `specialised` is made to measure: a function writes a kernel for one size of kernel, stride, dilation and number of out channels, and the compiler knows all of it.
 
 # %%
-show.source(fast.multiplier)
+show.source(fast.make_multiply)
 
 # %% [markdown]
 # For the article's convolution a thread computes this:
 
 # %%
 print(layout.text)
-print(f"sums of a thread: {layout.outs * layout.run}; of a row it needs {layout.run + 5} pixels, and has")
-print(f"{6 * layout.outs * layout.run} multiply-adds for them, with the six weights of {layout.outs} out channels")
+print(f"sums of a thread: {layout.channels_per_thread * layout.run}; of a row it needs {layout.run + 5} pixels, and has")
+print(f"{6 * layout.channels_per_thread * layout.run} multiply-adds for them, with the six weights of {layout.channels_per_thread} out channels")
 
 # %% [markdown]
 # The pixels of a row come in 128-bit loads. Meanwhile the next row is on its way into a second set of registers. In channels pass through a ring of stages in shared memory, filled by asynchronous copies that all threads share evenly. And where a result is small and has many in channels, so that it makes too few threads, sets of warps share the channels of a stage, and add their sums up at the end: always in the same order, so the bits are the same in every run.
@@ -394,7 +395,7 @@ print(sum(a.ideal_wavefronts for a in loads), "at the least: neighbouring lanes 
 # These are four products. But with b = x1 (w0 + w1) the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both values once, after all in channels. So a pair has three sums, one for each product (`specialised` keeps four, two for each value), and a row of an even number of weights takes three quarters of the multiply-adds. `paired` is the same kernel with that idea. Each thread makes the differences of the pixels that it has loaded, and the sum of the weights that it has copied:
 
 # %%
-show.source(fast.pair_multiplier)
+show.source(fast.make_multiply_pairs)
 
 # %%
 by_way = {name: of_image[name].multiply_adds for name in of_image}
@@ -463,7 +464,7 @@ def find(cell):
     size, channels, kernel = cell
     x, weight = (IMAGES[size], channels, size, size), (channels, channels, kernel, kernel)
     found = by_variant(recorded, case="map", shape=x, made=channels, kernel=kernel, stride=1)
-    at = windows(x[2:], kernel, 1, kernel // 2, 1)
+    at = make_geometry(x[2:], kernel, 1, kernel // 2, 1)
     way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
     return found["cudnn (torch)"], found.get(way, min(found.get("direct", np.inf), found.get("im2col", np.inf))), way
 

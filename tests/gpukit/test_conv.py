@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import conv
 from gpukit.backend import cuda
-from gpukit.conv import api as host
-from gpukit.conv import columns, windows
-from gpukit.conv import cost as choice
+from gpukit.conv import api, columns, cost, windows
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
 FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
@@ -104,8 +102,8 @@ def cases(draw, least=0):
 
 def usable(variant, shape, how, dtype=np.float32):
     """The variant, or another one for images that it is not for."""
-    at = windows.windows(shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
-    width, across, span = at.out_size[1], int(at.kernel_w.value), columns._span(at)
+    geometry = windows.make_geometry(shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
+    width, across, span = geometry.out_size[1], int(geometry.kernel_w.value), columns._span(geometry)
     possible = {
         "aligned": width >= 8 and across <= 16,
         "quads": dtype == np.float32 and width % 4 == 0 and span <= 4 * across,
@@ -122,7 +120,7 @@ PLAIN = {"stride": 1, "padding": 0, "dilation": 1}
 @settings(max_examples=FEW(55))
 @given(case=cases(), dtype=dtypes, variant=st.sampled_from(("auto", *conv.VARIANTS)))
 @example(case=((0, 3, 5, 6), {"kernel_size": 3}), dtype=np.float32, variant="auto")
-@example(case=((2, 0, 5, 6), {"kernel_size": (2, 3)}), dtype=np.float64, variant="window")
+@example(case=((2, 0, 5, 6), {"kernel_size": (2, 3)}), dtype=np.float64, variant="im2col_naive")
 @example(case=((1, 1, 0, 3), {"kernel_size": (4, 1), "padding": (2, 0)}), dtype=np.float32, variant="element")
 @example(case=((3, 1, 1, 1), {"kernel_size": 1, "stride": 2**40}), dtype=np.float32, variant="element")
 def test_im2col(case, dtype, variant):
@@ -161,7 +159,7 @@ def test_col2im(case, dtype, request):
 
 
 @settings(max_examples=FEW(12))
-@given(case=cases(least=1), variant=st.sampled_from(conv.VARIANTS))
+@given(case=cases(least=1), variant=st.sampled_from(tuple(conv.VARIANTS)))
 def test_adjoint(case, variant):
     """<im2col(x), y> = <x, col2im(y)>: exact, for small whole numbers."""
     shape, how = case
@@ -182,7 +180,7 @@ def tolerance(exact, size, terms, dtype):
 @settings(max_examples=FEW(26))
 @given(
     case=cases(),
-    dtype=st.sampled_from(host.CONV_DTYPES),
+    dtype=st.sampled_from(api.CONV_DTYPES),
     algorithm=st.sampled_from(("auto", *conv.ALGORITHMS)),
     groups=st.integers(1, 3),
     sizes=out_and_in,
@@ -194,9 +192,10 @@ def tolerance(exact, size, terms, dtype):
 @example(((3, 0, 6, 7), {"kernel_size": 1, **PLAIN}), np.float32, "im2col", 2, (5, 3), True)
 @example(((1, 0, 9, 43), {"kernel_size": (4, 5), **PLAIN}), np.float32, "direct", 1, (3, 6), True)
 @example(((2, 0, 8, 19), {"kernel_size": (2, 4), **PLAIN}), np.float16, "paired", 2, (3, 2), True)
+@example(((1, 0, 11, 0), {"kernel_size": (5, 1), **PLAIN, "padding": (1, 2)}), np.float32, "im2col", 3, (2, 3), True)
 def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     (samples, _, height, width), how = case
-    if algorithm != "auto" and dtype not in (host.OF_COLUMNS if algorithm == "im2col" else host.OF_DIRECT):
+    if algorithm != "auto" and dtype not in (api.IM2COL_DTYPES if algorithm == "im2col" else api.DIRECT_DTYPES):
         dtype = np.float32
     kernel, made, channels = pair(how.pop("kernel_size")), sizes[0] * groups, sizes[1] * groups
     if algorithm == "paired" and (kernel[1] == 1 or (pair(how["stride"])[1], pair(how["dilation"])[1]) != (1, 1)):
@@ -277,10 +276,11 @@ def test_every_layout(case, with_bias):
     exact, size = reference_conv(x, weight, bias, groups, **how)
     if layout.paired:
         size = reference_conv(x, together(weight), bias, groups, **how)[1]
-    at = windows.windows(shape[2:], weight_shape[2:], **how)
-    out = cuda.to_device(poisoned(shape[0], weight_shape[0], *at.out_size, dtype=dtype))
+    geometry = windows.make_geometry(shape[2:], weight_shape[2:], **how)
+    out = cuda.to_device(poisoned(shape[0], weight_shape[0], *geometry.out_size, dtype=dtype))
     operands = (None if array is None else cuda.to_device(array) for array in (x, weight, bias))
-    launch, arguments = choice.launch_specialised(layout, *operands, out, at, groups, layout.quads, 0)
+    convolution = cost.Convolution(*operands, out, geometry, groups)
+    launch, arguments = cost.launch_specialised(layout, convolution, 0, layout.quads)
     launch(*arguments)
     difference = abs(out.copy_to_host().reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
@@ -291,9 +291,9 @@ def test_no_copy_is_under_way_when_sums_take_its_place(split):
     """One in channel for a ring of three stages: the copies for the others are of zeros, and arrive all the same."""
     layout = conv.Layout((3, 3), (1, 1), (1, 1), 2, 1, 4, 8, 4, 2, 3, split=split)
     x, weight = random(1, 1, 9, 20), random(2, 1, 3, 3)
-    at = windows.windows(x.shape[2:], (3, 3), 1, 1, 1)
-    out = poisoned(1, 2, *at.out_size)
-    launch, arguments = choice.launch_specialised(layout, x, weight, None, out, at, 1, False, 0)
+    geometry = windows.make_geometry(x.shape[2:], (3, 3), 1, 1, 1)
+    out = poisoned(1, 2, *geometry.out_size)
+    launch, arguments = cost.launch_specialised(layout, cost.Convolution(x, weight, None, out, geometry, 1), 0, False)
     assert gpukit.trace(launch, *arguments).findings == []
 
 
@@ -303,9 +303,11 @@ def test_rows_are_loaded_without_conflicts():
     for across, run, stride, paired in ((8, 12, 1, False), (8, 12, 1, True), (2, 16, 1, False), (1, 4, 2, False)):
         chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride), paired=paired)
         x, weight = random(1, 3, 9, 3 * across * run), random(3, 3, 3, 5)
-        at = windows.windows(x.shape[2:], (3, 5), chosen.stride, (1, 2), 1)
-        out = poisoned(1, 3, *at.out_size)
-        launch, arguments = choice.launch_specialised(chosen, x, weight, None, out, at, 1, False, 0)
+        geometry = windows.make_geometry(x.shape[2:], (3, 5), chosen.stride, (1, 2), 1)
+        out = poisoned(1, 3, *geometry.out_size)
+        launch, arguments = cost.launch_specialised(
+            chosen, cost.Convolution(x, weight, None, out, geometry, 1), 0, False
+        )
         trace = gpukit.trace(launch, *arguments)
         assert trace.findings == []
         loads = [a for a in trace.accesses if (a.space, a.op) == ("shared", "load") and "load4" in a.code]
@@ -367,20 +369,32 @@ def test_conv2d_in_a_workspace():
         conv.conv2d(x, weight, groups=2, workspace=x.reshape(x.size), stride=3)
 
 
-def test_a_workspace_for_each_stream():
+@pytest.fixture
+def workspaces():
+    """A function: (address, bytes) of the workspace that a stream keeps, or None."""
+    from gpukit._host.work_memory import state_of
+
+    def find(stream):
+        found = [memory for (_, purpose), memory in state_of(stream).buffers.items() if purpose == "columns"]
+        return (found[0].device_ctypes_pointer.value, found[0].nbytes) if found else None
+
+    return find
+
+
+def test_a_workspace_for_each_stream(workspaces):
     conv.free_workspaces()
     streams = [cuda.stream(), cuda.stream()]
     x, weight = cuda.to_device(random(1, 3, 9, 9)), cuda.to_device(random(2, 3, 3, 3))
     for stream in (*streams, *streams):
         conv.conv2d(x, weight, algorithm="im2col", stream=stream)
-    assert len(host._workspaces) == 2 and len({id(kept) for kept in host._workspaces.values()}) == 2
-    assert all(kept.size == 3 * 9 * 49 for kept in host._workspaces.values())
+    (one, one_size), (two, two_size) = map(workspaces, streams)
+    assert one != two and 4 * 3 * 9 * 49 <= one_size == two_size < 4 * 3 * 9 * 81
     conv.conv2d(x, weight, padding=1, algorithm="im2col", stream=streams[0])
-    assert sorted(kept.size for kept in host._workspaces.values()) == [3 * 9 * 49, 3 * 9 * 81]
+    assert workspaces(streams[0])[1] >= 4 * 3 * 9 * 81 and workspaces(streams[1]) == (two, two_size)
     conv.conv2d(x, cuda.to_device(random(2, 3, 1, 1)), algorithm="im2col")  # its columns are the image
-    assert len(host._workspaces) == 2
+    assert workspaces(0) is None
     conv.free_workspaces()
-    assert not host._workspaces
+    assert not any(map(workspaces, streams))
 
 
 def test_extra_memory():
@@ -403,19 +417,21 @@ def test_extra_memory():
     ],
 )
 def test_what_auto_stands_for(x_shape, weight_shape, how, dtype, expected):
-    at = windows.windows(x_shape[2:], weight_shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
-    assert choice.choose_algorithm("auto", x_shape, weight_shape, at, 1, np.dtype(dtype)) == expected
+    geometry = windows.make_geometry(x_shape[2:], weight_shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
+    assert cost.choose_algorithm("auto", x_shape, weight_shape, geometry, 1, np.dtype(dtype)) == expected
 
 
 def test_layouts_that_are_chosen():
-    at = windows.windows((512, 768), 6, 1, 0, 1)
-    layout = choice.layout_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32")
-    assert layout.outs == 6 and layout.quads and layout.paired and not layout.has_conflicts
+    geometry = windows.make_geometry((512, 768), 6, 1, 0, 1)
+    layout = cost.layout_of((1, 6, 512, 768), (6, 6, 6, 6), geometry, 1, True, "float32")
+    assert (
+        layout.channels_per_thread == layout.outs == 6 and layout.quads and layout.paired and not layout.has_conflicts
+    )
     assert layout.nbytes < 227 * 1024 and layout.threads <= 256
     for count in (1, 5):
-        assert len(choice.layouts_of((1, 6, 512, 768), (6, 6, 6, 6), at, 1, True, "float32", count)) == count
-    wide = windows.windows((300, 300), (3, 99), 1, 0, 1)
-    assert choice.layout_of((1, 3, 300, 300), (3, 3, 3, 99), wide, 1, False, "float32") is None
+        assert len(cost.layouts_of((1, 6, 512, 768), (6, 6, 6, 6), geometry, 1, True, "float32", count)) == count
+    wide = windows.make_geometry((300, 300), (3, 99), 1, 0, 1)
+    assert cost.layout_of((1, 3, 300, 300), (3, 3, 3, 99), wide, 1, False, "float32") is None
 
 
 @pytest.mark.parametrize(
@@ -432,10 +448,11 @@ def test_layouts_that_are_chosen():
 )
 def test_who_takes_pairs(monkeypatch, algorithm, channels, kernel, how, in_pairs):
     """By name, and "direct" where the kernel is wide, a sum has many terms, and neighbours have neighbouring pixels."""
-    monkeypatch.setattr(choice, "launch_specialised", lambda layout, *rest: layout)
+    monkeypatch.setattr(cost, "launch_specialised", lambda layout, *rest: layout)
     x, weight = np.empty((1, channels, 512, 768), np.float32), np.empty((6, channels, kernel, kernel), np.float32)
-    at = windows.windows(x.shape[2:], kernel, **{**PLAIN, **how})
-    assert choice.direct_launch(algorithm, x, weight, None, None, at, 1, 0).paired == in_pairs
+    geometry = windows.make_geometry(x.shape[2:], kernel, **{**PLAIN, **how})
+    convolution = cost.Convolution(x, weight, None, None, geometry, 1)
+    assert cost.direct_launch(algorithm, convolution, 0).paired == in_pairs
 
 
 def test_tiles_that_do_not_fit():
@@ -469,7 +486,7 @@ def test_arrays_of_any_layout():
 
 def test_in_place_of_the_columns(monkeypatch):
     """The first image lies on the second one's columns, which the same threads read afterwards."""
-    monkeypatch.setattr(columns, "MOST_ROWS", 1)
+    monkeypatch.setattr(columns, "MAX_ROWS", 1)
     given = random(2, 3 * 9, 20 * 15)
     expected = conv.col2im(given, (20, 15), 3, padding=1)
     memory = cuda.to_device(given)
@@ -483,7 +500,7 @@ def test_in_place_of_the_columns(monkeypatch):
 
 
 def test_more_planes_than_threads(monkeypatch):
-    monkeypatch.setattr(columns, "MOST_ROWS", 2)
+    monkeypatch.setattr(columns, "MAX_ROWS", 2)
     x = random(5, 17, 6, 9)
     expected = reference_columns(x, 2)
     for variant in conv.VARIANTS:
@@ -495,7 +512,7 @@ def test_divisors_are_exact():
     rng = np.random.default_rng(0)
     values = [1, 2, 3, 5, 7, 9, 641, 65537, *(2**k + d for k in range(2, 31) for d in (-1, 0, 1)), 2**31 - 1]
     for value in values:
-        by = windows.divisor(value)
+        by = windows.make_divisor(value)
         n = np.append(rng.integers(0, 2**31, 200), [0, value - 1, value, 2**31 - 2, 2**31 - 1]).astype(np.uint64)
         n = np.append(n, n // np.uint64(value) * np.uint64(value))
         assert np.array_equal(n * np.uint64(by.factor) >> np.uint64(by.shift), n // np.uint64(value)), value
@@ -516,9 +533,9 @@ def test_why_a_thread_for_each_value(shape):
     stores = {variant: trace.total("global", "store").sectors for variant, trace in traces.items()}
     at_least = -(-expected.nbytes // 32)
     assert stores["element"] == at_least <= stores["aligned"] < at_least + expected.shape[1] * expected.shape[0]
-    assert stores["window"] > 1.2 * at_least if expected.shape[2] % 8 else stores["window"] == at_least
+    assert stores["im2col_naive"] > 1.2 * at_least if expected.shape[2] % 8 else stores["im2col_naive"] == at_least
     loads = {variant: trace.total("global", "load").sectors for variant, trace in traces.items()}
-    assert all(abs(loads[variant] / loads["window"] - 1) < 0.06 for variant in possible - {"quads", "rows"})
+    assert all(abs(loads[variant] / loads["im2col_naive"] - 1) < 0.06 for variant in possible - {"quads", "rows"})
     if "quads" in possible:  # a row of pixels is loaded once for all that lie in it
         assert stores["quads"] == at_least and traces["quads"].total("global", "store").requests < at_least / 14
 
@@ -546,7 +563,7 @@ def test_beside_pytorch(dtype):
     )
     how = {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 3)}
     columns = functional.unfold(x, (3, 4), **how)
-    for variant in ("window", "element", "aligned", "rows"):
+    for variant in ("im2col_naive", "element", "aligned", "rows"):
         result = conv.im2col(given(x), (3, 4), **how, variant=variant)
         assert type(result) is type(given(x)) and bool((torch.asarray(result) == columns).all())
     folded = torch.asarray(conv.col2im(given(columns), (19, 23), (3, 4), **how))
@@ -579,14 +596,26 @@ WRONG = [
     (
         lambda: conv.im2col(X, 3, variant="fast", out=OUT),
         ValueError,
-        "variant is 'fast'; it must be 'auto' or one of w",
+        "variant is 'fast'; it must be 'auto' or one of im2col_n",
     ),
     (lambda: conv.im2col(X, 2, out=OUT), ValueError, r"out has shape \(2, 36, 12\); it must be \(2, 16, 20\)"),
     (lambda: conv.im2col(X.astype("f8"), 3, out=OUT), TypeError, "out has dtype float32; it must be float64"),
     (lambda: conv.im2col(X, 3, out=cuda.to_device(OUT)), TypeError, "out is a device array and x is a NumPy array"),
-    (lambda: conv.configure_im2col("auto", X.shape, 3), ValueError, "variant is 'auto'; it must be one of window"),
-    (lambda: conv.configure_im2col("window", (0, 4, 5, 6), 3), ValueError, r"shape\[0\] is 0; it must be 1 or more"),
-    (lambda: conv.configure_im2col("window", (4, 5, 6), 3), ValueError, r"shape is \(4, 5, 6\); it must be N, C, H, W"),
+    (
+        lambda: conv.configure_im2col("auto", X.shape, 3),
+        ValueError,
+        "variant is 'auto'; it must be one of im2col_naive",
+    ),
+    (
+        lambda: conv.configure_im2col("im2col_naive", (0, 4, 5, 6), 3),
+        ValueError,
+        r"shape\[0\] is 0; it must be 1 or more",
+    ),
+    (
+        lambda: conv.configure_im2col("im2col_naive", (4, 5, 6), 3),
+        ValueError,
+        r"shape is \(4, 5, 6\); it must be N, C, H, W",
+    ),
     (lambda: conv.col2im(COLUMNS[0], (5, 6), 3, out=IMAGE), ValueError, r"columns has shape \(36, 12\)"),
     (lambda: conv.col2im(COLUMNS, (5, -6), 3, out=IMAGE), ValueError, r"output_size\[1\] is -6; it must be 0 or more"),
     (lambda: conv.col2im(COLUMNS, (7, 6), (5, 3), out=IMAGE), ValueError, "columns has 36 rows; .* multiple of 15"),
