@@ -12,6 +12,7 @@ __all__ = [
     "Pair",
     "changes",
     "falls",
+    "is_copy",
     "library_of",
     "pairs",
     "problem_of",
@@ -42,9 +43,14 @@ NOISE = 0.03
 def library_of(record):
     """Return the key in `LIBRARIES` of the library that a record timed; None for gpukit's kernels and for copies."""
     variant = record["variant"].lower()
-    if re.search(r"\bcopy\b", variant):
+    if is_copy(record):
         return None
     return next((name for name in LIBRARIES if re.match(rf"{re.escape(name)}\b", variant)), None)
+
+
+def is_copy(record):
+    """Tell the copies, which are controls on no side, by their variants."""
+    return re.search("copy|memcpy", record["variant"]) is not None
 
 
 def problem_of(record):
@@ -120,7 +126,7 @@ def pairs(records):
             key = json.dumps([problem, _clock(record)], sort_keys=True)
             if key not in rivals or record["value"] < rivals[key][1]["value"]:
                 rivals[key] = problem, record
-        elif not re.search("copy|memcpy", record["variant"]):
+        elif not is_copy(record):
             ours.setdefault(_place(record), []).append(record)
     found = []
     for problem, theirs in rivals.values():
