@@ -5,15 +5,23 @@ import functools
 from gpukit import _bench
 from gpukit.backend import on_gpu
 from gpukit.timing import EmulatedTimeError
-from warpstep.prediction import *  # noqa: F403
-from warpstep.prediction import __all__ as _names
-from warpstep.prediction import from_records
+from warpstep.prediction import RECORDED, Ceilings, Prediction, Use, from_records, of_records, predict, recorded
 
-__all__ = [*_names, "measured"]
+__all__ = [
+    "RECORDED",
+    "Ceilings",
+    "Prediction",
+    "Use",
+    "from_records",
+    "measured",
+    "of_records",
+    "predict",
+    "recorded",
+]
 
 
 @functools.cache
-def measured():
+def measured() -> Ceilings:
     """Measure the `Ceilings` of this machine's GPU. The first call takes some seconds and needs a checkout of gpukit.
 
     Raises

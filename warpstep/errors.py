@@ -1,4 +1,6 @@
-"""What the emulator raises. None of these depends on a CUDA installation."""
+"""The errors of the emulator. None of these depends on a CUDA installation."""
+
+from typing import Any
 
 
 class LaunchError(ValueError):
@@ -36,8 +38,8 @@ class KernelError(RuntimeError):
         True if nothing works any more on the GPU until the process ends; never on the emulator.
     """
 
-    launch = None
-    trace = None
+    launch: Any = None
+    trace: Any = None
     sticky = False
 
     def __init__(self, message, *, kind, line, filename, block=None, thread=None):

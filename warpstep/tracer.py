@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from warpstep.checks import check_int
 from warpstep.errors import KernelError
 from warpstep.launch import Configured, Kernel, prepare
 from warpstep.prediction.model import Prediction, predict
@@ -194,9 +195,7 @@ def _emulated(dispatcher):
 def _registers(registers, launch, args):
     if registers is None:
         return gpu.registers(launch, args)
-    if not isinstance(registers, Integral) or not 1 <= registers <= 255:
-        raise ValueError(f"registers is {registers!r}; it must be an int from 1 to 255")
-    return int(registers)
+    return check_int("registers", registers, 1, 255)
 
 
 def _chosen(blocks, prepared):

@@ -1,35 +1,48 @@
-"""Asynchronous copies from global to shared memory. They land when the thread that began them waits for them, and no
-sooner: a kernel that forgets to wait reads what was there before.
+"""Asynchronous copies from global to shared memory.
+
+A copy lands when the thread that began it waits for it, and no sooner: a kernel that forgets to wait reads the old
+elements.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 
 @dataclass
 class Copy:
-    """One copy of each of some threads of a batch."""
+    """One copy of each of some threads of a batch.
 
-    view: object
-    #: Of the first element, checked.
-    position: object
-    #: One for each element.
-    values: tuple
-    #: Threads whose copy has not landed, (B, T).
+    Attributes
+    ----------
+    view : memory.View
+        The shared array.
+    position : value
+        Of the first element, checked.
+    values : list
+        One for each element.
+    lanes : (B, T) bool ndarray
+        Threads whose copy has not landed.
+    groups : (B, T) int64 ndarray
+        `Copies.groups` when the copy began.
+    """
+
+    view: Any
+    position: Any
+    values: list
     lanes: np.ndarray
-    #: What `Copies.groups` was.
     groups: np.ndarray
     site: int
 
 
 class Copies:
-    """The copies of a batch of blocks that are under way.
+    """The copies in flight of a batch of blocks.
 
     Attributes
     ----------
     groups : (B, T) int64 ndarray
-        How many groups each thread has made.
+        Groups that each thread has committed.
     pending : list of Copy
         In the order in which they began.
     """
@@ -46,9 +59,12 @@ class Copies:
     def commit(self, mask):
         self.groups = self.groups + (1 if mask is None else mask)
 
-    def landing(self, most, mask):
-        """The copies that the threads of a mask wait for, each with its lanes; they are no longer pending after it."""
-        done = self.groups - np.int64(most)
+    def landing(self, pending, mask):
+        """Yield the copies that the threads of a mask wait for, each with its lanes, and drop them.
+
+        Copies of a thread's last ``pending`` groups stay.
+        """
+        done = self.groups - np.int64(pending)
         for copy in self.pending:
             lanes = copy.lanes & (copy.groups < done)
             if mask is not None:

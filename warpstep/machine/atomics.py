@@ -1,7 +1,6 @@
-"""Atomic operations over all lanes of a batch at once, with the old values in a possible order: the order of the lanes.
+"""Atomic operations of all lanes of a batch at once; the old values are those of one possible order, that of the lanes.
 
-Lanes that hit different addresses do not see each other, so only the lanes that collide are taken one after another:
-round r does the r-th lane of every address.
+Only lanes that hit the same address depend on each other: round r does the r-th lane of every address.
 """
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from warpstep.machine.memory import Either, merge
 
 _IN_PLACE = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-#: max and min leave a NaN that is there and ignore a NaN that comes; nanmax and nanmin replace it.
+#: max and min keep a NaN in memory and ignore a NaN operand; nanmax and nanmin replace a NaN in memory.
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "nanmax": np.fmax, "nanmin": np.fmin}
 
 
@@ -42,7 +41,7 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
     value, other : value
         The operand; for cas the expected value and the new one.
     wants_old : bool
-        False if the kernel drops the result; then nothing is returned.
+        False if the kernel drops the result; returns None then.
 
     Returns
     -------
@@ -58,7 +57,7 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
         return np.zeros((memory.blocks, memory.threads), view.dtype)
     if view.space == "local":
         memory.batch.unsupported(
-            site, f"an atomic operation on local array {view.name!r}: atomics work on memory that threads share"
+            site, f"an atomic operation on local array {view.name!r}: atomics need memory that threads share"
         )
     shape = (memory.blocks, memory.threads)
     position, mask = memory.reach(view, index, mask, site, "cas" if op == "cas" else "atomic")
@@ -82,7 +81,7 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
 
 
 def _whole_items(memory, view, at, site):
-    """The buffer as elements of the array's type, and positions in it: those of a field of records are in bytes."""
+    """View the buffer as elements of the array's type, with positions in it, which are bytes for a field of records."""
     items = view.items
     if view.dtype == items.dtype:
         return items, at
@@ -97,7 +96,7 @@ def _without_result(items, op, at, operand):
         _IN_PLACE[op].at(items, at, operand)
         return
     if operand.dtype.kind == "f":
-        # A NaN changes nothing, nor does a value equal to what is there (0.0 and -0.0 are).
+        # Neither a NaN nor a value equal to the one in memory changes it (0.0 equals -0.0).
         matters = ~np.isnan(operand) & (operand != items[at])
         at, operand = at[matters], operand[matters]
     _EXTREMES[op].at(items, at, operand)
@@ -122,7 +121,7 @@ def _with_result(memory, items, op, at, operand, second):
 
 
 def _few_addresses(items, op, at, starts, counts, operand, old):
-    """Many lanes on few addresses: one running total for each address."""
+    """Do many lanes on few addresses: one running total for each address."""
     ufunc = np.add if op == "sub" else _IN_PLACE[op]
     if op == "sub":
         operand = -operand

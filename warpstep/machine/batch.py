@@ -1,8 +1,6 @@
-"""What a lowered kernel calls while it runs: thread indices, memory, barriers, warp operations, print, and the errors
-that stop a launch.
+"""The machine that a lowered kernel runs on: thread indices, memory, warp operations, print, and errors.
 
-One `Batch` is a run of consecutive blocks of the grid that execute in lockstep. B is the number of its blocks, T the
-number of threads of a block.
+A `Batch` runs some blocks of the grid in lockstep. B is the number of its blocks, T the number of threads of a block.
 """
 
 import linecache
@@ -39,7 +37,7 @@ class Batch:
     """
 
     traced = False
-    #: What the clocks show, one for all launches.
+    #: The time of the clocks, one for all launches.
     clock = 0
 
     def __init__(self, launch, ids):
@@ -82,11 +80,11 @@ class Batch:
         return Memory(self)
 
     def scheduler(self, order, live, alive):
-        """What runs one lowered function."""
+        """Make the scheduler of one lowered function."""
         return Scheduler(self, order, live, alive)
 
     def range(self, start, stop, step, mask, site):
-        """State of a ``range``: next value, turns left, step. Step 0 stops the launch: Python has no such range."""
+        """Make the state of a ``range``: next value, iterations left, step. Fail for step 0, as Python does."""
         zero = step == 0
         if np.any(zero if mask is None else zero & mask):
             self.fail("no-progress", "range() with step 0", site, zero if mask is None else zero & mask)
@@ -94,7 +92,7 @@ class Batch:
         return start, range_length(start, stop, safe), step
 
     def tuple_item(self, items, index, mask, site):
-        """``items[index]`` of a homogeneous tuple, by thread; a negative index counts from the end."""
+        """``items[index]`` of a homogeneous tuple, by lane; a negative index counts from the end."""
         count = len(items)
         index = np.where(index < 0, index + count, index)[()]
         bad = (index < 0) | (index >= count)
@@ -109,10 +107,7 @@ class Batch:
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def shared_array(self, key, shape, dtype, name):
-        """The static shared array made at one place in the source.
-
-        The same for every thread of a block, poisoned at the start of the block.
-        """
+        """The static shared array of one place in the source, poisoned at the start of each block."""
         if 0 in shape:
             return self._dynamic_shared(dtype, name)
         if key not in self._shared:
@@ -124,7 +119,7 @@ class Batch:
         return self._shared[key]
 
     def _dynamic_shared(self, dtype, name):
-        """All dynamic shared arrays of a kernel start at the same address, whatever their type."""
+        """A dynamic shared array: all of a kernel start at the same address, whatever their type."""
         nbytes = self.launch.dynamic_shared
         if self._dynamic is None:
             pitch = -(-nbytes // 16) * 16
@@ -139,7 +134,7 @@ class Batch:
         return view
 
     def local_array(self, key, shape, dtype, name):
-        """A local array: each thread has its own, at each depth of a recursion."""
+        """The local array of one place in the source; each level of a recursion has its own."""
         key = key, self.depth
         if key not in self._local:
             size = int(np.prod(shape, dtype=np.int64))
@@ -163,11 +158,11 @@ class Batch:
         return value.reshape(self.blocks, -1)[:, : self.threads]
 
     def named(self, warp_mask):
-        """The lanes that each lane's warp mask names, as bits in int64 (B, T)."""
+        """Each lane's warp mask as bits in int64 (B, T)."""
         return np.broadcast_to(np.asarray(warp_mask).astype(np.int64) & 0xFFFFFFFF, self.shape)
 
     def warp_bits(self, lanes):
-        """For each lane (B, T), the lanes of its warp for which ``lanes`` holds, as bits in int64."""
+        """For each lane (B, T), those of ``lanes`` in its warp as bits in int64."""
         return self._spread(_bits(self.by_warp(lanes, False)))
 
     def _voters(self, warp_mask, mask):
@@ -178,14 +173,11 @@ class Batch:
         return self.warp_bits(True if mask is None else mask).astype(np.uint32)
 
     def _spread(self, per_warp):
-        """One value for each warp (B, warps) to its lanes."""
+        """Repeat one value for each warp (B, warps) for its lanes."""
         return self.from_warps(np.repeat(per_warp[:, :, None], WARP, axis=2))
 
     def shuffle(self, mode, warp_mask, value, operand, mask, site):
-        """``shfl_sync`` and its relatives.
-
-        The value of another lane of the warp; one's own where that lane lies outside.
-        """
+        """``shfl_sync`` and its relatives: the value of another lane, or the own value if that is outside the warp."""
         lanes = np.arange(WARP)
         values = self.by_warp(value, 0)
         operand = self.by_warp(operand, 0).astype(np.int64) & (WARP - 1)
@@ -202,10 +194,10 @@ class Batch:
         return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
 
     def shuffled(self, source, warp_mask, mask, site):
-        """Called with the lane that each lane reads from, (..., 32), for those who trace."""
+        """Hook for traces: ``source`` is the lane that each lane reads from, (..., 32)."""
 
     def fence(self, mask, whole_device):
-        """A memory fence. Memory is sequentially consistent here: it changes nothing, but a trace looks at it."""
+        """Hook for traces: a memory fence. Emulated memory is sequentially consistent, so there is nothing to do."""
 
     def vote(self, mode, warp_mask, predicate, mask):
         """``all_sync``, ``any_sync``, ``eq_sync`` and ``ballot_sync`` over the active lanes that the mask names."""
@@ -218,7 +210,7 @@ class Batch:
         return (yes == voters) | ((mode == "eq") & (yes == 0))
 
     def match(self, mode, warp_mask, value, mask):
-        """``match_any_sync``: the mask of the lanes with the same bits; ``match_all_sync``: it, and if all agree."""
+        """``match_any_sync``, the mask of lanes with the same bits; ``match_all_sync``, that mask and if all agree."""
         voters = self._voters(warp_mask, mask)
         values = np.ascontiguousarray(self.by_warp(value, 0))
         values = values.view(f"u{values.dtype.itemsize}")
@@ -243,20 +235,20 @@ class Batch:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def read_clock(self):
-        """A counter that only moves forward, through all launches: it stands for order, not for time.
+        """Read a counter that grows through all launches: it tells order, not time.
 
-        The more has passed since the blocks began, the larger the step: a loop that waits for its time gets through
-        soon, and at most an eighth too late.
+        The step grows with the ticks since the blocks began, so that a loop that waits for a time ends soon, and at
+        most an eighth too late.
         """
         Batch.clock += max(64, (Batch.clock - self.began) // 8)
-        self.epoch += 1  # a loop that reads it gets somewhere
+        self.epoch += 1  # a loop that reads it makes progress
         return np.int64(Batch.clock)
 
     def sleep(self, nanoseconds):
         Batch.clock += int(np.max(nanoseconds))
 
     def smid(self):
-        """The multiprocessor of each block: they are dealt out in turn."""
+        """The multiprocessor of each block, round robin."""
         return _scalar_if_one((self.ids % current().multiprocessor_count).astype(np.int32).reshape(-1, 1))
 
     # -- print ---------------------------------------------------------------------------------------------------------
@@ -292,7 +284,7 @@ class Batch:
         )
 
     def fail(self, kind, message, site, lanes, cure="", array=None):
-        """The lanes of a mask (None: all) do something that is wrong on every device: the launch ends here."""
+        """End the launch: the lanes of a mask (None: all) do something that is wrong on every device."""
         lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
         block, thread, _ = self.place(lanes)
         count = int(np.count_nonzero(lanes))
@@ -315,7 +307,7 @@ class Batch:
         )
 
     def misaligned(self, site, view, count, lanes):
-        """``count`` elements at once, at an address that is not a multiple of their size."""
+        """Fail for ``count`` elements at once at an address that is not a multiple of their size."""
         size = count * view.dtype.itemsize
         what = f"{count} elements of {view.name!r} are" if count > 1 else f"an element of {view.name!r} is"
         message = f"{what} accessed at an address that is no multiple of {size} bytes"
@@ -329,7 +321,7 @@ class Batch:
         self.fail("out-of-bounds", message, site, mask, array=view.name)
 
     def barrier_divergence(self, held):
-        """Nobody can go on: every barrier in ``held`` waits for threads that wait at another, or never come."""
+        """Fail for a deadlock: every barrier in ``held`` waits for threads that wait at another, or never arrive."""
         sites = self.launch.program.sites
         for waiting in held:
             _, _, lane = self.place(waiting.lanes)
@@ -338,13 +330,13 @@ class Batch:
             if elsewhere:
                 detail = f"others of its block wait at line {elsewhere[0]}"
             else:
-                detail = "other threads that it waits for never get there"
+                detail = "other threads that it waits for never arrive"
             self.fail(
                 "barrier-divergence",
                 f"a thread waits in {name} at line {sites[waiting.site].line}, {detail}",
                 waiting.site,
                 waiting.lanes,
-                "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block come by.",
+                "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
             )
 
     def no_progress(self, site, mask, what):
@@ -358,7 +350,7 @@ class Batch:
         )
 
     def raised(self, site, mask, exception):
-        """A ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""
+        """Note a ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""
         if self.launch.user_error is not None:
             return
         block, thread, _ = self.place(True if mask is None else mask)
@@ -368,7 +360,7 @@ class Batch:
         self.launch.user_error = type(exception)(message)
 
     def check_divisor(self, site, mask, divisor):
-        """A division by zero raises in a kernel compiled with ``debug=True``."""
+        """Note a division by zero, which raises in a kernel compiled with ``debug=True``."""
         zero = divisor == 0
         zero = zero if mask is None else zero & mask
         if np.any(zero):
@@ -420,7 +412,7 @@ def _scalar_if_one(value):
 
 
 def _bits(lanes):
-    """A (..., 32) array of truth values as 32-bit masks (in int64)."""
+    """Pack a (..., 32) bool array into 32-bit masks (in int64)."""
     return (lanes.astype(np.int64) << np.arange(WARP)).sum(axis=-1)
 
 

@@ -1,20 +1,20 @@
-"""Views on emulated memory: global, shared and local arrays, and how a whole batch of threads loads from and stores to
-them.
+"""Emulated memory: views on global, shared and local arrays, and the loads and stores of a whole batch of threads.
 
 A value inside the emulator is either a NumPy scalar (the same for every thread) or an array that broadcasts to (B, T):
 B blocks of the batch by T threads of a block. An index such as ``threadIdx.x`` has shape (1, T) and ``blockIdx.x`` has
 shape (B, 1), so work that does not depend on both is done once.
 
-Where the elements of an array live:
+The elements of an array are stored as
 
 global, const   one flat buffer
 shared          one row of a (B, n) buffer for each block of the batch
-local           (n, B, T): one element of every thread side by side, as the hardware interleaves local memory
+local           (n, B, T): the hardware interleaves the local memory of threads in the same way
 """
 
 import functools
 import operator
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ INT64 = np.dtype(np.int64)
 
 
 class View:
-    """A typed window on emulated memory: what a kernel knows as an array.
+    """A typed window on emulated memory: an array of a kernel.
 
     Attributes
     ----------
@@ -40,15 +40,15 @@ class View:
     name : str
         The array's name in the source.
     whole : bool
-        C-contiguous and exactly as long as ``items``: bounds are then checked by NumPy itself.
+        True if it is C-contiguous and exactly as long as ``items``: NumPy then checks the bounds.
     row : int
         Elements in one block's row (shared memory), else 0.
     aligned : bool
         False for an array in global memory whose elements do not start at multiples of their size.
     known : ndarray of bool, or None
-        Which of ``items`` the launch has written, where that is asked for.
+        The ``items`` that are initialised, if that is tracked.
     lost : mask or None
-        In a trace, the lanes for which there is no such array: the slice that made it was out of bounds.
+        In a trace, the lanes whose slice of an array was out of bounds: they have no such view.
     address : int
         Byte address of ``items[0]`` on the emulated device.
     """
@@ -91,7 +91,7 @@ class View:
         return elements(self.shape)
 
     def all_known(self):
-        """All may be written from now on, by accesses that are not followed one by one."""
+        """Treat all items as initialised: from now on, accesses may bypass the tracking."""
         if self.known is not None:
             self.known[:] = True
 
@@ -134,7 +134,7 @@ class Either:
         return f"{self.first.name} or {self.second.name}"
 
     def parts(self, mask):
-        """The two arrays with their lanes among those of ``mask``; one that no lane uses is left out."""
+        """Yield each array that some lane of ``mask`` uses, with these lanes."""
         for view, lanes in ((self.first, self.mask), (self.second, ~self.mask)):
             lanes = lanes if mask is None else lanes & mask
             if lanes.any():
@@ -152,7 +152,7 @@ class RecordRef:
         self.offset = offset
 
 
-def contiguous(shape):
+def contiguous(shape) -> Any:
     """C-order strides in elements, or None if an extent differs by thread."""
     strides = []
     step = 1
@@ -179,7 +179,7 @@ def _size(shape):
 
 
 def global_view(allocation, host, name, space="global"):
-    """The view of a device array: ``host`` is the NumPy view on ``allocation.bytes`` that holds its elements."""
+    """Make the view of a device array; ``host`` is the NumPy view on its elements in ``allocation.bytes``."""
     dtype = host.dtype
     size = dtype.itemsize
     start = host.__array_interface__["data"][0] - allocation.bytes.__array_interface__["data"][0] if host.size else 0
@@ -190,16 +190,12 @@ def global_view(allocation, host, name, space="global"):
     strides = tuple(s // size for s in host.strides)
     if host.flags.c_contiguous:
         # A buffer of exactly the array's elements lets NumPy check the bounds of a 1-D index.
-        items, base = items[base : base + host.size], 0
-        start, strides = start, contiguous(host.shape)
+        items, base, strides = items[base : base + host.size], 0, contiguous(host.shape)
     return View(space, items, base, host.shape, strides, name, allocation.address + (start if base == 0 else 0))
 
 
 def _unaligned_view(allocation, host, name, space, start):
-    """A field of a packed structured array.
-
-    Elements that do not start at multiples of their size. Kept as bytes; see `load`.
-    """
+    """Make the view of an array whose elements may be unaligned, such as a packed field; its items are bytes."""
     view = View(space, allocation.bytes, start, host.shape, host.strides, name, allocation.address)
     view.dtype = host.dtype
     view.whole = False
@@ -208,11 +204,11 @@ def _unaligned_view(allocation, host, name, space, start):
 
 
 def is_lane_array(value):
-    """True if a value differs by thread (or may)."""
+    """True if a value may differ by thread."""
     return isinstance(value, np.ndarray)
 
 
-def merge(mask, new, old):
+def merge(mask, new, old) -> Any:
     """``new`` in the lanes of the mask, ``old`` in the others."""
     if old is None or mask is None or new is old:
         return new
@@ -227,7 +223,7 @@ def merge(mask, new, old):
     if isinstance(new, slice):
         return _merge_slices(mask, new, old)
     if not isinstance(new, np.generic | np.ndarray):
-        return new  # a word that says what the state of an iteration is
+        return new  # the kind of an iteration's state
     if not is_lane_array(new) and not is_lane_array(old) and new.tobytes() == old.tobytes():
         return new
     return np.where(mask, new, old)
@@ -236,12 +232,12 @@ def merge(mask, new, old):
 def _merge_slices(mask, new, old):
     parts = [(getattr(new, p), getattr(old, p)) for p in ("start", "stop", "step")]
     if any((a is None) != (b is None) for a, b in parts):
-        raise UnsupportedError("one name for slices of which some have a bound that others lack")
+        raise UnsupportedError("one variable for two slices, of which only one has a bound")
     return slice(*(merge(mask, a, b) for a, b in parts))
 
 
 def _merge_views(mask, new, old):
-    """One view if both are windows on the same elements, else a choice of two arrays."""
+    """Merge two windows on the same elements into one view; make an `Either` of others."""
     same = isinstance(new, View) and isinstance(old, View) and new.items is old.items and new.dtype == old.dtype
     if not same or len(new.shape) != len(old.shape):
         return Either(mask, new, old)
@@ -266,16 +262,13 @@ def in_range(index, extent):
 
 
 class Memory:
-    """Loads, stores and atomics of one batch of blocks.
-
-    ``batch`` is the running `runtime.Batch`; it knows the sites, blocks and threads for error messages.
-    """
+    """The memory of one batch of blocks: its loads, stores and views."""
 
     def __init__(self, batch):
         self.batch = batch
         self.blocks = batch.blocks
         self.threads = batch.threads
-        #: Row of shared memory of each block, and position of each thread in local memory.
+        #: The row of each block in shared memory, and the position of each thread in local memory.
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
 
@@ -283,16 +276,18 @@ class Memory:
     def copies(self):
         return Copies((self.blocks, self.threads))
 
-    def reach(self, view, index, mask, site, op):
-        """Where an access goes: (position, lanes that take part)."""
-        return self.position(view, index, mask, site), mask
+    def reach(self, view, index, mask, site, op, count=None):
+        """Check an access, of ``count`` consecutive elements if given: (position of the first, lanes to do it)."""
+        if count is None:
+            return self.position(view, index, mask, site), mask
+        return self.wide_position(view, index, count, mask, site), mask
 
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     def position(self, view, index, mask, site):
-        """Element position in ``view.items``, bounds checked in the active lanes.
+        """Compute the position in ``view.items`` and check the bounds in the active lanes.
 
-        The block's row of shared memory and the thread's lane of local memory are not in it yet.
+        The block's row of shared memory and the thread's lane of local memory are not added yet.
         """
         shape = view.shape
         position = None
@@ -307,14 +302,11 @@ class Memory:
         if isinstance(view.base, int):
             return position + np.int64(view.base) if view.base else position
         position = position + view.base
-        # In an idle lane a slice may start anywhere.
+        # The start of a slice is arbitrary in an idle lane.
         return position if mask is None else np.where(mask, position, np.int64(0))
 
     def _wrap(self, view, index, dimension, mask, site):
-        """Negative indices count from the end, as on the device.
-
-        Anything else out of range in an active lane stops the launch.
-        """
+        """Count negative indices from the end, as the device does; fail for any other index out of range."""
         i, extent = index[dimension], view.shape[dimension]
         wrapped = np.where(i < 0, i + extent, i)
         bad = (wrapped < 0) | (wrapped >= extent)
@@ -326,7 +318,7 @@ class Memory:
     # -- loads ---------------------------------------------------------------------------------------------------------
 
     def load(self, view, index, mask, site):
-        """``array[index]`` in every active lane; the other lanes get something, never an error."""
+        """``array[index]`` in every active lane; idle lanes get an arbitrary value, never an error."""
         if view.__class__ is Either:
             return self._choose(self.load, view, index, mask, site)
         if view.whole and len(index) == 1 and view.space != "local" and not view.row:
@@ -339,14 +331,14 @@ class Memory:
         return self.fetch(view, position)
 
     def _choose(self, read, view, index, mask, site):
-        """What ``read`` (a method of this class) gives for each array of an `Either`, merged by lane."""
+        """Call ``read``, a method of this class, for each array of an `Either`, and merge the results by lane."""
         result = None
         for part, lanes in view.parts(mask):
             result = merge(lanes, read(part, index, lanes, site), result)
         return result
 
     def fetch(self, view, position):
-        """The elements at checked positions."""
+        """Load the elements at checked positions."""
         items = view.items
         if view.space == "local":
             if isinstance(position, np.ndarray):
@@ -369,32 +361,28 @@ class Memory:
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
-    def load_wide(self, view, index, count, mask, site):
-        """``count`` consecutive elements in one access: a tuple."""
+    def load_wide(self, view, index, count, mask, site) -> Any:
+        """Load a tuple of ``count`` consecutive elements in one access."""
         if view.__class__ is Either:
             return self._choose(lambda *a: self.load_wide(a[0], a[1], count, *a[2:]), view, index, mask, site)
-        position, mask = self.reach_wide(view, index, count, mask, site, "load")
+        position, mask = self.reach(view, index, mask, site, "load", count)
         return tuple(self.fetch(view, position + np.int64(k)) for k in range(count))
 
     def store_wide(self, view, index, values, mask, site):
-        """Write consecutive elements in one access."""
+        """Store consecutive elements in one access."""
         if view.__class__ is Either:
             for part, lanes in view.parts(mask):
                 self.store_wide(part, index, values, lanes, site)
             return
-        position, mask = self.reach_wide(view, index, len(values), mask, site, "store")
+        position, mask = self.reach(view, index, mask, site, "store", len(values))
         for k, value in enumerate(values):
             self.put(view, position + np.int64(k), value, mask)
 
-    def reach_wide(self, view, index, count, mask, site, op):
-        """Where an access to ``count`` elements goes: the position of the first, and the lanes that take part."""
-        return self.wide_position(view, index, count, mask, site), mask
-
     def wide_position(self, view, index, count, mask, site):
-        """Position of the first of ``count`` consecutive elements, all within bounds and aligned to their size."""
+        """Compute the position of the first of ``count`` consecutive elements; check their bounds and alignment."""
         position = self.position(view, index, mask, site)
         last = self.position(view, (*index[:-1], index[-1] + np.int64(count - 1)), mask, site)
-        # Lanes that are idle, or out of bounds in a trace, have nowhere to go.
+        # Lanes that are idle, or out of bounds in a trace, get position 0.
         position = np.where(last - position == count - 1, position, np.int64(0))[()]
         size = view.dtype.itemsize
         if view.space == "local" or view.strides[-1] != 1 or view.dtype != view.items.dtype:
@@ -408,7 +396,7 @@ class Memory:
     def store(self, view, index, value, mask, site):
         """``array[index] = value`` in the active lanes.
 
-        Where lanes collide the last one wins: one of the orders that a device may take.
+        If lanes collide the last one wins, which is one of the orders that a device may take.
         """
         if view.__class__ is Either:
             for part, lanes in view.parts(mask):
@@ -421,7 +409,7 @@ class Memory:
         self.put(view, position, value, mask)
 
     def put(self, view, position, value, mask):
-        """Write to checked positions."""
+        """Store to checked positions."""
         self.batch.epoch += 1
         if view.space == "local":
             self._put_local(view, position, value, mask)
@@ -464,9 +452,9 @@ class Memory:
     # -- asynchronous copies -------------------------------------------------------------------------------------------
 
     def begin_copy(self, target, index, source, source_index, count, guard, mask, site, source_site):
-        """Copy ``count`` consecutive elements to shared memory, zeros where the guard is false; see `copies`."""
+        """Begin to copy ``count`` consecutive elements to shared memory, zeros where the guard is false."""
         if target.__class__ is Either or target.space != "shared":
-            self.batch.unsupported(site, "an asynchronous copy to an array that is not, for all threads, a shared one")
+            self.batch.unsupported(site, "an asynchronous copy to an array that is not a shared one for all threads")
         # A guard that is the same for all threads is one value.
         reading = mask if guard is None else _both(mask, np.broadcast_to(guard, self.batch.shape))
         values = [target.dtype.type(0)] * count
@@ -474,29 +462,26 @@ class Memory:
             values = self.load_wide(source, source_index, count, reading, source_site)
             if reading is not None:
                 values = [np.where(reading, value, target.dtype.type(0)) for value in values]
-        position, mask = self.reach_copy(target, index, count, mask, site)
+        position, mask = self.reach(target, index, mask, site, "begin copy", count)
         self.copies.begin(target, position, values, mask, site)
-
-    def reach_copy(self, view, index, count, mask, site):
-        """Where the elements go: the position of the first, and the lanes that take part."""
-        return self.wide_position(view, index, count, mask, site), mask
 
     def commit_copies(self, mask):
         self.copies.commit(mask)
 
-    def wait_copies(self, most, mask):
-        for copy, lanes in self.copies.landing(most, mask):
+    def wait_copies(self, pending, mask):
+        """Wait until each thread has at most so many groups of copies pending."""
+        for copy, lanes in self.copies.landing(pending, mask):
             self.land(copy, lanes)
 
     def land(self, copy, lanes):
-        """The elements of a copy arrive."""
+        """Store the elements of a copy that has arrived."""
         for k, value in enumerate(copy.values):
             self.put(copy.view, copy.position + np.int64(k), value, lanes)
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
-    def window(self, view, index, mask, site):
-        """Basic slicing: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
+    def window(self, view, index, mask, site) -> Any:
+        """Slice: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
         if view.__class__ is Either:
             return self._choose(self.window, view, index, mask, site)
         base = view.base
@@ -517,7 +502,7 @@ class Memory:
         return view.with_window(base, tuple(shape), tuple(strides))
 
     def assign_slice(self, view, index, value, mask, site):
-        """``array[i, 2:5] = value``: a number for every element, or a tuple of one for each."""
+        """``array[i, 2:5] = value``: one number for all elements, or a tuple with one for each."""
         window = self.window(view, index, mask, site)
         if not all(isinstance(extent, int) for extent in window.shape):
             self.batch.unsupported(site, "an assignment to a slice whose length differs by thread")
@@ -579,7 +564,7 @@ class Memory:
             return self._choose(self.record, view, index, mask, site)
         return RecordRef(view, view.dtype, self.position(view, index, mask, site) * np.int64(view.dtype.itemsize))
 
-    def load_field(self, record, name, mask, site):
+    def load_field(self, record, name, mask, site) -> Any:
         dtype, offset = record.dtype.fields[name][:2]
         at = record.offset + np.int64(offset)
         if dtype.names is not None:

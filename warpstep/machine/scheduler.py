@@ -1,23 +1,24 @@
-"""Which lanes run next: divergence, reconvergence and barriers of one batch of blocks.
+"""The scheduler: divergence, reconvergence and barriers of one batch of blocks.
 
-A lowered kernel is a set of basic blocks. All lanes start together. When they part, the scheduler keeps one group
-waiting at each block and always runs the group that is furthest behind, in an order where the body of a loop comes
-before its header and its header before its exit: groups that can meet again do. A barrier holds lanes back until all
-those it needs have come.
+A lowered kernel is a set of basic blocks. All lanes start together. When they diverge, one group waits at each block,
+and the group that is furthest behind runs. In that order the body of a loop comes before its header, and the header
+before the exit, so that groups reconverge wherever they can. A barrier holds lanes until all that it needs have
+arrived.
 """
+
+from typing import Any
 
 import numpy as np
 
 #: Pc of a finished kernel.
 DONE = -1
-#: Back edges between two looks at whether a loop still gets anywhere; fewer where other lanes wait, which may be what
-#: it waits for.
+#: Back edges between two checks that a loop makes progress; fewer if other lanes wait: it may be waiting for them.
 TICK = 4096
 SOON = 64
 
 
 class Held:
-    """Lanes that wait at one barrier; ``named``: for a warp's, the lanes that each lane's mask names, as bits."""
+    """Lanes that wait at one barrier; ``named``: at a warp's, each lane's mask as bits."""
 
     __slots__ = ("kind", "lanes", "named", "site")
 
@@ -33,18 +34,18 @@ class Scheduler:
 
     Parameters
     ----------
-    batch : runtime.Batch
+    batch : batch.Batch
     order : list of int
         Rank of each basic block; the waiting group with the lowest rank runs.
     live : list of int
-        For each basic block, the bit set of variables that lanes waiting there still need.
+        For each basic block, the bit set of variables that are live at its start.
     alive : mask or None
         The lanes that run this function; None means all.
 
     Attributes
     ----------
     waiting : bool
-        True if any living lane is somewhere else than the running group.
+        True if a lane that has not returned is outside of the running group.
     """
 
     def __init__(self, batch, order, live, alive):
@@ -58,16 +59,16 @@ class Scheduler:
         self.waiting = False
         self._turns = 0
         self._snapshot = None
-        self._yield_to = None
-        self._stuck = False
+        self._yield_to: Any = None
+        self._stuck: Any = False
         self._stuck_at = None
-        self._served = False
+        self._served: Any = False
         self._patience = TICK
 
     # -- control flow --------------------------------------------------------------------------------------------------
 
     def branch(self, condition, if_true, if_false, mask, site):
-        """Part the running lanes on a condition that differs by thread."""
+        """Split the running lanes by a condition that differs by thread."""
         if mask is None:
             yes, no = condition, None
             if condition.all():
@@ -87,14 +88,14 @@ class Scheduler:
         return self._pick()
 
     def go(self, pc, mask):
-        """The running lanes jump to ``pc``; returns the group to run: (pc, mask, live variables of those who wait)."""
+        """Jump to ``pc``; returns the group to run: (pc, mask, live variables of the waiting lanes)."""
         if not self.waiting:
             return pc, mask, 0
         self._add(pc, mask)
         return self._pick()
 
     def leave(self, mask):
-        """The running lanes return from the function."""
+        """Return from the function."""
         if not self.waiting:
             return DONE, None, 0
         self.alive = ~mask if self.alive is None else self.alive & ~mask
@@ -114,7 +115,7 @@ class Scheduler:
                 self.pending, self.parked = self.parked, {}
             elif self.held:
                 self.batch.barrier_divergence(list(self.held.values()))
-                for at, held in self.held.items():  # a trace goes on as if all had come
+                for at, held in self.held.items():  # a trace goes on as if all had arrived
                     self.passed(held, held.lanes)
                     self._add(at, held.lanes)
                 self.held = {}
@@ -136,10 +137,10 @@ class Scheduler:
     # -- barriers ------------------------------------------------------------------------------------------------------
 
     def barrier(self, pc, mask, kind, site, members=None):
-        """The running lanes reach a barrier and go on at ``pc`` when all lanes that it needs are there.
+        """Wait at a barrier until all lanes that it needs have arrived, then go on at ``pc``.
 
-        kind is "block", "warp" (``members``: the lanes that each lane's mask names, as bits) or "grid". Lanes that have
-        returned are needed by none.
+        kind is "block", "warp" (``members``: each lane's mask as bits) or "grid". No barrier needs lanes that have
+        returned.
         """
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
@@ -156,10 +157,10 @@ class Scheduler:
         return self._pick()
 
     def passed(self, held, lanes):
-        """Called when lanes get past the barrier that held them, for those who trace."""
+        """Hook for traces: lanes pass the barrier that held them."""
 
     def _complete(self, held):
-        """The held lanes whose whole block or grid has come, or all that their warp mask names."""
+        """The held lanes whose whole block or grid has arrived, or all lanes of their warp mask."""
         alive = np.broadcast_to(True if self.alive is None else self.alive, self.batch.shape)
         if held.kind == "warp":
             missing = held.named & self.batch.warp_bits(alive) & ~self.batch.warp_bits(held.lanes)
@@ -170,7 +171,7 @@ class Scheduler:
         return held.lanes & ~missing.any(axis=1, keepdims=True)
 
     def _release(self):
-        """No group can run: let go the lanes whose barrier is complete. False if there are none."""
+        """Release the lanes whose barrier is complete. False if there are none."""
         released = False
         for pc, held in list(self.held.items()):
             complete = self._complete(held)
@@ -186,14 +187,13 @@ class Scheduler:
                 del self.held[pc]
         return released
 
-    # -- loops that get nowhere ----------------------------------------------------------------------------------------
+    # -- loops without progress ----------------------------------------------------------------------------------------
 
     def tick(self, pc, mask, state, site):
-        """Called now and then on the way back to the header ``pc``, with the loop's variables; returns the count of
-        back edges to go on from.
+        """Check a loop with header ``pc`` for progress, every so many back edges; returns the count to go on from.
 
-        A loop whose variables and memory did not change over one turn will never change by itself: the lanes of other
-        warps get a turn, and if there are none the launch is stopped. So is a loop that exceeds the limit of turns.
+        A loop whose variables and memory did not change over one iteration will never change by itself: it yields to
+        other warps, and if there are none the launch fails. It also fails beyond the limit of iterations.
         """
         if self._turns > self.batch.loop_limit:
             self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
@@ -201,7 +201,7 @@ class Scheduler:
         before, self._snapshot = self._snapshot, snapshot
         if before is None or before[0] != pc:
             self._turns += 1
-            return TICK - 1  # look again after the next turn
+            return TICK - 1  # compare after the next iteration
         self._snapshot = None
         turns = SOON if self.waiting else TICK
         self._turns += turns
@@ -211,16 +211,16 @@ class Scheduler:
             if self._yield_to is None:
                 self.batch.no_progress(site, mask, "went round without any change to its variables or to memory")
         elif self._patience < 0:
-            # It may count while it waits for another warp: now and then the others get a turn all the same.
+            # It may be spinning on another warp while it counts, so yield periodically.
             self._patience = TICK
             self._yield_to = self._runnable_elsewhere(mask, stuck=False)
         return TICK - turns
 
     def _runnable_elsewhere(self, mask, stuck):
-        """The lanes of the warps to run next instead of the running ones, if any other can go on; else None.
+        """Choose the lanes of other warps to run next; None if none can.
 
-        ``stuck``: the running lanes cannot go on before memory changes. Warps that got stuck since it last did are no
-        way out, and every other one gets its turn before one gets a second.
+        ``stuck``: the running lanes cannot go on before memory changes. Warps that got stuck since the last change are
+        not chosen, and every other one is chosen once before one is chosen again.
         """
         if not self.waiting:
             return None
@@ -239,8 +239,7 @@ class Scheduler:
         return ~(closed | self._served)
 
     def _park(self):
-        """Hold back all warps that have a spinning lane until the others, those parked before too, have got as far as
-        they can."""
+        """Park all warps with a spinning lane until the others, also those parked before, cannot go on."""
         others, self._yield_to = self._yield_to, None
         waiting = [*self.pending.items(), *self.parked.items()]
         self.pending, self.parked = {}, {}

@@ -35,8 +35,8 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
         raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() returns")
     points = list(points)
     looks = _looks(point["group"] for point in points)
-    ratios = {"gridspec_kw": {"width_ratios": (1, 6)}}
-    with plot.figure(title, size=(8, 4.4), columns=2, mark=mark or ceilings.device, **ratios) as axes:
+    ratios = {"width_ratios": (1, 6)}
+    with plot.figure(title, size=(8, 4.4), columns=2, mark=mark or ceilings.device, gridspec_kw=ratios) as axes:
         _roof(axes[1], ceilings)
         for group, look in looks.items():
             chosen = [point for point in points if point["group"] == group and point["flops"]]

@@ -1,14 +1,16 @@
-"""The style of all figures: colours, sizes, and the name of the device under each."""
+"""The style of all figures: colours, sizes, and the device under each."""
 
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from cycler import cycler
 from matplotlib.colors import to_rgb
 
 from warpstep.checks import check_int
 
-#: What a figure says in place of a device's name where kernels ran on the emulator.
+#: Stands under a figure in place of the device's name if kernels ran on the emulator.
 EMULATED = "emulated: counts, no times"
 
 #: The colours of Okabe and Ito, which stay apart for colour-blind readers; without their black, which is for text.
@@ -16,7 +18,7 @@ PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D
 INK, FAINT = "#222222", "#767676"
 SCALE = plt.get_cmap("cividis")  # for values with an order; made for colour-blind readers too
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
     "font.size": 10,
     "text.color": INK,
@@ -29,7 +31,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": False,
     "axes.axisbelow": True,
-    "axes.prop_cycle": plt.cycler(color=[PALETTE[i] for i in (5, 6, 2, 1, 3, 0, 7, 4)]),
+    "axes.prop_cycle": cycler(color=[PALETTE[i] for i in (5, 6, 2, 1, 3, 0, 7, 4)]),
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "xtick.labelcolor": INK,
@@ -47,7 +49,7 @@ WIDTH = 8.0  # inches: the text column of a notebook
 
 @contextmanager
 def style():
-    """The style, for as long as something is drawn.
+    """Draw in the style of all figures.
 
     Not ``matplotlib.rc_context``: when the first figure of a notebook starts its backend, that would undo what the
     backend has set, and no later figure would be shown.
@@ -70,9 +72,9 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark=EMULATED, **opti
     size : tuple of 2 float
         Width and height in inches; a notebook has room for a width of 8.
     rows, columns : int
-        Axes to make; with more than one, an array of them is what ``as`` gets.
+        Axes to make; ``as`` gets an array of them if there are several.
     mark : str
-        Text under the figure: the device that it was made on.
+        Text under the figure: the device of its data.
     **options
         For ``matplotlib.pyplot.subplots``.
 
@@ -98,11 +100,11 @@ def stamp(figure_, mark=EMULATED):
 
 
 def ink_on(face):
-    """The colour to write with on a cell of this colour: dark or white, whichever stands out more."""
+    """The text colour for a cell of this colour, dark or white, by contrast."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(face)]
     return INK if np.dot(linear, (0.2126, 0.7152, 0.0722)) > 0.21 else "white"
 
 
-def abridge(n, most):
-    """Which of n to draw: all, or the first ones and the last, with None for those left out."""
-    return list(range(n)) if n <= most else [*range(most - 2), None, n - 1]
+def abridge(n: int, limit: int) -> list:
+    """Choose which of n to draw: all, or the first ones and the last, with None for those left out."""
+    return list(range(n)) if n <= limit else [*range(limit - 2), None, n - 1]

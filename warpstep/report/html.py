@@ -179,7 +179,7 @@ def _listing(trace):
     columns = _columns(accesses)
     cells = dict(zip(map(id, accesses), zip(*columns.values(), strict=True), strict=True))
     code = dict(enumerate(_highlighted(facts.code(trace)), trace.source[0]))
-    rows = [_line(line, code.get(line.number) or escape(line.code), cells, len(columns)) for line in lines]
+    rows = [_line(line, code.get(line.number or 0) or escape(line.code), cells, len(columns)) for line in lines]
     before = None
     for name, line in outside:
         if name != before:

@@ -2,11 +2,13 @@
 
 import functools
 from collections import Counter, defaultdict
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from warpstep.limits import BANKS, LINE, SECTOR, WARP, WORD
 from warpstep.report import axes as plot
@@ -40,8 +42,8 @@ def _styled(draw):
 # -- which request to draw --------------------------------------------------------------------------
 
 
-def _choose(trace, line, array, spaces, memory) -> Access:
-    """The access to draw: the one with the worst request of those asked for."""
+def _choose(trace, line, array, spaces, memory) -> tuple[Access, Any]:
+    """The access to draw, and its worst request: the worst of those asked for."""
     check_trace("trace", trace)
     if line is not None and (not isinstance(line, int | np.integer) or isinstance(line, bool)):
         raise TypeError(f"line is {line!r}; it must be the number of a line, or None for the worst")
@@ -64,7 +66,8 @@ def _choose(trace, line, array, spaces, memory) -> Access:
         if not chosen:
             place = "the kernel" if line is None else f"line {line}"
             raise ValueError(f"array is {array!r}; arrays in {memory} that {place} accesses: {', '.join(names)}")
-    return max(chosen, key=lambda access: (facts.wasted(access), facts.cost(access)))
+    access = max(chosen, key=lambda access: (facts.wasted(access), facts.cost(access)))
+    return access, access.worst
 
 
 def _title(access, trace, result):
@@ -119,8 +122,7 @@ def banks(trace: Recording, line: int | None = None, array: str | None = None):
     ValueError
         If the line does not access shared memory or this array; the message names those that do.
     """
-    access = _choose(trace, line, array, ("shared",), "shared memory")
-    request = access.worst
+    access, request = _choose(trace, line, array, ("shared",), "shared memory")
     result = _result(request.wavefronts, request.ideal_wavefronts, "wavefront", "no conflict")
     groups = _groups(request.itemsize)
     height = 0.135 * 32 + 0.34 * len(groups) + 0.22
@@ -249,8 +251,7 @@ def sectors(trace: Recording, line: int | None = None, array: str | None = None)
     ValueError
         If the line does not access global or local memory or this array; the message names those that do.
     """
-    access = _choose(trace, line, array, ("global", "local"), "global or local memory")
-    request = access.worst
+    access, request = _choose(trace, line, array, ("global", "local"), "global or local memory")
     result = _result(request.sectors, request.ideal_sectors, "sector", "the fewest possible")
     memory = _memory(request, access.space == "local")
     rows = plot.abridge(len(memory), MAX_MEMORY_LINES)
@@ -388,7 +389,7 @@ def _from_to(first, last):
 def _left_out(ax, memory, bases, y):
     """Sum up in one row the lines that are not drawn."""
     used = np.concatenate([_used(memory[base]) for base in bases])
-    moved = np.count_nonzero(used)
+    moved = int(np.count_nonzero(used))
     text = f"⋮   {facts.plural(len(bases), 'more line')}: {facts.plural(moved, 'sector')}, "
     text += f"{used.sum()} of {SECTOR * moved} bytes used   ⋮"
     _write(ax, LINE / 2, y + 0.6, text, fontsize=FONT_SIZE + 0.5, color=plot.FAINT)
@@ -477,7 +478,7 @@ def _bars(ax, title, bars):
     ax.set_yticks(places, labels, fontfamily="monospace", fontsize=7.5)
     ax.set(xlim=(0, 1.3 * max(*cost, *requests)), ylim=(max(len(bars), 2) - 0.4, -0.6))
     ax.set_title(title, fontsize=9)
-    ax.xaxis.set_major_locator(plt.MaxNLocator(4, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)

@@ -96,6 +96,7 @@ class TracedBatch(Batch):
     """A batch that records errors instead of stopping at them, except where it cannot go on."""
 
     traced = True
+    memory: TracedMemory
 
     def __init__(self, launch, ids, recorder):
         self.recorder = recorder

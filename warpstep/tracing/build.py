@@ -108,7 +108,7 @@ def _accesses(recorder, scale):
     result = []
     for (filename, line, array, space, op, itemsize), counts in groups.items():
         requests = sum(c.requests for c in counts)
-        sums = sum(c.counts for c in counts).tolist()
+        sums = np.sum([c.counts for c in counts], axis=0).tolist()
         scaled = {name: round(n * scale) for name, n in zip(Counts._fields, sums, strict=True)}
         result.append(
             Access(

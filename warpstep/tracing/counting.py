@@ -32,6 +32,17 @@ class Counts(NamedTuple):
         return self.bank_conflicts + self.sectors - self.ideal_sectors
 
 
+def _shared(wavefronts, ideal):
+    zero = np.zeros_like(wavefronts)
+    return Counts(wavefronts, ideal, wavefronts - ideal, zero, zero, zero, zero)
+
+
+def _outside(sectors, ideal, lines, l1_wavefronts):
+    """`Counts` of global or local memory."""
+    zero = np.zeros_like(sectors)
+    return Counts(zero, zero, zero, sectors, ideal, lines, l1_wavefronts)
+
+
 def shared_access(addresses, active, itemsize, op):
     """Wavefronts of loads and stores in shared memory.
 
@@ -56,7 +67,7 @@ def shared_access(addresses, active, itemsize, op):
             passes[at], used[at] = 0, 0
             passes[at, 0], used[at, 0] = merged, used_too
     passes, used = (values.reshape(addresses.shape[0], -1).sum(axis=1) for values in (passes, used))
-    return Counts(passes, used, passes - used, *_zeros(addresses, 4))
+    return _shared(passes, used)
 
 
 def _passes(units, active, lanes, banks):
@@ -95,7 +106,7 @@ def shared_atomic(addresses, active, compare_and_swap):
     passes = hits.reshape(-1, WARP).max(axis=1)
     used = np.minimum(passes, 1)
     times = 2 if compare_and_swap else 1
-    return Counts(times * passes, times * used, passes - used, *_zeros(addresses, 4))
+    return Counts(times * passes, times * used, passes - used, *[np.zeros_like(passes)] * 4)
 
 
 def sectors(addresses, active, itemsize, aligned):
@@ -149,9 +160,10 @@ def local_sectors(addresses, active, itemsize):
     segments = [(first + w) * (WARP * WORD // SECTOR) + lanes * WORD // SECTOR for w in range(words)]
     segments = np.concatenate([_fill_idle(s, active) for s in segments], axis=1)
     touched, lines = distinct(segments), distinct(segments // (LINE // SECTOR))
-    lanes_active = np.full(addresses.shape[0], WARP) if active is None else active.sum(axis=1)
-    ideal = ceil_div(lanes_active * max(itemsize, WORD), SECTOR)
-    return Counts(*_zeros(addresses, 3), touched * (lanes_active > 0), ideal, *[lines * (lanes_active > 0)] * 2)
+    used = np.True_ if active is None else active.any(axis=1)
+    lanes_active = WARP if active is None else active.sum(axis=1)
+    ideal = np.full_like(touched, ceil_div(lanes_active * max(itemsize, WORD), SECTOR))
+    return _outside(touched * used, ideal, lines * used, lines * used)
 
 
 def _of_memory(touched, itemsize, active, lines, passes):
@@ -160,11 +172,7 @@ def _of_memory(touched, itemsize, active, lines, passes):
     used = np.minimum(lanes_active, 1)
     touched = touched * used
     ideal = np.minimum(touched, ceil_div(lanes_active * itemsize, SECTOR))
-    return Counts(*_zeros(touched, 3), touched, ideal, lines * used, passes * used)
-
-
-def _zeros(like, times):
-    return [np.zeros(like.shape[0], np.int64)] * times
+    return _outside(touched, ideal, lines * used, passes * used)
 
 
 def distinct(values):

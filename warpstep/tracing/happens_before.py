@@ -5,7 +5,7 @@ one of another thread if a synchronisation of both threads came after t. A synch
 after it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Order:
         #: The atomics so far: place, thread, time, and what the thread had seen at its last fences.
         self.atomics = []
         self._last = None
-        self._releases = None
+        self._releases: Any = None
         self._seen = {}
 
     def start_batch(self, ids):
@@ -231,7 +231,7 @@ class _Releases:
         blocks = {block}  # of the threads that have passed the knowledge on
         while todo:
             place, end = todo.popitem()
-            releases = self.at_place.get(place, ())
+            releases = self.at_place[place]
             first, last = np.searchsorted(releases, (done.get(place, 0), end))
             done[place] = max(end, done.get(place, 0))
             for release in releases[first:last].tolist():

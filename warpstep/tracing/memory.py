@@ -1,6 +1,7 @@
 """Memory that tells a `Recorder` of every access, and checks it against the shadow of memory."""
 
 from copy import copy
+from typing import Any
 
 import numpy as np
 
@@ -22,37 +23,23 @@ class TracedMemory(Memory):
         self.tids = batch.ids[:, None] * batch.threads + np.arange(batch.threads)
         #: Rows of the shadow of shared memory: one for all blocks as long as they do the same, else one for each.
         self.shared_rows = 1
-        self._shared = None
+        self._shared: Any = None
         self._local = {}
         #: What to add to the number of a thread of the first block for the same thread of each block.
         self.shifts = self.tids[:, 0] - self.tids[0, 0]
 
     # -- which lanes, and where ----------------------------------------------------------------------------------------
 
-    def reach(self, view, index, mask, site, op):
-        position, mask = self._checked(self.position, view, index, mask, site)
+    def reach(self, view, index, mask, site, op, count=None):
+        position, mask = self._check(view, index, mask, site, op, count)
         if mask is None or mask.any():
-            self.access(view, position, mask, site, op, view.dtype.itemsize)
+            self.access(view, position, mask, site, op, (count or 1) * view.dtype.itemsize)
         return position, mask
 
-    def reach_wide(self, view, index, count, mask, site, op):
-        position, mask = self._checked_wide(view, index, count, mask, site)
-        if mask is None or mask.any():
-            self.access(view, position, mask, site, op, count * view.dtype.itemsize)
-        return position, mask
-
-    def _checked_wide(self, view, index, count, mask, site):
-        """As `_checked`, for ``count`` consecutive elements."""
-
-        def position_of(view, index, mask, site):
-            return self.wide_position(view, index, count, mask, site)
-
-        return self._checked(position_of, view, index, mask, site)
-
-    def _checked(self, position_of, view, index, mask, site):
-        """(position, lanes whose access is in bounds)."""
+    def _check(self, view, index, mask, site, op, count):
+        """As `Memory.reach`, but only for the lanes whose access is in bounds."""
         self._bad = self._negative = None
-        position = position_of(view, index, mask, site)
+        position, mask = super().reach(view, index, mask, site, op, count)
         if not view.aligned:
             self.batch.misaligned(site, view, 1, mask)
         if view.lost is not None:
@@ -99,36 +86,21 @@ class TracedMemory(Memory):
 
     def load(self, view, index, mask, site):
         if view.__class__ is Either:
-            return self._choose(self.load, view, index, mask, site)
+            return super().load(view, index, mask, site)
         position, _ = self.reach(view, index, mask, site, "load")
         return self.fetch(view, position)
 
     def store(self, view, index, value, mask, site):
-        if view.__class__ is Either:
-            for part, lanes in view.parts(mask):
-                self.store(part, index, value, lanes, site)
-            return
-        if view.space == "const":
-            self.batch.read_only(site, view, mask)
-            return
-        position, mask = self._checked(self.position, view, index, mask, site)
-        if mask is None or mask.any():
-            self._write(view, position, (value,), mask, site)
+        if view.__class__ is Either or view.space == "const":
+            super().store(view, index, value, mask, site)
+        else:
+            self._store(view, index, (value,), None, mask, site)
 
     def store_wide(self, view, index, values, mask, site):
         if view.__class__ is Either:
             super().store_wide(view, index, values, mask, site)
-            return
-
-        position, mask = self._checked_wide(view, index, len(values), mask, site)
-        if mask is None or mask.any():
-            self._write(view, position, values, mask, site)
-
-    def reach_copy(self, view, index, count, mask, site):
-        position, mask = self._checked_wide(view, index, count, mask, site)
-        if mask is None or mask.any():
-            self.access(view, position, mask, site, "begin copy", count * view.dtype.itemsize)
-        return position, mask
+        else:
+            self._store(view, index, values, len(values), mask, site)
 
     def land(self, copy, lanes):
         super().land(copy, lanes)
@@ -145,8 +117,11 @@ class TracedMemory(Memory):
             self.access(view, at, mask, site, "store", dtype.itemsize, unit=1)
         super()._store_bytes(view, at, value, dtype, mask, site)
 
-    def _write(self, view, position, values, mask, site):
-        """Store to checked positions, and look for races."""
+    def _store(self, view, index, values, count, mask, site):
+        """Store where the access is in bounds, and look for races."""
+        position, mask = self._check(view, index, mask, site, "store", count)
+        if mask is not None and not mask.any():
+            return
         nbytes = len(values) * view.dtype.itemsize
 
         def differs(lanes, part):

@@ -6,6 +6,7 @@ still counted.
 
 import math
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -454,9 +455,10 @@ class Recording:
             if value is not None and value not in allowed:
                 raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}, or None for all")
         chosen = [a for a in self.accesses if space in (None, a.space) and op in (None, a.op)]
-        sums = {item.name: sum(getattr(a, item.name) for a in chosen) for item in fields(Total)}
+        sums: dict[str, Any] = {item.name: sum(getattr(a, item.name) for a in chosen) for item in fields(Total)}
         lanes = sum(a.active_lanes * a.requests for a in chosen)
-        return Total(**sums | {"active_lanes": lanes / sums["requests"] if lanes else 0.0})
+        sums["active_lanes"] = lanes / sums["requests"] if lanes else 0.0
+        return Total(**sums)
 
 
 def check_trace(name: str, value: object) -> None:

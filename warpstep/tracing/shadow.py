@@ -223,7 +223,9 @@ class Cells:
     def flush(self):
         """Merge the logged reads into ``last_reads``."""
         log, self._log, self._logged = self._log, [], 0
-        if log and self.last_reads is None:
+        if not log:
+            return
+        if self.last_reads is None:
             self.last_reads = Latest(self.last_write.size, self.groups)
         for cell, tids, time in log:
             self.last_reads.add(cell, (time << THREAD_BITS) | tids)

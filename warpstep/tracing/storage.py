@@ -60,7 +60,9 @@ def _fields(values):
 
 
 def _field(name, value):
-    if name in RECORDS and value is not None:
+    if value is None:
+        return None
+    if name in RECORDS:
         make = RECORDS[name]
         return [make(**_fields(v)) for v in value] if isinstance(value, list) else make(**_fields(value))
     if name == "dtype":
