@@ -30,7 +30,7 @@ class RecordedCall:
         overlap, and the launches keep little other memory alive.
     """
 
-    __slots__ = ("lock", "make_output", "reach", "replayable", "steps")
+    __slots__ = ("launches", "lock", "make_output", "reach", "replayable")
 
     def __init__(self, prepared, inputs, output, state: StreamState):
         self.lock = state.lock
@@ -38,19 +38,18 @@ class RecordedCall:
         arrays = [*map(as_device_array, inputs), output]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
-        self.steps, used, kept = [], set(), 0
+        self.launches, used, kept = prepared, set(), 0
         for launch in prepared:
-            places = []
+            places = {}
             for position, array in launch.arrays():
                 low, high = span(array)
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
                 if inside:
-                    places.append((position, inside[0], address_of(array) - starts[inside[0]]))
+                    places[position] = inside[0], address_of(array) - starts[inside[0]]
                 else:
                     kept += high - low
-            used.update(source for _, source, _ in places)
-            launch.release({position for position, _, _ in places})
-            self.steps.append((launch, [(launch.place_of(position), *rest) for position, *rest in places]))
+            used.update(source for source, _ in places.values())
+            launch.bind(places)
         apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
         self.replayable = apart and used == set(range(len(spans))) and kept <= MAX_KEPT
 
@@ -70,8 +69,8 @@ class RecordedCall:
             out, pointer = self.make_output()
             pointers.append(pointer)
         with self.lock:
-            for launch, places in self.steps:
-                launch.again(places, pointers)
+            for launch in self.launches:
+                launch.relaunch(pointers)
         return out
 
 
