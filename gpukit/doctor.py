@@ -276,7 +276,7 @@ def _try_out(timeout=300):
         said, status = done.stdout, done.returncode
         last_words = done.stderr.strip().splitlines()[-1:]
     except subprocess.TimeoutExpired as error:
-        said, status, last_words = (error.stdout or b"").decode(), "timeout", [f"no answer within {timeout} s"]
+        said, status, last_words = (error.stdout or b"").decode(), 1, [f"no answer within {timeout} s"]
     step = "start"
     for line in said.splitlines():
         if not line.startswith("{"):
@@ -299,7 +299,7 @@ def _trial():
         import numba.cuda
 
         implementation = getattr(numba.cuda, "implementation", "Built-in")
-        _say(numba_cuda={"implementation": implementation, "simulator": bool(numba.cuda.config.ENABLE_CUDASIM)})
+        _say(numba_cuda={"implementation": implementation, "simulator": bool(numba.cuda.config.ENABLE_CUDASIM)})  # pyright: ignore
         _say(step="find the CUDA pieces")
         _say(toolkit=_probe_toolkit())
     _say(step="choose the backend")
@@ -435,7 +435,7 @@ def _judge_packages(machine):
         broken.remove("numba.cuda")
     for module in broken:
         requirement = MODULES[module]
-        if re.match(r"[\w-]+", requirement)[0] in packages:
+        if re.split("[^\\w-]", requirement)[0] in packages:
             yield _judge_import(machine, module, requirement)
         else:
             yield Problem(f"{requirement} is not installed", f"{pip} install '{requirement}'")

@@ -1,9 +1,11 @@
-"""The figures of the course: one look for all, and on every figure the device that it was made on."""
+"""Draw the figures of the course, in one style; each names the device it was made on."""
 
 import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil, prod
+from math import prod
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +13,18 @@ try:
     import matplotlib.pyplot as plt
 except ImportError as error:
     raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Normalize, to_hex, to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from gpukit import device
 from gpukit.backend import on_gpu
+from gpukit.timing import Timing
 from warpstep.checks import as_dim3, check_int
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
 from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
 from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on, stamp, style
@@ -38,7 +45,7 @@ __all__ = [
     "warps",
 ]
 
-#: What ``launch`` can colour by and write into the cells: the names that ``indexing.thread_table`` uses.
+#: The fields ``launch`` colours by and writes in cells, named as in ``indexing.thread_table``.
 FIELDS = {
     "block_index": "block",
     "index_in_block": "index in the block",
@@ -49,24 +56,31 @@ FIELDS = {
     "warp": "warp in the block",
     "lane": "lane in the warp",
 }
-CATEGORIES = ("block_index", "warp")  # names rather than amounts: neighbours get unlike colours
-WARP_SIZE = 32
-NOBODY = "#E8E8E8"  # a thread without an element, an element without a thread
+Dim3 = int | tuple[int, ...]
+CATEGORIES = ("block_index", "warp")  # these are names, not amounts: neighbours get different colours
+UNUSED = "#E8E8E8"  # a thread without an element, an element without a thread
 
-TALLEST, PICTURE = 4.4, 3.5  # inches: the most that cells fill of its height, and the most that an image does
-CELL = 0.38  # inches, the largest a cell is drawn; twice that if its number needs it
-SMALLEST = 5.0  # points: smaller numbers are left out
-DIGIT = 0.85  # width of a digit over the size of its font, with some air
-ACROSS, DOWN, SLICES = 38, 20, 4  # drawn along an axis; of more the middle is left out
-GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and with a name above each
-ELEMENTS_AT = 3.2  # where the elements begin below their threads, in cells
+MAX_HEIGHT, MAX_IMAGE_HEIGHT = 4.4, 3.5  # inches, of cells and of an image
+MAX_CELL = 0.38  # inches; a cell is twice as large if its number needs it
+MIN_FONT_SIZE = 5.0  # points; smaller numbers are left out
+DIGIT = 0.85  # width of a digit over its font size, with some air
+MAX_COLUMNS, MAX_ROWS, MAX_SLICES = 38, 20, 4  # cells along an axis; the middle of more is left out
+GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and below a name
+ELEMENTS_TOP = 3.2  # of the row of elements below their threads, in cells
 
 
 # -- style ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
+def figure(
+    title: str = "",
+    size: tuple[float, float] = (WIDTH, 3.2),
+    rows: int = 1,
+    columns: int = 1,
+    mark: str = "",
+    **options: Any,
+) -> Iterator[Any]:
     """Open a figure in the style of the course: ``with plot.figure(...) as ax:``.
 
     Parameters
@@ -91,12 +105,12 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark="", **options):
 
 
 def _device():
-    """The text under a figure: the device that it was made on."""
+    """Name the device, for the text under a figure."""
     return device.info().name if on_gpu() else EMULATED
 
 
 def _in_style(draw):
-    """Give a drawing function the style of the course, and its figure the mark of the device."""
+    """Draw in the style of the course, with the device under the figure."""
 
     @functools.wraps(draw)
     def drawn(*args, **kwargs):
@@ -109,7 +123,7 @@ def _in_style(draw):
 
 
 def _new_axes(width, height):
-    """Axes of this many inches in a new figure, with room for the title above and the mark below."""
+    """Make axes of this many inches in a new figure, with room for the title and the mark."""
     above, below = 0.34, 0.26
     across, down = max(width, 3.0), height + above + below
     made = plt.figure(figsize=(across, down))
@@ -120,7 +134,7 @@ def _new_axes(width, height):
 
 
 @_in_style
-def image(pixels, title="", *, ax=None):
+def image(pixels: np.ndarray, title: str = "", *, ax: Axes | None = None) -> Axes:
     """Show an image, pixel for pixel.
 
     Parameters
@@ -145,7 +159,7 @@ def image(pixels, title="", *, ax=None):
     if not (pixels.ndim == 2 or pixels.ndim == 3 and pixels.shape[2] == 3) or pixels.size == 0:
         raise ValueError(f"pixels has shape {pixels.shape}; it must be (H, W) or (H, W, 3), neither 0")
     if ax is None:
-        height = min(PICTURE, WIDTH * pixels.shape[0] / pixels.shape[1])
+        height = min(MAX_IMAGE_HEIGHT, WIDTH * pixels.shape[0] / pixels.shape[1])
         ax = _new_axes(height * pixels.shape[1] / pixels.shape[0], height)
     ax.imshow(pixels, cmap="gray", vmin=0, vmax=255 if pixels.dtype == np.uint8 else 1)
     ax.set_axis_off()
@@ -157,8 +171,16 @@ def image(pixels, title="", *, ax=None):
 
 
 @_in_style
-def lines(x, timings, value, unit, label="", *, ax=None):
-    """Draw measured times, or what follows from them: a line through the medians, and a band from quartile to quartile.
+def lines(
+    x: Sequence[float],
+    timings: Iterable[Timing],
+    value: Callable[[float], float],
+    unit: str,
+    label: str = "",
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw times, or rates computed from them: a line through the medians and a band between the quartiles.
 
     Parameters
     ----------
@@ -166,9 +188,9 @@ def lines(x, timings, value, unit, label="", *, ax=None):
     timings : iterable of timing.Timing
         One for each of ``x``.
     value : callable
-        From seconds to what is drawn.
+        Converts seconds to the value drawn.
     unit : str
-        The unit of that, for the axis.
+        Unit of that value, for the axis.
     label : str
         For a legend.
     ax : matplotlib Axes, optional
@@ -183,7 +205,7 @@ def lines(x, timings, value, unit, label="", *, ax=None):
         If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
     """
     if not callable(value):
-        raise TypeError(f"value is {value!r}; it must be a function from seconds to what is drawn")
+        raise TypeError(f"value is {value!r}; it must be a function of seconds")
     if not unit:
         raise ValueError(f"unit is {unit!r}; it must say what the axis shows, 'GB/s' for example")
     timings = list(timings)
@@ -203,7 +225,7 @@ def lines(x, timings, value, unit, label="", *, ax=None):
 
 
 class _Cells:
-    """Squares with numbers in them: collected first, drawn when the size of the whole picture is known."""
+    """Squares with numbers in them, collected first and drawn when the size of the picture is known."""
 
     def __init__(self):
         self.squares, self.faces, self.texts = [], [], []
@@ -221,7 +243,7 @@ class _Cells:
         self.words.append((x, y, text, options))
 
     def name(self, x, y, text):
-        """A name above a block whose upper left corner is (x, y)."""
+        """Write a name above the block whose upper left corner is (x, y)."""
         self.word(x, y - 0.15, text, ha="left", va="bottom", color=FAINT)
 
     def draw(self, ax, title, margins=(0.1, 0.1, 0.1, 0.1), spare=0.0):
@@ -235,14 +257,14 @@ class _Cells:
         across, down = left + width + right, above + height + below
         if ax is None:
             digits = max(map(len, self.texts), default=0)
-            enough = min(max(CELL, 1.02 * DIGIT * digits * SMALLEST / 72), 2 * CELL)
-            cell = min(enough, (WIDTH - spare) / across, TALLEST / down)
+            enough = min(max(MAX_CELL, 1.02 * DIGIT * digits * MIN_FONT_SIZE / 72), 2 * MAX_CELL)
+            cell = min(enough, (WIDTH - spare) / across, MAX_HEIGHT / down)
             ax = _new_axes(across * cell, down * cell)
         ax.set(xlim=(-left, width + right), ylim=(height + below, -above), aspect="equal", anchor="NW")
         ax.set_axis_off()
         ax.set_title(title)
         box = ax.get_window_extent()
-        points = min(box.width / across, box.height / down) * 72 / ax.get_figure(root=True).dpi
+        points = min(box.width / across, box.height / down) * 72 / ax.figure.dpi
         squares = PatchCollection(self.squares, facecolors=self.faces, edgecolors="white", linewidths=0.8, gid="cells")
         ax.add_collection(squares)
         ax.add_collection(PatchCollection(self.outlines, facecolors="none", edgecolors=INK, linewidths=1.1))
@@ -251,14 +273,14 @@ class _Cells:
 
     def _write_words(self, ax, points):
         for x, y, text, options in self.words:
-            if 0.55 * points >= SMALLEST:
+            if 0.55 * points >= MIN_FONT_SIZE:
                 look = {"ha": "center", "va": "center", "fontsize": min(8.5, 0.55 * points)}
                 ax.text(x, y, text, **look | options)
 
     def _write_numbers(self, ax, points):
         digits = max(map(len, self.texts), default=0)
         size = min(9.5, 0.62 * points, points / (DIGIT * max(digits, 1)))
-        if not digits or size < SMALLEST:
+        if not digits or size < MIN_FONT_SIZE:
             return False
         for square, face, text in zip(self.squares, self.faces, self.texts, strict=True):
             if not text:
@@ -269,18 +291,19 @@ class _Cells:
         return True
 
 
-def _tint(rank):
-    """The colour of the block or warp drawn as number ``rank``: light, for dark numbers. Colours come round again."""
-    return tuple(0.55 * c + 0.45 for c in to_rgb(PALETTE[rank % len(PALETTE)]))
+def _tint(rank) -> str:
+    """Return a light colour for the block or warp number ``rank``. Colours repeat."""
+    red, green, blue = (0.55 * c + 0.45 for c in to_rgb(PALETTE[rank % len(PALETTE)]))
+    return to_hex((red, green, blue))
 
 
 def _room(largest, inches, most):
-    """How many cells fit into so many inches, gaps included, if the largest number is to be read in them."""
-    return max(8, min(most, int(72 * inches / (DIGIT * len(_written(largest)) * SMALLEST)) - 1))
+    """Count the cells that fit in ``inches``, gaps included, with ``largest`` legible in each."""
+    return max(8, min(most, int(72 * inches / (DIGIT * len(_written(largest)) * MIN_FONT_SIZE)) - 1))
 
 
 def _axis(blocks, threads, most, gap=GAP):
-    """Where the threads along one axis of a launch are drawn.
+    """Place the threads along one axis of a launch.
 
     Returns
     -------
@@ -306,7 +329,7 @@ def _axis(blocks, threads, most, gap=GAP):
 
 
 def _span(positions):
-    """First and last position of one block's threads, or of the blocks of a whole axis."""
+    """Return the first and last position of a block's threads, or of an axis's blocks."""
     if isinstance(positions[0][1], list):
         return positions[0][1][0][1], positions[-1][1][-1][1] + 1
     return positions[0][1], positions[-1][1] + 1
@@ -316,11 +339,18 @@ def _span(positions):
 
 
 @_in_style
-def launch(grid, block, color_by="block_index", label="index_in_block", title=None, *, ax=None):
+def launch(
+    grid: Dim3,
+    block: Dim3,
+    color_by: str | np.ndarray = "block_index",
+    label: str | np.ndarray | None = "index_in_block",
+    title: str | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a launch: one cell per thread, blocks outlined, x to the right, y down, and one slice for each z.
 
-    Of a launch that is too large, the first and the last blocks and threads along each axis are drawn, with dots for
-    those between.
+    Of a launch too large to draw, only the first and last blocks and threads along each axis appear, with dots between.
 
     Parameters
     ----------
@@ -329,7 +359,7 @@ def launch(grid, block, color_by="block_index", label="index_in_block", title=No
         One of ``FIELDS``, or one number for each thread in the order of its index in the grid, a field of a
         ``thread_table`` for example.
     label : str or array or None
-        What to write in the cells, given in the same way. Left out where it would be too small to read.
+        The text of the cells, given in the same way. Left out where it would be too small to read.
     title : str, optional
     ax : matplotlib Axes, optional
 
@@ -340,7 +370,7 @@ def launch(grid, block, color_by="block_index", label="index_in_block", title=No
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; the message names it.
+        For an argument of another type, shape or range.
     """
     grid, block = as_dim3("grid", grid), as_dim3("block", block)
     color_by = _per_thread("color_by", color_by, grid, block)
@@ -386,8 +416,8 @@ def _per_thread(name, given, grid, block):
 
 
 def _slices(cells, grid, block, axes):
-    """The z of each slice to draw, and where its left edge is."""
-    shown = abridge(grid[2] * block[2], SLICES)
+    """Return (z, left edge) of each slice to draw."""
+    shown = abridge(grid[2] * block[2], MAX_SLICES)
     width = _span(axes[0][0])[1]
     places, left = [], 0.0
     for z in shown:
@@ -403,13 +433,13 @@ def _slices(cells, grid, block, axes):
 
 
 def _axes_of(grid, block, inches, largest):
-    """``_axis`` for x and for y."""
-    across = _room(largest, inches, ACROSS) // min(grid[2] * block[2], SLICES)
-    return _axis(grid[0], block[0], across), _axis(grid[1], block[1], _room(largest, TALLEST, DOWN), NAMED_GAP)
+    """Place threads along x and along y."""
+    across = _room(largest, inches, MAX_COLUMNS) // min(grid[2] * block[2], MAX_SLICES)
+    return _axis(grid[0], block[0], across), _axis(grid[1], block[1], _room(largest, MAX_HEIGHT, MAX_ROWS), NAMED_GAP)
 
 
 def _slice(cells, grid, block, z, left, axes):
-    """Add the cells of one z; give back (bx, by, bz, tx, ty, tz) for each."""
+    """Add the cells of one z. Returns (bx, by, bz, tx, ty, tz) of each."""
     (columns, missing_columns), (rows, missing_rows) = axes
     bz, tz = divmod(z, block[2])
     threads = []
@@ -429,7 +459,7 @@ def _slice(cells, grid, block, z, left, axes):
 
 
 def _block(cells, grid, index, left, across, down):
-    """Outline a block, name it, and put dots where threads are left out."""
+    """Outline a block, name it, and mark left-out threads with dots."""
     (start, end), (top, bottom) = _span(across), _span(down)
     cells.outline(left + start, top, left + end, bottom)
     dimensions = max(i + 1 for i in range(3) if grid[i] > 1 or i == 0)
@@ -443,7 +473,7 @@ def _block(cells, grid, index, left, across, down):
 
 
 def _fields(grid, block, threads):
-    """``FIELDS`` of threads given as rows of (bx, by, bz, tx, ty, tz)."""
+    """Compute ``FIELDS`` for rows of (bx, by, bz, tx, ty, tz)."""
     bx, by, bz, tx, ty, tz = threads.T
     block_index = (bz * grid[1] + by) * grid[0] + bx
     index_in_block = (tz * block[1] + ty) * block[0] + tx
@@ -454,28 +484,28 @@ def _fields(grid, block, threads):
         "x": bx * block[0] + tx,
         "y": by * block[1] + ty,
         "z": bz * block[2] + tz,
-        "warp": index_in_block // WARP_SIZE,
-        "lane": index_in_block % WARP_SIZE,
+        "warp": index_in_block // WARP,
+        "lane": index_in_block % WARP,
     }
 
 
 def _values(field, fields):
-    """The values of the threads that are drawn."""
+    """Return the values of the threads drawn."""
     return fields[field] if isinstance(field, str) else field[fields["index"]]
 
 
 def _largest(field, grid, block):
-    """The largest value in the whole launch."""
+    """Return the largest value in the whole launch."""
     if not isinstance(field, str):
         return field.max()
     if field == "lane":
-        return min(prod(block), WARP_SIZE) - 1
+        return min(prod(block), WARP) - 1
     last = np.array([(*(n - 1 for n in grid), *(n - 1 for n in block))])
     return int(_fields(grid, block, last)[field][0])
 
 
 def _written(value):
-    """A number as it stands in a cell."""
+    """Format a number for a cell."""
     return str(value) if isinstance(value, Integral) else f"{value:g}"
 
 
@@ -492,13 +522,13 @@ def _describe(grid, block, color_by, label):
 
 
 def _size(shape):
-    """(4, 1, 1) as ``4``, (2, 2, 1) as ``(2, 2)``."""
+    """Format (4, 1, 1) as ``4``, (2, 2, 1) as ``(2, 2)``."""
     used = shape[: max(i + 1 for i in range(3) if shape[i] > 1 or i == 0)]
     return str(used[0]) if len(used) == 1 else str(tuple(used))
 
 
 def _legend(ax, values):
-    """Name the warps that are drawn, as far as their colours differ."""
+    """Name the warps drawn, as long as colours differ."""
     present = sorted({int(value) for value in values})
     handles = [Patch(facecolor=_tint(i), label=f"warp {value}") for i, value in enumerate(present[: len(PALETTE)])]
     if len(present) > len(PALETTE):
@@ -508,12 +538,12 @@ def _legend(ax, values):
 
 
 def _bar(ax, largest, name):
-    scale = plt.cm.ScalarMappable(plt.Normalize(0, max(largest, 1)), SCALE)
+    scale = ScalarMappable(Normalize(0, max(largest, 1)), SCALE)
     ax.get_figure().colorbar(scale, cax=ax.inset_axes((1.02, 0.1, 0.02, 0.8)), label=name)
 
 
 @_in_style
-def warps(block, *, ax=None):
+def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     """Draw one block: its threads coloured by warp, with their lane in the warp.
 
     Parameters
@@ -531,8 +561,8 @@ def warps(block, *, ax=None):
         If ``block`` is not as above.
     """
     threads = prod(as_dim3("block", block))
-    count = ceil(threads / WARP_SIZE)
-    idle = count * WARP_SIZE - threads
+    count = ceil_div(threads, WARP)
+    idle = count * WARP - threads
     title = f"Block {_size(as_dim3('block', block))}: {threads:,} thread{'s' * (threads > 1)}, "
     title += f"{count} warp{'s' * (count > 1)}.  Number: lane"
     if idle:
@@ -544,14 +574,13 @@ def warps(block, *, ax=None):
 
 
 @_in_style
-def mapping(elements, size, threads, *, ax=None):
+def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = None) -> Axes:
     """Draw which element of an array each thread handles.
 
     Parameters
     ----------
     elements : array of int, shape (all threads,)
-        The element of each thread, in the order of the thread's index in the grid. One outside of the array is drawn as
-        a thread without an element.
+        The element of each thread, ordered by index in the grid. A thread whose element is out of bounds is idle.
     size : int
         Elements of the array, 1 or more.
     threads : int
@@ -565,7 +594,7 @@ def mapping(elements, size, threads, *, ax=None):
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; the message names it.
+        For an argument of another type, shape or range.
     """
     size, threads = check_int("size", size, 1), check_int("threads", threads, 1)
     elements = np.asarray(elements)
@@ -574,7 +603,7 @@ def mapping(elements, size, threads, *, ax=None):
     if elements.ndim != 1 or elements.size == 0 or elements.size % threads:
         raise ValueError(f"elements has shape {elements.shape}; it must be one element for each thread of whole blocks")
     cells, idle = _Cells(), (elements < 0) | (elements >= size)
-    drawn, missing = _axis(elements.size // threads, threads, _room(size - 1, WIDTH, ACROSS))
+    drawn, missing = _axis(elements.size // threads, threads, _room(size - 1, WIDTH, MAX_COLUMNS))
     for x in missing:
         cells.word(x, 0.5, "⋯")
     ends = []
@@ -585,7 +614,7 @@ def mapping(elements, size, threads, *, ax=None):
             if t is None:
                 cells.word(x + 0.5, 0.5, "⋯")
             elif idle[block * threads + t]:
-                cells.add(x, 0, NOBODY, str(t))
+                cells.add(x, 0, UNUSED, str(t))
             else:
                 cells.add(x, 0, _tint(rank), str(t))
                 ends.append((x + 0.5, rank, int(elements[block * threads + t])))
@@ -593,7 +622,7 @@ def mapping(elements, size, threads, *, ax=None):
     ax, _ = cells.draw(ax, _describe_mapping(elements[~idle], elements.size, size), (0.1, 1.0, 0.1, 0.1))
     for x, _, element in ends:
         arrow = {"arrowstyle": "-|>,head_length=0.3,head_width=0.14", "color": INK, "linewidth": 0.7}
-        ax.annotate("", (places[element], ELEMENTS_AT), (x, 1), arrowprops=arrow | {"shrinkA": 0, "shrinkB": 0})
+        ax.annotate("", (places[element], ELEMENTS_TOP), (x, 1), arrowprops=arrow | {"shrinkA": 0, "shrinkB": 0})
     return ax
 
 
@@ -603,21 +632,21 @@ def _corners(across, top, bottom):
 
 
 def _elements(cells, ends, size):
-    """Add the row of the array; give back the position of each element drawn."""
+    """Add the row of the array. Returns the position of each element drawn."""
     touched = sorted({element for _, _, element in ends})
     places, at, before = {}, 0.0, -1
-    for element in range(size) if size <= ACROSS else touched:
+    for element in range(size) if size <= MAX_COLUMNS else touched:
         if element != before + 1:
-            cells.word(at + 0.5, ELEMENTS_AT + 0.5, "⋯")
+            cells.word(at + 0.5, ELEMENTS_TOP + 0.5, "⋯")
             at += 1
         hands = [rank for _, rank, e in ends if e == element]
-        color = _tint(hands[0]) if hands else NOBODY
-        cells.add(at, ELEMENTS_AT, color, str(element))
+        color = _tint(hands[0]) if hands else UNUSED
+        cells.add(at, ELEMENTS_TOP, color, str(element))
         places[element] = at + 0.5
         at, before = at + 1, element
-    cells.outline(0, ELEMENTS_AT, at + (before < size - 1), ELEMENTS_AT + 1)
+    cells.outline(0, ELEMENTS_TOP, at + (before < size - 1), ELEMENTS_TOP + 1)
     if before < size - 1:
-        cells.word(at + 0.5, ELEMENTS_AT + 0.5, "⋯")
+        cells.word(at + 0.5, ELEMENTS_TOP + 0.5, "⋯")
     return places
 
 
@@ -635,8 +664,8 @@ def _describe_mapping(handled, threads, size):
 
 
 @_in_style
-def grid_stride(n, threads, blocks, *, ax=None):
-    """Draw how a grid-stride loop walks over an array: one column per thread, one row per step, elements in the cells.
+def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) -> Axes:
+    """Draw a grid-stride loop: one column per thread, one row per step, and the element in each cell.
 
     Parameters
     ----------
@@ -653,12 +682,12 @@ def grid_stride(n, threads, blocks, *, ax=None):
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; the message names it.
+        For an argument of another type, shape or range.
     """
     n, threads, blocks = check_int("n", n, 0), check_int("threads", threads, 1), check_int("blocks", blocks, 1)
     stride = threads * blocks
-    steps = ceil(n / stride)
-    drawn, missing = _axis(blocks, threads, _room(n, WIDTH - 1, ACROSS - 4))
+    steps = ceil_div(n, stride)
+    drawn, missing = _axis(blocks, threads, _room(n, WIDTH - 1, MAX_COLUMNS - 4))
     rows = list(enumerate(abridge(max(steps, 1), 8)))
     cells = _Cells()
     for block, across in drawn:
@@ -679,7 +708,7 @@ def grid_stride(n, threads, blocks, *, ax=None):
                 elif element < n:
                     cells.add(x, row, _tint(rank), str(element))
                 else:
-                    cells.add(x, row, NOBODY)
+                    cells.add(x, row, UNUSED)
     walk = f"{steps:,} step{'s' * (steps != 1)} of {stride:,}" if n else "no thread enters the loop"
     title = f"{n:,} elements, {blocks:,} block{'s' * (blocks > 1)} of {threads:,} threads: {walk}"
     ax, _ = cells.draw(ax, title, (2.6, 1.0, 0.1, 0.1))
@@ -690,8 +719,10 @@ def grid_stride(n, threads, blocks, *, ax=None):
 
 
 @_in_style
-def product_tiles(m, n, k, tile, block=(0, 0), step=0, *, ax=None):
-    """Draw how one block of a tiled matrix product works: its tile of out, and the tiles of a and b that it walks over.
+def product_tiles(
+    m: int, n: int, k: int, tile: int, block: tuple[int, int] = (0, 0), step: int = 0, *, ax: Axes | None = None
+) -> Axes:
+    """Draw one block of a tiled matrix product: its tile of out, and the tiles of a and b it steps through.
 
     Parameters
     ----------
@@ -700,9 +731,9 @@ def product_tiles(m, n, k, tile, block=(0, 0), step=0, *, ax=None):
     tile : int
         Rows and columns of a tile.
     block : tuple of 2 int
-        The block whose tiles are coloured, as (x, y).
+        (x, y) of the block whose tiles are coloured.
     step : int
-        The pair of tiles that is drawn strongest: those that are in shared memory at that step.
+        The step whose pair of tiles, then in shared memory, is drawn strongest.
     ax : matplotlib Axes, optional
 
     Returns
@@ -715,10 +746,10 @@ def product_tiles(m, n, k, tile, block=(0, 0), step=0, *, ax=None):
         If an argument is not as above, or there is no such block or step.
     """
     m, n, k, tile = check_int("m", m, 1), check_int("n", n, 1), check_int("k", k, 1), check_int("tile", tile, 1)
-    steps = ceil(k / tile)
+    steps = ceil_div(k, tile)
     step = check_int("step", step, 0, steps - 1)
-    x = check_int("block[0]", block[0], 0, ceil(n / tile) - 1) * tile
-    y = check_int("block[1]", block[1], 0, ceil(m / tile) - 1) * tile
+    x = check_int("block[0]", block[0], 0, ceil_div(n, tile) - 1) * tile
+    y = check_int("block[1]", block[1], 0, ceil_div(m, tile) - 1) * tile
     gap = 0.12 * (k + max(m, n))
     left, above = k + gap, k + gap
     if ax is None:

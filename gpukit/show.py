@@ -1,9 +1,7 @@
 """What notebooks show besides figures: the source of a kernel, and tables of records."""
 
-import ast
 import inspect
 import re
-import textwrap
 from numbers import Integral
 from pathlib import Path
 
@@ -57,7 +55,7 @@ def source(*things):
     for thing, function in zip(things, functions, strict=True):
         if not inspect.isfunction(function):
             raise TypeError(f"{thing!r} has no Python source; source shows kernels and functions")
-    path, line = Path(inspect.getsourcefile(functions[0])), inspect.getsourcelines(functions[0])[1]
+    path, line = Path(inspect.getfile(functions[0])), inspect.getsourcelines(functions[0])[1]
     place = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
     return Source(f"{place}, line {line}", "\n\n".join(map(_source_to_read, functions)))
 
@@ -65,7 +63,7 @@ def source(*things):
 def _source_to_read(function):
     """The source of a function without the sections of its docstring (Parameters, Returns...), which ``help`` shows."""
     text = inspect.getsource(function).rstrip()
-    doc = ast.get_docstring(ast.parse(textwrap.dedent(text)).body[0], clean=False) or ""
+    doc = function.__doc__ or ""
     section = SECTION.search(doc)
     if not section:
         return text

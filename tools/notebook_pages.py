@@ -1,28 +1,24 @@
 """Turn notebooks that have run into HTML pages with an index."""
 
-import html
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from notebook_run import Result, output_path, result_path
 from notebook_text import read_notebook
 
 TEMPLATES = Path(__file__).resolve().parent
-STYLE = TEMPLATES / "page" / "style.css"
+PAGE = TEMPLATES / "page"
 
 
 @dataclass
 class Chapter:
-    """One line of the index: a notebook that has run, with its ``result``, or that has failed (``result`` is None)."""
+    """A notebook that has run, or has failed if there is no ``result``."""
 
     path: Path
-    result: object
-    title: str = ""
-    summary: str = ""
-
-    def __post_init__(self):
-        self.title, self.summary = heading(read_notebook(self.path))
-        self.title = self.title or self.path.stem
+    title: str
+    summary: str
+    result: Result | None
 
     @property
     def href(self):
@@ -36,7 +32,7 @@ class Chapter:
 
 
 def heading(notebook):
-    """The title of a notebook (its first heading) and its summary (the first sentence after that), as plain text."""
+    """Return the title of a notebook (its first heading) and its summary (the first sentence below), as plain text."""
     for cell in notebook.cells:
         found = cell.cell_type == "markdown" and re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)
         if found:
@@ -47,97 +43,41 @@ def heading(notebook):
     return "", ""
 
 
-def write_pages(chapters, outputs, build):
-    """Write one page per chapter, and the index.
-
-    Parameters
-    ----------
-    chapters : list of Chapter
-        In the order of the course.
-    outputs : list of pathlib.Path
-        For each chapter the notebook with its outputs.
-    build : pathlib.Path
-        The folder that receives the pages.
-
-    Returns
-    -------
-    pathlib.Path
-        The index.
-    """
-    exporter = _exporter()
-    for place, (chapter, output) in enumerate(zip(chapters, outputs, strict=True)):
-        notebook = read_notebook(output)
-        page = {
-            "style": STYLE.read_text(encoding="utf-8"),
-            "before": chapters[place - 1] if place else None,
-            "after": chapters[place + 1] if place + 1 < len(chapters) else None,
-            "ran": chapter.ran,
-            "failed": chapter.result is None,
-            "has_mathematics": any(cell.cell_type == "markdown" and "$" in cell.source for cell in notebook.cells),
-        }
-        notebook.metadata["title"] = f"{chapter.title} - gpukit"
-        body, _ = exporter.from_notebook_node(notebook, resources={"page": page})
-        (build / chapter.href).write_text(_link_pages(body, chapters), encoding="utf-8")
-    index = build / "index.html"
-    index.write_text(_index(chapters), encoding="utf-8")
-    return index
-
-
-def _exporter():
+def write_pages(paths, build):
+    """Write the index, and a page for each notebook of ``paths`` that has outputs in ``build``."""
+    import jinja2
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
+    chapters = []
+    for path in paths:
+        if output_path(path, build).exists():
+            title, summary = heading(read_notebook(path))
+            chapters.append(Chapter(path, title or path.stem, summary, Result.load(result_path(path, build))))
+    style = (PAGE / "style.css").read_text(encoding="utf-8")
     config = Config({"CSSHTMLHeaderPreprocessor": {"style": "default"}})
-    return HTMLExporter(config=config, template_name="page", extra_template_basedirs=[str(TEMPLATES)])
-
-
-def _link_pages(body, chapters):
-    """Let links from notebook to notebook lead from page to page."""
-    for chapter in chapters:
-        body = body.replace(f'href="{chapter.path.name}', f'href="{chapter.href}')
-    return body
-
-
-def _index(chapters):
-    rows = "\n".join(_row(chapter) for chapter in chapters)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>gpukit</title>
-<style>{STYLE.read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<main>
-<h1>gpukit</h1>
-<p>A course in GPU programming that runs, with a GPU or without one. Each page is a notebook as it ran on this machine;
-to change its cells and run them, open it with <code>make lab</code>.</p>
-<table class="chapters">
-<thead><tr><th>Chapter</th><th>Run on</th><th class="number">Time</th><th class="number">Date</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</main>
-</body>
-</html>
-"""
-
-
-def _row(chapter):
-    name = f'<a href="{chapter.href}">{html.escape(chapter.title)}</a>'
-    summary = f'<div class="summary">{html.escape(chapter.summary)}</div>' if chapter.summary else ""
-    if chapter.result is None:
-        return f'<tr><td>{name}{summary}</td><td class="failed" colspan="3">failed</td></tr>'
-    result = chapter.result
-    return (
-        f"<tr><td>{name}{summary}</td><td>{html.escape(result.device)}</td>"
-        f'<td class="number">{result.seconds:.1f} s</td><td class="number">{result.date}</td></tr>'
-    )
+    exporter = HTMLExporter(config=config, template_name="page", extra_template_basedirs=[str(TEMPLATES)])
+    for before, chapter, after in zip([None, *chapters], chapters, [*chapters[1:], None], strict=False):
+        notebook = read_notebook(output_path(chapter.path, build))
+        notebook.metadata["title"] = f"{chapter.title} - gpukit"
+        has_mathematics = any(cell.cell_type == "markdown" and "$" in cell.source for cell in notebook.cells)
+        page = {
+            "style": style,
+            "before": before,
+            "chapter": chapter,
+            "after": after,
+            "has_mathematics": has_mathematics,
+        }
+        body, _ = exporter.from_notebook_node(notebook, resources={"page": page})
+        for other in chapters:  # links from notebook to notebook lead from page to page
+            body = body.replace(f'href="{other.path.name}', f'href="{other.href}')
+        (build / chapter.href).write_text(body, encoding="utf-8")
+    templates = jinja2.Environment(loader=jinja2.FileSystemLoader(PAGE), autoescape=True)
+    index = templates.get_template("contents.html.j2").render(chapters=chapters, style=style)
+    (build / "index.html").write_text(index, encoding="utf-8")
 
 
 def _plain(markdown):
-    """One line of Markdown as plain text: links keep their words, code and emphasis lose their marks."""
+    """Return one line of Markdown as plain text: links keep their words, code and emphasis lose their marks."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", markdown)
     return re.sub(r"(\*\*|__|`|(?<!\w)\*|\*(?!\w))", "", text)

@@ -1,5 +1,6 @@
 """The figures: what they show is what kernels record, numbers can be read, and the device stands on every one."""
 
+import inspect
 import re
 from itertools import product
 
@@ -70,7 +71,7 @@ def test_numbers_are_inside_of_their_cells_and_stand_out(name):
     for text in texts:
         box = text.get_window_extent().transformed(ax.transData.inverted())
         assert box.width < 0.95 and abs(box.height) < 0.95
-        assert text.get_fontsize() >= plot.SMALLEST
+        assert text.get_fontsize() >= plot.MIN_FONT_SIZE
         x, y = text.get_position()
         assert contrast(text.get_color(), faces[round(x, 3), round(y - 0.03, 3)]) > 3.9
 
@@ -151,7 +152,7 @@ def arrows(ax):
 
 
 def gray(ax):
-    return sum(to_rgb(face) == to_rgb(plot.NOBODY) for face in cells(ax).get_facecolors())
+    return sum(to_rgb(face) == to_rgb(plot.UNUSED) for face in cells(ax).get_facecolors())
 
 
 @pytest.mark.parametrize(("n", "threads", "blocks"), [(29, 4, 2), (0, 4, 2), (3, 4, 2), (16, 4, 1), (64, 8, 4)])
@@ -274,3 +275,12 @@ def test_product_tiles_are_those_of_one_block():
 def test_product_tiles_refuse_what_is_not_there(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot.product_tiles(*arguments)
+
+
+def test_source_leaves_the_sections_of_a_docstring_to_help():
+    text = str(show.source(indexing.thread_table))
+    assert indexing.thread_table.__doc__.split("\n")[0] in text
+    assert "Parameters" in indexing.thread_table.__doc__ and "Parameters" not in text
+    assert text.splitlines()[-1] == inspect.getsource(indexing.thread_table).splitlines()[-1]
+    kernel = indexing.axpy_grid_stride.py_func
+    assert str(show.source(kernel)).partition("\n")[2] == inspect.getsource(kernel).rstrip()
