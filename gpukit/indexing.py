@@ -11,7 +11,7 @@ from numbers import Real
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_array, configured
+from gpukit._host.arrays import check_alike, check_array, configure_quietly
 from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu
 from warpstep.checks import check_int
@@ -243,7 +243,7 @@ def thread_table(grid, block, *, stream=0):
     """
     grid, block = launch_shape(grid, block)
     table = cuda.to_device(np.zeros(prod(grid) * prod(block), THREAD), stream=stream)
-    configured(record_threads, grid, block, stream)(table)
+    configure_quietly(record_threads, grid, block, stream)(table)
     return _to_host(table, stream)
 
 
@@ -272,7 +272,7 @@ def block_order(blocks, threads=32, *, stream=0):
     launch_shape(check_int("blocks", blocks, 1), check_int("threads", threads, 1))
     tickets = cuda.to_device(np.zeros(1, np.int64), stream=stream)
     order = cuda.to_device(np.full(blocks, -1, np.int64), stream=stream)
-    configured(record_block_order, blocks, threads, stream)(tickets, order)
+    configure_quietly(record_block_order, blocks, threads, stream)(tickets, order)
     return _to_host(order, stream)
 
 
@@ -305,7 +305,7 @@ def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
     if n == 0:
         return missed
     table = cuda.to_device(missed, stream=stream)
-    configured(record_grid_stride, blocks, threads, stream)(table)
+    configure_quietly(record_grid_stride, blocks, threads, stream)(table)
     return _to_host(table, stream)
 
 

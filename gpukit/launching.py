@@ -8,7 +8,6 @@ own functions do so: `gpukit._host.call` repeats the launches of a call with oth
 from gpukit._host.arrays import handle_of, upload
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.keys import array_key as look
-from gpukit._host.plans import Plans
 from gpukit._host.prepared import Prepared, prepare
 
-__all__ = ["Plans", "Prepared", "array_key", "handle_of", "layout_of", "look", "prepare", "upload"]
+__all__ = ["Prepared", "array_key", "handle_of", "layout_of", "look", "prepare", "upload"]

@@ -25,7 +25,7 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
-    configured,
+    configure_quietly,
     dtype_of,
     stream_of,
 )
@@ -437,7 +437,7 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     _check_configuration(variant, shape, dtype)
     kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
-    return configured(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
+    return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
 
 
 def _kernel(variant, number, itemsize):

@@ -12,20 +12,17 @@ from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_
 from gpukit.backend import cuda, on_gpu
 
 __all__ = [
-    "Output",
-    "WorkMemory",
     "address_of",
     "as_device_array",
     "check_alike",
     "check_apart",
     "check_array",
-    "configured",
+    "configure_quietly",
     "copy_to",
     "dtype_of",
     "handle_of",
     "is_pinned",
     "make_like",
-    "maker",
     "new_like",
     "share_memory",
     "span",
@@ -87,7 +84,7 @@ def _library(thing):
     return type(thing).__module__.partition(".")[0]
 
 
-def configured(kernel, grid, block, stream=0, shared_bytes=0):
+def configure_quietly(kernel, grid, block, stream=0, shared_bytes=0):
     """``kernel[grid, block, stream, shared_bytes]`` without Numba's warning that a small grid leaves a GPU idle: who
     calls a host function does not choose the grid.
     """
@@ -291,77 +288,6 @@ def make_like(like, shape, dtype):
     return make
 
 
-class WorkMemory(dict):
-    """Device memory that the calls of a host function leave to the next: one array for each purpose, dtype, stream and
-    device, as large as any call needed it.
-
-    The launches of a call follow those of the one before on their stream, and `gpukit.launching.Plans` keeps the
-    launches of one call together.
-    """
-
-    def take(self, size, dtype, stream, which=0):
-        """A flat array of so many elements, with anything in them; ``which`` tells purposes apart."""
-        key = which, np.dtype(dtype), stream, cuda.get_current_device().id
-        kept = self.get(key)
-        if kept is None or kept.size < size:
-            kept = self[key] = cuda.device_array(size, dtype)
-        return kept[:size]
-
-
-#: For `gpukit.launching.Plans`.
-maker = make_like
-
-
 @functools.cache
 def _torch_dtype(dtype):
     return getattr(sys.modules["torch"], dtype.name)
-
-
-class Output:
-    """Where the array that a host function computes goes.
-
-    Parameters
-    ----------
-    like : ndarray or device array
-        An input: the result is of its kind.
-    shape : tuple of int
-    out : array or None
-        What the caller wants the result in; checked before.
-    stream : 0 or a CUDA stream
-    dtype : NumPy dtype, optional
-        That of ``like`` unless given.
-    keep : bool, optional
-        The kernel needs what is in ``out``, to add to it; there must be an ``out`` then.
-
-    Attributes
-    ----------
-    device : C-contiguous device array
-        For the kernel to write.
-    """
-
-    def __init__(self, like, shape, out, stream, dtype=None, keep=False):
-        self.stream, self.out = stream, out
-        self.on_host = not cuda.is_cuda_array(like)
-        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
-        if self.on_host:
-            self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
-            return
-        if out is None:
-            self.out = new_like(like, shape, dtype, stream)
-        self.target = as_device_array(self.out)
-        self.device = to_device(self.target, stream) if keep else self.target
-        if not keep and not self.target.is_c_contiguous():
-            self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
-
-    def finish(self):
-        """What the caller gets: ``out`` or a new array. A NumPy array is complete, a device array may be under way."""
-        if self.on_host:
-            host = self.device.copy_to_host(stream=self.stream)
-            if self.stream:
-                self.stream.synchronize()
-            if self.out is None:
-                return host
-            self.out[...] = host
-        elif self.device is not self.target:
-            copy_to(self.device, self.target, self.stream)
-        return self.out

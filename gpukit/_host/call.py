@@ -13,7 +13,7 @@ everything down; the planner checks the arguments and returns the launches::
         if target.size == 0:
             return []
         x = problem.on_device(x)                                # what it reads: C-contiguous, on the device
-        launch = configured(scale, ceil_div(x.size, 256), 256, problem.stream)
+        launch = configure_quietly(scale, ceil_div(x.size, 256), 256, problem.stream)
         return [(launch, (x, target, factor))]
 
 - ``inputs`` are arrays or None; the first is the one whose library a new result comes from. Only arrays that the

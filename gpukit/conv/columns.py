@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, configured, dtype_of
+from gpukit._host.arrays import address_of, configure_quietly, dtype_of
 from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, divided, make_divisor
 from gpukit.intrinsics import store2, store4
@@ -501,7 +501,7 @@ def configure_im2col(variant: str, planes: int, geometry: Geometry, stream: Any)
     kernel, values = (element(count), taps * positions) if variant == "element" else (im2col_naive, positions)
     block, blocks = _threads(group * values)
     further, down = _groups_of_planes(planes, group, count, geometry)
-    return configured(kernel, (blocks, down), block, stream), further
+    return configure_quietly(kernel, (blocks, down), block, stream), further
 
 
 def _configure_aligned(planes, geometry, stream):
@@ -510,7 +510,7 @@ def _configure_aligned(planes, geometry, stream):
     kernel = aligned(count, across, even, _index_type(planes, geometry))
     block, blocks = _threads(positions if even else positions + GROUP - 1)
     further, down = _groups_of_planes(planes, group, count, geometry)
-    return configured(kernel, (blocks, down, group), block, stream), further
+    return configure_quietly(kernel, (blocks, down, group), block, stream), further
 
 
 def _groups_of_planes(planes, group, count, geometry):
@@ -525,14 +525,14 @@ def _configure_quads(planes, geometry, stream):
     block, blocks = _threads(planes * per_plane)
     kernel = quads(int(geometry.kernel_w.value), int(geometry.stride_w.value), int(geometry.dilation_w))
     further = geometry, make_divisor(per_row), make_divisor(per_plane), np.uint32(planes)
-    return configured(kernel, blocks, block, stream), further
+    return configure_quietly(kernel, blocks, block, stream), further
 
 
 def _configure_rows(planes, geometry, stream):
     (block, chunks), groups = _block_of_rows(geometry), ceil_div(int(geometry.out_h), ROWS_PER_BLOCK)
     kernel = rows(int(geometry.kernel_w.value), ROWS_PER_BLOCK, _index_type(planes, geometry))
     further = geometry, make_divisor(chunks), make_divisor(groups), make_divisor(int(geometry.kernel_h))
-    return configured(kernel, _blocks_of_rows(planes, geometry), block, stream), further
+    return configure_quietly(kernel, _blocks_of_rows(planes, geometry), block, stream), further
 
 
 def _block_of_rows(geometry):
@@ -575,7 +575,11 @@ def configure_col2im(planes: int, geometry: Geometry, add: bool, stream: Any, in
     count = _planes_at_once(planes, across)
     block, blocks = _threads(int(geometry.pixels.value))
     kernel = gather(count, down, across, ceil_div(steps, across), _index_type(planes, geometry))
-    return configured(kernel, (blocks, ceil_div(planes, count)), block, stream), (geometry, np.uint32(planes), add)
+    return configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream), (
+        geometry,
+        np.uint32(planes),
+        add,
+    )
 
 
 def _configure_strided(planes, geometry, add, stream, in_twos):
@@ -588,7 +592,7 @@ def _configure_strided(planes, geometry, add, stream, in_twos):
     kernel = strided(count, down, lines, across, *how)
     block, blocks = _threads(int(geometry.height) * per_row)
     further = geometry, np.uint32(planes), add, make_divisor(per_row)
-    return configured(kernel, (blocks, ceil_div(planes, count)), block, stream), further
+    return configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream), further
 
 
 def _steps_down(geometry):
@@ -604,7 +608,7 @@ def launch_bias(out: Any, bias: Any, stream: Any) -> tuple:
     positions = out.shape[-1]
     out = out.reshape(out.size // positions, positions)
     block, blocks = _threads(positions)
-    return configured(add_bias, (blocks, min(out.shape[0], MAX_ROWS)), block, stream), (out, bias)
+    return configure_quietly(add_bias, (blocks, min(out.shape[0], MAX_ROWS)), block, stream), (out, bias)
 
 
 def _flat(array):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit import intrinsics, matmul
-from gpukit._host.arrays import address_of, configured, dtype_of
+from gpukit._host.arrays import address_of, configure_quietly, dtype_of
 from gpukit.backend import cuda
 from gpukit.conv import ladder
 from gpukit.conv.fast import Layout, specialised
@@ -135,7 +135,7 @@ def launch_specialised(layout: Layout, convolution: Convolution, stream: Any, wi
 def _configure(kernel, blocks, block, stream, nbytes):
     if nbytes > cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK:
         intrinsics.allow_dynamic_shared(kernel, nbytes)
-    return configured(kernel, blocks, block, stream, nbytes)
+    return configure_quietly(kernel, blocks, block, stream, nbytes)
 
 
 def is_wide(x: Any, geometry: Geometry) -> bool:

@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpukit import intrinsics
-from gpukit._host.arrays import address_of, check_alike, check_apart, check_array, configured, dtype_of, stream_of
+from gpukit._host.arrays import (
+    address_of,
+    check_alike,
+    check_apart,
+    check_array,
+    configure_quietly,
+    dtype_of,
+    stream_of,
+)
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
@@ -329,7 +337,7 @@ class _Form(NamedTuple):
     def configure(self, shape, stream):
         rows, columns = (ceil_div(n, self.tile) for n in shape)
         grid = (rows, columns) if self.rows_along_x else (columns, rows)
-        return configured(self.kernel, grid, self.threads, stream, self.shared_bytes)
+        return configure_quietly(self.kernel, grid, self.threads, stream, self.shared_bytes)
 
 
 def _simple_form(variant, dtype, tile, pad, depth):
@@ -421,7 +429,7 @@ def _matrix_launches(make_form, a, b, out, alpha, beta, work):
 
 def _launch_scale(product, out, alpha, beta, stream):
     number = dtype_of(out).type
-    launch = configured(fast_kernels.scale(beta != 0), min(ceil_div(out.size, 256), MAX_BLOCKS), 256, stream)
+    launch = configure_quietly(fast_kernels.scale(beta != 0), min(ceil_div(out.size, 256), MAX_BLOCKS), 256, stream)
     return launch, (product.reshape(-1), out.reshape(-1), number(alpha), number(beta))
 
 
@@ -467,7 +475,9 @@ def _fast_launches(a, b, out, alpha, beta, work):
     if widen:
         rows, pitch_b, wide_b = b.size // n, ceil_div(n, 4) * 4, True
         narrow, b = b, work.take("wide_b", rows * pitch_b, np.float32)
-        launch = configured(fast_kernels.widen, (ceil_div(pitch_b, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
+        launch = configure_quietly(
+            fast_kernels.widen, (ceil_div(pitch_b, 256), min(rows, MAX_BLOCKS)), 256, work.stream
+        )
         yield launch, (narrow, b, np.uint32(n), np.uint32(pitch_b))
     flat = _Flat(a, b, out, k, pitch_b, n, batch, (*rules[0], *rules[1]), wide_b, wide_out, alpha, beta)
     for piece in pieces:
@@ -490,7 +500,7 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.pitch_b, pitch))
     for z in range(0, batch, MAX_BLOCKS):
-        launch = configured(kernel, (*grid, min(batch - z, MAX_BLOCKS)), tile.threads, work.stream)
+        launch = configure_quietly(kernel, (*grid, min(batch - z, MAX_BLOCKS)), tile.threads, work.stream)
         yield launch, (a, b, target, sizes, tuple(np.uint32(x) for x in (z, *flat.rules)), *numbers)
     if parts > 1:
         yield _launch_sum(piece, target, out, flat, numbers, work.stream)
@@ -502,7 +512,7 @@ def _launch_sum(piece, parts, out, flat, numbers, stream):
     grouped = piece.parts >= fast_kernels.GROUPS_MIN_PARTS and m * n * flat.batch <= fast_kernels.GROUPS_MAX_SIZE
     groups = fast_kernels.GROUPS if grouped else 1
     kernel = fast_kernels.sum_parts(width, groups, flat.beta != 0)
-    launch = configured(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
+    launch = configure_quietly(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
 
 

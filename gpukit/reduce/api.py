@@ -12,7 +12,7 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
-    configured,
+    configure_quietly,
     dtype_of,
     to_device,
 )
@@ -346,6 +346,6 @@ def _pass(x, out, operation, outer, n, inner, count, work, stream):
         if choice.work is not None:
             partials, counters = choice.work
             shared = work.take("partials", partials, operation.partial), work.zeros(counters)
-        launch = configured(choice.kernel, choice.grid, choice.block, stream)
+        launch = configure_quietly(choice.kernel, choice.grid, choice.block, stream)
         made.append((launch, (part, part_out, *shared, *choice.numbers, count)))
     return made

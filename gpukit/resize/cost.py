@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, configured
+from gpukit._host.arrays import address_of, configure_quietly
 from gpukit.backend import float32, types, uint8
 from gpukit.resize import fast, sampling
 from gpukit.resize.frames import WORD, Frames
@@ -64,7 +64,7 @@ def launches(frames: Frames, target: Any, arguments: tuple, planes: bool, method
     # Frames that are alike share the layers of a grid; each of the others has a layer of its own.
     for first in range(0, count, count if frames.alike else MAX_GRID_YZ):
         last = count if frames.alike else min(count, first + MAX_GRID_YZ)
-        launch = configured(kernel, (x, y, min(z, last - first)), fast.BLOCK, stream)
+        launch = configure_quietly(kernel, (x, y, min(z, last - first)), fast.BLOCK, stream)
         work = first, last, height, width, rows, together
         found.append((launch, (frames.flat, frames.geometry, target.reshape(-1), work, *arguments)))
     return found

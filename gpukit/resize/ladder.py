@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_array, configured, dtype_of, stream_of
+from gpukit._host.arrays import check_array, configure_quietly, dtype_of, stream_of
 from gpukit.backend import cuda, float32, float64, uint32
 from gpukit.resize import cost, frames
 from gpukit.resize.placing import as_fill, as_three, placement
@@ -213,4 +213,4 @@ def rung(
         "letterbox_planes": (*place, fill, *normalise),
     }[name]
     grid = ceil_div(width, BLOCK[0]), ceil_div(height, BLOCK[1]), min(image.shape[0], MAX_GRID_YZ)
-    return configured(VARIANTS[name], grid, BLOCK, stream), (image, out, *arguments, swap)
+    return configure_quietly(VARIANTS[name], grid, BLOCK, stream), (image, out, *arguments, swap)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpukit import device
-from gpukit._host.arrays import configured
+from gpukit._host.arrays import configure_quietly
 from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu, uint32
 from gpukit.intrinsics import clock64, globaltimer
@@ -139,7 +139,7 @@ class _Timed:
 
     def _prepared(self, kernel, source, target, stream, amount):
         arguments = source.reshape(-1), target.reshape(-1), amount
-        launch = configured(kernel, *self.shape(target.size), stream)
+        launch = configure_quietly(kernel, *self.shape(target.size), stream)
         prepared = prepare(launch, *arguments, cuda.device_array(0, np.int64))
 
         def run(stamps):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import configured, is_pinned
+from gpukit._host.arrays import configure_quietly, is_pinned
 from gpukit._numba import numba_driver
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
@@ -333,7 +333,7 @@ class _Launched:
         if target.size == 0 and self.configuration is None:
             return lambda _: None
         grid, block, shared = self.shape(target.size)
-        launch = configured(self.dispatcher, grid, block, stream, shared)
+        launch = configure_quietly(self.dispatcher, grid, block, stream, shared)
         if self.dispatcher.targetoptions.get("debug"):
             return lambda _: launch(source, target)
         prepared = prepare(launch, source, target)

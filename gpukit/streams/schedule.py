@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit import device
-from gpukit._host.arrays import configured
+from gpukit._host.arrays import configure_quietly
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
@@ -286,7 +286,7 @@ class _Recorder:
         self.fresh = np.full((count + 1, 2), (NEVER, -1), np.int64)
         self.stamps = cuda.device_array((count + 1, 2), np.int64)
         self.rows = [self.stamps[number + 1] for number in range(count)]
-        self.note_time = configured(note_time, 1, 1)
+        self.note_time = configure_quietly(note_time, 1, 1)
         self.note_time(self.stamps, 0)  # compiles
 
     def around(self, number, action, stream):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import resize
-from gpukit._host.arrays import configured
+from gpukit._host.arrays import configure_quietly
 from gpukit.backend import cuda
 from gpukit.resize import cost, ladder
 from gpukit.resize import frames as device_frames
@@ -483,10 +483,10 @@ def test_kernels_are_without_error_and_float64(monkeypatch, dtype, source, size)
     traces = []
 
     def traced(*what):
-        return lambda *arguments: traces.append(gpukit.trace(configured(*what), *arguments))
+        return lambda *arguments: traces.append(gpukit.trace(configure_quietly(*what), *arguments))
 
     image = picture(2, *source, 3, dtype=dtype)
-    monkeypatch.setattr(cost, "configured", traced)
+    monkeypatch.setattr(cost, "configure_quietly", traced)
     for many in (1, 10**9):
         monkeypatch.setattr(cost, "MANY_BLOCKS", many)
         for images in (image, [image[0], image[1, ::-1][:5]]):
@@ -504,9 +504,11 @@ def test_stores_fill_whole_sectors(monkeypatch, dtype):
     image, size, totals = picture(2, 16, 64, 3, dtype=dtype), (16, 64), []
 
     def traced(*what):
-        return lambda *arguments: totals.append(gpukit.trace(configured(*what), *arguments).total("global", "store"))
+        return lambda *arguments: totals.append(
+            gpukit.trace(configure_quietly(*what), *arguments).total("global", "store")
+        )
 
-    monkeypatch.setattr(cost, "configured", traced)
+    monkeypatch.setattr(cost, "configure_quietly", traced)
     for result, stores in zip(made(image, size), totals, strict=False):
         assert stores.sectors == stores.ideal_sectors == result.nbytes // 32
     for op in ("load", "store"):
@@ -519,9 +521,9 @@ def test_a_row_without_a_share_is_not_read(monkeypatch):
     loads = []
 
     def traced(*what):
-        return lambda *arguments: loads.append(gpukit.trace(configured(*what), *arguments).coverage)
+        return lambda *arguments: loads.append(gpukit.trace(configure_quietly(*what), *arguments).coverage)
 
-    monkeypatch.setattr(cost, "configured", traced)
+    monkeypatch.setattr(cost, "configure_quietly", traced)
     image = picture(96, 192, 3)
     assert np.array_equal(resize.resize(image, (32, 64)), image[1::3, 1::3])
     (read,) = [c.read for c in loads[0] if c.array == "image"]
