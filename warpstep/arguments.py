@@ -102,7 +102,7 @@ class Transfers:
         if isinstance(value, np.void):
 
             def write_back():
-                for field in dtype.names:
+                for field in dtype.names or ():
                     value[field] = array.host[0][field]
 
             self.copy_back.append(write_back)
@@ -149,18 +149,18 @@ def follow_writes(argument, lowered) -> Callable[[], None] | None:
     noted any more.
     """
     on_device = as_device_array(argument)
-    if on_device is None or on_device.allocation.known is None:
+    known = None if on_device is None else on_device.allocation.known
+    if on_device is None or known is None:
         return None
     allocation = on_device.allocation
     if not isinstance(lowered, View) or lowered.dtype != lowered.items.dtype:
         allocation.known = None
         return None
-    written = lowered.known = np.zeros(lowered.items.size, bool)
+    lowered.known = written = np.zeros(lowered.items.size, bool)
 
     def note():
         size = lowered.items.dtype.itemsize
         start = lowered.address - allocation.address
-        known = allocation.known
         known[start : start + written.size * size].reshape(-1, size)[written] = True
         if known[: allocation.nbytes].all():
             allocation.known = None

@@ -16,9 +16,10 @@ def check_int(name: str, value, least: int, most: int | None = None) -> int:
     allowed = f"{least} or more" if most is None else f"from {least} to {most}"
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; it must be an int, {allowed}")
-    if value < least or (most is not None and value > most):
+    number = int(value)
+    if number < least or (most is not None and number > most):
         raise ValueError(f"{name} is {value}; it must be {allowed}")
-    return int(value)
+    return number
 
 
 def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:

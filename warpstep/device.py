@@ -6,6 +6,7 @@ driver reports it.
 """
 
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -73,8 +74,8 @@ class Limits:
     total_constant_memory: int = 64 * KB
 
     @property
-    def name(self):
-        """str: what the emulated device calls itself."""
+    def name(self) -> str:
+        """What the emulated device calls itself."""
         return "gpukit emulator (compute capability {}.{})".format(*self.compute_capability)
 
 
@@ -229,18 +230,18 @@ _DEVICES = (
 )
 
 #: Every device that can be emulated, by compute capability.
-DEVICES = {limits.compute_capability: limits for limits in _DEVICES}
+DEVICES: dict[tuple, Limits] = {limits.compute_capability: limits for limits in _DEVICES}
 DEFAULT = (9, 0)
 
 _current = DEVICES[DEFAULT]
 
 
-def current():
-    """Limits : the device that launches, allocations and queries use now."""
+def current() -> Limits:
+    """The device that launches, allocations and queries use now."""
     return _current
 
 
-def lookup(compute_capability):
+def lookup(compute_capability: tuple | str | float) -> Limits:
     """Find a device by its compute capability.
 
     Parameters
@@ -267,7 +268,7 @@ def lookup(compute_capability):
     return DEVICES[asked]
 
 
-def set_device(compute_capability):
+def set_device(compute_capability: tuple | str | float) -> Limits:
     """Emulate another device from now on. Arrays that exist stay valid.
 
     Parameters
@@ -290,7 +291,7 @@ def set_device(compute_capability):
 
 
 @contextmanager
-def device(compute_capability):
+def device(compute_capability: tuple | str | float) -> Iterator[Limits]:
     """``with emulator.device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`."""
     before = _current
     limits = set_device(compute_capability)

@@ -86,9 +86,7 @@ class Kernel:
         self.overloads: dict[Any, Overload] = {}
         self.specialized = specialized
         self.dynamic_shared = 0
-        self._declared: dict | None = None if signatures is None else {}
-        for declared in signatures or ():
-            self._declare(declared)
+        self._declared = None if signatures is None else dict(map(self._declare, signatures))
 
     def __repr__(self):
         kind = "device function" if self.targetoptions["device"] else "kernel"
@@ -116,7 +114,7 @@ class Kernel:
         argument_types, return_type = sigutils.normalize_signature(declared)
         if not self.targetoptions["device"]:
             self.compile(declared)
-        self._declared[argument_types] = return_type
+        return argument_types, return_type
 
     def compile(self, signature) -> "Overload":
         """Lower the kernel for argument types (a signature in any form that Numba takes); returns the Overload."""
@@ -155,14 +153,14 @@ class Kernel:
         """Numba's inference asks this when a kernel calls the function."""
         declared = None
         if self._declared is not None and self.targetoptions["device"]:
-            declared = self._declared_signature(self.fold_argument_types(args, kws)[1])
+            declared = self._declared_signature(self._declared, self.fold_argument_types(args, kws)[1])
         return call_template(self, args, kws, declared)
 
-    def _declared_signature(self, argument_types):
-        chosen = _best_match(self._declared, argument_types)
+    def _declared_signature(self, declared, argument_types):
+        chosen = _best_match(declared, argument_types)
         if chosen is None:
             return None
-        return_type = self._declared[chosen]
+        return_type = declared[chosen]
         if return_type is None:
             return_type = infer(self, chosen, **self._infer_options).return_type
         return signature(return_type, *chosen)

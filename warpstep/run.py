@@ -16,6 +16,7 @@ import os
 import runpy
 import sys
 import weakref
+from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 
 _ABSENT = object()
@@ -58,15 +59,15 @@ def _restore(owner, name, value, before):
         setattr(owner, name, before)
 
 
-_changes = None
+_changes: _Changes | None = None
 
 
-def installed():
+def installed() -> bool:
     """True while the emulator stands in for ``numba.cuda``."""
     return _changes is not None
 
 
-def install():
+def install() -> None:
     """Put the emulator in place of ``numba.cuda`` in this process; nothing happens if it is there already.
 
     Everything that the host uses is replaced: in ``numba.cuda``, in ``numba.cuda.cudadrv``, in ``numba.vectorize``
@@ -90,16 +91,16 @@ def install():
         raise
 
 
-def uninstall():
+def uninstall() -> None:
     """Give ``numba.cuda`` back as it was before `install`. Kernels made in between stay emulated."""
     global _changes
-    if installed():
+    if _changes is not None:
         _changes.take_back()
         _changes = None
 
 
 @contextlib.contextmanager
-def emulated():
+def emulated() -> Iterator[None]:
     """``with emulated(): ...``: the emulator stands in for ``numba.cuda`` inside the block."""
     before = installed()
     install()
@@ -275,12 +276,12 @@ class Launches:
             self._tracing = False
 
     @property
-    def findings(self):
-        """list : the findings of all traces."""
+    def findings(self) -> list:
+        """The findings of all traces."""
         return [finding for trace, _ in self.found.values() for finding in trace.findings]
 
-    def report(self):
-        """str : the report of every trace, how many launches each stands for, and all findings at the end."""
+    def report(self) -> str:
+        """Report every trace, how many launches each stands for, and all findings at the end."""
         if not self.found:
             return "gpukit run --trace: no kernel was launched"
         parts = []
@@ -307,8 +308,8 @@ def _numba_folders():
 # -- gpukit run --------------------------------------------------------------------------------------------------------
 
 
-def main(argv=None):
-    """The command ``gpukit run``; returns its exit status, or raises what the script raises.
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command ``gpukit run``; returns its exit status, or raises what the script raises.
 
     It does not uninstall: functions that the script registered for the end of the process still find the emulator.
     """
@@ -370,9 +371,11 @@ def _run_script(script, *args):
     sys.argv[:] = [script, *args]
     _first_on_path(os.path.dirname(os.path.realpath(path)))
     main_module = ModuleType("__main__")
-    main_module.__file__ = path
-    main_module.__builtins__ = builtins
-    main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    vars(main_module).update(
+        __file__=path,
+        __builtins__=builtins,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
     sys.modules["__main__"] = main_module
     exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))
 

@@ -9,7 +9,9 @@ import ctypes
 import math
 import operator
 import warnings
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +49,8 @@ def _normal_dtype(dtype):
     return dtype
 
 
-def byte_span(shape, strides, itemsize):
-    """(low, high) : the bytes that an array covers, relative to its first element."""
+def byte_span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """Bounds (low, high) of the bytes that an array covers, relative to its first element."""
     if 0 in shape:
         return 0, 0
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
@@ -95,8 +97,8 @@ class _OnDevice:
             ) from error
 
     @property
-    def allocation(self):
-        """Allocation : the memory that the array is in."""
+    def allocation(self) -> Allocation:
+        """The memory that the array is in."""
         return self.gpu_data.allocation
 
     @property
@@ -108,28 +110,27 @@ class _OnDevice:
         return {}
 
     @property
-    def host(self):
-        """ndarray : the array's elements in place, for the emulator itself. CudaAPIError if its memory was freed."""
+    def host(self) -> np.ndarray:
+        """The array's elements in place, for the emulator itself. CudaAPIError if its memory was freed."""
         check_alive(self.allocation)
         return self._host
 
     @property
-    def device_ctypes_pointer(self):
-        """ctypes.c_size_t : address of the first element on the emulated device."""
+    def device_ctypes_pointer(self) -> ctypes.c_size_t:
+        """Address of the first element on the emulated device."""
         return self.gpu_data.device_ctypes_pointer
 
-    def as_cuda_arg(self):
-        """DevicePointer : the memory, from the first element on."""
+    def as_cuda_arg(self) -> DevicePointer:
+        """Return the memory, from the first element on."""
         return self.gpu_data
 
     @property
-    def flags(self):
-        """dict with ``C_CONTIGUOUS`` and ``F_CONTIGUOUS``."""
+    def flags(self) -> dict[str, bool]:
         return dict(self._dummy.flags)
 
     @cached_property
-    def nbytes(self):
-        """int : bytes of the elements; `alloc_size` is what they span in memory."""
+    def nbytes(self) -> int:
+        """Bytes of the elements; `alloc_size` is what they span in memory."""
         return self.dtype.itemsize * self.size
 
     def bind(self, stream=0):
@@ -155,7 +156,7 @@ class _OnDevice:
 
     # -- copies --
 
-    def copy_to_host(self, ary=None, stream=0):
+    def copy_to_host(self, ary=None, stream=0) -> Any:
         """Copy to the host.
 
         Parameters
@@ -190,7 +191,7 @@ class _OnDevice:
         host_bytes(ary)[:] = source
         return ary
 
-    def copy_to_device(self, ary, stream=0):
+    def copy_to_device(self, ary, stream=0) -> None:
         """Copy from the host, or from another device array, to this one.
 
         Parameters
@@ -228,7 +229,7 @@ class _OnDevice:
         return self.transpose()
 
     def transpose(self, axes=None):
-        """DeviceArray : the transpose of a 2-D array, in new memory, as numba.cuda makes it.
+        """Return the transpose of a 2-D array, in new memory, as numba.cuda makes it.
 
         Raises
         ------
@@ -243,7 +244,7 @@ class _OnDevice:
             raise ValueError(f"invalid axes list {axes!r}")
         return from_host(np.ascontiguousarray(self.host.T), stream=self.stream)
 
-    def split(self, section, stream=0):
+    def split(self, section: int, stream=0) -> "Iterator[DeviceArray]":
         """Yield the parts of a 1-D array, ``section`` elements each, the last one perhaps shorter.
 
         Raises
@@ -259,13 +260,13 @@ class _OnDevice:
         for part in range(math.ceil(self.size / section)):
             yield self._window_of(self.host[part * section : (part + 1) * section], stream)
 
-    def squeeze(self, axis=None, stream=0):
-        """DeviceArray : a view without axes of length one. ValueError for an ``axis`` that is longer."""
+    def squeeze(self, axis=None, stream=0) -> "DeviceArray":
+        """Return a view without axes of length one. ValueError for an ``axis`` that is longer."""
         layout, _ = self._dummy.squeeze(axis=axis)
         return self._window(layout.shape, layout.strides, self.dtype, self._default_stream(stream))
 
-    def view(self, dtype):
-        """DeviceArray : the same bytes as elements of another dtype.
+    def view(self, dtype) -> "DeviceArray":
+        """Return the same bytes as elements of another dtype.
 
         Raises
         ------
@@ -298,13 +299,13 @@ class DeviceRecord(_OnDevice):
     def _numba_type_(self):
         return numpy_support.from_dtype(self.dtype)
 
-    def copy_to_host(self, ary=None, stream=0):
+    def copy_to_host(self, ary=None, stream=0) -> Any:
         """Copy to the host: to a record or an array of no dimensions; to a new array if ``ary`` is None."""
         if not isinstance(ary, np.void):
             return super().copy_to_host(ary, stream)
         found = super().copy_to_host(None, stream)
         check_array_compatibility(found, ary)
-        for field in self.dtype.names:
+        for field in self.dtype.names or ():
             ary[field] = found[field]
         return ary
 
@@ -321,7 +322,7 @@ class DeviceRecord(_OnDevice):
         KeyError if there is none of that name.
         """
         stream = self._default_stream(stream)
-        dtype, offset = self.dtype.fields[field][:2]
+        dtype, offset = (self.dtype.fields or {})[field][:2]
         if dtype.names is not None:
             return DeviceRecord(dtype, stream=stream, gpu_data=self.gpu_data.view(offset))
         if dtype.shape:
@@ -335,7 +336,7 @@ class DeviceRecord(_OnDevice):
     def setitem(self, field, value, stream=0):
         """Write one field. KeyError if there is none."""
         self._default_stream(stream)
-        if field not in self.dtype.fields:
+        if field not in (self.dtype.names or ()):
             raise KeyError(field)
         self.host[field] = value
         self.allocation.mark(np.asarray(self.host[field]))
@@ -358,12 +359,10 @@ class DeviceArray(_OnDevice):
         For messages.
     """
 
-    def is_c_contiguous(self):
-        """bool"""
+    def is_c_contiguous(self) -> bool:
         return self._dummy.is_c_contig
 
-    def is_f_contiguous(self):
-        """bool"""
+    def is_f_contiguous(self) -> bool:
         return self._dummy.is_f_contig
 
     @cached_property
@@ -390,8 +389,8 @@ class DeviceArray(_OnDevice):
         name = f" {self.allocation.name!r}" if self.allocation.name else ""
         return f"<DeviceArray{name} of shape {self.shape} and dtype {self.dtype} on the emulated device>"
 
-    def reshape(self, *newshape, **kws):
-        """DeviceArray : a view of another shape; ``order`` is "C", "F" or "A".
+    def reshape(self, *newshape, **kws) -> "DeviceArray":
+        """Return a view of another shape; ``order`` is "C", "F" or "A".
 
         Raises
         ------
@@ -408,8 +407,8 @@ class DeviceArray(_OnDevice):
         self._needs_one_block()
         return self._window(layout.shape, layout.strides, self.dtype, 0)
 
-    def ravel(self, order="C", stream=0):
-        """DeviceArray : a 1-D view. NotImplementedError if that is not possible without a copy."""
+    def ravel(self, order="C", stream=0) -> "DeviceArray":
+        """Return a 1-D view. NotImplementedError if that is not possible without a copy."""
         layout, _ = self._dummy.ravel(order=order)
         return self._window(layout.shape, layout.strides, self.dtype, self._default_stream(stream))
 
@@ -521,28 +520,27 @@ class MappedArray(np.ndarray):
         return array[()] if return_scalar else np.asarray(array)
 
     @property
-    def device(self):
-        """DeviceArray : the same memory as the device sees it."""
+    def device(self) -> DeviceArray:
+        """The same memory as the device sees it."""
         if self.allocation is None:
             raise TypeError("this array is not in mapped memory: it is a copy or a result, and lies on the host alone")
         memory = DevicePointer(self.allocation, address_of(self) - address_of(self.allocation.bytes))
         return DeviceArray(self.shape, self.strides, self.dtype, stream=self.stream, gpu_data=memory)
 
     @property
-    def gpu_data(self):
-        """DevicePointer"""
+    def gpu_data(self) -> DevicePointer:
         return self.device.gpu_data
 
     @property
-    def device_ctypes_pointer(self):
-        """ctypes.c_size_t : address of the first element on the emulated device."""
+    def device_ctypes_pointer(self) -> ctypes.c_size_t:
+        """Address of the first element on the emulated device."""
         return self.device.device_ctypes_pointer
 
     def copy_to_host(self, ary=None, stream=0):
         """As `DeviceArray.copy_to_host`."""
         return self.device.copy_to_host(ary, stream)
 
-    def copy_to_device(self, ary, stream=0):
+    def copy_to_device(self, ary, stream=0) -> None:
         """As `DeviceArray.copy_to_device`."""
         self.device.copy_to_device(ary, stream)
 
@@ -558,8 +556,8 @@ class ManagedArray(MappedArray):
     """A NumPy array in memory that host and device share (``managed_array``)."""
 
 
-def shared_array(cls, shape, dtype, strides, order, stream, on_device):
-    """A MappedArray or ManagedArray in new memory; ``on_device`` says whether it counts as device memory."""
+def shared_array(cls: type[MappedArray], shape, dtype, strides, order, stream, on_device: bool) -> MappedArray:
+    """Make a MappedArray or ManagedArray in new memory, which counts as device memory if ``on_device``."""
     shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
     check_stream(stream)
     _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
@@ -570,8 +568,8 @@ def shared_array(cls, shape, dtype, strides, order, stream, on_device):
     return array
 
 
-def map_host(ary, stream=0):
-    """DeviceArray on the memory of an existing NumPy array, in place. ValueError if it is read-only.
+def map_host(ary: np.ndarray, stream=0) -> DeviceArray:
+    """Make a device array on the memory of a NumPy array, in place. ValueError if that is read-only.
 
     The allocation keeps the array's memory alive; free it when the mapping ends.
     """
@@ -590,7 +588,7 @@ def map_host(ary, stream=0):
 # -- from the host to the device --
 
 
-def from_host(ndarray, name=None, stream=0, copy=True):
+def from_host(ndarray, name: str | None = None, stream=0, copy: bool = True) -> "DeviceArray | DeviceRecord":
     """Copy a NumPy array to the device.
 
     Parameters
@@ -625,9 +623,9 @@ def from_host(ndarray, name=None, stream=0, copy=True):
     return array
 
 
-def as_device_array(obj):
-    """The device's view of a DeviceArray, DeviceRecord, mapped or managed array; None for what lives on the host."""
-    if isinstance(obj, _OnDevice):
+def as_device_array(obj) -> "DeviceArray | DeviceRecord | None":
+    """View a DeviceArray, DeviceRecord, mapped or managed array as the device does; None for what lives on the host."""
+    if isinstance(obj, DeviceArray | DeviceRecord):
         return obj
     if isinstance(obj, MappedArray) and obj.allocation is not None:
         return obj.device
@@ -677,27 +675,26 @@ def auto_device(obj, stream=0, copy=True, user_explicit=False, name=None):
     return from_host(obj, name, stream, copy), True
 
 
-def from_array_like(ary, stream=0, gpu_data=None):
-    """DeviceArray : of the shape, strides and dtype of another array, in new memory if ``gpu_data`` is None."""
+def from_array_like(ary, stream=0, gpu_data: DevicePointer | None = None) -> DeviceArray:
+    """Make an array of the shape, strides and dtype of another, in new memory if ``gpu_data`` is None."""
     return DeviceArray(ary.shape, ary.strides, ary.dtype, stream=stream, gpu_data=gpu_data)
 
 
-def from_record_like(rec, stream=0, gpu_data=None):
-    """DeviceRecord : of the dtype of another record, in new memory if ``gpu_data`` is None."""
+def from_record_like(rec, stream=0, gpu_data: DevicePointer | None = None) -> DeviceRecord:
+    """Make a record of the dtype of another, in new memory if ``gpu_data`` is None."""
     return DeviceRecord(rec.dtype, stream=stream, gpu_data=gpu_data)
 
 
-def array_core(ary):
-    """A view of a NumPy array without its broadcast dimensions (those of stride 0)."""
+def array_core(ary) -> np.ndarray:
+    """View a NumPy array without its broadcast dimensions (those of stride 0)."""
     if 0 not in ary.strides or not ary.size:
         return ary
     return ary[(*(0 if stride == 0 else slice(None) for stride in ary.strides), ...)]
 
 
-def host_bytes(ary):
-    """The bytes that a NumPy array spans, as a 1-D uint8 array on the same memory (which the caller keeps alive)."""
+def host_bytes(ary: np.ndarray) -> np.ndarray:
+    """View the bytes that a NumPy array spans as a 1-D uint8 array. The caller keeps the memory alive."""
     low, high = byte_span(ary.shape, ary.strides, ary.dtype.itemsize)
     if low == high:
         return np.empty(0, np.uint8)
-    memory = (ctypes.c_ubyte * (high - low)).from_address(address_of(ary) + low)
-    return np.frombuffer(memory, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_ubyte * (high - low)).from_address(address_of(ary) + low))

@@ -5,6 +5,9 @@ These are what ``get_current_device``, ``gpus`` and ``current_context`` give.
 
 import uuid
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 from warpstep._numba import MemoryInfo
 from warpstep.api import allocations, arrays
@@ -130,8 +133,8 @@ class Device:
     def supports_fp8(self):
         return self.compute_capability >= (8, 9)
 
-    def get_primary_context(self):
-        """Context : the context of the device."""
+    def get_primary_context(self) -> "Context":
+        """Return the context of the device."""
         if self.primary_context is None:
             self.primary_context = Context(self)
         return self.primary_context
@@ -194,21 +197,21 @@ class Context:
 
     # -- memory --
 
-    def get_memory_info(self):
-        """MemoryInfo : (free, total) bytes of the emulated device."""
+    def get_memory_info(self) -> tuple[int, int]:
+        """Return the (free, total) bytes of the emulated device."""
         total = self.device.limits.total_memory
         return MemoryInfo(free=max(0, total - allocations.memory_in_use()), total=total)
 
-    def memalloc(self, bytesize):
-        """DevicePointer : uninitialised device memory."""
+    def memalloc(self, bytesize: int) -> allocations.DevicePointer:
+        """Allocate device memory, uninitialised."""
         return allocations.DevicePointer(allocations.Allocation(_size(bytesize)))
 
-    def memallocmanaged(self, bytesize, attach_global=True):
-        """ManagedArray of uint8 : memory that host and device share."""
+    def memallocmanaged(self, bytesize: int, attach_global: bool = True) -> arrays.MappedArray:
+        """Allocate memory that host and device share, as uint8."""
         return arrays.shared_array(arrays.ManagedArray, _size(bytesize), "u1", None, "C", 0, on_device=True)
 
-    def memhostalloc(self, bytesize, mapped=False, portable=False, wc=False):
-        """Host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
+    def memhostalloc(self, bytesize: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> np.ndarray:
+        """Allocate host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
         if mapped:
             return arrays.shared_array(arrays.MappedArray, _size(bytesize), "u1", None, "C", 0, on_device=False)
         return allocations.host_memory(_size(bytesize))[:bytesize]
@@ -237,8 +240,8 @@ class Context:
     def create_stream(self):
         return Stream()
 
-    def create_external_stream(self, ptr):
-        """Stream : a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
+    def create_external_stream(self, ptr) -> Stream:
+        """Make a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
         if not isinstance(ptr, int):
             raise TypeError("ptr for external stream must be an int")
         return Stream(ptr, external=True)
@@ -260,8 +263,8 @@ class Context:
     def pop(self):
         """Make another one the current context: there is no other."""
 
-    def can_access_peer(self, peer_device):
-        """bool : False, there is one device."""
+    def can_access_peer(self, peer_device) -> bool:
+        """False, there is one device."""
         return False
 
 
@@ -301,7 +304,7 @@ class DeviceList:
     def current(self):
         return self.lst[0]
 
-    def __getitem__(self, devnum):
+    def __getitem__(self, devnum) -> Any:
         if isinstance(devnum, slice):
             return self.lst[devnum]
         if not -1 <= int(devnum) <= 0:
@@ -322,16 +325,16 @@ gpus = DeviceList()
 _devices = {}
 
 
-def current_device():
-    """Device : of the compute capability that is emulated now."""
+def current_device() -> Device:
+    """Return the device of the compute capability that is emulated now."""
     limits = current()
     if limits not in _devices:
         _devices[limits] = Device(limits)
     return _devices[limits]
 
 
-def get_context(devnum=None):
-    """Context : of the emulated device. IndexError for a ``devnum`` other than 0."""
+def get_context(devnum: int | None = None) -> Context:
+    """Return the context of the emulated device. IndexError for a ``devnum`` other than 0."""
     return gpus[0 if devnum is None else devnum].get_primary_context()
 
 

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from warpstep._numba import compiler, contiguous_strides_like, order_like, prepa
 from warpstep.api import allocations, arrays, context
 from warpstep.api.arrays import DeviceArray, MappedArray
 from warpstep.api.context import current_device, gpus
-from warpstep.api.streams import event_elapsed_time
+from warpstep.api.streams import Event, Stream, event_elapsed_time
 
 __all__ = [
     "as_cuda_array",
@@ -58,7 +59,7 @@ __all__ = [
 # -- arrays --
 
 
-def to_device(obj, stream=0, copy=True, to=None):
+def to_device(obj, stream=0, copy: bool = True, to: DeviceArray | None = None):
     """Copy an array or a structured scalar to the device.
 
     Parameters
@@ -90,45 +91,45 @@ def to_device(obj, stream=0, copy=True, to=None):
     return to
 
 
-def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
-    """DeviceArray : uninitialised device memory (NaN in float dtypes). As ``numba.cuda.device_array``."""
+def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0) -> DeviceArray:
+    """Allocate device memory, uninitialised (NaN in float dtypes)."""
     shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
     return DeviceArray(shape, strides, dtype, stream=stream)
 
 
-def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True):
-    """ManagedArray : a NumPy array in memory that host and device share, uninitialised."""
+def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True) -> MappedArray:
+    """Allocate a NumPy array in memory that host and device share, uninitialised."""
     return arrays.shared_array(arrays.ManagedArray, shape, dtype, strides, order, stream, on_device=True)
 
 
-def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
-    """ndarray : uninitialised host memory. It is ordinary memory: only a real GPU copies faster from pinned memory."""
+def pinned_array(shape, dtype=np.float64, strides=None, order="C") -> np.ndarray:
+    """Allocate host memory, uninitialised. It is ordinary memory: only a real GPU copies faster from pinned memory."""
     shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
     _, nbytes = arrays.byte_span(shape, strides, dtype.itemsize)
     return np.ndarray(shape, dtype, allocations.host_memory(nbytes), strides=strides if nbytes else None)
 
 
-def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False):
-    """MappedArray : a NumPy array in host memory that the device sees too, uninitialised."""
+def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False) -> MappedArray:
+    """Allocate a NumPy array in host memory that the device sees too, uninitialised."""
     return arrays.shared_array(MappedArray, shape, dtype, strides, order, stream, on_device=False)
 
 
-def device_array_like(ary, stream=0):
-    """DeviceArray : uninitialised, with the shape, dtype and memory order of another array."""
+def device_array_like(ary, stream=0) -> DeviceArray:
+    """Allocate as `device_array` does, with the shape, dtype and memory order of another array."""
     return device_array(**_like(ary), stream=stream)
 
 
-def mapped_array_like(ary, stream=0, portable=False, wc=False):
-    """MappedArray : uninitialised, with the shape, dtype and memory order of another array."""
+def mapped_array_like(ary, stream=0, portable=False, wc=False) -> MappedArray:
+    """Allocate as `mapped_array` does, with the shape, dtype and memory order of another array."""
     return mapped_array(**_like(ary), stream=stream, portable=portable, wc=wc)
 
 
-def pinned_array_like(ary):
-    """ndarray : uninitialised, with the shape, dtype and memory order of another array."""
+def pinned_array_like(ary) -> np.ndarray:
+    """Allocate as `pinned_array` does, with the shape, dtype and memory order of another array."""
     return pinned_array(**_like(ary))
 
 
-def _like(ary):
+def _like(ary) -> dict[str, Any]:
     return {
         "shape": ary.shape,
         "dtype": ary.dtype,
@@ -180,13 +181,13 @@ def _check_lockable(ary):
         raise ValueError("only writable arrays can be pinned or mapped; this one is read-only")
 
 
-def is_cuda_array(obj):
-    """bool : True for an emulated device array, and for anything that has ``__cuda_array_interface__``."""
+def is_cuda_array(obj) -> bool:
+    """True for an emulated device array, and for anything that has ``__cuda_array_interface__``."""
     return arrays.as_device_array(obj) is not None or hasattr(obj, "__cuda_array_interface__")
 
 
-def as_cuda_array(obj, sync=True):
-    """DeviceArray : the object itself if it is an emulated device array.
+def as_cuda_array(obj, sync: bool = True):
+    """Return an emulated device array as it is.
 
     Raises
     ------
@@ -201,8 +202,8 @@ def as_cuda_array(obj, sync=True):
     raise TypeError(f"a {type(obj).__name__} is not a device array and doesn't implement the cuda array interface")
 
 
-def from_cuda_array_interface(desc, owner=None, sync=True):
-    """DeviceArray for a description whose address lies in emulated device memory.
+def from_cuda_array_interface(desc: dict, owner=None, sync: bool = True) -> DeviceArray:
+    """Make an array for a description whose address lies in emulated device memory.
 
     Raises
     ------
@@ -228,37 +229,37 @@ def from_cuda_array_interface(desc, owner=None, sync=True):
 # -- streams and events --
 
 
-def stream():
-    """Stream : a new one."""
+def stream() -> Stream:
+    """Make a new stream."""
     return current_context().create_stream()
 
 
-def default_stream():
-    """Stream : the default one."""
+def default_stream() -> Stream:
+    """Return the default stream."""
     return current_context().get_default_stream()
 
 
-def legacy_default_stream():
-    """Stream : the legacy default one."""
+def legacy_default_stream() -> Stream:
+    """Return the legacy default stream."""
     return current_context().get_legacy_default_stream()
 
 
-def per_thread_default_stream():
-    """Stream : the default one of this thread."""
+def per_thread_default_stream() -> Stream:
+    """Return the default stream of this thread."""
     return current_context().get_per_thread_default_stream()
 
 
-def external_stream(ptr):
-    """Stream : a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
+def external_stream(ptr: int) -> Stream:
+    """Make a stand-in for a stream made elsewhere. TypeError if ``ptr`` is not an int."""
     return current_context().create_external_stream(ptr)
 
 
-def event(timing=True):
-    """Event : a new one. Its elapsed time is an error here: the emulator has no time."""
+def event(timing: bool = True) -> Event:
+    """Make an event. Its elapsed time is an error here: the emulator has no time."""
     return current_context().create_event(timing=timing)
 
 
-def synchronize():
+def synchronize() -> None:
     """Wait for everything that was launched: it is done already."""
     current_context().synchronize()
 
@@ -266,73 +267,67 @@ def synchronize():
 # -- the device --
 
 
-def current_context(devnum=None):
-    """Context : of the emulated device. IndexError for a ``devnum`` other than 0."""
+def current_context(devnum: int | None = None) -> context.Context:
+    """Return the context of the emulated device. IndexError for a ``devnum`` other than 0."""
     return context.get_context(devnum)
 
 
 def require_context(fn):
-    """Decorator for functions that need a context: there always is one."""
+    """Decorate a function that needs a context: there always is one."""
     return fn
 
 
-def get_current_device():
-    """Device : the emulated one."""
+def get_current_device() -> context.Device:
+    """Return the emulated device."""
     return current_device()
 
 
-def select_device(device_id):
-    """Device : number 0. IndexError for any other."""
+def select_device(device_id: int) -> context.Device:
+    """Return device 0. IndexError for any other."""
     return current_context(device_id).device
 
 
-def list_devices():
-    """The list with the one emulated device."""
+def list_devices() -> context.DeviceList:
+    """List the one emulated device."""
     return gpus
 
 
-def close():
+def close() -> None:
     """Free all device memory. Arrays in it cannot be used any more."""
     context.reset()
 
 
-def is_available():
-    """bool : True, the emulator can always run."""
+def is_available() -> bool:
+    """True: the emulator can always run."""
     return True
 
 
-def is_supported_version():
-    """bool : True, there is no CUDA runtime to disagree with."""
+def is_supported_version() -> bool:
+    """True: there is no CUDA runtime to disagree with."""
     return True
 
 
-def cuda_error():
-    """None : nothing can go wrong when the driver is initialised, there is none."""
+def cuda_error() -> None:
+    """None: there is no driver that could fail to start."""
 
 
-def is_float16_supported():
-    """bool : True on every device."""
+def is_float16_supported() -> bool:
+    """True on every device."""
     return True
 
 
-def is_bfloat16_supported():
-    """bool : from compute capability 8.0 on."""
+def is_bfloat16_supported() -> bool:
+    """True from compute capability 8.0 on."""
     return current_device().supports_bfloat16
 
 
-def is_fp8_supported():
-    """bool : from compute capability 8.9 on."""
+def is_fp8_supported() -> bool:
+    """True from compute capability 8.9 on."""
     return current_device().supports_fp8
 
 
-def detect():
-    """Print what ``numba.cuda.detect`` prints, for the emulated device.
-
-    Returns
-    -------
-    bool
-        True: it is supported.
-    """
+def detect() -> bool:
+    """Print what ``numba.cuda.detect`` prints, for the emulated device; returns True, for it is supported."""
     print(f"Found {len(gpus)} CUDA devices")
     for device in gpus:
         rows = [
@@ -359,34 +354,31 @@ def detect():
 @contextmanager
 def defer_cleanup():
     """``with cuda.defer_cleanup(): ...``: on a GPU, memory that is given back inside is freed at the end."""
-    with current_context().defer_cleanup():
-        yield
+    yield
 
 
-def profile_start():
-    """Nothing to do: no profiler can watch the emulator. ``gpukit.trace`` shows what a kernel does."""
+def profile_start() -> None:
+    """Do nothing: no profiler can watch the emulator. ``trace`` shows what a kernel does."""
 
 
-def profile_stop():
-    """Nothing to do; see `profile_start`."""
+def profile_stop() -> None:
+    """Do nothing; see `profile_start`."""
 
 
 @contextmanager
 def profiling():
     """``with cuda.profiling(): ...``: runs the block; see `profile_start`."""
-    profile_start()
     yield
-    profile_stop()
 
 
 # -- compiling for the GPU --
 
 
 def compile_for_current_device(pyfunc, sig, **options):
-    """``numba.cuda.compile`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
+    """Call ``numba.cuda.compile`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
     return compiler.compile(pyfunc, sig, cc=current_device().compute_capability, **options)
 
 
 def compile_ptx_for_current_device(pyfunc, sig, **options):
-    """``numba.cuda.compile_ptx`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
+    """Call ``numba.cuda.compile_ptx`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
     return compiler.compile_ptx(pyfunc, sig, cc=current_device().compute_capability, **options)

@@ -6,12 +6,14 @@ loaded a second time with the emulator's module in its place, so that they do he
 
 import builtins
 import importlib.util
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 from warpstep._numba import REDUCTION, UFUNC_DECORATORS, VECTORIZERS
 
 
-def second_copy(name, cuda, replaced=None):
+def second_copy(name: str, cuda, replaced: dict | None = None) -> Any:
     """Load a module of numba-cuda once more, for use with another ``cuda``.
 
     Parameters
@@ -29,6 +31,8 @@ def second_copy(name, cuda, replaced=None):
         Not in ``sys.modules``: everyone else goes on with the first copy.
     """
     spec = importlib.util.find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no module {name}", name=name)
     module = importlib.util.module_from_spec(spec)
     replaced = replaced or {}
 
@@ -45,13 +49,13 @@ def second_copy(name, cuda, replaced=None):
     return module
 
 
-def reduction(cuda):
-    """The class ``Reduce`` for the emulator."""
+def reduction(cuda) -> type:
+    """Make the class ``Reduce`` for the emulator."""
     return second_copy(REDUCTION, cuda).Reduce
 
 
-def ufunc_decorators(cuda, infer):
-    """``vectorize`` and ``guvectorize`` for the emulator.
+def ufunc_decorators(cuda, infer: Callable) -> tuple[Callable, Callable]:
+    """Make ``vectorize`` and ``guvectorize`` for the emulator.
 
     ``infer(function, argument_types)`` gives the type that a device function returns, which numba-cuda reads off the
     compiled function.

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import warnings
 from contextlib import contextmanager
+from typing import NoReturn
 
 from warpstep._numba import CudaAPIError, CUresult
 from warpstep.errors import UnsupportedError
@@ -61,8 +62,8 @@ class Stream:
         except Exception as error:
             warnings.warn(f"Exception in stream callback: {error}", stacklevel=2)
 
-    def async_done(self):
-        """asyncio.Future : resolves to the stream when the operations before it are done.
+    def async_done(self) -> asyncio.Future:
+        """Return a future that resolves to the stream when the operations before it are done.
 
         RuntimeError without a running event loop.
         """
@@ -101,8 +102,8 @@ class Event:
         check_stream(stream)
         self.recorded = True
 
-    def query(self):
-        """bool : True when everything before the mark is done; as in CUDA, also if it was never recorded."""
+    def query(self) -> bool:
+        """True when everything before the mark is done; as in CUDA, also if it was never recorded."""
         return True
 
     def synchronize(self):
@@ -112,13 +113,13 @@ class Event:
         """Let what the stream is asked to do from now on wait for the mark."""
         check_stream(stream)
 
-    def elapsed_time(self, evtend):
-        """Milliseconds between two marks: always an error here. See `event_elapsed_time`."""
-        return event_elapsed_time(self, evtend)
+    def elapsed_time(self, evtend: "Event") -> NoReturn:
+        """Raise: see `event_elapsed_time`."""
+        event_elapsed_time(self, evtend)
 
 
-def event_elapsed_time(evtstart, evtend):
-    """Milliseconds between two events: the emulator has none to give.
+def event_elapsed_time(evtstart: Event, evtend: Event) -> NoReturn:
+    """Raise: the emulator has no time to measure between two events.
 
     Raises
     ------

@@ -80,7 +80,7 @@ class View:
         self.address = address
         self.row = row
         self.aligned = True
-        self.known = None
+        self.known: np.ndarray | None = None
         self.lost = None
         size = row if space == "shared" else items.shape[0]
         self.whole = isinstance(base, int) and base == 0 and strides == contiguous(shape) and _size(shape) == size
