@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bench import common
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
-from gpukit.conv import cost as choice
+from gpukit.conv import cost
 from gpukit.conv.windows import make_geometry
 
 __all__ = [
@@ -108,7 +108,7 @@ SMALL = (
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
 #: Kernels of the ladder, timed for the article's convolution.
-RUNGS = tuple(choice.DIRECT)[:-1]
+RUNGS = tuple(cost.DIRECT)[:-1]
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
@@ -154,18 +154,18 @@ def _fill(x, weight, problem):
     return is_right
 
 
-def _ways(problem, x, weight, out, algorithms, layouts):
+def launches_of(problem, x, weight, out, algorithms, layouts):
     """Return {(variant, layout as text): prepared launches} of everything to be timed."""
     arrays, ways = [cuda.as_cuda_array(array) for array in (x, weight, out)], {}
     for name in algorithms:
         ways[name, None] = conv.steps(name, *arrays, stride=problem.stride, padding=problem.padding)
     geometry = make_geometry(problem.size, problem.kernel, problem.stride, problem.padding, 1)
-    wide, dtype = choice.is_wide(arrays[0], geometry), arrays[0].dtype
-    convolution = choice.Convolution(*arrays[:2], None, arrays[2], geometry, 1)
+    wide, dtype = cost.is_wide(arrays[0], geometry), arrays[0].dtype
+    convolution = cost.Convolution(*arrays[:2], None, arrays[2], geometry, 1)
     for layout in _different(
-        choice.layouts_of(problem.x_shape, problem.weight_shape, geometry, 1, wide, dtype, 8), layouts
+        cost.layouts_of(problem.x_shape, problem.weight_shape, geometry, 1, wide, dtype, 8), layouts
     ):
-        launch = choice.launch_specialised(layout, convolution, 0, wide)
+        launch = cost.launch_specialised(layout, convolution, 0, wide)
         ways["direct", layout.text] = [launch]
     return {key: [launching.prepare(launch, *of) for launch, of in way] for key, way in ways.items()}
 
@@ -174,7 +174,7 @@ def _different(layouts, count):
     """Return the first layouts that differ in the work of a thread."""
     found = {}
     for layout in layouts:
-        found.setdefault((layout.outs, layout.parts, layout.run), layout)
+        found.setdefault((layout.channels_per_thread, layout.channel_groups, layout.run), layout)
     return list(found.values())[:count]
 
 
@@ -201,7 +201,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
         Whether all results were right.
     """
     x, weight, out = _allocate(problem, dtype)
-    ways, torch = _ways(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
+    ways, torch = launches_of(problem, x, weight, out, algorithms, layouts), common.libraries()["torch"]
     runs, hot, wrong = {}, {}, []
     is_right = _fill(x, weight, problem)
     for key, launches in ways.items():
@@ -242,7 +242,7 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     columns.copy_(torch.nn.functional.unfold(x, kernel, **how))
     image = torch.nn.functional.fold(columns, shape[2:], kernel, **how)
     runs, wrong = {}, []
-    for key, launch in _column_launches(x, back, columns, out, kernel, how).items():
+    for key, launch in column_launches(x, back, columns, out, kernel, how).items():
         target, right = (out, columns) if key[0] == "im2col" else (back, image)
         target.fill_(float("nan"))
         launch()
@@ -267,9 +267,9 @@ def measure_columns(shape, kernel, stride, padding, dilation, report=print):
     return records, not wrong
 
 
-def _column_launches(x, back, columns, out, kernel, how):
+def column_launches(x, back, columns, out, kernel, how):
     """Return {(case, variant): prepared launch}: im2col from x to out, col2im from columns to back."""
-    x, back, columns, out, shape = (*(cuda.as_cuda_array(t.view(-1)) for t in (x, back, columns, out)), x.shape)
+    x, back, columns, out, shape = (*(cuda.as_cuda_array(t.reshape(-1)) for t in (x, back, columns, out)), x.shape)
     launches = {}
     for variant in conv.VARIANTS:
         with contextlib.suppress(ValueError):  # a variant that does not take these windows
@@ -316,7 +316,7 @@ def _is_comparable(problem):
     how = problem.kernel, problem.stride, problem.padding
     if 4 * conv.workspace_size(problem.x_shape, *how) > MAX_COLUMNS:
         return False
-    times = choice.expected(problem.x_shape, problem.weight_shape, make_geometry(problem.size, *how, 1), 1)
+    times = cost.expected(problem.x_shape, problem.weight_shape, make_geometry(problem.size, *how, 1), 1)
     return times["im2col"] <= COMPARABLE * times["direct"]
 
 

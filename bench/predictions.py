@@ -18,8 +18,7 @@ from bench.matmul import PRODUCTS
 from gpukit import matmul, prediction, resize, results, timing, transpose
 from gpukit.backend import cuda, on_gpu
 from gpukit.conv import api as conv
-from gpukit.conv import columns
-from gpukit.conv import cost as choice
+from gpukit.conv import columns, cost
 from gpukit.reduce import ladder
 from gpukit.resize import ladder as resize_ladder
 from warpstep import trace
@@ -286,7 +285,7 @@ def _to_columns(variant):
 
 
 def convolutions():
-    for algorithm in choice.DIRECT:
+    for algorithm in cost.DIRECT:
         make, recorded = partial(_convolution, algorithm), {"source": "conv-h200", "case": "ladder"}
         yield Case("conv", algorithm, CONVOLVED, "float32", make, partial(_sampled, make, 8), {}, recorded)
     for variant in columns.VARIANTS:

@@ -12,7 +12,7 @@ from numba.cuda import float32
 
 from bench import common
 from gpukit import launching, resize, results, streams, timing
-from gpukit.backend import cuda
+from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams import measure
 
@@ -333,11 +333,11 @@ def _our_forms(arrays, n):
         "gpukit.launching, other arguments": lambda: prepared(*arguments),
     }
     forms = {name: (launch, 1) for name, launch in forms.items()}
-    return forms | _core_forms(plain_bound, arguments, grid, block)
+    return forms | (_core_forms(plain_bound, arguments, grid, block) if on_gpu() else {})
 
 
 def _core_forms(bound, arguments, grid, block):
-    """Return a CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core``."""
+    """Return a CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core``, on a GPU."""
     from cuda import core
 
     forms, here = {}, core.Device()

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import axpy, code, fast_matmul
+import gpukit
+from bench import axpy, code, conv, fast_matmul, streams
 from bench import pitfalls as slow_kernels
 from bench import reduce as reductions
 from bench import resize as resizing
@@ -93,6 +94,51 @@ def test_reductions_are_checked_before_they_are_timed(timed_at_once, monkeypatch
     monkeypatch.setattr(reductions, "reduce", lambda x, axis, op, out: out.copy_to_device(np.zeros(33, np.float32)))
     assert reductions.measure_case((40, 33), 0, "float32", "sum", {}) == ([], False)
     assert "WRONG" in capsys.readouterr().out
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_form_of_a_launch_is_checked(monkeypatch, capsys):
+    monkeypatch.setattr(streams, "LAUNCHES", 20)
+    records, right = streams.measure_launches({})
+    assert right and {"kernel[grid, block](...)", "gpukit.launching, same arguments"} <= {r["variant"] for r in records}
+    assert all(record["n"] == 15 and record["value"] > 0 for record in records)
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+def test_every_way_to_convolve_gives_the_same():
+    problem = conv.Problem(1, 3, (20, 24), 8, 3, 1, 1)
+    random = np.random.default_rng(1)
+    x, weight = (random.standard_normal(s).astype(np.float32) for s in (problem.x_shape, problem.weight_shape))
+    x, weight, out = cuda.to_device(x), cuda.to_device(weight), cuda.device_array((1, 8, 20, 24), np.float32)
+    algorithms, expected = ("im2col", "naive", conv.RUNGS[-1]), []
+    for key, launches in conv.launches_of(problem, x, weight, out, algorithms, 2).items():
+        out.copy_to_device(np.full(out.shape, np.nan, np.float32))
+        for launch in launches:
+            launch()
+        expected.append(out.copy_to_host())
+        np.testing.assert_allclose(expected[-1], expected[0], atol=1e-4, err_msg=str(key))
+    assert len(expected) == len(algorithms) + 2
+
+
+def test_every_variant_of_im2col_is_timed():
+    shape, how = (2, 3, 8, 12), {"stride": 1, "padding": 1, "dilation": 1}
+    x = cuda.to_device(np.random.default_rng(2).standard_normal(shape).astype(np.float32))
+    columns = cuda.to_device(gpukit.conv.im2col(x.copy_to_host(), 3, **how))
+    back, out = cuda.device_array(shape, np.float32), cuda.device_array(columns.shape, np.float32)
+    launches = conv.column_launches(x, back, columns, out, 3, how)
+    assert {variant for case, variant in launches if case == "im2col"} == {*gpukit.conv.VARIANTS}
+    for (case, _), launch in launches.items():
+        out.copy_to_device(np.full(out.shape, np.nan, np.float32))
+        launch()
+        if case == "im2col":
+            np.testing.assert_array_equal(out.copy_to_host(), columns.copy_to_host())
+    np.testing.assert_allclose(
+        back.copy_to_host(), gpukit.conv.col2im(columns.copy_to_host(), shape[2:], 3, **how), rtol=1e-5
+    )
 
 
 # -- pitfalls ----------------------------------------------------------------------------------------------------------
