@@ -3,6 +3,7 @@
 What needs the driver is imported when it is called: without a GPU none is loaded.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numba.cuda
@@ -10,7 +11,6 @@ import numpy as np
 from numba.cuda import cgutils, cudadecl, cudaimpl, types
 from numba.cuda.core import config
 from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaTypeError
-from numba.cuda.extending import overload
 from numba.cuda.np import numpy_support
 from numba.cuda.np.arrayobj import fix_integer_index
 from numba.cuda.typing import signature
@@ -62,6 +62,13 @@ def dtype_of_type(type_: types.Type) -> np.dtype:
     return numpy_support.as_dtype(type_)
 
 
+def overload(function: Callable) -> Callable:
+    """Decorate what chooses a function's implementation in kernels by the types of its arguments."""
+    from numba.cuda.extending import overload
+
+    return overload(function)
+
+
 # -- kernels ---------------------------------------------------------------------------------------
 
 
@@ -102,7 +109,7 @@ def current_gpu():
     return numba.cuda.get_current_device()
 
 
-def cuda_api_error() -> type:
+def cuda_api_error() -> type[Exception]:
     """The exception that `numba_driver` raises."""
     from numba.cuda.cudadrv.driver import CudaAPIError
 

@@ -7,6 +7,7 @@ The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` t
 """
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import warpstep._numpy  # noqa: F401 - before numba.cuda
 from warpstep import run
@@ -67,12 +68,22 @@ def _choose():
 #: "gpu" or "emulator", and one sentence that says why.
 NAME, REASON = _choose()
 
-if NAME == "gpu":
-    from numba import cuda
+if TYPE_CHECKING:  # Numba's own have no annotations
+    cuda: Any
+    float32: Any
+    float64: Any
+    int32: Any
+    int64: Any
+    types: Any
+    uint8: Any
+    uint32: Any
+    uint64: Any
 else:
-    from warpstep import cuda
-
-from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64  # noqa: E402
+    if NAME == "gpu":
+        from numba import cuda
+    else:
+        from warpstep import cuda
+    from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
 
 __all__ = [
     "CHOICES",

@@ -1,11 +1,11 @@
-"""What a GPU has and what it allows (source row A8).
+"""The properties and limits of a GPU (source row A8).
 
-``info`` asks the device in use, real or emulated; ``compare`` puts several side by side; ``RTX_3090`` is the device
-of the documents.
+``info`` queries a device, real or emulated; ``compare`` puts several side by side; ``RTX_3090`` is the documents' own.
 """
 
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
@@ -18,26 +18,25 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What a device has and what it allows (source row A8). A value that its source does not give is None.
+    """The properties and limits of a device (source row A8). None stands for a value that is not known.
 
-    ``print`` shows a table in which KB, MB and GB of memory are powers of 1024, as in the documents; GB/s and GHz are
-    powers of 1000.
+    ``print`` shows a table. Its KB, MB and GB are powers of 1024, as in the documents; its GB/s and GHz are powers of
+    1000.
 
     Attributes
     ----------
     id : int
     name : str
     emulated : bool
-        True for gpukit's emulated device.
+        True for the emulator's device.
     compute_capability : tuple of 2 int
         Major and minor.
     global_memory, l2_size, shared_memory_per_block, shared_memory_per_block_optin, shared_memory_per_sm : int
-        Bytes. A kernel gets more shared memory than ``shared_memory_per_block``, up to the opt-in limit, only as
-        dynamic shared memory and only if it asks for that.
+        Bytes. To get more than ``shared_memory_per_block``, a kernel must opt in, and gets it as dynamic shared memory.
     registers_per_block, registers_per_sm : int
         32-bit registers.
     core_clock, memory_clock : float
-        Hz, the highest that the device runs at.
+        Max frequency in Hz.
     memory_bus_width : int
         Bits.
     sm_count, warp_size, max_blocks_per_sm, max_threads_per_sm, max_threads_per_block, async_engine_count : int
@@ -72,15 +71,15 @@ class DeviceInfo:
     unified_addressing: bool | None = None
 
     @property
-    def memory_bandwidth(self):
+    def memory_bandwidth(self) -> float | None:
         """float or None: theoretical bytes per second: two transfers per memory clock over the whole bus."""
         if self.memory_clock is None or self.memory_bus_width is None:
             return None
         return 2 * self.memory_clock * self.memory_bus_width / 8
 
     @property
-    def max_warps_per_sm(self):
-        """int or None: warps that one SM holds at a time."""
+    def max_warps_per_sm(self) -> int | None:
+        """int or None: resident warps of an SM."""
         if self.max_threads_per_sm is None or self.warp_size is None:
             return None
         return self.max_threads_per_sm // self.warp_size
@@ -93,7 +92,7 @@ class DeviceInfo:
 
 
 def _memory(nbytes):
-    """48 KB, 6 MB, 23.70 GB: powers of 1024, decimals only where the value is not whole."""
+    """48 KB, 6 MB, 23.70 GB: powers of 1024, with decimals only for values between."""
     unit, size = next(((u, s) for u, s in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)) if nbytes >= s), ("B", 1))
     return f"{nbytes / size:.2f} {unit}" if nbytes % size else f"{nbytes // size} {unit}"
 
@@ -110,7 +109,7 @@ def _yes_or_no(value):
     return "yes" if value else "no"
 
 
-#: Label, attribute and way to write it, in the order of the documents' table; what they do not list comes after.
+#: (label, attribute, format) in the order of the documents' table, then the attributes that it lacks.
 ROWS = (
     ("device id", "id", str),
     ("name", "name", str),
@@ -139,7 +138,7 @@ ROWS = (
     ("unified addressing", "unified_addressing", _yes_or_no),
 )
 
-#: The device that the documents were measured on, with the figures that they state and no others.
+#: The device that the documents were measured on, with the figures that they state.
 RTX_3090 = DeviceInfo(
     id=None,
     name="NVIDIA GeForce RTX 3090",
@@ -162,11 +161,11 @@ RTX_3090 = DeviceInfo(
 class Comparison:
     """A table of devices side by side: text when printed, HTML in a notebook."""
 
-    def __init__(self, infos):
+    def __init__(self, infos: tuple[DeviceInfo, ...]):
         self.infos = infos
 
-    def rows(self):
-        """list of tuples of str: the label and one cell for each device. Rows that no device states are left out."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """The label and one cell for each device; rows that no device states are left out."""
         table = []
         for label, attribute, write in ROWS:
             values = [getattr(info, attribute) for info in self.infos]
@@ -185,7 +184,7 @@ class Comparison:
         return self._table().html()
 
 
-def compare(*infos):
+def compare(*infos: DeviceInfo) -> Comparison:
     """Put devices side by side.
 
     Parameters
@@ -196,7 +195,8 @@ def compare(*infos):
     Returns
     -------
     Comparison
-        Prints as a text table and shows as an HTML table; a value that only some state is "not stated" for the others.
+        Prints as a text table and shows as an HTML table. A value that only some devices state is "not stated" for the
+        others.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def compare(*infos):
     return Comparison(infos)
 
 
-#: The driver's name of each attribute that is taken as it is.
+#: The driver's name of each attribute whose value is used unchanged.
 ATTRIBUTES = {
     "l2_size": "L2_CACHE_SIZE",
     "shared_memory_per_block": "MAX_SHARED_MEMORY_PER_BLOCK",
@@ -228,8 +228,8 @@ ATTRIBUTES = {
 }
 
 
-def info(id=0):
-    """Ask a device what it has and what it allows (source row A8).
+def info(id: int = 0) -> DeviceInfo:
+    """Query the properties and limits of a device (source row A8).
 
     Parameters
     ----------
@@ -239,17 +239,22 @@ def info(id=0):
     Returns
     -------
     DeviceInfo
-        Of the GPU, or where kernels run on the emulator of the device that it emulates.
+        Of the GPU, or of the emulated device where kernels run on the emulator.
 
     Raises
     ------
     TypeError
-        If ``id`` is not a whole number.
+        If ``id`` is no int.
     ValueError
-        If there is no such device; the message lists those that there are.
+        If there is no such device; the message lists the devices.
+
+    Examples
+    --------
+    >>> info().warp_size
+    32
     """
     if not isinstance(id, Integral) or isinstance(id, bool):
-        raise TypeError(f"id is {id!r}; it must be a whole number")
+        raise TypeError(f"id is {id!r}; it must be an int")
     if not 0 <= id < len(cuda.gpus):
         there = ", ".join(f"{device.id} ({device.name})" for device in cuda.gpus)
         raise ValueError(f"id is {id}; the devices here are {there}")
@@ -263,8 +268,8 @@ def info(id=0):
         core_clock=_hertz(device, "CLOCK_RATE"),
         memory_clock=_hertz(device, "MEMORY_CLOCK_RATE"),
         memory_bus_width=_attribute(device, "GLOBAL_MEMORY_BUS_WIDTH") or None,
-        max_block_dim=tuple(_attribute(device, f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
-        max_grid_dim=tuple(_attribute(device, f"MAX_GRID_DIM_{axis}") for axis in "XYZ"),
+        max_block_dim=_dimensions_of(device, "MAX_BLOCK_DIM"),
+        max_grid_dim=_dimensions_of(device, "MAX_GRID_DIM"),
         concurrent_kernels=_flag(device, "CONCURRENT_KERNELS"),
         unified_addressing=_flag(device, "UNIFIED_ADDRESSING"),
         **{field: _attribute(device, attribute) for field, attribute in ATTRIBUTES.items()},
@@ -279,13 +284,18 @@ def _attribute(device, name):
         return None
 
 
+def _dimensions_of(device, name) -> Any:
+    x, y, z = (_attribute(device, f"{name}_{axis}") for axis in "XYZ")
+    return x, y, z
+
+
 def _flag(device, name):
     value = _attribute(device, name)
     return None if value is None else bool(value)
 
 
 def _hertz(device, name):
-    """A clock, which the driver gives in kHz; some drivers give 0 for a clock that they do not tell."""
+    """A clock, which the driver gives in kHz; some drivers give 0 for an unknown one."""
     kilohertz = _attribute(device, name)
     return kilohertz * 1e3 if kilohertz else None
 

@@ -1,20 +1,21 @@
-"""Launch checks that name the limit, and what goes wrong on a device as two classes (source row A7).
+"""Launch checks that name the limit, and two exceptions for device errors (source row A7).
 
-``check_launch`` asks before a launch whether the device can do it. ``checked`` watches the launches of a block of
-code, waits for them, and raises ``LaunchError`` or ``KernelError``, on a GPU and on the emulator alike.
+``check_launch`` checks a launch before it is made. ``checked`` watches the launches of a block of code, waits for them,
+and raises ``LaunchError`` or ``KernelError``, on a GPU and on the emulator alike.
 """
 
 import functools
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import warpstep
 from gpukit._numba import FOLDER, function_of, launch_configuration_class, numba_driver
@@ -29,19 +30,20 @@ __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 PACKAGE = str(Path(__file__).resolve().parent)
 #: Frames of these files stand between a launch and the line that makes it.
 INSIDE = (__file__, str(Path(warpstep.__file__).parent), FOLDER, "<frozen")
-SHOWN = 6  # launches that a message lists
+#: Launches that a message lists.
+MAX_LISTED = 6
 
 
 # -- before a launch -------------------------------------------------------------------------------
 
 
-def check_launch(kernel, grid, block, shared_bytes=0):
+def check_launch(kernel: Any, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared_bytes: int = 0) -> None:
     """Raise LaunchError if the device in use could not launch this (A7). Nothing is launched or compiled.
 
-    Checked are the dimensions of grid and block, threads per block, the kernel's ``launch_bounds`` and dynamic shared
-    memory; and for a kernel that is compiled already, also its static shared memory and how many blocks a cooperative
-    launch may have. On a GPU also its registers, which the emulator does not know: it has no compiler. A kernel
-    compiled for several argument types passes if one of them could be launched.
+    Always checked: the dimensions of grid and block, threads per block, the kernel's ``launch_bounds``, and dynamic
+    shared memory. Of a kernel that has been compiled also its static shared memory, the blocks of a cooperative launch,
+    and on a GPU its registers, which the emulator does not know. A kernel compiled for several argument types passes if
+    one of them could be launched.
 
     Parameters
     ----------
@@ -55,7 +57,12 @@ def check_launch(kernel, grid, block, shared_bytes=0):
     LaunchError
         Names the limit, the value asked for and a way out.
     TypeError, ValueError
-        For an argument that is not as above.
+        For an argument of another kind.
+
+    Examples
+    --------
+    >>> check_launch(kernel, 1, (64, 64))  # doctest: +SKIP
+    LaunchError: kernel: 4096 threads per block (64 x 64 x 1) asked for; ...
     """
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
@@ -64,26 +71,26 @@ def check_launch(kernel, grid, block, shared_bytes=0):
 
 
 class _Compiled(NamedTuple):
-    """What the limits of a launch depend on, of a kernel compiled for some argument types."""
+    """Those properties of a compiled kernel that limit its launches."""
 
     static_shared: int = 0
-    allowed_shared: int = 0  # dynamic shared memory that it may have beyond what any kernel may have
-    registers: int = 0  # for each thread; 0 if not known
-    max_threads: int = 0  # in a block, with so many registers
-    cooperative_blocks: int | None = None  # at once; None if it does not wait for its whole grid
+    allowed_shared: int = 0  # dynamic shared memory that it has opted in to
+    registers: int = 0  # of a thread; 0 if unknown
+    max_threads: int = 0  # of a block, with so many registers
+    cooperative_blocks: int | None = None  # that run at once; None if it has no grid barrier
 
 
 def _check(kernel, grid, block, shared_bytes, overloads):
-    """LaunchError if none of the compiled overloads could be launched, or if no kernel could."""
-    look = _look_emulated if isinstance(kernel, Kernel) else _look_on_gpu
+    """LaunchError if no kernel could be launched so, or none of the compiled overloads."""
+    read = _read_emulated if isinstance(kernel, Kernel) else _read_on_gpu
     limits = None if isinstance(kernel, Kernel) else _gpu_limits()
-    allowed = getattr(kernel, "dynamic_shared", 0)
+    allowed: int = getattr(kernel, "dynamic_shared", 0)
     _check_one(kernel, grid, block, shared_bytes, _Compiled(allowed_shared=allowed), limits)
     refused = []
     for overload in overloads:
-        compiled = look(overload, block, shared_bytes, allowed)
+        compiled = read(overload, block, shared_bytes, allowed)
         if limits is not None and compiled.static_shared > limits.max_shared_memory_per_block:
-            # Some versions of the compiler allow more static shared memory than the device says; it is loaded already.
+            # Some versions of the compiler allow more static shared memory than the device reports.
             limits = SimpleNamespace(**vars(limits) | {"max_shared_memory_per_block": compiled.static_shared})
         try:
             _check_one(kernel, grid, block, shared_bytes, compiled, limits)
@@ -111,29 +118,29 @@ def _check_one(kernel, grid, block, shared_bytes, compiled, limits):
         check_cooperative(name, prod(grid), compiled.cooperative_blocks)
 
 
-def _look_emulated(overload, block, shared_bytes, allowed):
+def _read_emulated(overload, block, shared_bytes, allowed):
     program = overload.program
     static = sum(program.static_shared.values())
     blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if program.cooperative else None
     return _Compiled(static, allowed, cooperative_blocks=blocks)
 
 
-def _look_on_gpu(overload, block, shared_bytes, allowed):
-    """Ask the driver. It is loaded for that, if it has never been launched."""
+def _read_on_gpu(overload, block, shared_bytes, allowed):
+    """Ask the driver, which loads the kernel if it has never been launched."""
     from cuda.bindings.driver import CUfunction_attribute
 
     function = function_of(overload)
     attribute = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    most = numba_driver().cuKernelGetAttribute(attribute, function.handle, function.device.id)
-    if most > function.device.MAX_SHARED_MEMORY_PER_BLOCK:  # somebody has asked for more than any kernel may have
-        allowed = most
+    limit: Any = numba_driver().cuKernelGetAttribute(attribute, function.handle, function.device.id)
+    if limit > function.device.MAX_SHARED_MEMORY_PER_BLOCK:  # it has opted in to more than the default
+        allowed = limit
     blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if overload.cooperative else None
     attributes = function.attrs
     return _Compiled(attributes.shared, allowed, attributes.regs, attributes.maxthreads, blocks)
 
 
 def _gpu_limits():
-    """Limits of the current GPU, by the names that ``warpstep.device.Limits`` has."""
+    """Limits of the current GPU, under the names of ``warpstep.device.Limits``."""
     device = cuda.get_current_device()
     return SimpleNamespace(
         compute_capability=device.compute_capability,
@@ -146,7 +153,7 @@ def _gpu_limits():
     )
 
 
-# -- what a launch was -----------------------------------------------------------------------------
+# -- the launch of an error -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,10 +165,11 @@ class Launch:
     kernel : str
     grid, block : tuple of 3 int
     shared_bytes : int
-    filename, line
-        Where the launch stands.
+    filename : str
+    line : int
+        Where the launch is in the source.
     called_from : (str, int) or None
-        If that is in a function of gpukit: file and line that called it.
+        File and line that called gpukit, if the launch is in gpukit itself.
     """
 
     kernel: str
@@ -188,16 +196,16 @@ def _launch_of(configuration):
         if not frame.f_code.co_filename.startswith(INSIDE):
             places.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    place = places[0] if places else ("<unknown>", 0)
+    filename, line = places[0] if places else ("<unknown>", 0)
     called = None
-    if place[0].startswith(PACKAGE):
+    if filename.startswith(PACKAGE):
         called = next((p for p in places if not p[0].startswith(PACKAGE)), None)
     name = configuration.dispatcher.py_func.__name__
-    return Launch(name, configuration.griddim, configuration.blockdim, configuration.sharedmem, *place, called)
+    return Launch(name, configuration.griddim, configuration.blockdim, configuration.sharedmem, filename, line, called)
 
 
 def _with_launch(error, launch):
-    """The same error, which names its launch."""
+    """Add the launch to an error."""
     error.launch = launch
     error.args = (f"{error}\n  {launch}",)
     return error
@@ -205,7 +213,7 @@ def _with_launch(error, launch):
 
 # -- what the driver says --------------------------------------------------------------------------
 
-#: The driver's errors that a kernel causes: their kind, and what happened. Each of them takes the context with it.
+#: The driver's errors that a kernel causes: their kind, and what happened. After each of them the context is lost.
 KERNEL_ERRORS = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": (
         "out-of-bounds",
@@ -234,7 +242,7 @@ KERNEL_ERRORS = {
     ),
 }
 
-#: Those with which the driver refuses a launch.
+#: The errors with which the driver refuses a launch.
 LAUNCH_ERRORS = (
     "CUDA_ERROR_INVALID_VALUE",
     "CUDA_ERROR_INVALID_CONFIGURATION",
@@ -242,7 +250,7 @@ LAUNCH_ERRORS = (
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
 )
 
-#: What the linker says of a kernel whose arrays in shared memory do not fit.
+#: The linker's message for a kernel whose static shared memory does not fit.
 STATIC_SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+|\d+) bytes")
 
 STICKY = (
@@ -252,7 +260,7 @@ STICKY = (
 
 
 def _code(error):
-    """The driver's name of an error that numba-cuda or cuda.core raised; None for any other."""
+    """The driver's name of an error that numba-cuda or cuda.core raised; None for other exceptions."""
     module = type(error).__module__
     if module.startswith("numba.cuda"):
         return getattr(getattr(error, "code", None), "name", None)
@@ -261,7 +269,7 @@ def _code(error):
 
 
 def _kernel_error(error, launches):
-    """KernelError for an error of the driver that one of these launches has caused; None if it is no such error."""
+    """KernelError for a driver error that one of these launches caused; None for other exceptions."""
     code = _code(error)
     if code not in KERNEL_ERRORS:
         return None
@@ -282,13 +290,13 @@ def _candidates(launches):
         return ["  in a kernel that was launched outside of checked(), or by another library"]
     if len(launches) == 1:
         return [f"  {launches[0]}"]
-    listed = [f"  {launch}" for launch in launches[-SHOWN:]]
-    more = [f"  and {len(launches) - SHOWN} before"] if len(launches) > SHOWN else []
+    listed = [f"  {launch}" for launch in launches[-MAX_LISTED:]]
+    more = [f"  and {len(launches) - MAX_LISTED} before"] if len(launches) > MAX_LISTED else []
     return ["in one of these launches; checked(every_launch=True) says in which:", *listed, *more]
 
 
 def _launch_error(error, configuration, args, launch):
-    """LaunchError for a launch on a GPU that was refused; None if ``error`` says something else."""
+    """LaunchError for a refused launch on a GPU; None for other exceptions."""
     kernel = configuration.dispatcher
     shape = configuration.griddim, configuration.blockdim, configuration.sharedmem
     too_large = STATIC_SHARED.search(str(error))
@@ -301,7 +309,7 @@ def _launch_error(error, configuration, args, launch):
     except LaunchError as refused:
         return _with_launch(refused, launch)
     except Exception:
-        return None  # a kernel that cannot be loaded says so again; ``error`` says it already
+        return None  # the kernel cannot be loaded, which ``error`` says already
     code = _code(error)
     if code not in LAUNCH_ERRORS or type(error).__module__.startswith("numba.cuda"):
         return None
@@ -312,32 +320,37 @@ def _launch_error(error, configuration, args, launch):
 
 
 @contextmanager
-def checked(*, every_launch=False):
-    """Watch the launches of a block of code, wait for them at its end, and raise what went wrong (A7).
+def checked(*, every_launch: bool = False) -> Iterator[None]:
+    """Watch the launches of a block of code, wait for them at its end, and raise their errors (A7).
 
     On a GPU a launch returns before the kernel runs, so its error comes up later: in the next call that waits, in the
-    driver's own words. Inside of ``with errors.checked():`` errors of numba.cuda and of the driver become LaunchError
-    and KernelError, with the launch's file and line, the limit and the value where they can be known, and what to do.
-    On the emulator errors have these classes anyway and come at once; here they learn their launch.
+    driver's words. Inside of ``with errors.checked():`` errors of numba.cuda and of the driver become LaunchError and
+    KernelError. They name the launch's file and line, the limit and the value where known, and what to do. On the
+    emulator errors have these classes anyway and are raised at once; here they name their launch too.
 
-    Other exceptions pass through: running out of memory, wrong arguments, those that a kernel compiled with
-    ``debug=True`` raises, those of your own code.
+    Other exceptions pass through: out of memory, wrong arguments, those of a kernel compiled with ``debug=True``, those
+    of your own code.
 
     Parameters
     ----------
     every_launch : bool
-        Wait after each launch, so that an error is known to be that launch's. Slow, for finding errors.
+        Wait after each launch, so that an error belongs to one launch. Slow, for debugging.
 
     Raises
     ------
     LaunchError
-        A launch was refused, as by ``check_launch``. Nothing was launched, and the device can go on.
+        A launch was refused, as by ``check_launch``. Nothing was launched, and the device still works.
     KernelError
-        A kernel went wrong. ``launch`` says which launch it was, unless it can have been one of several. If ``sticky``
-        is true, the CUDA context is lost, and the process must end.
+        A kernel failed. ``launch`` is its launch, or None if it may be one of several. If ``sticky`` is true, the CUDA
+        context is lost, and the process must end.
+
+    Examples
+    --------
+    >>> with checked():
+    ...     kernel[blocks, threads](x, out)  # doctest: +SKIP
     """
     region = _Region(every_launch)
-    region.synchronize()  # what is wrong already is not the fault of what follows
+    region.synchronize()  # an error from before is not the block's
     with _watching(region):
         try:
             yield
@@ -352,11 +365,11 @@ def checked(*, every_launch=False):
 
 
 class _Region:
-    """The launches of one ``checked`` block that have not been waited for."""
+    """The launches of a ``checked`` block that may still be under way."""
 
     def __init__(self, every_launch):
         self.every_launch = every_launch
-        self.pending = {}  # a set that keeps the order; launches that look alike count once
+        self.pending = {}  # an ordered set: launches that look alike count once
 
     def synchronize(self):
         try:
@@ -385,25 +398,26 @@ class _Region:
                 self.synchronize()
 
     def explain(self, error, configuration, args, launch):
-        """What an exception out of a launch means: an error of an earlier one, of this one, or neither (None)."""
+        """The error behind an exception of a launch: of an earlier one, of this one, or neither (None)."""
         if isinstance(configuration, Configured):
             return None
         if _code(error) in KERNEL_ERRORS:
-            # cuda.core fails before the launch; numba.cuda also after it, when it brings host arrays back.
+            # cuda.core fails before the launch; numba.cuda also after it, when it copies host arrays back.
             launches = self.pending if type(error).__module__.startswith("cuda.") else {**self.pending, launch: None}
             return _kernel_error(error, list(launches))
         return _launch_error(error, configuration, args, launch)
 
 
 _region = ContextVar("region", default=None)
-_originals = {}  # what stands in for these is _watched
+#: ``__call__`` of the patched classes, and how many ``checked`` blocks need the patch.
+_originals = {}
 _users = 0
 _lock = threading.Lock()
 
 
 @contextmanager
 def _watching(region):
-    """All launches of this thread go through the region, for the time being."""
+    """Pass all launches of this thread through the region."""
     _install()
     token = _region.set(region)
     try:
@@ -413,7 +427,7 @@ def _watching(region):
         _uninstall()
 
 
-def _launchers():
+def _launchers() -> tuple[Any, ...]:
     """The classes whose instances are ``kernel[grid, block]``."""
     if not on_gpu():
         return (Configured,)

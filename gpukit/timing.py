@@ -1,16 +1,18 @@
 """Timers and benchmarks for host code and for GPU kernels (source row A15).
 
-``Timer`` times one stretch of code. ``bench`` repeats a function and gives its distribution; ``bench_many`` does so
-for several functions in turns. A GPU is timed by events that the device itself stamps. The emulator has no time of
-its own, so there both raise ``EmulatedTimeError``.
+``Timer`` times one stretch of code. ``bench`` repeats a function and gives the distribution of its times, and
+``bench_many`` does so for several functions in rounds. A GPU is timed by events that the device stamps. The emulator's
+duration says nothing about a GPU, so there they raise ``EmulatedTimeError``.
 """
 
 import functools
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -22,19 +24,26 @@ __all__ = ["UNITS", "EmulatedTimeError", "Timer", "Timing", "bench", "bench_many
 
 DEVICES = ("cpu", "gpu")
 
-NOISY_SPREAD = 0.05  # a larger interquartile range, over the median, marks a result as noisy
-WIDEST_SPREAD = 0.1  # a larger one, beyond what an event resolves, says that something else was timed too
-RESOLUTION = 1e-6  # seconds: two steps of an event
-FEWEST_FOR_SPREAD = 5  # fewer repetitions say nothing about the spread
-FEWEST_REPETITIONS, MOST_REPETITIONS = 10, 1000  # what bench chooses between when it is not told
-AUTO_REGION = 200e-6  # seconds: an event resolves about 0.5 us, so a region this long is read to 0.25 %
-MOST_CALLS = 500  # the driver's launch queue holds about twice as many
-FIRST_HOLD, LONGEST_HOLD = 50_000, 20_000_000  # nanoseconds
-HOLD_STEP = 10_000  # nanoseconds of one nanosleep
+#: A larger interquartile range, over the median, marks a result as noisy; a larger one as invalid.
+NOISY_SPREAD = 0.05
+MAX_SPREAD = 0.1
+#: Seconds that an event resolves, in two steps.
+RESOLUTION = 1e-6
+#: Fewer repetitions do not show the spread.
+MIN_FOR_SPREAD = 5
+#: Repetitions that ``bench`` chooses between unless told.
+MIN_REPETITIONS, MAX_REPETITIONS = 10, 1000
+#: Seconds of calls that ``calls="auto"`` times as one: an event resolves about 0.5 us, so 0.25 % of it.
+AUTO_REGION = 200e-6
+#: Calls in a repetition; the driver's launch queue holds about twice as many.
+MAX_CALLS = 500
+#: Nanoseconds that the device is kept busy before a repetition, at first and at most, and of one ``nanosleep``.
+FIRST_HOLD, MAX_HOLD = 50_000, 20_000_000
+HOLD_STEP = 10_000
 
 
 class EmulatedTimeError(RuntimeError):
-    """A GPU time was asked for where kernels run on the emulator, whose duration says nothing about a GPU."""
+    """Raised for a GPU time where kernels run on the emulator, whose duration says nothing about a GPU."""
 
 
 def _check_device(device, what):
@@ -43,8 +52,8 @@ def _check_device(device, what):
     if device == "gpu" and not on_gpu():
         raise EmulatedTimeError(
             f"{what} times a GPU, but kernels run on the emulator here, whose duration says nothing about a GPU. "
-            "For exact counts use gpukit.trace(kernel[grid, block], *args); for times, results recorded on a GPU; "
-            "to time host code, device='cpu'"
+            "For exact counts use gpukit.trace(kernel[grid, block], *args), for times the results recorded on a GPU, "
+            "for host code device='cpu'"
         )
 
 
@@ -60,30 +69,31 @@ class Timer:
     unit : {"s", "ms", "us", "ns"}
         Unit of ``elapsed`` and of what is printed.
     device : {"cpu", "gpu"}
-        "cpu" reads the host's monotonic clock: around a kernel launch that is the time to *queue* the kernel, unless
+        "cpu" reads the host's monotonic clock. Around a kernel launch that is the time to *queue* the kernel, unless
         the code synchronises. "gpu" records an event in ``stream`` before and after, and waits for the second one.
     stream : 0 or a CUDA stream
-        Where a GPU timer records; 0 is the default stream.
+        In which a GPU timer records; 0 is the default stream.
     show : bool
         Print when the timer stops. A ``with`` block that an exception leaves prints nothing.
 
     Raises
     ------
     ValueError
-        For a unit or a device that is none of those above.
+        For another unit or device.
     EmulatedTimeError
         For ``device="gpu"`` on the emulator.
     """
 
-    def __init__(self, message="", unit="ms", device="cpu", stream=0, *, show=True):
+    def __init__(self, message: str = "", unit: str = "ms", device: str = "cpu", stream: Any = 0, *, show: bool = True):
         if unit not in UNITS:
             raise ValueError(f"unit is {unit!r}; it must be one of {', '.join(map(repr, UNITS))}")
         _check_device(device, "Timer")
         self.message, self.unit, self.device, self.stream, self.show = message, unit, device, stream, show
-        self._begin = self._seconds = None
+        self._begin: Any = None
+        self._seconds: float | None = None
 
-    def start(self):
-        """Start the clock; give back the timer. RuntimeError if it runs already."""
+    def start(self) -> "Timer":
+        """Start the clock and return the timer. RuntimeError if it runs already."""
         if self._begin is not None:
             raise RuntimeError("the timer runs already: stop() it before the next start()")
         self._seconds = None
@@ -94,8 +104,8 @@ class Timer:
             self._begin = time.perf_counter_ns()
         return self
 
-    def stop(self):
-        """Stop the clock, print unless ``show`` is false, give back ``elapsed``. RuntimeError if it does not run."""
+    def stop(self) -> float:
+        """Stop the clock, print unless ``show`` is false, return ``elapsed``. RuntimeError if it does not run."""
         if self._begin is None:
             raise RuntimeError("the timer does not run: start() it first")
         self._seconds = self._read()
@@ -113,7 +123,7 @@ class Timer:
         return self._begin.elapsed_time(end) * 1e-3
 
     @property
-    def elapsed(self):
+    def elapsed(self) -> float:
         """float: the time from ``start`` to ``stop`` in ``unit``. RuntimeError before the timer has stopped."""
         if self._seconds is None:
             raise RuntimeError("the timer has not stopped: elapsed is known after stop(), or after the with block")
@@ -135,12 +145,12 @@ class Timer:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one call took, over many repetitions.
+    """The distribution of the time of one call, over many repetitions.
 
     Attributes
     ----------
     samples : tuple of float
-        Seconds per call, one value for each repetition in the order they ran.
+        Seconds per call of each repetition, in order.
     name : str
     device : {"cpu", "gpu"}
     calls : int
@@ -151,8 +161,8 @@ class Timing:
         Median seconds that the host spent inside one call: on a GPU the cost of the launch, unless the function waits
         for the device.
     queued_ahead : int
-        On a GPU, the number of repetitions of which everything was in the queue before the device reached them. In
-        those the sample is the device's time alone; in the others the device may have waited for the host.
+        Repetitions that were wholly queued before the device reached them. Their samples are the device's time alone;
+        in the others the device may have waited for the host.
     """
 
     samples: tuple = field(repr=False)
@@ -164,28 +174,28 @@ class Timing:
     queued_ahead: int = 0
 
     @property
-    def n(self):
+    def n(self) -> int:
         """int: the number of repetitions."""
         return len(self.samples)
 
     @property
-    def median(self):
+    def median(self) -> float:
         """float: median seconds per call."""
         return float(np.median(self.samples))
 
     @property
-    def quartiles(self):
+    def quartiles(self) -> tuple[float, float]:
         """tuple of 2 float: first and third quartile of the seconds per call, as ``numpy.quantile`` gives them."""
         first, third = np.quantile(self.samples, (0.25, 0.75))
         return float(first), float(third)
 
     @property
-    def minimum(self):
-        """float: the fewest seconds per call."""
+    def minimum(self) -> float:
+        """float: minimum of the seconds per call."""
         return min(self.samples)
 
     @property
-    def spread(self):
+    def spread(self) -> float:
         """float: the interquartile range over the median, without a unit."""
         first, third = self.quartiles
         if third == first:
@@ -193,36 +203,36 @@ class Timing:
         return (third - first) / self.median if self.median else math.inf
 
     @property
-    def noisy(self):
+    def noisy(self) -> bool:
         """bool: True if the spread is more than 5 %, or if fewer than 5 repetitions leave it unknown."""
-        return self.n < FEWEST_FOR_SPREAD or self.spread > NOISY_SPREAD
+        return self.n < MIN_FOR_SPREAD or self.spread > NOISY_SPREAD
 
     @property
-    def valid(self):
-        """bool: False if the interquartile range is more than 10 % of the median and 1 us, which is what events see."""
+    def valid(self) -> bool:
+        """bool: False if the interquartile range is more than 10 % of the median, plus the 1 us that events resolve."""
         first, third = self.quartiles
-        return third - first <= WIDEST_SPREAD * self.median + (RESOLUTION if self.device == "gpu" else 0.0)
+        return third - first <= MAX_SPREAD * self.median + (RESOLUTION if self.device == "gpu" else 0.0)
 
     @property
-    def launch_bound(self):
-        """bool: True if launch cost may be in the median: half of the repetitions or more were not queued ahead."""
+    def launch_bound(self) -> bool:
+        """bool: True if the median may include launch cost: half of the repetitions or more were not queued ahead."""
         return self.device == "gpu" and 2 * self.queued_ahead <= self.n
 
-    def rate(self, amount):
-        """float: units per second at the median, for a call that handles ``amount`` units (bytes, elements, images)."""
+    def rate(self, amount: float) -> float:
+        """Units per second at the median, for a call that handles ``amount`` units (bytes, elements, images)."""
         return amount / self.median
 
-    def gbps(self, nbytes):
-        """float: GB/s (10**9 bytes) at the median, for a call that reads and writes ``nbytes`` bytes in all."""
+    def gbps(self, nbytes: float) -> float:
+        """GB/s (10**9 bytes) at the median, for a call that reads and writes ``nbytes`` bytes in all."""
         return self.rate(nbytes) * 1e-9
 
-    def tflops(self, flops):
-        """float: TFLOP/s (10**12) at the median, for a call of ``flops`` operations (a multiply-add is two)."""
+    def tflops(self, flops: float) -> float:
+        """TFLOP/s (10**12) at the median, for a call of ``flops`` operations (a multiply-add is two)."""
         return self.rate(flops) * 1e-12
 
     @property
-    def timed(self):
-        """str: one sentence that says what a sample is."""
+    def timed(self) -> str:
+        """str: what a sample is, in one sentence."""
         unit = "one call" if self.calls == 1 else f"mean of {self.calls} calls back to back"
         if self.device == "cpu":
             return f"{unit}, host clock"
@@ -245,8 +255,8 @@ class Timing:
             f"{label}{format_seconds(self.median)} (quartiles {format_seconds(first)} to {format_seconds(third)}, "
             f"minimum {format_seconds(self.minimum)}, n = {self.n}; {self.timed})"
         )
-        if self.n < FEWEST_FOR_SPREAD:
-            return f"{text}  NOISY? fewer than {FEWEST_FOR_SPREAD} repetitions do not show the spread"
+        if self.n < MIN_FOR_SPREAD:
+            return f"{text}  NOISY? fewer than {MIN_FOR_SPREAD} repetitions do not show the spread"
         if self.noisy:
             return f"{text}  NOISY: interquartile range {self.spread:.1%} of the median, more than {NOISY_SPREAD:.0%}"
         return text
@@ -256,38 +266,46 @@ class Timing:
 
 
 def bench(
-    fn, *, name="", device="gpu", warmup=0.05, min_time=0.2, repeat=None, calls=1, l2_flush=True, setup=None, stream=0
-):
-    """Time a function by repeating it, and give the distribution (source row A15).
+    fn: Callable[[], Any],
+    *,
+    name: str = "",
+    device: str = "gpu",
+    warmup: float = 0.05,
+    min_time: float = 0.2,
+    repeat: int | None = None,
+    calls: int | str = 1,
+    l2_flush: bool = True,
+    setup: Callable[[], Any] | None = None,
+    stream: Any = 0,
+) -> Timing:
+    """Time a function by repeating it (source row A15).
 
-    One repetition is: ``setup``; on a GPU the L2 flush; then, timed, ``calls`` calls of ``fn``. On a GPU the time is
-    between two events recorded in ``stream``, and the repetition is queued while the device is still busy with what
-    comes before it (the flush, or a short wait that is put in when the flush ends too early). So the launch, which
-    costs the host 10 to 20 us, is not in the time even of a kernel of 2 us. Where that does not work, because ``fn``
-    itself waits for the device for example, ``Timing.timed`` and ``Timing.launch_bound`` say so.
+    A repetition is ``setup``, on a GPU the L2 flush, and then ``calls`` calls of ``fn``, which are timed. On a GPU the
+    time is between two events in ``stream``. The repetition is queued while the device is still busy with the flush, or
+    with a short wait if the flush ends too early. So the launch, which costs the host 10 to 20 us, is not in the time
+    even of a kernel of 2 us. If that fails, for example because ``fn`` waits for the device, ``Timing.timed`` and
+    ``Timing.launch_bound`` say so.
 
     Parameters
     ----------
     fn : callable
-        Called without arguments. On a GPU it must queue its work in ``stream``, or in the default stream.
+        Called without arguments. On a GPU it must queue its work in ``stream`` or in the default stream.
     name : str
         Shown with the result.
     device : {"gpu", "cpu"}
         "cpu" times host code by the host's clock, on any machine.
     warmup : float
-        Seconds of untimed repetitions before: the first call compiles, and clocks rise. At least one unless 0.
+        Seconds of untimed repetitions before: the first call compiles, and clocks rise. Unless 0, at least one.
     min_time : float
-        Seconds that the timed repetitions should take together; there are 10 to 1000 of them.
+        Seconds of timed repetitions; there are 10 to 1000 of them.
     repeat : int, optional
         The number of timed repetitions, in place of ``min_time``.
     calls : int or "auto"
-        Calls per repetition, timed as one; "auto" takes as many as last 200 us. With more than one, only the first
-        finds L2 flushed.
+        Calls per repetition, timed as one; "auto" makes as many as last 200 us. Only the first finds L2 flushed.
     l2_flush : bool
-        On a GPU, write a buffer of twice the L2 cache before each repetition, outside of the timed part, so that
-        ``fn`` finds its inputs in memory and not in the cache. What was written must go to memory before anything can
-        take its place, as after another kernel: ``gpukit bench ceilings`` measures what that costs. No effect with
-        ``device="cpu"``.
+        On a GPU, write a buffer of twice the L2 cache before each repetition, untimed, so that ``fn`` finds its inputs
+        in memory and not in the cache. The cache is then full of dirty lines, as after another kernel; their
+        write-back is in the time (``gpukit bench ceilings`` measures it). No effect with ``device="cpu"``.
     setup : callable, optional
         Called without arguments before each repetition and before the flush, untimed.
     stream : 0 or a CUDA stream
@@ -299,9 +317,14 @@ def bench(
     Raises
     ------
     TypeError, ValueError
-        For an argument that is not as above; the message names it.
+        For an argument of another kind or out of range; the message names it.
     EmulatedTimeError
         For ``device="gpu"`` on the emulator.
+
+    Examples
+    --------
+    >>> bench(lambda: sorted(range(1000)), device="cpu", repeat=20).n
+    20
     """
     return bench_many(
         {name: fn},
@@ -317,19 +340,28 @@ def bench(
 
 
 def bench_many(
-    functions, *, device="gpu", warmup=0.05, min_time=0.2, repeat=None, calls=1, l2_flush=True, setup=None, stream=0
-):
-    """Time several functions against each other: in rounds, one repetition of each per round.
+    functions: dict[str, Callable[[], Any]],
+    *,
+    device: str = "gpu",
+    warmup: float = 0.05,
+    min_time: float = 0.2,
+    repeat: int | None = None,
+    calls: int | str = 1,
+    l2_flush: bool = True,
+    setup: Callable[[], Any] | dict[str, Callable[[], Any]] | None = None,
+    stream: Any = 0,
+) -> dict[str, Timing]:
+    """Time several functions in rounds, with one repetition of each per round.
 
-    Clocks and temperature drift while a benchmark runs; in rounds the drift meets all alike. Every second round runs
-    in the opposite order, so that a steady drift cancels between neighbours too.
+    Clocks and temperature drift while a benchmark runs; in rounds the drift affects all functions alike. Every second
+    round runs in the opposite order, so that a steady drift cancels between neighbours too.
 
     Parameters
     ----------
     functions : dict of str to callable
         As ``fn`` of ``bench``, by name.
     setup : callable or dict of str to callable, optional
-        One for all, or one for each name that needs one.
+        One for all functions, or one by name.
     min_time : float
         Seconds of timed repetitions for each function, on average; all get the same number.
     device, warmup, repeat, calls, l2_flush, stream
@@ -350,11 +382,13 @@ def bench_many(
     _check_counts(warmup, min_time, repeat, calls)
     setups = _setups(setup, functions)
     meter = _GpuMeter(stream, l2_flush) if device == "gpu" else _CpuMeter()
-    cases = [_Case(name, fn, setups.get(name), 1 if calls == "auto" else calls) for name, fn in functions.items()]
+    cases = [
+        _Case(name, fn, setups.get(name), 1 if isinstance(calls, str) else calls) for name, fn in functions.items()
+    ]
     seconds = sum(_warm_up(meter, case, warmup, calls == "auto") for case in cases)
     if repeat is None:
-        wanted = min_time * len(cases) / seconds if seconds else MOST_REPETITIONS
-        repeat = min(max(math.ceil(wanted), FEWEST_REPETITIONS), MOST_REPETITIONS)
+        wanted = min_time * len(cases) / seconds if seconds else MAX_REPETITIONS
+        repeat = min(max(math.ceil(wanted), MIN_REPETITIONS), MAX_REPETITIONS)
     for turn in range(repeat):
         for case in cases if turn % 2 == 0 else reversed(cases):
             meter.repetition(case)
@@ -398,11 +432,13 @@ def _setups(setup, functions):
 
 
 class _Case:
-    """One function and what has been measured of it."""
+    """One function and its measurements."""
 
     def __init__(self, name, fn, setup, calls):
         self.name, self.fn, self.setup, self.calls = name, fn, setup, calls
-        self.hold = 0  # nanoseconds to keep the device busy before each repetition; None once that has proved useless
+        self.hold = (
+            0  # nanoseconds that the device is kept busy before each repetition; None once that has proved useless
+        )
         self.forget()
 
     def forget(self):
@@ -418,16 +454,16 @@ class _Case:
 
 
 def _warm_up(meter, case, warmup, auto_calls):
-    """Repeat for ``warmup`` seconds, choose ``case.calls`` if asked to, and give the last repetition's wall seconds."""
+    """Repeat for ``warmup`` seconds, choose ``case.calls`` if asked to, return the last repetition's wall seconds."""
     if warmup == 0:
         return 0.0
-    seconds = _timed_alone(meter, case)  # compiles: its time is no estimate of anything
+    seconds = _timed_alone(meter, case)  # it compiles, so its time is discarded
     begin = time.perf_counter_ns()
     while True:
         seconds = _timed_alone(meter, case)
         if auto_calls:
             auto_calls = False
-            case.calls = min(max(math.ceil(AUTO_REGION / max(meter.seconds(case)[-1], 1e-9)), 1), MOST_CALLS)
+            case.calls = min(max(math.ceil(AUTO_REGION / max(meter.seconds(case)[-1], 1e-9)), 1), MAX_CALLS)
         if (time.perf_counter_ns() - begin) * 1e-9 >= warmup:
             break
     case.forget()
@@ -462,7 +498,7 @@ class _CpuMeter:
 
 
 class _GpuMeter:
-    """Repetitions by events in a stream, each queued while the device is still busy with what comes before it."""
+    """Repetitions by events in a stream, each queued while the device is still busy."""
 
     def __init__(self, stream, l2_flush):
         self.stream = stream
@@ -481,11 +517,11 @@ class _GpuMeter:
         case.run()
         end.record(self.stream)
         case.regions.append((start, end))
-        # A device that has not passed the start event yet has all that is timed in its queue: it waits for no host.
+        # The device has not passed the start event yet, so all that is timed was queued ahead of it.
         if not start.query():
             case.queued += 1
         elif case.hold is not None:
-            case.hold = max(2 * case.hold, FIRST_HOLD) if case.hold < LONGEST_HOLD else None
+            case.hold = max(2 * case.hold, FIRST_HOLD) if case.hold < MAX_HOLD else None
 
     def finish(self):
         cuda.synchronize()
@@ -501,7 +537,7 @@ class _GpuMeter:
 
 
 class _L2Flush:
-    """Replaces what the L2 cache holds by a buffer of twice its size, written by a memset in the stream."""
+    """Fills the L2 cache with a buffer of twice its size, by a memset in the stream."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -525,7 +561,7 @@ class _Hold:
     @functools.cached_property
     def launch(self):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numba warns of a grid this small, which is what is wanted here
+            warnings.simplefilter("ignore")  # Numba warns of so small a grid
             return _hold_kernel()[1, 1, self.stream]
 
 

@@ -31,6 +31,7 @@ everything down; the planner checks the arguments and returns the launches::
 
 from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 import numpy as np
 
@@ -135,11 +136,11 @@ class Problem:
         self._on_host = False
         self._target = self._device = None
 
-    def on_device(self, array):
+    def on_device(self, array: Any) -> Any:
         """An array as a C-contiguous device array: itself if it is one already, otherwise a copy; None for None."""
         return None if array is None else to_device(array, self.stream)
 
-    def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None):
+    def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None) -> Any:
         """Declare the result of the call; gives the C-contiguous device array that the kernels write.
 
         Parameters

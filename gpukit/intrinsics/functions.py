@@ -1,5 +1,7 @@
 """The functions for kernels, and what they promise. Outside of a kernel they only say that they are for kernels."""
 
+from typing import NoReturn
+
 __all__ = [
     "byte_perm",
     "clock64",
@@ -22,11 +24,11 @@ __all__ = [
 ]
 
 
-def _of_a_kernel(name):
+def _of_a_kernel(name) -> NoReturn:
     raise TypeError(f"{name} is for kernels and device functions: call it from a function under cuda.jit")
 
 
-def load2(array, index):
+def load2(array, index) -> tuple:
     """Load two neighbouring elements in one access; for kernels and device functions.
 
     Parameters
@@ -50,7 +52,7 @@ def load2(array, index):
     _of_a_kernel("load2")
 
 
-def load4(array, index):
+def load4(array, index) -> tuple:
     """Load four neighbouring elements in one access: `load2` of twice as many, of up to 4 bytes each.
 
     For float32 that is 128 bits, the widest access there is: a quarter of the instructions of four plain loads.
@@ -58,7 +60,7 @@ def load4(array, index):
     _of_a_kernel("load4")
 
 
-def load8(array, index):
+def load8(array, index) -> tuple:
     """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each.
 
     Elements of 1 byte come as int32, which is how registers hold them: one instruction takes a byte out of a word.
@@ -66,7 +68,7 @@ def load8(array, index):
     _of_a_kernel("load8")
 
 
-def load16(array, index):
+def load16(array, index) -> tuple:
     """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each, as int32."""
     _of_a_kernel("load16")
 

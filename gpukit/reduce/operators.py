@@ -46,9 +46,9 @@ class Operation:
     transform: Any
     finish: Any
     identity: np.number
-    thread_type: types.Type
-    accumulator: types.Type
-    shuffle_type: types.Type
+    thread_type: Any
+    accumulator: Any
+    shuffle_type: Any
     result: np.dtype
     commutative: bool
     packed_dtype: np.dtype | None = None
@@ -193,7 +193,7 @@ def _make_finish(op, accumulator, result):
 @functools.cache
 def pack_bytes(operation: Operation) -> Operation:
     """The same operation for elements of ``packed_dtype``, each of which holds four elements of one byte."""
-    word = getattr(types, operation.packed_dtype.name)
+    word = getattr(types, str(operation.packed_dtype))
 
     @cuda.jit(device=True)
     def sum_of_bytes(value):

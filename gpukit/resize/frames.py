@@ -5,6 +5,7 @@ sequence are packed and copied at once.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def with_rows(image: Any, stream: Any) -> Any:
     return to_device(image, stream)
 
 
-def from_batch(image: Any, place: tuple, stream: Any) -> Frames:
+def from_batch(image: Any, place: Sequence[int], stream: Any) -> Frames:
     """`Frames` of an image or of a batch of one size; ``place`` is (height, width, top, left) in the target."""
     array = with_rows(image, stream)
     low, high = span(array)
@@ -151,11 +152,11 @@ def locate(images: list, stream: Any) -> list[tuple[Layout, int]] | None:
     """
     handle, found = handle_of(stream_of(stream)), []
     for image in images:
-        seen = array_key(image, handle)
-        layout = seen and _layout(seen[0])
+        key, start = array_key(image, handle) or (None, 0)
+        layout = key and _layout(key)
         if not layout or found and (layout.dtype is not found[0][0].dtype or layout.device != found[0][0].device):
             return None
-        found.append((layout, seen[1]))
+        found.append((layout, start))
     return found
 
 

@@ -138,7 +138,8 @@ def check_size(name: str, size: Any) -> tuple[int, int]:
     """Height and width of an image as two ints; TypeError or ValueError for anything else."""
     if not isinstance(size, tuple | list) or len(size) != 2:
         raise TypeError(f"{name} is {size!r}; it must be a tuple of 2 ints, height and width")
-    return tuple(check_int(f"{name}[{axis}]", n, 1, MAX_PIXELS) for axis, n in enumerate(size))
+    height, width = (check_int(f"{name}[{axis}]", n, 1, MAX_PIXELS) for axis, n in enumerate(size))
+    return height, width
 
 
 def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = "real number") -> tuple:

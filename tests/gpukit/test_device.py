@@ -110,7 +110,7 @@ def test_what_the_driver_does_not_tell_is_none(two_devices):
     [
         (2, ValueError, r"id is 2; the devices here are 0 \(Other GPU\), 1 \(Test GPU\)"),
         (-1, ValueError, "id is -1"),
-        (1.0, TypeError, "id is 1.0; it must be a whole number"),
+        (1.0, TypeError, "id is 1.0; it must be an int"),
         (True, TypeError, "id is True"),
     ],
 )

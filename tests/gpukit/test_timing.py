@@ -75,9 +75,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(timing, "cuda", gpu)
     monkeypatch.setattr(timing, "time", gpu)
     monkeypatch.setattr(timing, "on_gpu", lambda: True)
-    monkeypatch.setattr(
-        timing, "device_memset", lambda *_: gpu.queue("flush", gpu.flush_time)
-    )
+    monkeypatch.setattr(timing, "device_memset", lambda *_: gpu.queue("flush", gpu.flush_time))
     monkeypatch.setattr(timing._Hold, "__call__", lambda hold, duration: gpu.queue("hold", duration, gpu.launch_cost))
     return gpu
 
@@ -195,8 +193,8 @@ def test_min_time_chooses_the_repetitions(gpu):
         return bench(gpu.kernel("kernel", milliseconds * 1000 * US), **options).n
 
     assert repetitions(4, min_time=0.4) == pytest.approx(100, abs=3)
-    assert repetitions(500) == timing.FEWEST_REPETITIONS
-    assert repetitions(0.01) == timing.MOST_REPETITIONS
+    assert repetitions(500) == timing.MIN_REPETITIONS
+    assert repetitions(0.01) == timing.MAX_REPETITIONS
 
 
 def test_gpu_timer_waits_for_its_second_event(gpu, capsys):
