@@ -1,6 +1,5 @@
 """Draw the figures of the course, in one style; each names the device it was made on."""
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -27,7 +26,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
-from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on, stamp, style
+from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on
 
 __all__ = [
     "EMULATED",
@@ -109,25 +108,12 @@ def _device():
     return device.info().name if on_gpu() else EMULATED
 
 
-def _in_style(draw):
-    """Draw in the style of the course, with the device under the figure."""
-
-    @functools.wraps(draw)
-    def drawn(*args, **kwargs):
-        with style():
-            ax = draw(*args, **kwargs)
-            stamp(ax.get_figure(root=True), _device())
-            return ax
-
-    return drawn
+_in_style = axes.styled(_device)
 
 
 def _new_axes(width, height):
-    """Make axes of this many inches in a new figure, with room for the title and the mark."""
-    above, below = 0.34, 0.26
-    across, down = max(width, 3.0), height + above + below
-    made = plt.figure(figsize=(across, down))
-    return made.add_axes((0, below / down, width / across, height / down))
+    """Axes of this many inches in a new figure, with room for a title of one line."""
+    return axes.canvas(width, height, 0.34, 0.26)
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -533,8 +519,7 @@ def _legend(ax, values):
     handles = [Patch(facecolor=_tint(i), label=f"warp {value}") for i, value in enumerate(present[: len(PALETTE)])]
     if len(present) > len(PALETTE):
         handles[-1].set_label(f"warp {present[len(PALETTE) - 1]}, and round again")
-    tight = {"borderpad": 0, "borderaxespad": 0, "handlelength": 1.2, "columnspacing": 1.2}
-    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 0), ncols=len(handles), **tight)
+    axes.legend_below(ax, handles)
 
 
 def _bar(ax, largest, name):

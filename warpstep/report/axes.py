@@ -1,5 +1,7 @@
 """The style of all figures: colours, sizes, and the device under each."""
 
+import functools
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,6 +93,34 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark=EMULATED, **opti
             made.suptitle(title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
         stamp(made, mark)
         yield axes
+
+
+def styled(mark: Callable[[], str]):
+    """Decorate a function that draws and returns axes: with the style, and the text of ``mark`` under the figure."""
+
+    def decorate(draw):
+        @functools.wraps(draw)
+        def styled_draw(*args, **kwargs):
+            with style():
+                ax = draw(*args, **kwargs)
+                stamp(ax.get_figure(root=True), mark())
+                return ax
+
+        return styled_draw
+
+    return decorate
+
+
+def canvas(width: float, height: float, above: float, below: float):
+    """Axes of this size in a new figure, with room for the title above and the mark below; all in inches."""
+    across, down = max(width, 3.0), height + above + below
+    return plt.figure(figsize=(across, down)).add_axes((0, below / down, width / across, height / down))
+
+
+def legend_below(ax, handles, left=0.0, **options):
+    """Put a legend in one row at the bottom of axes."""
+    tight = {"borderpad": 0, "borderaxespad": 0, "handlelength": 1.2, "columnspacing": 1.2}
+    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(left, 0), ncols=len(handles), **tight | options)
 
 
 def stamp(figure_, mark=EMULATED):

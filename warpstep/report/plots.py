@@ -1,10 +1,8 @@
 """The figures of a trace: lanes and banks, the sectors that a warp touches, cost by line."""
 
-import functools
 from collections import Counter, defaultdict
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
@@ -25,18 +23,8 @@ MAX_BARS = 20  # drawn by ``lines``
 MARGINS, TOTAL_WIDTH = (16, 36), LINE + 52  # of ``sectors``, in bytes: left and right of a line, and in all
 FONT_SIZE, MIN_FONT_SIZE, DIGIT = 6.6, 5.2, 0.64  # in points, and the width of a digit over its size
 
-
-def _styled(draw):
-    """Draw in the style of all figures, with the mark of the emulator: it makes the counts on any machine."""
-
-    @functools.wraps(draw)
-    def styled(*args, **kwargs):
-        with plot.style():
-            ax = draw(*args, **kwargs)
-            plot.stamp(ax.get_figure())
-            return ax
-
-    return styled
+#: Counts come from the emulator on any machine.
+styled = plot.styled(lambda: plot.EMULATED)
 
 
 # -- which request to draw --------------------------------------------------------------------------
@@ -85,16 +73,14 @@ def _result(count, ideal, unit, best):
 
 
 def _canvas(height):
-    """Axes of this height in inches, as wide as a notebook, with room for two lines of title and the device's mark."""
-    above, below = 0.52, 0.24
-    total = height + above + below
-    return plt.figure(figsize=(plot.WIDTH, total)).add_axes((0, below / total, 1, height / total))
+    """Axes as wide as a notebook, with room for a title of two lines."""
+    return plot.canvas(plot.WIDTH, height, 0.52, 0.24)
 
 
 # -- banks ------------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def banks(trace: Recording, line: int | None = None, array: str | None = None):
     """Draw lanes x banks of one request to shared memory: the one with the most conflicts.
 
@@ -210,12 +196,7 @@ def _bank_legend(ax, faces):
         COLLIDES: "several words in one bank, a wavefront for each; the same number is the same word",
     }
     handles = [Patch(facecolor=face, label=text) for face, text in meaning.items() if face in faces]
-    _legend(ax, handles, 5.4 / (BANKS + 12.8))
-
-
-def _legend(ax, handles, left):
-    tight = {"borderpad": 0, "borderaxespad": 0, "handlelength": 1.2, "columnspacing": 1.4, "fontsize": 8}
-    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(left, 0), ncols=len(handles), **tight)
+    plot.legend_below(ax, handles, 5.4 / (BANKS + 12.8), fontsize=8, columnspacing=1.4)
 
 
 def _write(ax, x, y, text, **options):
@@ -225,7 +206,7 @@ def _write(ax, x, y, text, **options):
 # -- sectors ----------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def sectors(trace: Recording, line: int | None = None, array: str | None = None):
     """Draw what one request to global memory moves: 128-byte lines, their 32-byte sectors, and what lanes use of them.
 
@@ -402,7 +383,7 @@ def _sector_legend(ax, memory):
     handles += [Patch(facecolor=SHARED, label="used by several lanes")] * shared
     handles += [Patch(facecolor=TOUCHED, edgecolor=plot.FAINT, label="moved, not used")]
     handles += [Patch(facecolor="white", edgecolor="#CCCCCC", label="not moved")]
-    _legend(ax, handles, MARGINS[0] / TOTAL_WIDTH)
+    plot.legend_below(ax, handles, MARGINS[0] / TOTAL_WIDTH, fontsize=8, columnspacing=1.4)
 
 
 # -- lines ------------------------------------------------------------------------------------------
