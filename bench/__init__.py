@@ -5,3 +5,5 @@ list of records and whether all results were right. It may have ``head()``, whic
 and ``add_options(parser)``. A tool has ``run(options)`` instead, which returns the exit status. No module of this
 package imports gpukit before it is needed in Numba's simulator, where gpukit cannot be imported.
 """
+
+import warpstep._numpy  # noqa: F401 - before numba.cuda

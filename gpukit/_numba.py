@@ -6,6 +6,9 @@ What needs the driver is imported when it is called: without a GPU none is loade
 from collections.abc import Callable
 from pathlib import Path
 
+import warpstep._numpy  # noqa: F401 - before numba.cuda
+
+# isort: split
 import numba.cuda
 import numpy as np
 from numba.cuda import cgutils, cudadecl, cudaimpl, types

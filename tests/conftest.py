@@ -6,6 +6,8 @@ import os
 import hypothesis
 import pytest
 
+import warpstep._numpy  # noqa: F401 - tests import numba.cuda themselves
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 # The same examples in every run, so that a failure is found where it was made; no deadline, for compiling is slow.
