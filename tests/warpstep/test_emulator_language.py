@@ -898,10 +898,12 @@ def test_local_arrays_of_a_recursion_and_atomics_on_a_field_of_records():
     assert records["sum"].tolist() == [0 + 2 + 4 + 6 + 2, 1 + 3 + 5 + 7 + 2] and (records["key"] == 0).all()
 
 
-RESULTS = cuda.to_device(np.zeros(8))
+RESULTS = None
 
 
-def test_a_device_array_captured_from_a_global_is_memory_to_write_to():
+def test_a_device_array_captured_from_a_global_is_memory_to_write_to(monkeypatch):
+    monkeypatch.setitem(globals(), "RESULTS", cuda.to_device(np.zeros(8)))  # alive whatever another test has freed
+
     @cuda.jit
     def fill(value):
         RESULTS[cuda.grid(1)] = value

@@ -194,6 +194,8 @@ def test_views_are_laid_out_as_numba_lays_them_out(data, array):
     "name", sorted(set(host.__all__) - {"compile_for_current_device", "compile_ptx_for_current_device"})
 )
 def test_host_functions_have_numbas_parameters(name):
+    if not hasattr(numba.cuda, name):
+        pytest.skip(f"this numba-cuda has no {name}")
     ours, theirs = getattr(cuda, name), getattr(numba.cuda, name)
     if not callable(theirs):
         return

@@ -356,6 +356,7 @@ for cell in {[textwrap.dedent(cell).strip() for cell in CELLS]}:
 
 
 def test_a_notebook_gets_the_emulator_and_gives_it_back(tmp_path):
+    pytest.importorskip("IPython")
     result = python(tmp_path, write(tmp_path, "script.py", NOTEBOOK), IPYTHONDIR=str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("numba.cuda is gpukit's emulator in this session; %unload_ext gpukit gives it back")
