@@ -22,7 +22,7 @@ VARIABLES = ("GPUKIT_", "NUMBA_", "CUDA_")
 
 
 class NotebookError(Exception):
-    """A cell failed. The message names the notebook and the cell, and shows the cell's source and the error."""
+    """A cell failed: the message names notebook and cell, and shows the cell's source and the error."""
 
     def __init__(self, name, number, source, reason):
         shown = "\n".join(f"    | {line}" for line in source.strip().splitlines())
@@ -31,7 +31,7 @@ class NotebookError(Exception):
 
 @dataclass
 class Result:
-    """What is known of one run: the digest of all that went into it, its time in seconds, where and when it ran."""
+    """A run: the digest of all that went into it, its seconds, where and when it ran."""
 
     digest: str
     seconds: float
@@ -40,7 +40,7 @@ class Result:
 
     @classmethod
     def load(cls, path):
-        """The result stored in ``path``; None if there is none that can be read."""
+        """Read the result stored in ``path``; None if there is none."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -53,19 +53,8 @@ class Result:
 def execute(notebook, name, folder, timeout=600):
     """Run all cells of ``notebook`` in place, in a fresh kernel whose working directory is ``folder``.
 
-    Parameters
-    ----------
-    notebook : nbformat.NotebookNode
-        Its outputs are replaced, up to and including a cell that fails.
-    name : str
-        What to call it in an error.
-    timeout : float
-        Seconds that one cell may take.
-
-    Raises
-    ------
-    NotebookError
-        A cell raised, took too long, or took the kernel with it.
+    NotebookError if a cell raises, takes more than ``timeout`` seconds, or kills the kernel. Outputs up to that cell,
+    its own included, are kept.
     """
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import AsyncKernelManager
@@ -104,9 +93,9 @@ def execute(notebook, name, folder, timeout=600):
 
 
 def digest(notebook):
-    """A digest of what decides what a notebook shows: its cells, package, data, these tools, versions, settings."""
+    """Digest what decides what a notebook shows: its cells, packages, data, these tools, versions, settings."""
     found = hashlib.sha256(json.dumps([[cell.cell_type, cell.source] for cell in notebook.cells]).encode())
-    for folder, pattern in (("gpukit", "*.py"), ("warpstep", "*"), ("bench", "*.py"), ("data", "*"), ("tools", "*")):
+    for folder, pattern in (("gpukit", "*.py"), ("warpstep", "*"), ("data", "*"), ("tools", "*")):
         for path in sorted((ROOT / folder).rglob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
@@ -118,18 +107,7 @@ def digest(notebook):
 
 
 def run(path, build, device, timeout=600):
-    """Run one notebook; its outputs go to ``build/notebooks``, the notebook itself stays as it is.
-
-    Returns
-    -------
-    Result
-        Also stored beside the outputs.
-
-    Raises
-    ------
-    NotebookError
-        After the outputs up to the failing cell have been written.
-    """
+    """Run one notebook. Its outputs and its Result go to ``build/notebooks``; the notebook itself stays as it is."""
     notebook = read_notebook(path)
     (build / "notebooks").mkdir(parents=True, exist_ok=True)
     stored = result_path(path, build)
@@ -141,23 +119,21 @@ def run(path, build, device, timeout=600):
     finally:
         write_notebook(notebook, output_path(path, build))
     seconds = time.perf_counter() - began
-    result = Result(key, round(seconds, 1), device, datetime.date.today().isoformat())
-    result.save(stored)
-    return result
+    Result(key, round(seconds, 1), device, datetime.date.today().isoformat()).save(stored)
 
 
 def output_path(path, build):
-    """Where the outputs of the notebook ``path`` go."""
+    """Return where the outputs of the notebook ``path`` go."""
     return build / "notebooks" / path.name
 
 
 def result_path(path, build):
-    """Where the result of the notebook ``path`` is stored."""
+    """Return where the result of the notebook ``path`` goes."""
     return build / "notebooks" / f"{path.stem}.json"
 
 
 def up_to_date(path, build):
-    """The stored result of a notebook if nothing that went into it has changed since; otherwise None."""
+    """Return the stored result of a notebook if nothing that went into it has changed since, else None."""
     result = Result.load(result_path(path, build))
     if result is None or result.digest != digest(read_notebook(path)) or not output_path(path, build).exists():
         return None
@@ -165,12 +141,9 @@ def up_to_date(path, build):
 
 
 def record(path, timeout=600):
-    """Run one notebook and store its outputs in it, without what belongs to this machine or this run alone.
+    """Run one notebook and store its outputs in it, without what belongs to this machine or this run.
 
-    Raises
-    ------
-    NotebookError
-        The file is then left as it was.
+    A notebook that fails is left as it was.
     """
     notebook = read_notebook(path)
     execute(notebook, path.stem, path.parent, timeout)
@@ -181,7 +154,7 @@ def record(path, timeout=600):
 
 
 def device_line():
-    """One line that says where kernels run. Asked in a process of its own, whose memory on the GPU ends with it."""
+    """Say in one line where kernels run. A child process asks, so that its memory on the GPU is freed."""
     command = [sys.executable, "-c", "from gpukit.doctor import device_line; print(device_line())"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
@@ -191,7 +164,7 @@ def device_line():
 
 
 def scrub_text(text):
-    """Text without paths of this machine, and without addresses that differ from run to run."""
+    """Remove paths of this machine and addresses that differ from run to run."""
     text = re.sub(r"[^\s'\"<>(]*/ipykernel_\d+/\d+\.py", "<cell>", text)
     text = re.sub(r"[^\s'\"<>(]*/site-packages/", "site-packages/", text)
     text = text.replace(f"{ROOT}/", "").replace(str(ROOT), ".").replace(str(Path.home()), "~")

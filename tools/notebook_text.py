@@ -25,35 +25,29 @@ METADATA = {
 
 
 def texts(folder=NOTEBOOKS):
-    """The text sources of the notebooks in ``folder``, in the order of the course."""
+    """List the text sources of the notebooks in ``folder``, in the order of the course."""
     return sorted((folder / "text").glob("*.py"))
 
 
 def notebooks(folder=NOTEBOOKS):
-    """The notebooks in ``folder``, in the order of the course."""
+    """List the notebooks in ``folder``, in the order of the course."""
     return sorted(folder.glob("*.ipynb"))
 
 
 def read_text(path):
-    """The notebook that a py:percent file describes: sources, cell types and cell metadata; no outputs."""
+    """Read a py:percent file as a notebook without outputs."""
     import jupytext
 
     return _normal(jupytext.read(path, fmt="py:percent"))
 
 
 def read_notebook(path):
-    """A notebook as it is on disk."""
+    """Read a notebook with its outputs."""
     return nbformat.read(path, as_version=4)
 
 
 def write_notebook(notebook, path):
-    """Write a notebook so that the same content always gives the same bytes; leaves the file alone if nothing changes.
-
-    Returns
-    -------
-    bool
-        True if the file has changed.
-    """
+    """Write a notebook so that the same content gives the same bytes. Returns whether the file has changed."""
     content = nbformat.writes(_normal(notebook), version=4) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == content:
         return False
@@ -62,12 +56,9 @@ def write_notebook(notebook, path):
 
 
 def sync(path):
-    """Refresh the notebook of one text source: cells whose source is unchanged keep their outputs, others lose them.
+    """Refresh the notebook of a text source: cells whose source is unchanged keep their outputs, others lose them.
 
-    Returns
-    -------
-    (pathlib.Path, bool)
-        The notebook, and whether it has changed.
+    Returns the notebook's path, and whether it has changed.
     """
     target = path.parent.parent / f"{path.stem}.ipynb"
     notebook = read_text(path)
@@ -89,7 +80,7 @@ def _keep_outputs(notebook, old):
 
 
 def _normal(notebook):
-    """Fix what would differ from run to run: the kernel's description, cell ids, execution times."""
+    """Replace what differs from run to run: the kernel's description, cell ids, execution times."""
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen = {}
