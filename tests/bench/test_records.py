@@ -25,7 +25,7 @@ def variants_of(source):
         "fast-matmul-code": {"code": matmul.VARIANTS},
         "transpose-h200": {"time": [*transpose.VARIANTS, *transpose.CONTROLS]},
         "reduce-h200": {"ladder": [*reduce.VARIANTS, "atomic"]},
-        "conv-h200": {"ladder": [*cost.LADDER, "direct"], "im2col": conv.VARIANTS},
+        "conv-h200": {"ladder": [*cost.DIRECT, "direct"], "im2col": conv.VARIANTS},
         "pitfalls-h200": {"kernel": ["slow", "slow, prepared", "fixed", "fixed, prepared"]},
     }[source]
 
