@@ -1,4 +1,4 @@
-"""Checks of arguments and of launches. Each message names the value, and what is allowed."""
+"""Check arguments and launches. Each message names the value and what is allowed."""
 
 import math
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from warpstep.integers import ceil_div
 __all__ = ["as_dim3", "check_cooperative", "check_int", "check_limits", "check_optin", "format_dim3"]
 
 
-def check_int(name: str, value, least: int, most: int | None = None) -> int:
-    """``value`` as an int, if it is a whole number from ``least`` to ``most``; TypeError or ValueError if not."""
-    allowed = f"{least} or more" if most is None else f"from {least} to {most}"
+def check_int(name: str, value, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else."""
+    allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; it must be an int, {allowed}")
     number = int(value)
-    if number < least or (most is not None and number > most):
+    if number < minimum or (maximum is not None and number > maximum):
         raise ValueError(f"{name} is {value}; it must be {allowed}")
     return number
 
 
 def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
-    """The size of a grid or of a block, an int or 1 to 3 of them, as (x, y, z); TypeError or ValueError otherwise.
+    """Return the size of a grid or block, an int or 1 to 3 of them, as (x, y, z); TypeError or ValueError otherwise.
 
     Unless ``positive``, sizes below 1 are left for `check_limits` to refuse.
     """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warpstep._numba import CFGraph
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
-from warpstep.machine.scheduler import SOON, TICK
+from warpstep.machine.scheduler import SHORT_INTERVAL, CHECK_INTERVAL
 
 
 class Site(NamedTuple):
@@ -435,7 +435,7 @@ class _Writer:
     S    the scheduler
     m    mask of the running lanes; None for all
     L    bit set of the variables that waiting lanes need
-    n    back edges, up to TICK
+    n    back edges, up to CHECK_INTERVAL
     pc   label of the running block
     c    condition of a branch
     v1   a variable
@@ -465,7 +465,7 @@ class _Writer:
         for start in range(0, len(names), 12):
             self.line(1, " = ".join(names[start : start + 12]) + " = None")
         self.line(1, "pc = L = 0")
-        self.line(1, f"n = {TICK - SOON}")
+        self.line(1, f"n = {CHECK_INTERVAL - SHORT_INTERVAL}")
         if self.returns_value:
             self.line(1, "result = None")
         self.line(1, "while True:")
@@ -559,5 +559,5 @@ class _Writer:
         """Count a back edge; every so often check that the loop makes progress."""
         state = "".join(f"{self.text(v)}, " for v in _by_number(self.live_in[header]))
         self.line(depth, "n += 1")
-        self.line(depth, "if n >= TICK:")
+        self.line(depth, "if n >= CHECK_INTERVAL:")
         self.line(depth + 1, f"n = S.tick({header}, m, ({state}), {site})")

@@ -12,7 +12,7 @@ import numpy as np
 from warpstep.machine import arithmetic, sequences
 from warpstep.machine.atomics import atomic
 from warpstep.machine.memory import merge
-from warpstep.machine.scheduler import TICK
+from warpstep.machine.scheduler import CHECK_INTERVAL
 
 
 class Trait:
@@ -138,7 +138,7 @@ NONE, ELLIPSIS, ZERO = literal(None), literal(...), scalar(0, np.int64)
 
 
 #: Functions that templates name.
-_FUNCTIONS = {"np": np, "B_": np.bool_, "merge": merge, "TICK": TICK, "atomic": atomic}
+_FUNCTIONS = {"np": np, "B_": np.bool_, "merge": merge, "CHECK_INTERVAL": CHECK_INTERVAL, "atomic": atomic}
 for _module in (arithmetic, sequences):
     _FUNCTIONS |= {name: value for name, value in vars(_module).items() if callable(value) and name[0].islower()}
 

@@ -13,8 +13,8 @@ import numpy as np
 #: Pc of a finished kernel.
 DONE = -1
 #: Back edges between two checks that a loop makes progress; fewer if other lanes wait: it may be waiting for them.
-TICK = 4096
-SOON = 64
+CHECK_INTERVAL = 4096
+SHORT_INTERVAL = 64
 
 
 class Held:
@@ -63,7 +63,7 @@ class Scheduler:
         self._stuck: Any = False
         self._stuck_at = None
         self._served: Any = False
-        self._patience = TICK
+        self._patience = CHECK_INTERVAL
 
     # -- control flow --------------------------------------------------------------------------------------------------
 
@@ -201,9 +201,9 @@ class Scheduler:
         before, self._snapshot = self._snapshot, snapshot
         if before is None or before[0] != pc:
             self._turns += 1
-            return TICK - 1  # compare after the next iteration
+            return CHECK_INTERVAL - 1  # compare after the next iteration
         self._snapshot = None
-        turns = SOON if self.waiting else TICK
+        turns = SHORT_INTERVAL if self.waiting else CHECK_INTERVAL
         self._turns += turns
         self._patience -= turns
         if _same(before, snapshot):
@@ -212,9 +212,9 @@ class Scheduler:
                 self.batch.no_progress(site, mask, "went round without any change to its variables or to memory")
         elif self._patience < 0:
             # It may be spinning on another warp while it counts, so yield periodically.
-            self._patience = TICK
+            self._patience = CHECK_INTERVAL
             self._yield_to = self._runnable_elsewhere(mask, stuck=False)
-        return TICK - turns
+        return CHECK_INTERVAL - turns
 
     def _runnable_elsewhere(self, mask, stuck):
         """Choose the lanes of other warps to run next; None if none can.
