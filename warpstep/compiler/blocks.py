@@ -13,7 +13,7 @@ from typing import NamedTuple
 from warpstep._numba import CFGraph
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
-from warpstep.machine.scheduler import SHORT_INTERVAL, CHECK_INTERVAL
+from warpstep.machine.scheduler import CHECK_INTERVAL, SHORT_INTERVAL
 
 
 class Site(NamedTuple):
