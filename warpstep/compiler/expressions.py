@@ -50,7 +50,7 @@ class Op:
     traits: int = Trait.NONE
 
     def __call__(self, *operands):
-        return Expression(self, tuple(o if isinstance(o, Expression) else literal(o) for o in operands))
+        return Expression(self, tuple([o if o.__class__ is Expression else literal(o) for o in operands]))
 
 
 class Expression:
@@ -124,10 +124,10 @@ def literal(value):
 def scalar(value, dtype):
     """Return a literal of a NumPy scalar type; integers wrap."""
     dtype = np.dtype(dtype)
+    if isinstance(value, int) and dtype.kind in "iu":
+        bits = value & ((1 << dtype.itemsize * 8) - 1)
+        return literal(np.array(bits, f"u{dtype.itemsize}").view(dtype)[()])
     with np.errstate(all="ignore"):
-        if isinstance(value, int) and dtype.kind in "iu":
-            bits = value & ((1 << dtype.itemsize * 8) - 1)
-            return literal(np.array(bits, f"u{dtype.itemsize}").view(dtype)[()])
         return literal(dtype.type(value))
 
 

@@ -17,7 +17,7 @@ from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
 from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
 from warpstep.compiler.frontend import infer, unliteral
-from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, counted, dtype_of
+from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, constant_of, counted, dtype_of
 from warpstep.errors import UnsupportedError
 from warpstep.machine.memory import global_view
 
@@ -69,6 +69,8 @@ class Frame:
         self.typed = typed
         self.caller = caller
         self.names = {}
+        #: What the types of variables say of their values.
+        self.constants = {}
         #: Values known while compiling, and how a tuple or bound method was made, by variable.
         self.known = {}
         self.labels = {}
@@ -200,14 +202,9 @@ class Translator:
         if isinstance(variable, Constant):
             return variable
         name = variable.name if isinstance(variable, ir.Var) else variable
-        type_ = self.frame.type(name)
-        if isinstance(type_, types.Literal):
-            return Constant(type_.literal_value)
-        if isinstance(type_, types.NoneType):
-            return Constant(None)
-        if isinstance(type_, types.Omitted):
-            return Constant(type_.value)
-        value = self.frame.known.get(name)
+        if name not in self.frame.constants:
+            self.frame.constants[name] = constant_of(self.frame.type(name))
+        value = self.frame.constants[name] or self.frame.known.get(name)
         return value if isinstance(value, Constant) else None
 
     def value(self, variable, as_type=None):
@@ -219,7 +216,7 @@ class Translator:
         known = self.known(variable)
         if known is not None:
             return self.constant(known.value, as_type)
-        if isinstance(type_, COMPILE_TIME):
+        if variable.name not in self.frame.names and isinstance(type_, COMPILE_TIME):
             return NONE
         return self.cast(self.name_of(variable.name), type_, as_type)
 

@@ -70,6 +70,15 @@ class Constant:
         self.value = value
 
 
+def constant_of(type_):
+    """Return the value that a type fixes as a `Constant`, or None."""
+    if isinstance(type_, types.Literal):
+        return Constant(type_.literal_value)
+    if isinstance(type_, types.NoneType):
+        return Constant(None)
+    return Constant(type_.value) if isinstance(type_, types.Omitted) else None
+
+
 class TupleValue(list):
     """The (expression, type) of each item of a tuple built in this function."""
 
