@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIN_PYTHON, MAX_PYTHON = (3, 11), (3, 13)
-FIRST_BAD_NUMPY = (2, 5)
+FIRST_BAD_NUMPY = (2, 6)
 MIN_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # what each major version of the CUDA toolkit still compiles for
 VARIABLES = re.compile(
     r"GPUKIT_\w+|NUMBA_ENABLE_CUDASIM|NUMBA_DISABLE_(CUDA|JIT)|NUMBA_CUDA_\w+"
@@ -32,7 +32,7 @@ PACKAGES = (
     "cupy-cuda13x", "torch", "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime",
 )  # fmt: skip
 # Modules and the requirements that bring them: what kernels need, and what figures and notebooks need besides.
-MODULES = {"numpy": "numpy<2.5", "numba": "numba", "numba.cuda": "numba-cuda"}
+MODULES = {"numpy": "numpy<2.6", "numba": "numba", "numba.cuda": "numba-cuda"}
 NOTEBOOK_MODULES = {"matplotlib": "matplotlib", "cv2": "opencv-python", "ipykernel": "jupyter"}
 OPENCV = ("opencv-python", "opencv-python-headless")
 CUDA_13_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime")
@@ -422,7 +422,7 @@ def _judge_packages(machine):
     works = machine["kernel"] and not machine["kernel"]["error"]
     if not works and "numpy" not in broken and _numbers(packages.get("numpy", "0")) >= FIRST_BAD_NUMPY:
         what = f"NumPy {packages['numpy']} is too new for numba-cuda {packages.get('numba-cuda', '')}".rstrip()
-        yield Problem(what, f"{pip} install 'numpy<2.5'")
+        yield Problem(what, f"{pip} install 'numpy<2.6'")
         broken = [module for module in broken if not module.startswith("numba")]
     if machine["numba_cuda"] and machine["numba_cuda"]["implementation"] != "NVIDIA":
         force = "--force-reinstall --no-deps " if "numba-cuda" in packages else ""

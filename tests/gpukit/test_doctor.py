@@ -78,13 +78,13 @@ def broken(**errors):
 PIP = "/venv/bin/python -m pip"
 NO_NOTEBOOKS = dict.fromkeys(("matplotlib", "opencv-python", "ipykernel"))
 CASES = {
-    "NumPy 2.5": (  # which numba-cuda notices late: `import numba.cuda` works
+    "NumPy 2.6": (  # numba-cuda notices late: `import numba.cuda` works
         machine(
-            packages={"numpy": "2.5.0"},
-            backend={"name": "none", "reason": "AttributeError: module 'numpy' has no attribute 'row_stack'"},
+            packages={"numpy": "2.6.0"},
+            backend={"name": "none", "reason": "AttributeError: module 'numpy' has no attribute 'trapz'"},
             kernel=None,
         ),
-        ("NumPy 2.5.0 is too new for numba-cuda 0.30.4", f"{PIP} install 'numpy<2.5'", True),
+        ("NumPy 2.6.0 is too new for numba-cuda 0.30.4", f"{PIP} install 'numpy<2.6'", True),
     ),
     "built-in numba.cuda": (
         machine(numba_cuda={"implementation": "Built-in"}, packages={"numba-cuda": "0.30.4"}),
@@ -119,7 +119,7 @@ CASES = {
     ),
     "NumPy does not work": (
         machine(imports=dict.fromkeys(("numpy", "numba", "numba.cuda", "matplotlib", "cv2"), "ImportError")),
-        ("numpy cannot be imported", f"{PIP} install --force-reinstall --no-deps 'numpy<2.5'", True),
+        ("numpy cannot be imported", f"{PIP} install --force-reinstall --no-deps 'numpy<2.6'", True),
     ),
     "two builds of OpenCV": (
         machine(imports={"cv2": "AttributeError: imread"}, packages={"opencv-python-headless": "5.0"}),
@@ -191,7 +191,7 @@ CASES = {
     ),
     "kernel fails on the emulator": (
         machine(kernel=kernel("AssertionError: wrong", "emulator")),
-        ("a small kernel fails on the emulator", f"{PIP} install --force-reinstall 'numpy<2.5' numba numba-cuda", True),
+        ("a small kernel fails on the emulator", f"{PIP} install --force-reinstall 'numpy<2.6' numba numba-cuda", True),
     ),
 }
 
