@@ -1,4 +1,4 @@
-"""``gpukit bench``: measure gpukit beside the libraries, one chapter after the other, and against earlier records."""
+"""``gpukit bench``: measure gpukit beside the libraries, chapter by chapter, and compare with earlier records."""
 
 import argparse
 import functools
@@ -24,7 +24,7 @@ __all__ = ["COMMANDS", "FELL", "TOOLS", "WITHOUT_GPU", "main", "make_parser"]
 FELL = 3
 INTERRUPTED = 130
 
-#: What follows ``gpukit bench``: the module, and what it measures.
+#: The commands after ``gpukit bench``: module and description.
 COMMANDS = {
     "emulator": ("bench.emulator", "how fast the emulator is, beside Numba's own simulator"),
     "counters": ("bench.evidence.counters", "the trace's counts, beside Nsight Compute's counters"),
@@ -47,8 +47,8 @@ COMMANDS = {
     "code": ("bench.code", "(registers, occupancy and instructions of the matrix products)"),
     "readme": ("bench.readme", "(writes the README's tables and its picture)"),
 }
-#: Commands with tables and options of their own. They save nothing that could be compared, and on a GPU, where their
-#: profilers take long, they run only when they are named. The arguments are those that they get among others.
+#: Commands with tables and options of their own, and their arguments when they run among others. They save nothing that
+#: could be compared. On a GPU, where their profilers take long, they run only when they are named.
 TOOLS = {"counters": ["--brief"], "findings": [], "errors": [], "profile": [], "code": [], "readme": []}
 #: What runs where there is no GPU and nothing is named.
 WITHOUT_GPU = ("emulator", "counters", "predictions", "cpu")
@@ -154,7 +154,7 @@ def _run_tool(name, argv):
 
 
 def run(names, options):
-    """Measure, print how gpukit compares with the libraries, and compare with a record if asked to.
+    """Measure, and print gpukit beside the libraries and, with ``--compare``, beside an earlier record.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def _measure_all(targets, options):
 
 
 def measure_apart(name, path, options):
-    """Run a measurement in a process of its own, whose end costs only its own records."""
+    """Run a measurement in a process of its own, so that a crash costs only its own records."""
     child = _child.run(measure_in_child, name, str(path), options.quick, capture=False)
     if not child.answers:
         print(f"  FAILED: the process of {name} ended with status {child.status}", file=sys.stderr)
@@ -285,7 +285,7 @@ def machine_of(name):
         return _gpu()
     if name != "predictions":
         return "host"
-    return results.read(_module(name, "RECORDED"))[0]["gpu"]  # made anew beside the times of that GPU
+    return results.read(_module(name, "RECORDED"))[0]["gpu"]  # predicted again for that GPU
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Shared by the measurements of the chapters: the libraries beside gpukit, and a run that keeps what it has."""
+"""Shared by the measurements: the libraries beside gpukit, and a run that saves after each measurement."""
 
 import functools
 import sys
@@ -25,7 +25,7 @@ __all__ = [
     "wait_for",
 ]
 
-#: What is timed beside gpukit where it is installed.
+#: Libraries that are timed beside gpukit where they are installed.
 LIBRARIES = ("cupy", "torch")
 CLOCKED = 100_000  # nanoseconds
 BAR = 24  # characters

@@ -32,12 +32,12 @@ __all__ = [
 
 
 class Problem(NamedTuple):
-    """One convolution: x is (samples, channels, height, width), weight (made, channels, kernel, kernel)."""
+    """One convolution: x is (samples, channels, height, width), weight (out_channels, channels, kernel, kernel)."""
 
     samples: int
     channels: int
     size: tuple
-    made: int
+    out_channels: int
     kernel: int
     stride: int = 1
     padding: int = 0
@@ -50,17 +50,22 @@ class Problem(NamedTuple):
     @property
     def weight_shape(self):
         """Shape of the weights."""
-        return self.made, self.channels, self.kernel, self.kernel
+        return self.out_channels, self.channels, self.kernel, self.kernel
 
     @property
     def flops(self):
         """Operations of a direct convolution: two per multiply-add."""
         out = [(n + 2 * self.padding - self.kernel) // self.stride + 1 for n in self.size]
-        return 2 * self.samples * self.made * out[0] * out[1] * self.channels * self.kernel**2
+        return 2 * self.samples * self.out_channels * out[0] * out[1] * self.channels * self.kernel**2
 
     def described(self):
         """Return the fields of a record that describe it."""
-        return {"made": self.made, "kernel": self.kernel, "stride": self.stride, "padding": self.padding}
+        return {
+            "out_channels": self.out_channels,
+            "kernel": self.kernel,
+            "stride": self.stride,
+            "padding": self.padding,
+        }
 
 
 #: The article's own convolution (E8).
@@ -118,7 +123,7 @@ def _allocate(problem, dtype):
     """Allocate x, weight and out as tensors on the device."""
     torch = common.libraries()["torch"]
     out = [(n + 2 * problem.padding - problem.kernel) // problem.stride + 1 for n in problem.size]
-    shapes = problem.x_shape, problem.weight_shape, (problem.samples, problem.made, *out)
+    shapes = problem.x_shape, problem.weight_shape, (problem.samples, problem.out_channels, *out)
     return [torch.empty(shape, dtype=getattr(torch, dtype), device="cuda") for shape in shapes]
 
 
@@ -139,7 +144,7 @@ def _fill(x, weight, problem):
     torch.backends.cudnn.benchmark = True
     about = torch.nn.functional.conv2d(x.float(), weight.float(), **how)
     torch.backends.cudnn.benchmark = False
-    chosen = sorted({round(k * (problem.made - 1) / 3) for k in range(4)})
+    chosen = sorted({round(k * (problem.out_channels - 1) / 3) for k in range(4)})
     samples = sorted({0, problem.samples - 1})
     exact = torch.nn.functional.conv2d(x[samples].double(), weight[chosen].double(), **how)
     torch.backends.cudnn.benchmark = True
@@ -217,7 +222,7 @@ def measure(problem, case="map", dtype="float32", algorithms=(), layouts=LAYOUTS
     if case == "article":
         hot = _time(runs, False, l2_flush=False)
     records, cudnn = [], cold["cudnn (torch)", None].median
-    lines = [f"{problem.x_shape} to {problem.made} by {problem.kernel}", *(f"  WRONG: {key}" for key in wrong)]
+    lines = [f"{problem.x_shape} to {problem.out_channels} by {problem.kernel}", *(f"  WRONG: {key}" for key in wrong)]
     for name, timings in ((case, cold), (f"{case}, hot", hot)):
         for (variant, layout), timed in timings.items():
             further = problem.described() | ({"layout": layout} if layout else {})
@@ -294,7 +299,7 @@ def measure_calls(problem, report=print):
         "conv2d (torch), new result": partial(conv.conv2d, x, weight, None, *how),
         "torch (conv2d)": partial(torch.nn.functional.conv2d, x, weight, None, *how),
     }
-    records, lines = [], [f"{problem.x_shape} to {problem.made} by {problem.kernel}, by the host's clock"]
+    records, lines = [], [f"{problem.x_shape} to {problem.out_channels} by {problem.kernel}, by the host's clock"]
     is_right = _fill(x, weight, problem)
     wrong = [name for name, run in runs.items() if not is_right(run())]
     waited = {name: partial(common.wait_for, run) for name, run in runs.items()}
@@ -335,4 +340,4 @@ def measurements(options):
         yield f"calls for {problem.x_shape}", partial(measure_calls, problem)
     for cell in (*CELLS, *OTHERS):
         algorithms = ("im2col",) if _is_comparable(cell) else ()
-        yield f"{cell.x_shape} to {cell.made} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)
+        yield f"{cell.x_shape} to {cell.out_channels} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)

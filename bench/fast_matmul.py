@@ -28,7 +28,7 @@ MAP_SIZES = (64, 128, 256, 512, 1024, 1536, 2048, 4096, 8192)
 MAP_DEPTHS = (64, 256, 1024, 4096, 16384, 32768)
 #: (matrices, M, N, K); negative matrices share one left operand, as the weights of a convolution.
 BATCHES = ((64, 128, 128, 128), (16, 512, 512, 512), (1000, 32, 32, 32), (-32, 64, 3136, 576))
-#: The variants whose sizes the ladder is measured at, and the sizes.
+#: The variants of the ladder, and the sizes that it is measured at.
 LADDER = ("naive", "tiled", *matmul.LADDER)
 LADDER_SIZES = (4096, 1024)
 #: The variants that float64 is measured with.
@@ -97,7 +97,7 @@ def timed(case, shape, runs, flops, further=None, report=print):
     return records
 
 
-# -- what is measured ------------------------------------------------------------------------------
+# -- measurements ---------------------------------------------------------------------------------
 
 
 def measure_shape(case, shape, names=("torch",), report=print):

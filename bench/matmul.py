@@ -14,7 +14,7 @@ from gpukit.backend import cuda
 
 __all__ = ["PRODUCTS", "PRODUCT_SIZES", "measure", "measurements"]
 
-#: Variants of the product: the documents' (tile 16, pad 1), then what they did not try.
+#: Variants of the product: the documents' (tile 16, pad 1), then others.
 PRODUCTS = (
     *({"variant": v, "tile": 16} for v in ("naive", "naive_uncoalesced", "naive_float64")),
     *({"variant": v, "tile": tile} for tile in (16, 32) for v in ("tiled", "tiled_conflict", "tiled_swizzled")),

@@ -79,7 +79,7 @@ def mapped():
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
-#: The form of a launch that a script should use.
+#: The launch that a script should use.
 LAUNCH = "gpukit.launching, same arguments"
 
 

@@ -32,7 +32,7 @@ CHECKED = 4  # frames of a batch that are compared with OpenCV's
 MAX_COMPILED = 32  # frames: torch.compile takes seconds for each batch size
 
 
-# -- frames, and what the libraries make of them ---------------------------------------------------
+# -- frames, and the libraries' ways --------------------------------------------------------------
 
 
 def by_opencv(frame, place, out):
@@ -206,7 +206,7 @@ def _checked(runs, is_right, report):
     for name, run in runs.items():
         try:
             result = run()
-        except Exception as error:  # a library may lack what is asked of it
+        except Exception as error:  # a library may lack a function
             report(f"  {name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue
         if is_right(_host(result[:CHECKED])):
@@ -332,7 +332,7 @@ def measure_floats(count, libraries, report=print):
     return _timed("resize floats", runs | {"copy": copy_of(moved)}, frames, "float32", moved, report), right
 
 
-CALLS = 50  # in a row, of those that the host's clock times
+CALLS = 50  # in a row, timed by the host's clock
 
 
 def measure_calls(libraries, report=print):
@@ -371,7 +371,7 @@ def cuts_of(shape, count):
 
 
 def torch_cuts(torch, cuts, target):
-    """Return PyTorch's way to the same: one cut after another, and for all at once what can be."""
+    """Return PyTorch's way: one cut after another, and the steps that can be shared once for all."""
     mean, factor, fill = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (MEAN, FACTOR, FILL))
     out = torch.empty((len(cuts), 3, *target), device="cuda")
     border, offset = (fill - mean) * factor, -mean * factor

@@ -21,7 +21,7 @@ __all__ = ["CHUNKS", "SIZES", "measure_documents", "measure_launches", "measure_
 #: Elements of the pipelines: 1 MB to 512 MB.
 SIZES = tuple(2**k for k in (18, 22, 25, 26, 27))
 CHUNKS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128)
-#: The size, and the cycles of the documents' kernel, whose timelines are kept.
+#: The size, and the cycles of the documents' kernel, of the recorded timelines.
 SHOWN, SHOWN_CYCLES = 2**25, 250_000
 STREAMS = 4
 ROUNDS = 7

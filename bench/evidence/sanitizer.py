@@ -80,7 +80,7 @@ class Report:
 
 
 PREFIX = re.compile(r"^=+ ?")
-#: First line of a report, and what is kept of it.
+#: First lines of reports, and their kinds.
 HEADLINES = (
     (re.compile(r"((?:Invalid|Potential invalid) __\w+__ \w+) of size"), "{0}"),
     (re.compile(r"(Uninitialized __\w+__ memory read)"), "{0}"),
@@ -174,7 +174,7 @@ def launch_kernels(mode, names):
 
 
 def _attempt(cuda, name, mode):
-    """Launch one kernel; for the simulator, with what it left in its arrays."""
+    """Launch one kernel; return its outcome, for the simulator with the contents of its arrays."""
     case = (PLANTED | CORRECT)[name]
     options = {} if mode == SIMULATOR else {"lineinfo": True}
     try:
@@ -184,7 +184,7 @@ def _attempt(cuda, name, mode):
         result = {"status": "ran"}
         if mode == SIMULATOR:
             result["arrays"] = _contents(arguments)
-    except BaseException as error:  # the simulator raises what it likes
+    except BaseException as error:  # the simulator raises any of them
         traceback.print_exc()
         return {"status": "raised", "error": type(error).__name__, "detail": " ".join(str(error).split())[:300]}
     return result

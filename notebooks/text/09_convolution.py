@@ -463,7 +463,7 @@ def find(cell):
     """(cuDNN's seconds, gpukit's, whether by im2col) for a cell of the map."""
     size, channels, kernel = cell
     x, weight = (IMAGES[size], channels, size, size), (channels, channels, kernel, kernel)
-    found = by_variant(recorded, case="map", shape=x, made=channels, kernel=kernel, stride=1)
+    found = by_variant(recorded, case="map", shape=x, out_channels=channels, kernel=kernel, stride=1)
     at = make_geometry(x[2:], kernel, 1, kernel // 2, 1)
     way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
     return found["cudnn (torch)"], found.get(way, min(found.get("direct", np.inf), found.get("im2col", np.inf))), way
@@ -582,7 +582,7 @@ print(f"float32, direct: {ladder_times['paired'] * 1e6:.1f} us")
 by_host = [r for r in recorded if r["case"] in ("host", "call and wait")]
 print(where)
 print(f"{'microseconds':52}{'host, a call':>14}{'call and wait':>16}")
-for shape, made, variant in dict.fromkeys((r["shape"], r["made"], r["variant"]) for r in by_host):
+for shape, made, variant in dict.fromkeys((r["shape"], r["out_channels"], r["variant"]) for r in by_host):
     of_case = {r["case"]: r["value"] for r in by_host if (r["shape"], r["variant"]) == (shape, variant)}
     name = f"{shape} to {made}: {variant}"
     print(f"{name:52}{of_case['host'] * 1e6:14.1f}{of_case['call and wait'] * 1e6:16.1f}")
