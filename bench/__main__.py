@@ -181,7 +181,7 @@ def run(names, options):
             status = INTERRUPTED
         measured = {n: results.read(path) for n, path in targets.items() if _time_written(path) != written[n]}
     _conclude(measured)
-    if options.save == results.RECORDED and measured and readme.README.is_file():
+    if options.save and options.save.resolve() == results.RECORDED and measured and readme.README.is_file():
         readme.write()
     if options.compare is not None:
         status = _compare(measured, before, options.max_fall) or status

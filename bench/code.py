@@ -17,6 +17,8 @@ from types import SimpleNamespace
 
 from bench import _child
 from gpukit import results
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
 from warpstep.report.table import Table
 
 __all__ = ["find_tool", "inner_loops", "loop_of", "measure", "mix", "occupancy", "opcode", "resources"]
@@ -54,7 +56,7 @@ def find_tool(name):
 
 def occupancy(registers, shared, threads):
     """Return the resident blocks of a multiprocessor, and its occupancy."""
-    per_block = -(-registers // UNIT) * UNIT * -(-threads // 32) * 32
+    per_block = ceil_div(registers, UNIT) * UNIT * ceil_div(threads, WARP) * WARP
     blocks = min(REGISTERS // per_block, SHARED // (shared + SYSTEM), THREADS // threads, BLOCKS)
     return blocks, blocks * threads / THREADS
 

@@ -11,10 +11,12 @@ import numpy as np
 from gpukit import results
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import clock64, globaltimer
+from warpstep.integers import ceil_div
 
 __all__ = [
     "LIBRARIES",
     "MissingLibrary",
+    "grid_for",
     "launch_all",
     "libraries",
     "library_products",
@@ -35,6 +37,12 @@ def launch_all(launches):
     """Make the launches of a list of (launch, arguments), in order."""
     for launch, arguments in launches:
         launch(*arguments)
+
+
+def grid_for(shape, block, rows_along_x=False):
+    """Return the grid of blocks that covers a result of so many rows and columns."""
+    across = shape if rows_along_x else shape[::-1]
+    return tuple(ceil_div(size, threads) for size, threads in zip(across, block, strict=True))
 
 
 def wait_for(run):

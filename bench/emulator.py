@@ -1,7 +1,7 @@
 """``gpukit bench emulator``: time the emulator beside Numba's own simulator, in one run on this machine's CPU.
 
 The simulator replaces ``numba.cuda`` in a whole process, so it runs in a child process. There this module must not
-import gpukit or warpstep, which need the ``numba.cuda`` that compiles.
+import gpukit or the emulator, which need the ``numba.cuda`` that compiles.
 """
 
 import sys
@@ -14,6 +14,7 @@ import numpy as np
 from numba import cuda, float32
 
 from bench import _child
+from warpstep.integers import ceil_div
 
 THREADS = 256  # per block, vector add
 TILE = 16
@@ -74,8 +75,8 @@ class Case:
     def launch(self):
         """Return grid and block."""
         if self.kernel == "vector_add":
-            return -(-self.size // THREADS), THREADS
-        blocks = -(-self.size // TILE)
+            return ceil_div(self.size, THREADS), THREADS
+        blocks = ceil_div(self.size, TILE)
         return (blocks, blocks), (TILE, TILE)
 
     def inputs(self):

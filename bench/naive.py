@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 
 from bench import code, common
+from bench.common import grid_for
 from gpukit import matmul, results, timing
 from gpukit.backend import cuda
 
-__all__ = ["BLOCKS", "SIZES", "grid_for", "head", "instructions_per_step", "measurements"]
+__all__ = ["BLOCKS", "SIZES", "head", "instructions_per_step", "measurements"]
 
 SIZES = (1024, 4096)
 SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
@@ -22,12 +23,6 @@ SQUARE = tuple((n, n) for n in (1, 2, 4, 8, 16, 32))
 BLOCKS = (*SQUARE, (32, 1), (1, 32), (256, 1), (64, 4), (32, 8), (8, 32), (4, 64), (1, 256))
 END_TO_END = ((1, 1), (16, 16), (32, 32))  # the documents' blocks
 FIRST_LAUNCHES = 5
-
-
-def grid_for(shape, block, rows_along_x=False):
-    """Return the grid of blocks that covers a result of so many rows and columns."""
-    across = shape if rows_along_x else shape[::-1]
-    return tuple(-(-size // threads) for size, threads in zip(across, block, strict=True))
 
 
 class Recorder:

@@ -44,9 +44,9 @@ def count_wrong(a, out, is_copy, wrong):
 def _is_right(launch, a, out, is_copy):
     """Launch with an output of zeros and compare on the device, which is fast for gigabytes."""
     wrong = cuda.to_device(np.zeros(1, np.int64))
-    clear[(-(-out.shape[1] // 32), -(-out.shape[0] // 32)), (32, 32)](out)
+    clear[common.grid_for(out.shape, (32, 32)), (32, 32)](out)
     launch(a, out)
-    count_wrong[(-(-a.shape[1] // 32), -(-a.shape[0] // 32)), (32, 32)](a, out, is_copy, wrong)
+    count_wrong[common.grid_for(a.shape, (32, 32)), (32, 32)](a, out, is_copy, wrong)
     return wrong.copy_to_host()[0] == 0
 
 
@@ -94,11 +94,11 @@ def _configured(shape, dtype, choices):
         return
     number = getattr(types, dtype.name)
     for size in WIDE_CHOICES if divisible and lanes == 4 else ():
-        grid, block = (-(-shape[1] // size), -(-shape[0] // size)), (size // 4, size // 4)
+        grid, block = common.grid_for(shape, (size, size)), (size // 4, size // 4)
         yield f"wide {size}", transpose.wide(number, size)[grid, block], False
     for size, rows in TALL_CHOICES:
         if size * (size + 1) * dtype.itemsize <= 48 * 1024:
-            grid = -(-shape[1] // size), -(-shape[0] // size)
+            grid = common.grid_for(shape, (size, size))
             yield f"tall {size} rows {rows}", transpose.tall(number, size, rows)[grid, (32, rows)], False
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as benchmarks
-from bench import naive
+from bench import common, naive
 from bench.evidence import launch_errors as mistakes
 from gpukit import cuda, on_gpu, results, timing
 
@@ -34,8 +34,8 @@ SASS = """
 
 
 def test_grids_cover_the_result():
-    assert naive.grid_for((100, 1000), (32, 8)) == (32, 13)
-    assert naive.grid_for((100, 1000), (32, 8), rows_along_x=True) == (4, 125)
+    assert common.grid_for((100, 1000), (32, 8)) == (32, 13)
+    assert common.grid_for((100, 1000), (32, 8), rows_along_x=True) == (4, 125)
 
 
 def test_instructions_are_those_of_the_unrolled_loop():
