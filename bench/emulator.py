@@ -56,6 +56,9 @@ def naive_matmul(a, b, out):
         out[row, col] = total
 
 
+KERNELS = {"vector_add": vector_add, "tiled_matmul": tiled_matmul, "naive_matmul": naive_matmul}
+
+
 @dataclass(frozen=True)
 class Case:
     """One kernel at one size. ``size`` is the number of threads of the vector add and the rows of a matrix."""
@@ -117,7 +120,7 @@ class Runner:
         self.case, self.module = case, module
         self.a, self.b = case.inputs()
         self.arrays = [module.to_device(array) for array in (self.a, self.b, np.full_like(self.a, np.nan))]
-        self.kernel = module.jit(globals()[case.kernel])
+        self.kernel = module.jit(KERNELS[case.kernel])
         self.measured = Measured(self._launch())
         self._check()
 

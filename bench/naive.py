@@ -97,9 +97,9 @@ def axes(recorder):
 
 def types(recorder):
     """Time the cost of Numba's types: a float64 sum, 64-bit indices."""
-    kernels = ("naive", "naive_float64", "naive_uint32") if recorder.dtype == np.float32 else ("naive", "naive_uint32")
-    for name in kernels:
-        kernel = getattr(matmul, name)
+    only_float32 = (matmul.naive_float64,) if recorder.dtype == np.float32 else ()
+    for kernel in (matmul.naive, *only_float32, matmul.naive_uint32):
+        name = kernel.py_func.__name__
         recorder.kernel("types", name, kernel, (16, 16))
         count = instructions_per_step(kernel, recorder.a_device)
         if count is not None:

@@ -39,7 +39,7 @@ def forgets_the_last(a, b, out):
 
 def test_a_wrong_result_is_exit_status_1(tiny, monkeypatch, capsys):
     monkeypatch.setattr(emulator, "QUICK", TINY[:1])
-    monkeypatch.setattr(emulator, "vector_add", forgets_the_last)
+    monkeypatch.setitem(emulator.KERNELS, "vector_add", forgets_the_last)
     assert benchmarks.main(["emulator", "--quick"]) == 1
     assert "WRONG" in capsys.readouterr().out
 
