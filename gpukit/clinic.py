@@ -3,17 +3,7 @@
 import warnings
 from typing import Any, NamedTuple
 
-from gpukit.pitfalls import (
-    CASES,
-    STEPS,
-    Case,
-    add_to_row,
-    add_to_rows,
-    iterate,
-    make_pitfall,
-    scale,
-    swing,
-)
+from gpukit.pitfalls import CASES, STEPS, Case, add_to_row, add_to_rows, iterate, make_pitfall, scale, swing
 from gpukit.pitfalls import iterate_fixed as iterate_cured
 from gpukit.pitfalls import make_running_sums as running_sums
 from gpukit.pitfalls import scale_fixed as scale_cured

@@ -6,7 +6,8 @@ ordered by channel, kernel row and kernel column, the columns by out row and out
 
 For reading: ``ladder``, the direct kernels of the article, one idea each; ``columns``, the kernels of ``im2col`` and
 ``col2im``. For speed: ``fast``, the direct kernel that the ladder leads to; ``cost``, which kernel is the fastest for a
-shape. ``windows`` has the geometry of windows, and ``api`` the functions for arrays.
+shape. ``windows`` has the geometry of windows, and ``api`` the functions for arrays: they raise TypeError or ValueError
+for a bad argument, which the message names, and nothing is launched then.
 """
 
 from gpukit.conv.api import (

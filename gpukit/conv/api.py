@@ -40,6 +40,7 @@ IM2COL_DTYPES, DIRECT_DTYPES = (np.float32, np.float64), (np.float16, np.float32
 REQUESTS = ("write", "inplace", "add", "null")
 
 Pair = int | tuple[int, int]
+Shape = tuple[int, int, int, int]
 
 
 # -- im2col (B3) -----------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def _columns_of_images(problem):
 
 def configure_im2col(
     variant: str,
-    shape: tuple[int, int, int, int],
+    shape: Shape,
     kernel_size: Pair,
     stride: Pair = 1,
     padding: Pair = 0,
@@ -145,11 +146,6 @@ def configure_im2col(
     launch : ``kernel[grid, block, stream]``
     further : tuple
         The kernel's arguments after x and the columns, both flat.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above.
     """
     samples, channels, height, width = check_shape(shape)
     geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
@@ -246,7 +242,7 @@ def _images_of_columns(problem):
 
 
 def configure_col2im(
-    shape: tuple[int, int, int, int],
+    shape: Shape,
     kernel_size: Pair,
     stride: Pair = 1,
     padding: Pair = 0,
@@ -271,11 +267,6 @@ def configure_col2im(
     launch : ``kernel[grid, block, stream]``
     further : tuple
         The kernel's arguments after the columns and out, both flat.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above.
     """
     samples, channels, height, width = check_shape(shape, (1, 1, 1, 1))
     geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
@@ -413,11 +404,6 @@ def steps(
     -------
     list of (launch, arguments)
         In order. A workspace is among the arguments: it lives as long as the list.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above.
     """
     geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
     check_out(out, shape, "x", x, CONV_DTYPES)
@@ -430,13 +416,7 @@ def steps(
     return _launches(algorithm, convolution, workspace, WorkMemory(stream_of(stream)))
 
 
-def workspace_size(
-    x_shape: tuple[int, int, int, int],
-    kernel_size: Pair,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    dilation: Pair = 1,
-) -> int:
+def workspace_size(x_shape: Shape, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> int:
     """Count the elements of the workspace of ``conv2d(..., algorithm="im2col")``: C KH KW OH OW, of one sample (C2).
 
     Parameters
@@ -450,11 +430,6 @@ def workspace_size(
     -------
     int
 
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above.
-
     Examples
     --------
     >>> workspace_size((64, 128, 7, 7), 3, padding=1)
@@ -466,8 +441,8 @@ def workspace_size(
 
 
 def extra_memory(
-    x_shape: tuple[int, int, int, int],
-    weight_shape: tuple[int, int, int, int],
+    x_shape: Shape,
+    weight_shape: Shape,
     stride: Pair = 1,
     padding: Pair = 0,
     dilation: Pair = 1,
@@ -492,11 +467,6 @@ def extra_memory(
     -------
     dict of str to int
         "im2col", "sparse" and "direct".
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not as above.
     """
     out_channels, channels, *kernel = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
     if channels * check_int("groups", groups, 1) != check_shape(x_shape, (0, 0, 0, 0), "x_shape")[1]:

@@ -152,24 +152,12 @@ def _sizes(convolution, tile, channels, wide):
     blocks = samples * groups * tiles[0] * tiles[1] * channel_blocks
     if blocks >= 2**31:
         raise ValueError(f"x is too large: the direct kernel has {blocks} blocks; it must be fewer than 2**31")
-    sizes = Sizes(
-        geometry.height,
-        geometry.width.value,
-        *map(np.uint32, geometry.out_size),
-        geometry.kernel_h,
-        geometry.kernel_w.value,
-        geometry.stride_h.value,
-        geometry.stride_w.value,
-        geometry.padding_h,
-        geometry.padding_w,
-        geometry.dilation_h,
-        geometry.dilation_w,
-        np.uint32(weight.shape[1]),
-        np.uint32(outs),
-        *map(make_divisor, (groups, *tiles, channel_blocks)),
-        np.bool_(bias is not None),
-        np.bool_(wide),
-    )
+    g = geometry
+    kernel = g.kernel_h, g.kernel_w.value, g.stride_h.value, g.stride_w.value
+    edges = g.padding_h, g.padding_w, g.dilation_h, g.dilation_w
+    numbers = map(np.uint32, (*g.out_size, *kernel, *edges, weight.shape[1], outs))
+    divisors = map(make_divisor, (groups, *tiles, channel_blocks))
+    sizes = Sizes(g.height, g.width.value, *numbers, *divisors, np.bool_(bias is not None), np.bool_(wide))
     return sizes, blocks
 
 
@@ -345,20 +333,20 @@ def _rank(how, images, channels, out_channels, out_size, multiprocessors):
 class LayoutTable(NamedTuple):
     """What `predict` needs to know of layouts, as arrays with one value for each."""
 
-    threads: np.ndarray
-    resident: np.ndarray  # blocks that a multiprocessor holds at a time
+    threads: np.ndarray  # these are properties of a Layout
     channels_per_thread: np.ndarray
     channels_per_block: np.ndarray
     run: np.ndarray
-    adds: np.ndarray  # of a thread for a row of the kernel, in multiply-adds
-    lines: np.ndarray  # of weights, for a row of the kernel
+    lines: np.ndarray
     paired: np.ndarray
     span: np.ndarray
     split: np.ndarray
-    rows: np.ndarray  # of the tile
-    cols: np.ndarray
     depth: np.ndarray
     copies: np.ndarray
+    rows: np.ndarray  # of the tile
+    cols: np.ndarray
+    resident: np.ndarray  # blocks that a multiprocessor holds at a time
+    adds: np.ndarray  # of a thread for a row of the kernel, in multiply-adds
     weights: np.ndarray  # copies of weights by a thread, for each in channel
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -409,22 +397,9 @@ def _table_row(layout):
     adds = layout.multiply_adds
     if layout.paired:
         adds = (1 + BANK_COST_IN_PAIRS / layout.sums) * adds + 2 * layout.pixel_pairs
-    return (
-        threads,
-        max(1, resident),
-        layout.channels_per_thread,
-        layout.channels_per_block,
-        layout.run,
-        adds,
-        layout.lines,
-        layout.paired,
-        layout.span,
-        layout.split,
-        *layout.tile,
-        layout.depth,
-        layout.copies,
-        layout.kernel[0] * layout.kernel[1] * layout.channel_groups * layout.padded_channels / threads,
-    )
+    weights = layout.kernel[0] * layout.kernel[1] * layout.channel_groups * layout.padded_channels / threads
+    own = (getattr(layout, name) for name in LayoutTable._fields[:10])
+    return *own, *layout.tile, max(1, resident), adds, weights
 
 
 def _blocks(table, images, out_channels, out_size):

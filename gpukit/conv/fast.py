@@ -469,7 +469,28 @@ def make_copy_weights(layout):
     return copy_weights, add_weights
 
 
-# -- the sums of all sets of warps -----------------------------------------------------------------
+# -- sums -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def make_start(layout):
+    """Make a device function that starts the sums of a thread, with the bias in one of the sets of warps."""
+    channels, sums, sum_sets, paired = layout.channels_per_thread, layout.sums, layout.sum_sets, layout.paired
+
+    @cuda.jit(device=True, forceinline=True)
+    def start(total, bias, group, first_channel, own_split, sizes):
+        for o in range(channels):
+            initial = float32(0)
+            if sizes.biased and own_split == uint32(0) and uint32(first_channel + uint32(o)) < sizes.out_channels:
+                initial = float32(bias[group * sizes.out_channels + uint32(first_channel + uint32(o))])
+            for i in range(sums):
+                total[0, o, i] = initial
+                if sum_sets > 1:
+                    total[1, o, i] = initial if paired else float32(0)
+                if sum_sets > 2:
+                    total[2, o, i] = float32(0)
+
+    return start
 
 
 @functools.cache
@@ -546,14 +567,16 @@ def make_combine(layout):
 
 @functools.cache
 def make_write(layout):
-    """Make three device functions: one finds the positions of a lane's values in every plane of out, one stores the
-    values of each thread to its warp's piece of shared memory, and one writes those of an out channel, 32 neighbours at
-    a time.
+    """Make a device function that writes the values of all threads, each warp through its piece of shared memory.
+
+    Of an out channel, 32 lanes write 32 neighbours at a time.
     """
-    run, line, channels = layout.run, layout.across * layout.run, layout.channels_per_thread
+    run, line, channels, split = layout.run, layout.across * layout.run, layout.channels_per_thread, layout.split
+    rows, sums_words, lines = layout.down, layout.sums_words, 32 // layout.across
 
     @cuda.jit(device=True, forceinline=True)
     def find_spots(spots, top, left, sizes):
+        """Find the positions of a lane's values in every plane of out."""
         lane = uint32(cuda.threadIdx.x) % uint32(32)
         for k in range(run):
             if line % 32 == 0:  # a constant: a warp's 32 values are neighbours in a row
@@ -566,7 +589,7 @@ def make_write(layout):
                 spots[k] = uint32(row * sizes.out_w + col)
 
     @cuda.jit(device=True, forceinline=True)
-    def hand_over(buffer, piece, value):
+    def store(buffer, piece, value):
         offset = uint64(piece + uint64(uint32(cuda.threadIdx.x) % uint32(32) * uint32(run)))
         for o in range(channels):
             for i in range(0, run, 4):
@@ -574,7 +597,7 @@ def make_write(layout):
                 store4(buffer, to, value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3])
 
     @cuda.jit(device=True, forceinline=True)
-    def write(buffer, piece, plane, spots):
+    def write_plane(buffer, piece, plane, spots):
         value = cuda.local.array(run, float32)
         lane = uint32(cuda.threadIdx.x) % uint32(32)
         for k in range(run):  # all loads before the first store, so that they overlap
@@ -583,7 +606,23 @@ def make_write(layout):
             if spots[k] != uint32(OUTSIDE):
                 plane[spots[k]] = value[k]
 
-    return find_spots, hand_over, write
+    @cuda.jit(device=True, forceinline=True)
+    def write(buffer, value, out, sample_group, first_channel, own_split, top, left, sizes):
+        warp = uint32(cuda.threadIdx.x) // uint32(32)
+        piece = uint32(uint32(sums_words) + warp * uint32(32 * run * channels))
+        spots = cuda.local.array(run, uint32)
+        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(rows)), left, sizes)
+        store(buffer, uint64(piece), value)
+        cuda.syncwarp()
+        positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
+        while o < uint32(channels):  # not unrolled: code that runs once costs more to fetch than to run
+            is_needed = uint32(first_channel + o) < sizes.out_channels
+            if is_needed and own_split == uint32(o * uint32(split)) // uint32(channels):
+                corner = int64(sample_group * sizes.out_channels + uint64(first_channel + o)) * positions
+                write_plane(buffer, uint64(piece + o * uint32(32 * run)), out[corner : corner + positions], spots)
+            o = uint32(o + uint32(1))
+
+    return write
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -591,85 +630,64 @@ def make_write(layout):
 
 @functools.cache
 def specialised(layout):
-    """Kernel for one layout (E7, E8): ``specialised(layout)[blocks, layout.threads, stream, layout.nbytes]``.
+    """Make the kernel for a layout (E7, E8): ``specialised(layout)[blocks, layout.threads, stream, layout.nbytes]``.
 
-    Its arguments: x (N, C, H, W), weight (M, C / groups, KH, KW), bias (M), read if ``sizes.biased`` only, and out
-    (N, M, OH, OW), all of them flat, C-contiguous and float32, or float16 where the layout has ``half``; and
-    `ladder.Sizes`. Warps must be whole in each set of a layout: ``across`` divides 32, and 32 divides
-    ``across * down``. ``depth`` is a multiple of ``split``, and there are two stages or more.
+    Its arguments: x (N, C, H, W), weight (M, C / groups, KH, KW), bias (M), read only if ``sizes.biased``, and out
+    (N, M, OH, OW), all flat, C-contiguous and float32, or float16 where the layout has ``half``; and `ladder.Sizes`.
+    ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets. ``depth`` is a multiple
+    of ``split``, and there are two stages or more.
     """
-    channels, run, across, depth, stages = (
+    channels, run, depth, stages, split = (
         layout.channels_per_thread,
         layout.run,
-        layout.across,
         layout.depth,
         layout.stages,
+        layout.split,
     )
     (tile_h, tile_w), (stride_h, stride_w), channels_per_block = layout.tile, layout.stride, layout.channels_per_block
-    split, sum_sets, sums, padded_channels, pitch = (
-        layout.split,
-        layout.sum_sets,
-        layout.sums,
-        layout.padded_channels,
-        layout.pitch,
-    )
-    threads_per_group, threads_per_split, channels_per_split = across * tile_h, layout.threads // split, depth // split
-    stage_words, image_words, sums_words = layout.stage_words, layout.image_words, layout.sums_words
+    sum_sets, sums, padded_channels, pitch = layout.sum_sets, layout.sums, layout.padded_channels, layout.pitch
     weight_words, channel_words = layout.kernel[0] * layout.lines * layout.weight_pitch, layout.rows * pitch
-    end, ahead, pending, lines = stages * stage_words, stages - 1, stages - 2, 32 // across
-    copy_image, (copy_weights, add_weights), paired = make_copy_image(layout), make_copy_weights(layout), layout.paired
-    accumulate, settle, combine = make_accumulate(layout), make_settle(layout), make_combine(layout)
-    find_spots, hand_over, write = make_write(layout)
+    stage_words, image_words, channels_per_split = layout.stage_words, layout.image_words, depth // split
+    across, threads_per_group, threads_per_split = layout.across, layout.across * tile_h, layout.threads // split
+    end, ahead, pending, paired = stages * stage_words, stages - 1, stages - 2, layout.paired
+    copy_image, (copy_weights, add_weights) = make_copy_image(layout), make_copy_weights(layout)
+    start, accumulate, settle = make_start(layout), make_accumulate(layout), make_settle(layout)
+    combine, write = make_combine(layout), make_write(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
         buffer = cuda.shared.array(0, float32)
         total, value = cuda.local.array((sum_sets, channels, sums), float32), cuda.local.array((channels, run), float32)
-        sample, group, block_channel, top, left = place(
-            sizes, uint32(tile_h), uint32(tile_w), uint32(channels_per_block)
-        )
+        tile = uint32(tile_h), uint32(tile_w), uint32(channels_per_block)
+        sample, group, block_channel, top, left = place(sizes, *tile)
         sample_group = uint64(sample * sizes.groups.value + group)
         base = uint64(sample_group * sizes.channels * uint64(sizes.height * sizes.width))
         from_row = uint32(top * uint32(stride_h) - sizes.padding_h)
         from_col = uint32(left * uint32(stride_w) - sizes.padding_w)
         for s in range(ahead):  # a group of copies for each stage but one
-            start = uint32(s * stage_words)
-            channel = uint32(s * depth)
-            copy_image(buffer, start, x, base, channel, from_row, from_col, sizes)
-            copy_weights(buffer, uint32(start + uint32(image_words)), weight, group, block_channel, channel, sizes)
+            begin, channel = uint32(s * stage_words), uint32(s * depth)
+            copy_image(buffer, begin, x, base, channel, from_row, from_col, sizes)
+            copy_weights(buffer, uint32(begin + uint32(image_words)), weight, group, block_channel, channel, sizes)
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
         own_split = tid // uint32(threads_per_split)  # of the sets of warps that share the in channels
         rank = uint32(tid - own_split * uint32(threads_per_split))
         channel_group = rank // uint32(threads_per_group)
-        line = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
-        col = uint32(rank - channel_group * uint32(threads_per_group) - line * uint32(across))
+        row = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
+        col = uint32(rank - channel_group * uint32(threads_per_group) - row * uint32(across))
         first_channel = uint32(block_channel + channel_group * uint32(channels))
-        for o in range(channels):
-            initial = float32(0)
-            if sizes.biased and own_split == uint32(0) and uint32(first_channel + uint32(o)) < sizes.out_channels:
-                initial = float32(bias[group * sizes.out_channels + uint32(first_channel + uint32(o))])
-            for i in range(sums):
-                total[0, o, i] = initial
-                if sum_sets > 1:
-                    total[1, o, i] = initial if paired else float32(0)
-                if sum_sets > 2:
-                    total[2, o, i] = float32(0)
-
-        first_pixel = own_split * uint32(channels_per_split * channel_words) + line * uint32(stride_h * pitch)
+        start(total, bias, group, first_channel, own_split, sizes)
+        first_pixel = own_split * uint32(channels_per_split * channel_words) + row * uint32(stride_h * pitch)
         offset = uint32(first_pixel + col * uint32(run * stride_w))
-        wt = uint32(
-            uint32(image_words)
-            + channel_group * uint32(padded_channels)
-            + own_split * uint32(channels_per_split * weight_words)
-        )
+        first_weight = uint32(image_words) + channel_group * uint32(padded_channels)
+        wt = uint32(first_weight + own_split * uint32(channels_per_split * weight_words))
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
             if paired:
                 add_weights(buffer, uint32(now + uint32(image_words)))
-            cuda.syncthreads()  # this stage is complete, and nobody computes on the one before, which is filled next
+            cuda.syncthreads()  # this stage is complete, and the one before, which is filled next, no longer in use
             further = uint32(first + uint32(ahead * depth))
             if further < sizes.channels:
                 copy_image(buffer, then, x, base, further, from_row, from_col, sizes)
@@ -690,19 +708,6 @@ def specialised(layout):
             combine(buffer, own_split, rank, value)
         else:
             cuda.syncthreads()  # no thread still reads a stage
-        warp = tid // uint32(32)
-        results = uint32(uint32(sums_words) + warp * uint32(32 * run * channels))
-        spots = cuda.local.array(run, uint32)
-        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(tile_h)), left, sizes)
-        hand_over(buffer, uint64(results), value)
-        cuda.syncwarp()
-        positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
-        while o < uint32(channels):  # one piece of code for all: code that runs once costs more to fetch than to run
-            if uint32(first_channel + o) < sizes.out_channels and own_split == uint32(o * uint32(split)) // uint32(
-                channels
-            ):
-                corner = int64(sample_group * sizes.out_channels + uint64(first_channel + o)) * positions
-                write(buffer, uint64(results + o * uint32(32 * run)), out[corner : corner + positions], spots)
-            o = uint32(o + uint32(1))
+        write(buffer, value, out, sample_group, first_channel, own_split, top, left, sizes)
 
     return specialised
