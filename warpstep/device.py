@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from warpstep.limits import MAX_GRID_YZ, WARP
+
 KB = 2**10
 MB = 2**20
 
@@ -63,10 +65,10 @@ class Limits:
     memory_bus_width: int
     single_to_double_ratio: int
     copy_engines: int | None
-    warp_size: int = 32
+    warp_size: int = WARP
     max_threads_per_block: int = 1024
     max_block_dim: tuple = (1024, 1024, 64)
-    max_grid_dim: tuple = (2**31 - 1, 65535, 65535)
+    max_grid_dim: tuple = (2**31 - 1, MAX_GRID_YZ, MAX_GRID_YZ)
     max_shared_memory_per_block: int = 48 * KB
     max_registers_per_block: int = 64 * KB
     max_registers_per_multiprocessor: int = 64 * KB
@@ -79,165 +81,51 @@ class Limits:
         return "gpukit emulator (compute capability {}.{})".format(*self.compute_capability)
 
 
-def _volta_and_turing(capability, card, threads, blocks, shared, **card_figures):
+#: Card; threads and blocks of a multiprocessor, its shared memory in KB; multiprocessors, bytes of memory and of L2;
+#: clock and memory clock in MHz, bits of the memory bus; FP32 operations per FP64 operation, copy engines.
+_FIGURES = {
+    (7, 0): ("Tesla V100-SXM2-16GB", 2048, 32, 96, 80, 16160 * MB, 6 * MB, 1530, 877, 4096, 2, None),
+    (7, 5): ("Tesla T4", 1024, 16, 64, 40, 15_843_721_216, 4 * MB, 1590, 5001, 256, 32, 3),
+    (8, 0): ("NVIDIA A100-SXM4-40GB", 2048, 32, 164, 108, 42_298_834_944, 40 * MB, 1410, 1215, 5120, 2, 3),
+    (8, 6): ("NVIDIA GeForce RTX 3090", 1536, 16, 100, 82, 25_447_170_048, 6 * MB, 1695, 9751, 384, 64, 2),
+    (8, 9): ("NVIDIA GeForce RTX 4090", 1536, 24, 100, 128, 24563 * MB, 72 * MB, 2520, 10501, 384, 64, 2),
+    (9, 0): ("NVIDIA H200", 2048, 32, 228, 132, 150_109_880_320, 60 * MB, 1980, 3201, 6016, 2, 3),
+    (10, 0): ("NVIDIA B200", 2048, 32, 228, 148, 182_630 * MB, 129_536 * KB, 1965, 3996, 7680, 2, None),
+    (12, 0): ("NVIDIA GeForce RTX 5090", 1536, 24, 100, 170, 33_680_457_728, 96 * MB, 2407, 14001, 512, 64, None),
+}
+
+
+def _make_limits(capability, card, threads, blocks, shared, sms, memory, l2, clock, memory_clock, bus, ratio, engines):
+    # From compute capability 8.0 on, 1 KB of shared memory of each block belongs to the system.
+    reserved = 1 if capability >= (8, 0) else 0
     return Limits(
         compute_capability=ComputeCapability(*capability),
         card=card,
+        multiprocessor_count=sms,
         max_threads_per_multiprocessor=threads,
         max_blocks_per_multiprocessor=blocks,
         max_shared_memory_per_multiprocessor=shared * KB,
-        max_shared_memory_per_block_optin=shared * KB,
-        reserved_shared_memory_per_block=0,
-        **card_figures,
+        max_shared_memory_per_block_optin=(shared - reserved) * KB,
+        reserved_shared_memory_per_block=reserved * KB,
+        total_memory=memory,
+        l2_size=l2,
+        clock_rate=clock * 1000,
+        memory_clock_rate=memory_clock * 1000,
+        memory_bus_width=bus,
+        single_to_double_ratio=ratio,
+        copy_engines=engines,
     )
 
-
-def _ampere_and_later(capability, card, threads, blocks, shared, **card_figures):
-    """From compute capability 8.0 on, 1 KB of shared memory of each block belongs to the system."""
-    return Limits(
-        compute_capability=ComputeCapability(*capability),
-        card=card,
-        max_threads_per_multiprocessor=threads,
-        max_blocks_per_multiprocessor=blocks,
-        max_shared_memory_per_multiprocessor=shared * KB,
-        max_shared_memory_per_block_optin=(shared - 1) * KB,
-        reserved_shared_memory_per_block=1 * KB,
-        **card_figures,
-    )
-
-
-_DEVICES = (
-    _volta_and_turing(
-        (7, 0),
-        "Tesla V100-SXM2-16GB",
-        threads=2048,
-        blocks=32,
-        shared=96,
-        multiprocessor_count=80,
-        total_memory=16160 * MB,
-        l2_size=6 * MB,
-        clock_rate=1_530_000,
-        memory_clock_rate=877_000,
-        memory_bus_width=4096,
-        single_to_double_ratio=2,
-        copy_engines=None,
-    ),
-    _volta_and_turing(
-        (7, 5),
-        "Tesla T4",
-        threads=1024,
-        blocks=16,
-        shared=64,
-        multiprocessor_count=40,
-        total_memory=15_843_721_216,
-        l2_size=4 * MB,
-        clock_rate=1_590_000,
-        memory_clock_rate=5_001_000,
-        memory_bus_width=256,
-        single_to_double_ratio=32,
-        copy_engines=3,
-    ),
-    _ampere_and_later(
-        (8, 0),
-        "NVIDIA A100-SXM4-40GB",
-        threads=2048,
-        blocks=32,
-        shared=164,
-        multiprocessor_count=108,
-        total_memory=42_298_834_944,
-        l2_size=40 * MB,
-        clock_rate=1_410_000,
-        memory_clock_rate=1_215_000,
-        memory_bus_width=5120,
-        single_to_double_ratio=2,
-        copy_engines=3,
-    ),
-    _ampere_and_later(
-        (8, 6),
-        "NVIDIA GeForce RTX 3090",
-        threads=1536,
-        blocks=16,
-        shared=100,
-        multiprocessor_count=82,
-        total_memory=25_447_170_048,
-        l2_size=6 * MB,
-        clock_rate=1_695_000,
-        memory_clock_rate=9_751_000,
-        memory_bus_width=384,
-        single_to_double_ratio=64,
-        copy_engines=2,
-    ),
-    _ampere_and_later(
-        (8, 9),
-        "NVIDIA GeForce RTX 4090",
-        threads=1536,
-        blocks=24,
-        shared=100,
-        multiprocessor_count=128,
-        total_memory=24563 * MB,
-        l2_size=72 * MB,
-        clock_rate=2_520_000,
-        memory_clock_rate=10_501_000,
-        memory_bus_width=384,
-        single_to_double_ratio=64,
-        copy_engines=2,
-    ),
-    _ampere_and_later(
-        (9, 0),
-        "NVIDIA H200",
-        threads=2048,
-        blocks=32,
-        shared=228,
-        multiprocessor_count=132,
-        total_memory=150_109_880_320,
-        l2_size=60 * MB,
-        clock_rate=1_980_000,
-        memory_clock_rate=3_201_000,
-        memory_bus_width=6016,
-        single_to_double_ratio=2,
-        copy_engines=3,
-    ),
-    _ampere_and_later(
-        (10, 0),
-        "NVIDIA B200",
-        threads=2048,
-        blocks=32,
-        shared=228,
-        multiprocessor_count=148,
-        total_memory=182_630 * MB,
-        l2_size=126 * MB + 512 * KB,
-        clock_rate=1_965_000,
-        memory_clock_rate=3_996_000,
-        memory_bus_width=7680,
-        single_to_double_ratio=2,
-        copy_engines=None,
-    ),
-    _ampere_and_later(
-        (12, 0),
-        "NVIDIA GeForce RTX 5090",
-        threads=1536,
-        blocks=24,
-        shared=100,
-        multiprocessor_count=170,
-        total_memory=33_680_457_728,
-        l2_size=96 * MB,
-        clock_rate=2_407_000,
-        memory_clock_rate=14_001_000,
-        memory_bus_width=512,
-        single_to_double_ratio=64,
-        copy_engines=None,
-    ),
-)
 
 #: Every device that can be emulated, by compute capability.
-DEVICES: dict[tuple, Limits] = {limits.compute_capability: limits for limits in _DEVICES}
+DEVICES: dict[tuple, Limits] = {c: _make_limits(c, *figures) for c, figures in _FIGURES.items()}
 DEFAULT = (9, 0)
 
 _current = DEVICES[DEFAULT]
 
 
 def current() -> Limits:
-    """The device that launches, allocations and queries use now."""
+    """Return the device that launches, allocations and queries use now."""
     return _current
 
 
@@ -292,7 +180,7 @@ def set_device(compute_capability: tuple | str | float) -> Limits:
 
 @contextmanager
 def device(compute_capability: tuple | str | float) -> Iterator[Limits]:
-    """``with emulator.device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`."""
+    """``with warpstep.use_device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`."""
     before = _current
     limits = set_device(compute_capability)
     try:

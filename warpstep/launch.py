@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -247,6 +248,21 @@ class Kernel:
         if signature is not None:
             return found[sigutils.normalize_signature(signature)[0]]
         return next(iter(found.values())) if self.specialized else found
+
+
+_emulated = weakref.WeakKeyDictionary()
+
+
+def emulated_kernel(dispatcher) -> Kernel:
+    """The emulator's kernel for one that ``numba.cuda.jit`` made."""
+    if dispatcher not in _emulated:
+        known = ("device", "debug", "inline", "launch_bounds", "extensions")
+        options = {name: dispatcher.targetoptions[name] for name in known if name in dispatcher.targetoptions}
+        declared = None if dispatcher._can_compile else [tuple(s) for s in dispatcher.signatures]
+        _emulated[dispatcher] = Kernel(dispatcher.py_func, options, declared, dispatcher.specialized)
+    # Set by gpukit.intrinsics.allow_dynamic_shared on a kernel of numba.cuda.
+    _emulated[dispatcher].dynamic_shared = getattr(dispatcher, "dynamic_shared", 0)
+    return _emulated[dispatcher]
 
 
 @typeof_impl.register(Kernel)

@@ -15,7 +15,6 @@ import operator
 import os
 import runpy
 import sys
-import weakref
 from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 
@@ -180,26 +179,17 @@ def _replace_ufunc_targets(changes):
 def _redirect_dispatchers(changes):
     """Let kernels that numba.cuda.jit made earlier run on the emulator."""
     from warpstep._numba import CUDADispatcher
-    from warpstep.launch import Kernel
-
-    kernels = weakref.WeakKeyDictionary()
-
-    def kernel_of(dispatcher):
-        if dispatcher not in kernels:
-            known = ("device", "debug", "inline", "launch_bounds", "extensions")
-            options = {name: dispatcher.targetoptions[name] for name in known if name in dispatcher.targetoptions}
-            kernels[dispatcher] = Kernel(dispatcher.py_func, options)
-        return kernels[dispatcher]
+    from warpstep.launch import emulated_kernel
 
     def redirected(name):
         def method(self, *args, **named):
-            return getattr(kernel_of(self), name)(*args, **named)
+            return getattr(emulated_kernel(self), name)(*args, **named)
 
         return method
 
     def call(self, args, launch_config):
         # A launch that was configured earlier; its stream belongs to the GPU.
-        return kernel_of(self)[launch_config.griddim, launch_config.blockdim, 0, launch_config.sharedmem](*args)
+        return emulated_kernel(self)[launch_config.griddim, launch_config.blockdim, 0, launch_config.sharedmem](*args)
 
     for name in ("configure", "forall", "specialize"):
         changes.attribute(CUDADispatcher, name, redirected(name))

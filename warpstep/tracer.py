@@ -4,7 +4,6 @@ import math
 import operator
 import sys
 import time
-import weakref
 from collections.abc import Sequence
 from numbers import Integral
 from os import PathLike
@@ -14,7 +13,7 @@ import numpy as np
 
 from warpstep.checks import check_int
 from warpstep.errors import KernelError
-from warpstep.launch import Configured, Kernel, prepare
+from warpstep.launch import Configured, emulated_kernel, prepare
 from warpstep.prediction.model import Prediction, predict
 from warpstep.report import html, text
 from warpstep.report.comparison import Comparison, compare
@@ -28,8 +27,6 @@ __all__ = ["Trace", "load_trace", "trace"]
 
 #: Seconds that a trace may take before it shows its progress.
 PATIENCE = 2.0
-
-_kernels = weakref.WeakKeyDictionary()
 
 
 class Trace(Recording):
@@ -178,18 +175,7 @@ def _configuration(launch) -> Configured:
     if dispatcher is None or not hasattr(dispatcher, "py_func"):
         hint = "; write trace(kernel[grid, block], ...)" if callable(launch) else ""
         raise TypeError(f"launch is {launch!r}; it must be a kernel with its grid and block, kernel[grid, block]{hint}")
-    return _emulated(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
-
-
-def _emulated(dispatcher):
-    """The emulator's kernel for one of ``numba.cuda``."""
-    if dispatcher not in _kernels:
-        options = {name: dispatcher.targetoptions.get(name) for name in ("debug", "launch_bounds")}
-        declared = None if dispatcher._can_compile else [tuple(s) for s in dispatcher.signatures]
-        _kernels[dispatcher] = Kernel(dispatcher.py_func, options, declared, dispatcher.specialized)
-    # Set by gpukit.intrinsics.allow_dynamic_shared on a kernel of numba.cuda.
-    _kernels[dispatcher].dynamic_shared = getattr(dispatcher, "dynamic_shared", 0)
-    return _kernels[dispatcher]
+    return emulated_kernel(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
 
 
 def _registers(registers, launch, args):

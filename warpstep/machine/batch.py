@@ -346,7 +346,7 @@ class Batch:
             site,
             mask,
             "It is endless, or it waits for a thread that cannot run: one of its own warp, or of a block that has not\n"
-            "started. gpukit.emulator.set_loop_limit() raises the limit.",
+            "started. warpstep.set_loop_limit() raises the limit.",
         )
 
     def raised(self, site, mask, exception):
