@@ -221,29 +221,63 @@ class Request:
         places = [self.place(source) for source in sizes]
         return Letterbox(result, *(tuple(getattr(p, name) for p in places) for name in ("scale", "top", "left")))
 
-    def launches(self, images: Frames, dtype: np.dtype, target: Any, stream: Any) -> list[tuple]:
-        """The launches for images of a dtype."""
+    # The planners of `gpukit._host.call`. As methods of the request, they make it a part of a call's key.
+
+    def batch(self, problem: Problem) -> list[tuple]:
+        """The launches for an image, or for a batch of one size."""
+        (image,) = problem.inputs
+        frames.check_image("image", image, (3, 4))
+        shape = self.shape(tuple(image.shape[:-3]))
+        if problem.out is not None:
+            self.check_out(problem.out, shape, image)
+            check_apart("out", problem.out, image=image)
+        target = problem.output(shape, self.dtype)
+        if 0 in shape:
+            return []
+        place = self.place(tuple(image.shape[-3:-1]))
+        return self._launches(frames.from_batch(image, place[1:5], problem.stream), target, problem)
+
+    def packed(self, problem: Problem) -> list[tuple]:
+        """The launches for images of many sizes that are copied to the device at once."""
+        images = problem.inputs
+        target = problem.output(self.shape((len(images),)), self.dtype)
+        places = [self.place(tuple(image.shape[:2]))[1:5] for image in images]
+        return self._launches(frames.pack(images, places, problem.stream), target, problem)
+
+    def gathered(self, problem: Problem) -> list[tuple]:
+        """The launches for images of many sizes that are read where they are, by the table of their geometry."""
+        target = problem.output(problem.out.shape, dtype_of(problem.out), like=problem.out)
+        return self._launches(Frames(*problem.inputs), target, problem)
+
+    def _launches(self, images, target, problem):
+        dtype = np.dtype(np.float32 if images.flat.dtype.kind == "f" else np.uint8)
         normalise = () if self.dtype is None else (self.mean, self.factor)
         arguments = as_fill(self.fill, dtype), *normalise, self.swap
-        return cost.launches(images, target, arguments, self.dtype is not None, self.method, stream)
+        return cost.launches(images, target, arguments, self.dtype is not None, self.method, problem.stream)
+
+    def check_out(self, out: Any, shape: tuple, image: Any) -> None:
+        """TypeError or ValueError unless ``out`` is like the result."""
+        check_array("out", out, len(shape))
+        check_alike("out", out, "image", image, shape, self.dtype)
 
 
 def _request(*parameters):
     """The `Request` for what a caller passed; always the same one for the same parameters."""
     try:
-        hash(parameters)
-    except TypeError:  # a list or an array of numbers, or what is refused
-        parameters = tuple(tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
-        try:
-            hash(parameters)
-        except TypeError:
-            return _checked_request(*parameters)
-    return _known_request(parameters, tuple(map(_types, parameters)))
+        return _known_request(parameters, _types(parameters))
+    except TypeError:  # an argument is a list or an array, or is refused
+        pass
+    parameters = tuple(tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
+    request = _checked_request(*parameters)
+    try:
+        return _known_request(parameters, _types(parameters))
+    except TypeError:
+        return request
 
 
-def _types(parameter):
+def _types(parameters):
     """What tells (4, 5), which is a size, from (4.0, 5.0), which is equal to it and none."""
-    return tuple(map(type, parameter)) if type(parameter) is tuple else type(parameter)
+    return tuple([tuple(map(type, p)) if type(p) is tuple else type(p) for p in parameters])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -270,24 +304,7 @@ def _fit(request, image, out, stream):
     """The result, and the size of the images, or a list of the size of each."""
     if isinstance(image, list | tuple):
         return _fit_sequence(request, list(image), out, stream_of(stream))
-    return call(_batch, (image,), out, stream, (request,)), tuple(image.shape[-3:-1])
-
-
-def _batch(problem: Problem):
-    """The launches for an image, or for a batch of one size."""
-    (image,), (request,) = problem.inputs, problem.settings
-    frames.check_image("image", image, (3, 4))
-    shape = request.shape(tuple(image.shape[:-3]))
-    if problem.out is not None:
-        _check_out(problem.out, shape, request.dtype, image)
-        check_apart("out", problem.out, image=image)
-    target = problem.output(shape, request.dtype)
-    if 0 in shape:
-        return []
-    place = request.place(tuple(image.shape[-3:-1]))
-    return request.launches(
-        frames.from_batch(image, place[1:5], problem.stream), dtype_of(image), target, problem.stream
-    )
+    return call(request.batch, (image,), out, stream), tuple(image.shape[-3:-1])
 
 
 def _fit_sequence(request, images, out, stream):
@@ -303,43 +320,20 @@ def _fit_sequence(request, images, out, stream):
     sizes = [tuple(image.shape[:2]) for image in images] if located is None else [layout.size for layout, _ in located]
     shape = request.shape((len(images),))
     if out is not None:
-        _check_out(out, shape, request.dtype, like)
-        if located is not None:
-            _check_apart(out, images, located)
+        request.check_out(out, shape, like)
+        _check_apart(out, images, located or [])
     if located is None or not on_gpu():
-        return call(_packed, tuple(images), out, stream, (request,)), sizes
-    dtype, places = located[0][0].dtype, [request.place(size)[1:5] for size in sizes]
+        return call(request.packed, tuple(images), out, stream), sizes
     if out is None:
-        out = new_like(like, shape, request.dtype or dtype, stream)
+        out = new_like(like, shape, request.dtype or located[0][0].dtype, stream)
     with state_of(stream).lock:
-        gathered = frames.gather(images, located, places, stream)
-        return call(_gathered, tuple(gathered), out, stream, (request, dtype)), sizes
-
-
-def _packed(problem: Problem):
-    """The launches for images of many sizes that are copied to the device at once."""
-    images, (request,) = problem.inputs, problem.settings
-    target = problem.output(request.shape((len(images),)), request.dtype)
-    places = [request.place(tuple(image.shape[:2]))[1:5] for image in images]
-    packed = frames.pack(images, places, problem.stream)
-    return request.launches(packed, dtype_of(images[0]), target, problem.stream)
-
-
-def _gathered(problem: Problem):
-    """The launches for images of many sizes that are read where they are. Their sizes are in the table alone."""
-    (flat, table), (request, dtype) = problem.inputs, problem.settings
-    target = problem.output(tuple(problem.out.shape), request.dtype or dtype, like=problem.out)
-    return request.launches(Frames(flat, table), dtype, target, problem.stream)
-
-
-def _check_out(out, shape, dtype, image):
-    check_array("out", out, len(shape))
-    check_alike("out", out, "image", image, shape, dtype)
+        gathered = frames.gather(images, located, [request.place(size)[1:5] for size in sizes], stream)
+        return call(request.gathered, tuple(gathered), out, stream), sizes
 
 
 def _check_apart(out, images, located):
     """ValueError if ``out`` shares memory with one of the images; only those near it are looked at closely."""
-    low, high = span(out)
+    low, high = span(out) if located else (0, 0)
     for i, (layout, start) in enumerate(located):
         if start < high and low < start + layout.nbytes:
             check_apart("out", out, **{f"image[{i}]": images[i]})
