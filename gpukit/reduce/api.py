@@ -101,9 +101,7 @@ def reduce_higher_dim(x: Any, op: str | tuple[Callable, Any] = "sum", *, out: An
     TypeError, ValueError
         As for ``reduce``, and for an ``x`` without axes.
     """
-    _check_array("x", x)
-    if len(x.shape) == 0:
-        raise ValueError("x has shape (); it must have one dimension or more")
+    check_array("x", x, 1, more=True)
     return reduce(x, 0, op, keepdims=True, out=out, stream=stream)
 
 
@@ -166,7 +164,10 @@ def _reduction(problem: Problem):
     first, again = operators.make_operations(op, dtype_of(x))
     axes = _check_axes(axis, len(x.shape))
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
-    _check_out(x, problem.out, kept, first.result)
+    if problem.out is not None:
+        check_array("out", problem.out, len(kept))
+        check_alike("out", problem.out, "x", x, kept, first.result)
+        check_apart("out", problem.out, x=x)
     if op in ("max", "min") and 0 not in kept and any(x.shape[i] == 0 for i in axes):
         raise ValueError(f"x has no elements to reduce; op {op!r} has no identity")
     out = problem.output(kept, first.result)
@@ -179,13 +180,8 @@ def _reduction(problem: Problem):
 # -- arguments -------------------------------------------------------------------------------------
 
 
-def _check_array(name, array):
-    if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
-        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
-
-
 def _check_op(x, op):
-    _check_array("x", x)
+    check_array("x", x, 0, more=True)
     dtype = dtype_of(x)
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
         raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes")
@@ -211,19 +207,6 @@ def _check_axes(axis, dimensions):
     if len(set(found)) != len(found):
         raise ValueError(f"axis is {axis!r}; it must not name an axis twice")
     return frozenset(found)
-
-
-def _check_out(x, out, shape, dtype):
-    if out is None:
-        return
-    _check_array("out", out)
-    if cuda.is_cuda_array(out) != cuda.is_cuda_array(x):
-        raise TypeError("out and x must both be NumPy arrays or both device arrays")
-    if dtype_of(out) != dtype:
-        raise TypeError(f"out has dtype {dtype_of(out)}; it must be {dtype}")
-    if tuple(out.shape) != shape:
-        raise ValueError(f"out has shape {tuple(out.shape)}; it must be {shape}")
-    check_apart("out", out, x=x)
 
 
 # -- the form that the kernels take ----------------------------------------------------------------

@@ -439,7 +439,11 @@ WRONG = [
     (lambda: reduce.reduce(A, op=norm), TypeError, "it must be a name, or a tuple of a function and its identity"),
     (lambda: reduce.reduce(A, 0, out=np.ones(4, np.float32)), ValueError, r"out has shape \(4,\); it must be \(3,\)"),
     (lambda: reduce.reduce(A, 0, out=np.ones(3)), TypeError, "out has dtype float64; it must be float32"),
-    (lambda: reduce.reduce(A, 0, out=cuda.to_device(A[0])), TypeError, "out and x must both be"),
+    (
+        lambda: reduce.reduce(A, 0, out=cuda.to_device(A[0])),
+        TypeError,
+        "out is a device array and x is a NumPy array; they must be",
+    ),
     (lambda: reduce.reduce(A, 0, out=[1]), TypeError, "out is a list"),
     (lambda: reduce.reduce_higher_dim(np.array(1.0)), ValueError, r"x has shape \(\)"),
     (lambda: reduce.sum_by(A), ValueError, r"x has shape \(4, 3\); it must have one dimension"),
