@@ -3,21 +3,23 @@
 What needs the driver is imported when it is called: without a GPU none is loaded.
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import warpstep._numpy  # noqa: F401 - before numba.cuda
 
 # isort: split
 import numba.cuda
 import numpy as np
-from numba.cuda import cgutils, cudadecl, cudaimpl, types
-from numba.cuda.core import config
-from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaTypeError
-from numba.cuda.np import numpy_support
-from numba.cuda.np.arrayobj import fix_integer_index
-from numba.cuda.typing import signature
-from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
+from numba.cuda import cgutils as _cgutils
+from numba.cuda import cudadecl as _cudadecl
+from numba.cuda import cudaimpl as _cudaimpl
+from numba.cuda import typing as _typing
+from numba.cuda.core import config, errors
+from numba.cuda.np import arrayobj, numpy_support
+from numba.cuda.typing import templates
 from numba.cuda.typing.typeof import Purpose, typeof
 
 __all__ = [
@@ -51,16 +53,28 @@ FOLDER = str(Path(numba.cuda.__file__).parent)
 #: Whether each thread has a default stream of its own (NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM).
 PER_THREAD_DEFAULT_STREAM = bool(config.CUDA_PER_THREAD_DEFAULT_STREAM)
 
+# Without types: pyright looks them up in Numba, where numba-cuda's redirection does not reach.
+NumbaPerformanceWarning: Any = errors.NumbaPerformanceWarning
+NumbaTypeError: Any = errors.NumbaTypeError
+# How a function of `gpukit.intrinsics` is typed and lowered.
+AbstractTemplate: Any = templates.AbstractTemplate
+ConcreteTemplate: Any = templates.ConcreteTemplate
+signature: Any = _typing.signature
+cudadecl: Any = _cudadecl
+cudaimpl: Any = _cudaimpl
+cgutils: Any = _cgutils
+fix_integer_index: Any = arrayobj.fix_integer_index
+
 
 # -- types -----------------------------------------------------------------------------------------
 
 
-def argument_type(value) -> types.Type:
+def argument_type(value) -> Any:
     """Numba's type of a kernel argument."""
     return typeof(value, Purpose.argument)
 
 
-def dtype_of_type(type_: types.Type) -> np.dtype:
+def dtype_of_type(type_) -> np.dtype:
     """The NumPy dtype of a Numba type."""
     return numpy_support.as_dtype(type_)
 
@@ -82,7 +96,7 @@ def launch_configuration_class() -> type:
     return _LaunchConfiguration
 
 
-def compiled_kernel(launch, args: tuple):
+def compiled_kernel(launch, args: tuple) -> Any:
     """The compiled kernel that a configured one launches for these arguments; it is compiled if there is none."""
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
 
@@ -92,7 +106,7 @@ def compiled_kernel(launch, args: tuple):
     return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
 
 
-def function_of(compiled):
+def function_of(compiled) -> Any:
     """The driver's function of a compiled kernel, loaded for the current device."""
     return compiled._codelibrary.get_cufunc()
 
@@ -100,14 +114,14 @@ def function_of(compiled):
 # -- the driver ------------------------------------------------------------------------------------
 
 
-def numba_driver():
+def numba_driver() -> Any:
     """Numba's driver: its functions raise where those of ``cuda.bindings`` return an error."""
     from numba.cuda.cudadrv.driver import driver
 
     return driver
 
 
-def current_gpu():
+def current_gpu() -> Any:
     """Numba's current device, also where gpukit uses the emulator."""
     return numba.cuda.get_current_device()
 

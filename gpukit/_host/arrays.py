@@ -1,15 +1,15 @@
-"""What host functions do with the arrays they are given: check them, bring them to the device, and give back the same
-kind of array.
-"""
+"""Arrays of any library: check them, bring them to the device, and make more of the same kind."""
 
 import functools
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
+from warpstep.integers import ceil_div
 
 __all__ = [
     "address_of",
@@ -33,31 +33,32 @@ __all__ = [
 ]
 
 
-def as_device_array(array):
-    """A device array of whatever library as one of Numba, or of the emulator.
+def as_device_array(array) -> Any:
+    """Wrap a device array of any library as one of Numba, or of the emulator.
 
-    The array interface of CuPy asks to wait for the stream that CuPy works on; this does. An array of Numba is taken as
-    it is, as a launch takes it: a stream that it is bound to is not waited for.
+    Waits for the stream that CuPy works on, as the array interface demands. An array of Numba is returned as it is,
+    without a wait for the stream that it is bound to, as a launch takes it.
     """
     return array if getattr(array, "__cuda_ndarray__", False) else cuda.as_cuda_array(array)
 
 
-def address_of(array):
-    """Address of the first element of a device array, 0 if it is empty; 0 for a NumPy array too, whose copy on the
-    device begins where a new allocation does.
+def address_of(array) -> int:
+    """Address of the first element of a device array; 0 if it is empty.
+
+    0 for a NumPy array too: its copy on the device is aligned as a new allocation is.
     """
     return 0 if isinstance(array, np.ndarray) else as_device_array(array).device_ctypes_pointer.value or 0
 
 
-def dtype_of(array):
-    """The NumPy dtype of a NumPy or device array (PyTorch has dtypes of its own)."""
+def dtype_of(array) -> np.dtype:
+    """The NumPy dtype of an array of any library."""
     interface = getattr(array, "__cuda_array_interface__", None)
     return array.dtype if interface is None else np.dtype(interface["typestr"])
 
 
-def stream_of(stream):
-    """A ``stream=`` argument as ``kernel[grid, block, stream]`` takes it: 0, the default stream, for None; a stream of
-    CuPy or PyTorch as one of Numba.
+def stream_of(stream) -> Any:
+    """Convert a ``stream=`` argument to what ``kernel[grid, block, stream]`` takes: 0 for None, the default stream, and
+    a stream of CuPy or PyTorch as one of Numba.
     """
     if not stream:
         return 0
@@ -70,7 +71,7 @@ def stream_of(stream):
 
 @functools.lru_cache(maxsize=256)
 def _external_stream(handle):
-    """The same object every time: work memory belongs to a stream."""
+    """The same object for the same stream, since work memory belongs to a stream object."""
     return cuda.external_stream(handle)
 
 
@@ -80,13 +81,14 @@ def handle_of(stream) -> int:
 
 
 def _library(thing):
-    """The top package that the class of an object is from."""
+    """The top-level package of an object's class."""
     return type(thing).__module__.partition(".")[0]
 
 
-def configure_quietly(kernel, grid, block, stream=0, shared_bytes=0):
-    """``kernel[grid, block, stream, shared_bytes]`` without Numba's warning that a small grid leaves a GPU idle: who
-    calls a host function does not choose the grid.
+def configure_quietly(kernel, grid, block, stream=0, shared_bytes: int = 0) -> Any:
+    """``kernel[grid, block, stream, shared_bytes]`` without Numba's warning about a small grid.
+
+    The caller of a host function did not choose the grid.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
@@ -97,9 +99,10 @@ def _side(array):
     return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
 
 
-def check_array(name, array, dimensions, dtypes=None, more=False):
-    """TypeError or ValueError unless ``array`` is a NumPy or device array with as many dimensions, or one of several
-    numbers of them, or ``more``, and one of the dtypes.
+def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None = None, more: bool = False):
+    """Raise TypeError or ValueError unless ``array`` is a NumPy or device array with these dimensions and dtypes.
+
+    ``dimensions`` may be a tuple of allowed numbers; with ``more`` any larger number is allowed too.
     """
     if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
         raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
@@ -113,9 +116,9 @@ def check_array(name, array, dimensions, dtypes=None, more=False):
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
 
 
-def check_alike(name, array, other_name, other, shape=None, dtype=None):
-    """TypeError or ValueError unless both are on the same side, and ``array`` has the shape, and the dtype if one is
-    given, otherwise that of the other.
+def check_alike(name: str, array, other_name: str, other, shape: tuple | None = None, dtype=None):
+    """Raise TypeError or ValueError unless both are NumPy arrays or both device arrays, and ``array`` has the shape and
+    the dtype, that of ``other`` unless given.
     """
     if cuda.is_cuda_array(array) != cuda.is_cuda_array(other):
         raise TypeError(f"{name} is {_side(array)} and {other_name} is {_side(other)}; they must be alike")
@@ -127,8 +130,11 @@ def check_alike(name, array, other_name, other, shape=None, dtype=None):
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {tuple(shape)}")
 
 
-def check_apart(name, array, **others):
-    """ValueError if a device array shares memory with one of the others. NumPy arrays may: the kernel has copies."""
+def check_apart(name: str, array, **others):
+    """Raise ValueError if a device array shares memory with one of the others.
+
+    NumPy arrays may: the kernel gets copies.
+    """
     if not cuda.is_cuda_array(array):
         return
     for other_name, other in others.items():
@@ -136,14 +142,14 @@ def check_apart(name, array, **others):
             raise ValueError(f"{name} shares memory with {other_name}; they must be apart")
 
 
-def share_memory(array, other):
-    """Whether the memory of two device arrays overlaps, from the first byte of each to its last."""
+def share_memory(array, other) -> bool:
+    """Whether two device arrays overlap, each taken from its first byte to its last."""
     (start, stop), (other_start, other_stop) = span(array), span(other)
     return start < other_stop and other_start < stop
 
 
-def span(array):
-    """Address of the first byte of a device array and of the byte after its last; (0, 0) if it is empty."""
+def span(array) -> tuple[int, int]:
+    """Addresses of a device array's first byte and of the byte after its last; (0, 0) if it is empty."""
     array = as_device_array(array)
     if array.size == 0:
         return 0, 0
@@ -161,23 +167,23 @@ def _array_class():
     return DeviceArray
 
 
-def window(array, dtype, count):
-    """The memory of a device array from its first element on, as ``count`` elements of a dtype in one dimension: what
-    lies between its rows too. Nothing checks on a GPU that it ends where the memory does.
+def window(array, dtype, count: int) -> Any:
+    """View the memory of a device array from its first element on as ``count`` elements of a dtype in one dimension,
+    gaps between rows included. On a GPU nothing checks that the memory is that long.
     """
     dtype, array = np.dtype(dtype), as_device_array(array)
     return _array_class()((count,), (dtype.itemsize,), dtype, gpu_data=array.gpu_data)
 
 
-#: Most dimensions that one launch of ``copy_strided`` takes.
-MOST_DIMENSIONS = 4
+#: Dimensions that ``copy_strided`` takes.
+MAX_DIMENSIONS = 4
 
 
 @cuda.jit
 def copy_strided(source, target):
     """target[...] = source[...] for two arrays with any strides, of one to four dimensions.
 
-    Threads count through the elements of the target in the order of its indices.
+    A grid-stride loop over the elements of the target, in the order of its indices.
     """
     i = cuda.grid(1)
     while i < target.size:
@@ -201,17 +207,17 @@ def copy_to(source, target, stream):
     """Copy a device array to another of the same shape; each may have any strides."""
     if target.ndim == 0:
         source, target = source.reshape(1), target.reshape(1)
-    if target.ndim > MOST_DIMENSIONS:
+    if target.ndim > MAX_DIMENSIONS:
         for i in range(target.shape[0]):
             copy_to(source[i], target[i], stream)
     elif target.size:
-        copy_strided[min(-(-target.size // 256), 65535), 256, stream](source, target)
+        copy_strided[min(ceil_div(target.size, 256), 65535), 256, stream](source, target)
 
 
-def to_device(array, stream):
-    """An array as a C-contiguous device array: itself if it is one already, otherwise a copy."""
+def to_device(array, stream) -> Any:
+    """Bring an array to the device, C-contiguous: itself if it is there already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
-        # An axis of length 1 may have any stride; through one dimension it gets the usual one.
+        # An axis of length 1 may have any stride; reshaped by way of one dimension it gets the usual one.
         contiguous = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
         return cuda.to_device(contiguous, stream=stream)
     array = as_device_array(array)
@@ -222,9 +228,10 @@ def to_device(array, stream):
     return contiguous
 
 
-def upload(array, values, stream):
-    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes, in a fraction of the time that
-    ``copy_to_device`` takes the host.
+def upload(array, values: np.ndarray, stream):
+    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes.
+
+    It takes the host a fraction of the time of ``copy_to_device``.
 
     Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
     """
@@ -252,8 +259,8 @@ def _page_locked(address):
     return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
-def new_like(like, shape, dtype, stream):
-    """A new device array of the library that ``like`` comes from, uninitialised."""
+def new_like(like, shape: tuple, dtype, stream) -> Any:
+    """Make an uninitialised device array of the library that ``like`` comes from."""
     library = _library(like)
     if library == "torch":
         return like.new_empty(shape, dtype=_torch_dtype(dtype))
@@ -262,30 +269,31 @@ def new_like(like, shape, dtype, stream):
     return cuda.device_array(shape, dtype, stream=stream)
 
 
-def make_like(like, shape, dtype):
+def make_like(like, shape: tuple, dtype):
     """Make a function that makes one array after another as `new_like` does; it returns (array, address)."""
     if _library(like) == "torch":
-        # An empty tensor knows the dtype and the device; that is cheaper than to say them each time.
+        # new_empty of an empty tensor takes dtype and device from it, which is cheaper than passing them.
         empty = like.new_empty(0, dtype=_torch_dtype(dtype)).new_empty
 
-        def make():
+        def make_tensor():
             array = empty(shape)
             return array, array.data_ptr()
 
-    elif _library(like) == "cupy":
+        return make_tensor
+    if _library(like) == "cupy":
         kind = type(like)
 
-        def make():
+        def make_cupy():
             array = kind(shape, dtype)
             return array, array.data.ptr
 
-    else:
+        return make_cupy
 
-        def make():
-            array = cuda.device_array(shape, dtype)
-            return array, address_of(array)
+    def make_numba():
+        array = cuda.device_array(shape, dtype)
+        return array, address_of(array)
 
-    return make
+    return make_numba
 
 
 @functools.cache

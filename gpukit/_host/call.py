@@ -134,7 +134,8 @@ class Problem:
         self._state = state_of(stream)
         self.work = WorkMemory(stream, self._state.buffers)
         self._on_host = False
-        self._target = self._device = None
+        self._target: Any = None
+        self._device: Any = None
 
     def on_device(self, array: Any) -> Any:
         """An array as a C-contiguous device array: itself if it is one already, otherwise a copy; None for None."""

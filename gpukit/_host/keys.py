@@ -52,7 +52,7 @@ def _make_reader(kind):
 
 
 def _make_cupy_reader():
-    import cupy
+    import cupy  # pyright: ignore[reportMissingImports]
 
     current_stream = cupy.cuda.get_current_stream
 

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -197,7 +198,7 @@ class _PreparedOnGpu(Prepared):
 
     def __init__(self, launch, args):
         super().__init__(launch, args)
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # pyright: ignore
 
         self._driver, self._success = driver, driver.CUresult.CUDA_SUCCESS
         self._compiled = compiled = compiled_kernel(launch, args)
@@ -293,7 +294,7 @@ class _NumberSlot:
     def __init__(self, type_, name):
         self.name, self.type = name, type_
         self.count = 2 if isinstance(type_, types.Complex) else 1
-        self.kinds = (int, float, complex, np.number, np.bool_)
+        self.kinds: Any = (int, float, complex, np.number, np.bool_)
         self.dtype = dtype_of_type(type_.underlying_float if self.count == 2 else type_)
         self.low, self.high = -math.inf, math.inf
         if isinstance(type_, types.Float):
@@ -308,7 +309,7 @@ class _NumberSlot:
         slots = np.frombuffer(memory, np.uint64)[first : first + self.count].view(self.dtype)
         self.values = slots[:: 8 // self.dtype.itemsize]
 
-    def write(self, value, _):
+    def write(self, value: Any, _):
         if not isinstance(value, self.kinds):
             raise TypeError(f"{self.name} is a {type(value).__name__}; it was prepared for {self.type}")
         if self.count == 2:

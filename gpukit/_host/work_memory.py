@@ -83,12 +83,9 @@ def _rounded(nbytes):
     return next_power_of_two(nbytes) if nbytes <= MAX_ROUNDED else nbytes
 
 
-class _Default(threading.local if PER_THREAD_DEFAULT_STREAM else object):
-    def __init__(self):
-        self.state = StreamState()
-
-
-_default = _Default()
+_default = StreamState()
+#: The default streams of the threads, in a process in which each has one of its own.
+_default_of_thread = threading.local()
 _states = weakref.WeakKeyDictionary()
 _states_lock = threading.Lock()
 
@@ -96,14 +93,22 @@ _states_lock = threading.Lock()
 def state_of(stream) -> StreamState:
     """The `StreamState` of a stream; 0 is the default stream."""
     if not stream:
-        return _default.state
+        return _default_state()
     with _states_lock:
         return _states.setdefault(stream, StreamState())
 
 
+def _default_state():
+    if not PER_THREAD_DEFAULT_STREAM:
+        return _default
+    if not hasattr(_default_of_thread, "state"):
+        _default_of_thread.state = StreamState()
+    return _default_of_thread.state
+
+
 def free_work_memory():
-    """Let go of the work memory of all streams."""
-    _default.state.buffers.clear()
+    """Let go of the work memory of all streams; of default streams, of this thread's."""
+    _default_state().buffers.clear()
     with _states_lock:
         for state in _states.values():
             state.buffers.clear()

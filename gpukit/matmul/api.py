@@ -20,9 +20,9 @@ from gpukit._host.arrays import (
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
-from gpukit.matmul import fast as fast_kernels
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
+from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 
@@ -53,7 +53,7 @@ _LADDER = {
     "warp_tiles": ladder.warp_tiles,
     "read_ahead": ladder.read_ahead,
     "asynchronous": ladder.asynchronous,
-    "fast": fast_kernels.fast,
+    "fast": fast,
 }
 #: What `matmul` takes as ``variant``, besides "auto": the name of a kernel, or of the function that makes it.
 VARIANTS = _SIMPLE | _LADDER
@@ -400,7 +400,7 @@ def _ladder_form(variant, dtype, aligned):
 def _matrix_by_matrix(make_form, a, b, out, alpha, beta, work):
     """The launches for arrays of any number of dimensions; only K may be 0."""
     for index in np.ndindex(*out.shape[:-2]):
-        matrices = (_matrix(array, index) for array in (a, b, out))
+        matrices = _matrix(a, index), _matrix(b, index), _matrix(out, index)
         yield from _matrix_launches(make_form, *matrices, alpha, beta, work)
 
 
@@ -429,7 +429,7 @@ def _matrix_launches(make_form, a, b, out, alpha, beta, work):
 
 def _launch_scale(product, out, alpha, beta, stream):
     number = dtype_of(out).type
-    launch = configure_quietly(fast_kernels.scale(beta != 0), min(ceil_div(out.size, 256), MAX_BLOCKS), 256, stream)
+    launch = configure_quietly(scale(beta != 0), min(ceil_div(out.size, 256), MAX_BLOCKS), 256, stream)
     return launch, (product.reshape(-1), out.reshape(-1), number(alpha), number(beta))
 
 
@@ -460,26 +460,24 @@ class _Flat(NamedTuple):
 
 def _fast_launches(a, b, out, alpha, beta, work):
     lead = tuple(out.shape[:-2])
-    rules = [_broadcast_rule(tuple(array.shape[:-2]), lead) for array in (a, b)]
-    if None in rules:  # no rule gives the matrix of an operand: one index of the first axis after the other
+    rule_a, rule_b = _broadcast_rule(tuple(a.shape[:-2]), lead), _broadcast_rule(tuple(b.shape[:-2]), lead)
+    if rule_a is None or rule_b is None:  # one index of the first axis after the other
         for i in range(lead[0]):
-            parts = (array[0 if array.shape[0] == 1 else i] if array.ndim == out.ndim else array for array in (a, b))
+            parts = _along_first_axis(a, i, out.ndim), _along_first_axis(b, i, out.ndim)
             yield from _fast_launches(*parts, out[i], alpha, beta, work)
         return
     batch, (m, k), n = prod(lead), a.shape[-2:], b.shape[-1]
-    if rules == [(1, batch), (batch, 1)] and batch > 1:  # the same b for all: more rows of one product
-        m, batch, rules = batch * m, 1, [(1, 1), (1, 1)]
+    if (rule_a, rule_b) == ((1, batch), (batch, 1)) and batch > 1:  # the same b for all: more rows of one product
+        m, batch, rule_a, rule_b = batch * m, 1, (1, 1), (1, 1)
     wide_b, wide_out = _is_aligned(b), _is_aligned(out)
-    pieces, widen = choose(m, n, k, batch, wide_b, cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    pieces, widens_b = choose(m, n, k, batch, wide_b, cuda.get_current_device().MULTIPROCESSOR_COUNT)
     a, b, out, pitch_b = a.reshape(-1), b.reshape(-1), out.reshape(-1), n
-    if widen:
+    if widens_b:
         rows, pitch_b, wide_b = b.size // n, ceil_div(n, 4) * 4, True
         narrow, b = b, work.take("wide_b", rows * pitch_b, np.float32)
-        launch = configure_quietly(
-            fast_kernels.widen, (ceil_div(pitch_b, 256), min(rows, MAX_BLOCKS)), 256, work.stream
-        )
+        launch = configure_quietly(widen, (ceil_div(pitch_b, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
         yield launch, (narrow, b, np.uint32(n), np.uint32(pitch_b))
-    flat = _Flat(a, b, out, k, pitch_b, n, batch, (*rules[0], *rules[1]), wide_b, wide_out, alpha, beta)
+    flat = _Flat(a, b, out, k, pitch_b, n, batch, (*rule_a, *rule_b), wide_b, wide_out, alpha, beta)
     for piece in pieces:
         yield from _piece_launches(piece, flat, work)
 
@@ -496,7 +494,7 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
         target, pitch, wide = work.take("parts", batch * parts * m * n, np.float32), n, n % 4 == 0
         scales, adds = False, False
     wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
-    kernel = fast_kernels.fast(tile, flat.wide_b, wide, scales, adds)
+    kernel = fast(tile, flat.wide_b, wide, scales, adds)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.pitch_b, pitch))
     for z in range(0, batch, MAX_BLOCKS):
@@ -508,12 +506,17 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
 
 def _launch_sum(piece, parts, out, flat, numbers, stream):
     """Add up the parts of K."""
-    m, n, threads, width = piece.rows, piece.columns, fast_kernels.SUM_THREADS, 4 if piece.columns % 4 == 0 else 1
-    grouped = piece.parts >= fast_kernels.GROUPS_MIN_PARTS and m * n * flat.batch <= fast_kernels.GROUPS_MAX_SIZE
-    groups = fast_kernels.GROUPS if grouped else 1
-    kernel = fast_kernels.sum_parts(width, groups, flat.beta != 0)
+    m, n, threads, width = piece.rows, piece.columns, SUM_THREADS, 4 if piece.columns % 4 == 0 else 1
+    grouped = piece.parts >= GROUPS_MIN_PARTS and m * n * flat.batch <= GROUPS_MAX_SIZE
+    groups = GROUPS if grouped else 1
+    kernel = sum_parts(width, groups, flat.beta != 0)
     launch = configure_quietly(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
+
+
+def _along_first_axis(array, i, dimensions):
+    """What of an operand belongs to index ``i`` of a result of so many dimensions."""
+    return array[0 if array.shape[0] == 1 else i] if array.ndim == dimensions else array
 
 
 def _broadcast_rule(own, lead):

@@ -130,18 +130,17 @@ def choose(m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: in
     widen : bool
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
-    best = None
+    time, pieces = float("inf"), []
     for rows in _cuts(m, 128, batch):
         for columns in _cuts(n, 256, batch):
-            pieces, time = [], 0
+            cut, took = [], 0.0
             for row, more_rows in rows:
                 for col, more_columns in columns:
-                    took, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors)
-                    time += took
-                    pieces.append(Piece(row, col, more_rows, more_columns, tile, parts))
-            if best is None or time < best[0]:
-                best = time, pieces
-    time, pieces = best
+                    took_more, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors)
+                    took += took_more
+                    cut.append(Piece(row, col, more_rows, more_columns, tile, parts))
+            if took < time:
+                time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
     return pieces, not wide_b and widened < NARROW * time
 
