@@ -42,10 +42,10 @@ def test_source():
     printer = Printer()
     index = ops.INDEX(variable(1), scalar(2, np.int64))
     source = printer.text(ops.LOAD(variable(3), index, 7))
-    (name,) = (name for name, value in printer.names.items() if isinstance(value, np.int64))
-    assert source == f"load(v3, (v1, {name}, ), m, 7)"
+    assert source == "load(v3, (v1, int64_2, ), m, 7)" and printer.names["int64_2"] == 2
+    assert printer.text(ops.CAST(variable(1), np.dtype(np.float32))) == "(v1).astype(float32)"
     assert printer.text(ops.TUPLE()) == "()" and printer.text(literal("v1")) == "'v1'"
-    assert printer.text(scalar(2, np.int64)) == name != printer.text(scalar(2, np.int32))
+    assert printer.text(scalar(-2, np.int32)) == "int32_minus_2"
     assert printer.text(scalar(0.0, np.float32)) != printer.text(scalar(-0.0, np.float32))
 
 

@@ -439,7 +439,7 @@ class _Writer:
     pc   label of the running block
     c    condition of a branch
     v1   a variable
-    c1   a constant
+    c1   a literal; int64_7 an integer, float32 a dtype
     ==== =====================================================
     """
 

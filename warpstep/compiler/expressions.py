@@ -174,6 +174,14 @@ class Printer:
             return repr(value)
         key = (value.dtype.str, value.tobytes()) if isinstance(value, np.generic) else id(value)
         if key not in self._by_key:
-            self._by_key[key] = f"c{len(self.names)}"
+            self._by_key[key] = _readable_name(value) or f"c{len(self.names)}"
             self.names[self._by_key[key]] = value
         return self._by_key[key]
+
+
+def _readable_name(value):
+    """Return ``float32`` for that dtype and ``int64_7`` for that integer; None for anything else."""
+    if isinstance(value, np.dtype) and value.isbuiltin == 1:
+        return value.name
+    is_integer = isinstance(value, np.generic) and value.dtype.kind in "iu"
+    return f"{value.dtype}_{value}".replace("-", "minus_") if is_integer else None
