@@ -6,8 +6,6 @@
 import hashlib
 from pathlib import Path
 
-import nbformat
-
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -43,11 +41,15 @@ def read_text(path):
 
 def read_notebook(path):
     """Read a notebook with its outputs."""
+    import nbformat
+
     return nbformat.read(path, as_version=4)
 
 
 def write_notebook(notebook, path):
     """Write a notebook so that the same content gives the same bytes. Returns whether the file has changed."""
+    import nbformat
+
     content = nbformat.writes(_normal(notebook), version=4) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == content:
         return False
@@ -81,6 +83,8 @@ def _keep_outputs(notebook, old):
 
 def _normal(notebook):
     """Replace what differs from run to run: the kernel's description, cell ids, execution times."""
+    import nbformat
+
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen = {}

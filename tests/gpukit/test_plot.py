@@ -4,22 +4,18 @@ import inspect
 import re
 from itertools import product
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
 
-from gpukit import indexing, plot, show
+import gpukit  # gpukit.plot, and matplotlib with it, is imported by the first test that draws
+from gpukit import indexing, show
 from gpukit.timing import Timing
-
-matplotlib.use("Agg")
 
 
 @pytest.fixture(autouse=True)
 def close_figures():
     yield
-    plt.close("all")
+    gpukit.plot.plt.close("all")
 
 
 def numbers(ax):
@@ -35,29 +31,29 @@ def count(ax):
 
 
 DRAWINGS = {
-    "launch": lambda ax=None: plot.launch((3, 2), (4, 2), ax=ax),
-    "launch, coloured by an amount": lambda ax=None: plot.launch(3, 8, "index", "index", ax=ax),
-    "launch, large": lambda ax=None: plot.launch((4000, 40), (16, 16), "x", "x", ax=ax),
-    "warps": lambda ax=None: plot.warps((10, 5), ax=ax),
-    "mapping": lambda ax=None: plot.mapping(np.arange(12), 10, 4, ax=ax),
-    "mapping, large": lambda ax=None: plot.mapping(np.arange(10**6), 999_900, 1000, ax=ax),
-    "grid_stride": lambda ax=None: plot.grid_stride(29, 4, 2, ax=ax),
-    "grid_stride, large": lambda ax=None: plot.grid_stride(10**7, 256, 132, ax=ax),
-    "lines": lambda ax=None: plot.lines([1, 2], [Timing((1.0, 2.0))] * 2, float, "s", ax=ax),
-    "image": lambda ax=None: plot.image(np.zeros((4, 5, 3), np.uint8), ax=ax),
+    "launch": lambda ax=None: gpukit.plot.launch((3, 2), (4, 2), ax=ax),
+    "launch, coloured by an amount": lambda ax=None: gpukit.plot.launch(3, 8, "index", "index", ax=ax),
+    "launch, large": lambda ax=None: gpukit.plot.launch((4000, 40), (16, 16), "x", "x", ax=ax),
+    "warps": lambda ax=None: gpukit.plot.warps((10, 5), ax=ax),
+    "mapping": lambda ax=None: gpukit.plot.mapping(np.arange(12), 10, 4, ax=ax),
+    "mapping, large": lambda ax=None: gpukit.plot.mapping(np.arange(10**6), 999_900, 1000, ax=ax),
+    "grid_stride": lambda ax=None: gpukit.plot.grid_stride(29, 4, 2, ax=ax),
+    "grid_stride, large": lambda ax=None: gpukit.plot.grid_stride(10**7, 256, 132, ax=ax),
+    "lines": lambda ax=None: gpukit.plot.lines([1, 2], [Timing((1.0, 2.0))] * 2, float, "s", ax=ax),
+    "image": lambda ax=None: gpukit.plot.image(np.zeros((4, 5, 3), np.uint8), ax=ax),
 }
 
 
 @pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
 def test_every_figure_carries_the_device_once(draw, monkeypatch):
-    monkeypatch.setattr(plot, "on_gpu", lambda: False)
-    with plot.figure("both", columns=2, size=(8, 3)) as (left, right):
+    monkeypatch.setattr(gpukit.plot, "on_gpu", lambda: False)
+    with gpukit.plot.figure("both", columns=2, size=(8, 3)) as (left, right):
         assert draw(left) is left
         draw(right)
     assert left.get_figure().get_suptitle() == "both"
-    assert left.get_figure().get_supxlabel() == plot.EMULATED
-    monkeypatch.setattr(plot, "on_gpu", lambda: True)
-    monkeypatch.setattr(plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
+    assert left.get_figure().get_supxlabel() == gpukit.plot.EMULATED
+    monkeypatch.setattr(gpukit.plot, "on_gpu", lambda: True)
+    monkeypatch.setattr(gpukit.plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
     assert draw().get_figure().get_supxlabel() == "NVIDIA H200"
 
 
@@ -71,7 +67,7 @@ def test_numbers_are_inside_of_their_cells_and_stand_out(name):
     for text in texts:
         box = text.get_window_extent().transformed(ax.transData.inverted())
         assert box.width < 0.95 and abs(box.height) < 0.95
-        assert text.get_fontsize() >= plot.MIN_FONT_SIZE
+        assert text.get_fontsize() >= gpukit.plot.MIN_FONT_SIZE
         x, y = text.get_position()
         assert contrast(text.get_color(), faces[round(x, 3), round(y - 0.03, 3)]) > 3.9
 
@@ -81,7 +77,7 @@ def centre(path):
 
 
 def test_numbers_that_would_be_too_small_to_read_give_way_to_a_colour_bar():
-    ax = plot.launch(4, 8, "index", label=np.arange(32) + 10.0**15 / 7)
+    ax = gpukit.plot.launch(4, 8, "index", label=np.arange(32) + 10.0**15 / 7)
     assert numbers(ax) == [] and [child.get_ylabel() for child in ax.child_axes] == ["index in the grid"]
 
 
@@ -89,7 +85,7 @@ def contrast(one, other):
     """As the Web Content Accessibility Guidelines define it, 1 to 21."""
 
     def luminance(color):
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in gpukit.plot.to_rgb(color)]
         return np.dot(linear, (0.2126, 0.7152, 0.0722))
 
     bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
@@ -102,43 +98,43 @@ def test_launch_shows_what_the_threads_record(grid, block):
     block_x, block_y, _ = table["blockIdx"].T
     thread_x, thread_y, _ = table["threadIdx"].T
     drawn = np.lexsort([thread_x, thread_y, block_x, block_y, table["z"]])  # by slice, then by block, then by row
-    for field in plot.FIELDS:
-        ax = plot.launch(grid, block, color_by=field, label=field)
+    for field in gpukit.plot.FIELDS:
+        ax = gpukit.plot.launch(grid, block, color_by=field, label=field)
         assert numbers(ax) == [str(value) for value in table[field][drawn]]
         colors = [tuple(face) for face in cells(ax).get_facecolors()]
         pairs = set(zip(numbers(ax), colors, strict=True))
         assert len(pairs) == len(set(numbers(ax))), "a value has one colour"
-        assert len({color for _, color in pairs}) == min(len(pairs), 8 if field in plot.CATEGORIES else 256)
-        plt.close("all")
-    ax = plot.launch(grid, block, color_by=table["x"] ** 2, label=table["index"] / 2)
+        assert len({color for _, color in pairs}) == min(len(pairs), 8 if field in gpukit.plot.CATEGORIES else 256)
+        gpukit.plot.plt.close("all")
+    ax = gpukit.plot.launch(grid, block, color_by=table["x"] ** 2, label=table["index"] / 2)
     assert numbers(ax) == [f"{value:g}" for value in table["index"][drawn] / 2]
 
 
 def test_a_large_launch_is_abbreviated_and_says_how_large_it_is():
-    ax = plot.launch((100_000, 60_000), (32, 32))
+    ax = gpukit.plot.launch((100_000, 60_000), (32, 32))
     assert count(ax) < 800
     assert "6,144,000,000,000 threads" in ax.get_title(loc="left")
     words = [text.get_text() for text in ax.texts]
     assert "block (99999, 59999)" in words and "⋯" in words and "⋮" in words
-    ax = plot.launch(1, 1, label=None)
+    ax = gpukit.plot.launch(1, 1, label=None)
     assert count(ax) == 1 and numbers(ax) == []
 
 
 def test_warps_says_which_lanes_have_no_thread():
-    ax = plot.warps((10, 5))
+    ax = gpukit.plot.warps((10, 5))
     assert numbers(ax) == [str(i % 32) for i in range(50)]
     assert "2 warps" in ax.get_title(loc="left") and "14 lanes without a thread" in ax.get_title(loc="left")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["warp 0", "warp 1"]
-    assert "without" not in plot.warps((16, 16)).get_title(loc="left")
+    assert "without" not in gpukit.plot.warps((16, 16)).get_title(loc="left")
 
 
 def test_mapping_draws_one_arrow_for_each_thread_that_has_an_element():
     table = indexing.thread_table(3, 4)
-    ax = plot.mapping(table["x"], 10, 4)
+    ax = gpukit.plot.mapping(table["x"], 10, 4)
     assert arrows(ax) == list(zip(range(12), range(10), strict=False))
     assert "2 threads without an element" in ax.get_title(loc="left")
     assert gray(ax) == 2
-    ax = plot.mapping(table["threadIdx"][:, 0], 10, 4)
+    ax = gpukit.plot.mapping(table["threadIdx"][:, 0], 10, 4)
     assert [element for _, element in arrows(ax)] == [0, 1, 2, 3] * 3
     assert "6 elements without a thread" in ax.get_title(loc="left") and "several" in ax.get_title(loc="left")
     assert gray(ax) == 6
@@ -152,30 +148,32 @@ def arrows(ax):
 
 
 def gray(ax):
-    return sum(to_rgb(face) == to_rgb(plot.UNUSED) for face in cells(ax).get_facecolors())
+    return sum(
+        gpukit.plot.to_rgb(face) == gpukit.plot.to_rgb(gpukit.plot.UNUSED) for face in cells(ax).get_facecolors()
+    )
 
 
 @pytest.mark.parametrize(("n", "threads", "blocks"), [(29, 4, 2), (0, 4, 2), (3, 4, 2), (16, 4, 1), (64, 8, 4)])
 def test_grid_stride_puts_every_element_under_its_thread(n, threads, blocks):
-    ax = plot.grid_stride(n, threads, blocks)
+    ax = gpukit.plot.grid_stride(n, threads, blocks)
     assert numbers(ax) == [str(i) for i in range(n)]
     table = indexing.grid_stride_table(n, threads, blocks)
     written = [text.get_position() for text in ax.texts if text.get_gid() == "number"]
     assert [int(y) for _, y in written] == table["step"].tolist()
-    columns = [int(x - plot.GAP * block) for (x, _), block in zip(written, table["block"], strict=True)]
+    columns = [int(x - gpukit.plot.GAP * block) for (x, _), block in zip(written, table["block"], strict=True)]
     assert columns == table["thread"].tolist()
     assert gray(ax) == -n % (threads * blocks) + (threads * blocks if n == 0 else 0)
 
 
 def test_image_takes_gray_and_colour():
     for pixels, top in ((np.full((3, 4), 9, np.uint8), 255), (np.full((3, 4, 3), 0.5, np.float32), 1)):
-        shown = plot.image(pixels, "t").get_images()[0]
+        shown = gpukit.plot.image(pixels, "t").get_images()[0]
         assert shown.get_array().shape == pixels.shape and shown.get_clim() == (0, top)
 
 
 def test_lines_goes_through_the_medians_with_a_band_between_the_quartiles():
     timings = [Timing(samples) for samples in ((1.0, 2.0, 3.0, 4.0, 5.0), (10.0, 20.0, 30.0, 40.0, 50.0))]
-    ax = plot.lines([1, 2], timings, lambda seconds: 60 / seconds, "GB/s", label="axpy")
+    ax = gpukit.plot.lines([1, 2], timings, lambda seconds: 60 / seconds, "GB/s", label="axpy")
     line, band = ax.lines[0], ax.collections[0]
     assert line.get_xydata().tolist() == [[1, 20], [2, 2]]
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
@@ -185,24 +183,24 @@ def test_lines_goes_through_the_medians_with_a_band_between_the_quartiles():
 
 X = np.arange(4)
 WRONG = [
-    (lambda: plot.launch(0, 4), ValueError, "grid is 0"),
-    (lambda: plot.launch(1, "4"), TypeError, "block is '4'"),
-    (lambda: plot.launch(1, 4, "thread"), ValueError, "color_by is 'thread'; it must be one of block_index"),
-    (lambda: plot.launch(1, 4, label=np.arange(5)), ValueError, r"label has shape \(5,\); it must be \(4,\)"),
-    (lambda: plot.launch(1, 1, np.array(["a"])), TypeError, "color_by has dtype <U1"),
-    (lambda: plot.warps((4, 4, 4, 4)), ValueError, "1 to 3 dimensions"),
-    (lambda: plot.mapping(X, 0, 4), ValueError, "size is 0"),
-    (lambda: plot.mapping(X, 4, 3), ValueError, "whole blocks"),
-    (lambda: plot.mapping(X / 2, 4, 4), TypeError, "elements has dtype float64"),
-    (lambda: plot.grid_stride(-1, 4, 1), ValueError, "n is -1"),
-    (lambda: plot.grid_stride(1, 4, 0), ValueError, "blocks is 0"),
-    (lambda: plot.image([[1]]), TypeError, "pixels is a list"),
-    (lambda: plot.image(np.zeros((2, 2), int)), TypeError, "dtype int64"),
-    (lambda: plot.image(np.zeros((2, 2, 4), np.uint8)), ValueError, r"shape \(2, 2, 4\)"),
-    (lambda: plot.figure(rows=0).__enter__(), ValueError, "rows is 0"),
-    (lambda: plot.lines([1], [], float, "s"), ValueError, "timings has 0 items for 1 of x"),
-    (lambda: plot.lines([1], [Timing((1.0,))], "s", "s"), TypeError, "value is 's'; it must be a function"),
-    (lambda: plot.lines([1], [Timing((1.0,))], float, ""), ValueError, "unit is ''"),
+    (lambda: gpukit.plot.launch(0, 4), ValueError, "grid is 0"),
+    (lambda: gpukit.plot.launch(1, "4"), TypeError, "block is '4'"),
+    (lambda: gpukit.plot.launch(1, 4, "thread"), ValueError, "color_by is 'thread'; it must be one of block_index"),
+    (lambda: gpukit.plot.launch(1, 4, label=np.arange(5)), ValueError, r"label has shape \(5,\); it must be \(4,\)"),
+    (lambda: gpukit.plot.launch(1, 1, np.array(["a"])), TypeError, "color_by has dtype <U1"),
+    (lambda: gpukit.plot.warps((4, 4, 4, 4)), ValueError, "1 to 3 dimensions"),
+    (lambda: gpukit.plot.mapping(X, 0, 4), ValueError, "size is 0"),
+    (lambda: gpukit.plot.mapping(X, 4, 3), ValueError, "whole blocks"),
+    (lambda: gpukit.plot.mapping(X / 2, 4, 4), TypeError, "elements has dtype float64"),
+    (lambda: gpukit.plot.grid_stride(-1, 4, 1), ValueError, "n is -1"),
+    (lambda: gpukit.plot.grid_stride(1, 4, 0), ValueError, "blocks is 0"),
+    (lambda: gpukit.plot.image([[1]]), TypeError, "pixels is a list"),
+    (lambda: gpukit.plot.image(np.zeros((2, 2), int)), TypeError, "dtype int64"),
+    (lambda: gpukit.plot.image(np.zeros((2, 2, 4), np.uint8)), ValueError, r"shape \(2, 2, 4\)"),
+    (lambda: gpukit.plot.figure(rows=0).__enter__(), ValueError, "rows is 0"),
+    (lambda: gpukit.plot.lines([1], [], float, "s"), ValueError, "timings has 0 items for 1 of x"),
+    (lambda: gpukit.plot.lines([1], [Timing((1.0,))], "s", "s"), TypeError, "value is 's'; it must be a function"),
+    (lambda: gpukit.plot.lines([1], [Timing((1.0,))], float, ""), ValueError, "unit is ''"),
     (lambda: show.source(), TypeError, "at least one function"),
     (lambda: show.source(3), TypeError, "3 has no Python source"),
     (lambda: show.table(X), TypeError, "structured"),
@@ -214,7 +212,7 @@ WRONG = [
 def test_bad_arguments_are_named_and_leave_no_figure(call, error, message):
     with pytest.raises(error, match=message):
         call()
-    assert plt.get_fignums() == []
+    assert gpukit.plot.plt.get_fignums() == []
 
 
 def test_source_is_shown_as_it_stands_in_the_file():
@@ -252,10 +250,12 @@ def test_a_table_has_words_at_the_left_and_numbers_at_the_right():
 
 
 def test_product_tiles_are_those_of_one_block():
-    ax = plot.product_tiles(40, 56, 37, 16, block=(3, 2), step=2)
+    ax = gpukit.plot.product_tiles(40, 56, 37, 16, block=(3, 2), step=2)
     boxes = {}
     for patch in ax.patches:
-        name = dict(zip(plot.PALETTE, ("a", "b", "out"), strict=False)).get(to_hex(patch.get_facecolor()).upper())
+        name = dict(zip(gpukit.plot.PALETTE, ("a", "b", "out"), strict=False)).get(
+            gpukit.plot.to_hex(patch.get_facecolor()).upper()
+        )
         boxes.setdefault(name, []).append((round(patch.get_width(), 6), round(patch.get_height(), 6)))
     assert boxes["a"] == [(16, 8), (16, 8), (5, 8)], "the last block of rows has 8, the last step 5 columns"
     assert boxes["b"] == [(8, 16), (8, 16), (8, 5)]
@@ -274,7 +274,7 @@ def test_product_tiles_are_those_of_one_block():
 )
 def test_product_tiles_refuse_what_is_not_there(arguments, message):
     with pytest.raises(ValueError, match=message):
-        plot.product_tiles(*arguments)
+        gpukit.plot.product_tiles(*arguments)
 
 
 def test_source_leaves_the_sections_of_a_docstring_to_help():
