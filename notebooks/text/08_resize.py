@@ -180,7 +180,7 @@ for size in ((240, 300), (777, 1001), (1, 1), (600, 1)):
     print(f"to {size}: the largest error is {error:.1e}")
 
 # %% [markdown]
-# **Bytes are another matter.** OpenCV does not compute them in floats at all, but with whole numbers: shares in 2048ths, and after each step some bits are shifted out. Who computes in float32 and rounds at the end is closer to the truth, and has another byte than OpenCV in about one of eight places. A network does not care; a test that compares two programs does. So `mix_bytes` takes OpenCV's steps one by one:
+# **Bytes are another matter.** OpenCV does not compute them in floats at all, but with whole numbers: shares in 2048ths, and after each step some bits are shifted out. Who computes in float32 and rounds at the end is closer to the truth, and has another byte than OpenCV in about one of eight places. A network does not care; a test that compares two programs does. So `mix_bytes` takes OpenCV's steps one by one, and `mix` calls it for integers and `mix_floats` for floats, by the types for which a kernel is compiled:
 
 # %%
 show.source(sampling.mix_bytes)
