@@ -1,7 +1,4 @@
-"""Scalar operations with the device's results, for NumPy scalars and arrays of lanes alike.
-
-Only what a plain NumPy operator does not already do as the device does it stands here.
-"""
+"""Scalar operations whose results on the device differ from NumPy's, for NumPy scalars and arrays of lanes."""
 
 import math
 
@@ -11,14 +8,14 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def select(condition, if_true, if_false):
-    """``if_true if condition else if_false`` by lane; both are values."""
+    """``if_true if condition else if_false`` by lane."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, if_true, if_false)
     return if_true if condition else if_false
 
 
 def float_to_int(value, dtype):
-    """A float to an integer as the device's cvt does it: truncated towards zero, saturated at the ends of the type.
+    """Convert a float to an integer as the device's cvt does: truncate towards zero, saturate at the type's limits.
 
     Types of 8 bits are converted to 16 bits first and then wrap. A half saturates at 8 bits, and is rounded to the
     nearest integer, for Numba converts it with CUDA's ``__half2int_rn``. NaN gives 0, but the most negative bit pattern
@@ -44,7 +41,7 @@ def float_to_int(value, dtype):
 
 
 def to_index(value):
-    """A uint64 index as int64, without wrapping to a negative one."""
+    """Convert a uint64 index to int64, without wrapping to a negative one."""
     return np.minimum(value, np.uint64(1 << 62)).astype(np.int64)
 
 
@@ -55,12 +52,7 @@ def power_int(base, exponent):
     """
     base, exponent = np.broadcast_arrays(base, exponent)
     dtype = base.dtype
-    left = _unsigned(np.abs(exponent))  # the smallest integer has no positive counterpart: its bits are the magnitude
-    result, square = np.ones(base.shape, dtype), base.copy()
-    while (left != 0).any():
-        result = np.where(left & left.dtype.type(1), result * square, result)
-        square = square * square
-        left = left >> left.dtype.type(1)
+    result = _power(base, exponent)
     negative = exponent < 0
     if negative.any():
         one = (base == 1) | (base == dtype.type(-1) if dtype.kind == "i" else False)
@@ -71,20 +63,26 @@ def power_int(base, exponent):
 
 
 def power_float_int(base, exponent):
-    """A float to a variable integer power, by squaring in the float's type."""
+    """Raise a float to a variable integer power, by squaring in the float's type."""
     base, exponent = np.broadcast_arrays(base, exponent)
-    left = _unsigned(np.abs(exponent))
+    result = _power(base, exponent)
+    result = np.where(exponent < 0, base.dtype.type(1) / result, result)
+    return result if result.ndim else result[()]
+
+
+def _power(base, exponent):
+    """``base ** abs(exponent)`` by squaring, for arrays of one shape."""
+    left = _unsigned(np.abs(exponent))  # abs of the smallest integer is itself: its bits are the magnitude
     result, square = np.ones(base.shape, base.dtype), base.copy()
     while (left != 0).any():
         result = np.where(left & left.dtype.type(1), result * square, result)
         square = square * square
         left = left >> left.dtype.type(1)
-    result = np.where(exponent < 0, base.dtype.type(1) / result, result)
-    return result if result.ndim else result[()]
+    return result
 
 
 def power_constant(base, exponent):
-    """A value to a constant integer power, with the multiplications in Numba's order."""
+    """Raise a value to a constant integer power, with the multiplications in Numba's order."""
     one = base.dtype.type(1)
     result, square, left = one, base, abs(exponent)
     while left:
@@ -115,7 +113,7 @@ def popc(value):
 
 
 def brev(value):
-    """Bits in reverse order (uint32, uint64)."""
+    """Reverse the bits (uint32, uint64)."""
     bits = value.dtype.itemsize * 8
     result = np.zeros_like(value)
     for bit in range(bits):
@@ -124,7 +122,7 @@ def brev(value):
 
 
 def byte_perm(low, high, selector):
-    """Four of the eight bytes of two uint32, by the four lowest digits of the selector; 8 more for the byte's sign."""
+    """Pick four of the eight bytes of two uint32 by the selector's four lowest digits; digits from 8 on pick signs."""
     both = (high.astype(np.uint64) << np.uint64(32)) | low
     result = np.zeros_like(both)
     for place in range(0, 32, 8):
@@ -136,13 +134,13 @@ def byte_perm(low, high, selector):
 
 
 def dot_pair(pair, values, total, first):
-    """total + the two 16-bit numbers in ``pair`` times the bytes ``first`` and ``first`` + 1 of ``values`` (uint32)."""
+    """Add to total the two 16-bit numbers in ``pair`` times bytes ``first`` and ``first + 1`` of ``values``."""
     low = (pair & np.uint32(0xFFFF)) * ((values >> np.uint32(8 * first)) & np.uint32(255))
     return total + low + (pair >> np.uint32(16)) * ((values >> np.uint32(8 * first + 8)) & np.uint32(255))
 
 
 def dot_bytes(a, b, total):
-    """total + the products of the four bytes of a and b, with signs if these are int32."""
+    """Add to total the products of the four bytes of a and b, signed if they are int32."""
     byte = np.int8 if total.dtype == np.int32 else np.uint8
     for place in range(0, 32, 8):
         first, second = ((value >> value.dtype.type(place)).astype(byte).astype(total.dtype) for value in (a, b))
@@ -151,7 +149,7 @@ def dot_bytes(a, b, total):
 
 
 def clz(value):
-    """Leading zero bits."""
+    """Count the leading zero bits."""
     bits = value.dtype.itemsize * 8
     left = _unsigned(value)
     for shift in (32, 16, 8, 4, 2, 1):
@@ -161,7 +159,7 @@ def clz(value):
 
 
 def ffs(value):
-    """Position of the lowest set bit, counted from 1; 0 if there is none."""
+    """Find the lowest set bit, counted from 1; 0 if there is none."""
     unsigned = _unsigned(value)
     lowest = unsigned & (~unsigned + unsigned.dtype.type(1))
     below = np.bitwise_count(lowest - lowest.dtype.type(1))
@@ -173,7 +171,7 @@ def _unsigned(value):
 
 
 def bitcast(value, dtype):
-    """The same bits as another type of the same size."""
+    """Read the bits as another type of the same size."""
     return value.view(dtype)
 
 
@@ -183,7 +181,7 @@ def fma(a, b, c):
         return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
     product = a * b
     total = product + c
-    # What the product and the sum lost to rounding (Dekker, Knuth), added back at the end.
+    # Add back at the end what the product and the sum lost to rounding (Dekker, Knuth).
     lost_product = _product_error(a, b, product)
     part = total - product
     lost_sum = (product - (total - part)) + (c - part)
@@ -204,7 +202,7 @@ def _halves(value):
 
 
 def floor_divide(a, b):
-    """``a // b`` of integers: by zero 0, and the one quotient that overflows 0 too."""
+    """``a // b`` of integers; 0 for a division by zero and for the one quotient that overflows."""
     quotient = a // b
     if a.dtype.kind != "i" or not np.any(b == -1):
         return quotient
@@ -249,12 +247,12 @@ def power_float(base, exponent):
 
 
 def fmax(a, b):
-    """The greater of two floats; a number before a NaN, 0.0 before -0.0."""
+    """The greater of two floats; prefers a number to a NaN, and 0.0 to -0.0."""
     return _where_zeros(np.fmax(a, b), a, b, lambda: select(np.signbit(a), b, a))
 
 
 def fmin(a, b):
-    """The smaller of two floats; a number before a NaN, -0.0 before 0.0."""
+    """The smaller of two floats; prefers a number to a NaN, and -0.0 to 0.0."""
     return _where_zeros(np.fmin(a, b), a, b, lambda: select(np.signbit(a), a, b))
 
 
@@ -264,7 +262,7 @@ def ordered_ne(a, b):
 
 
 def first_of_zeros(ufunc):
-    """np.maximum and its like as Numba writes them: of 0.0 and -0.0 the first argument."""
+    """Make np.maximum and its like as Numba writes them: of 0.0 and -0.0 the first argument wins."""
     return lambda a, b: _where_zeros(ufunc(a, b), a, b, lambda: a)
 
 
@@ -280,7 +278,7 @@ numpy_fmax, numpy_fmin = first_of_zeros(np.fmax), first_of_zeros(np.fmin)
 
 
 def by_element(function):
-    """A scalar function of the math module over lanes, for what NumPy has no ufunc for."""
+    """Make a function over lanes from a scalar one of the math module, where NumPy has no ufunc."""
 
     def apply(*args):
         dtype = args[0].dtype
@@ -333,7 +331,7 @@ def round_digits(value, digits):
 
 
 def make_complex(real, imaginary):
-    """A complex number from its parts; a sum would turn inf into NaN."""
+    """Make a complex number from its parts; a sum would turn inf into NaN."""
     dtype = np.result_type(real.dtype, np.complex64)
     result = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), dtype)
     result.real, result.imag = real, imaginary
@@ -351,7 +349,7 @@ def choose(items, index):
 
 
 def range_length(start, stop, step):
-    """Turns of a ``range`` (int64); its ends and step may differ by thread. The distance is taken modulo 2**64."""
+    """Count the iterations of a ``range`` (int64) whose ends and step may differ by thread; wraps modulo 2**64."""
     if not any(isinstance(v, np.ndarray) for v in (start, stop, step)):
         return np.int64(len(range(int(start), int(stop), int(step))))
     first, last, stride = (np.asarray(v).astype(np.int64).view(np.uint64) for v in (start, stop, step))
@@ -363,6 +361,6 @@ def range_length(start, stop, step):
 
 
 def range_next(state):
-    """(value, whether there is one, state after it) of a range: (next value, turns left, step)."""
+    """Step over a range, whose state is (next value, iterations left, step): (value, if there is one, next state)."""
     current, left, step = state
     return current, left > 0, (current + step, left - np.int64(1), step)
