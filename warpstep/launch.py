@@ -123,17 +123,19 @@ class Kernel:
         if return_type not in (None, types.void):
             raise TypeError("CUDA kernel must have void return type.")
         if argument_types not in self.overloads:
-            self.overloads[argument_types] = self._lower(argument_types)
+            options = self._infer_options
+            with compiling(**options):
+                if argument_types not in self.overloads:  # another thread may have made it meanwhile
+                    self.overloads[argument_types] = self._lower(argument_types, options)
         return self.overloads[argument_types]
 
-    def _lower(self, argument_types):
+    def _lower(self, argument_types, options):
         try:
-            typed = infer(self, argument_types, types.void, **self._infer_options)
+            typed = infer(self, argument_types, types.void, **options)
         except NUMBA_ERRORS as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
-        with compiling(**self._infer_options):
-            return Overload(self, argument_types, lower(typed, self._infer_options))
+        return Overload(self, argument_types, lower(typed, options))
 
     def specialize(self, *args) -> "Kernel":
         """A kernel that is compiled for the types of these arguments and accepts no others."""

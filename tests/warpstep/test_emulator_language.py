@@ -7,6 +7,7 @@ import math
 from collections import namedtuple
 from enum import IntEnum
 
+import numba.extending
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -943,3 +944,42 @@ def test_ufuncs_of_arrays_into_an_array():
     np.testing.assert_array_equal(out, np.arctan2(a, b.astype(np.float64)))
     np.testing.assert_array_equal(small, np.sin(a).astype(np.float32))
     np.testing.assert_array_equal(whole, np.maximum(a, 1))
+
+
+def always_inlined(x):
+    """Stands for what Numba implements in Python (``@overload``), as the two below do."""
+
+
+def inlined_by_cost(x):
+    pass
+
+
+def implemented_for_every_target(x):
+    pass
+
+
+@cuda.extending.overload(always_inlined, inline="always")
+def _always_inlined(x):
+    return lambda x: x + 1
+
+
+@cuda.extending.overload(inlined_by_cost, inline=lambda call, caller, callee: True)
+def _inlined_by_cost(x):
+    return lambda x: x * 2
+
+
+@numba.extending.overload(implemented_for_every_target)
+def _implemented_for_every_target(x):
+    return lambda x: always_inlined(x) - inlined_by_cost(x)
+
+
+def test_overloads_however_they_are_inlined():
+    @cuda.jit
+    def kernel(out):
+        out[0] = always_inlined(3)
+        out[1] = inlined_by_cost(3.5)
+        out[2] = implemented_for_every_target(3)
+
+    out = np.zeros(3)
+    kernel[1, 1](out)
+    assert out.tolist() == [4, 7, -2]

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import types as python_types
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpstep._numba import (
@@ -132,8 +133,9 @@ def _contexts():
     return typing_context, CUDATargetContext(typing_context)
 
 
-def typing_context():
-    """numba-cuda's typing context with every registry loaded, those registered since the last call too."""
+@global_compiler_lock
+def typing_context() -> CUDATypingContext:
+    """Return the emulator's typing context with every registry loaded, those registered since the last call too."""
     context = _contexts()[0]
     context.refresh()
     return context
@@ -145,7 +147,9 @@ _inferred = weakref.WeakKeyDictionary()
 
 
 @global_compiler_lock
-def infer(dispatcher, argument_types, return_type=None, debug=False, compute_capability=(9, 0)):
+def infer(
+    dispatcher, argument_types, return_type=None, debug: bool = False, compute_capability: tuple = (9, 0)
+) -> Typed:
     """Infer the types of a kernel or device function.
 
     Parameters
@@ -191,7 +195,7 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
 
 
 @contextlib.contextmanager
-def compiling(debug, compute_capability):
+def compiling(debug: bool, compute_capability: tuple) -> Iterator[CUDAFlags]:
     """Hold Numba's compiler lock with the flags of these options on its stack, where callees find them."""
     flags = CUDAFlags()
     flags.no_compile = True
@@ -208,7 +212,7 @@ def is_inferring(function) -> bool:
     return _contexts()[0].callstack.findfirst(function) is not None
 
 
-def call_template(dispatcher, args, kws, declared=None):
+def call_template(dispatcher, args, kws, declared=None) -> tuple:
     """Answer Numba's inference about a call of a device function: (template, pysig, args, kws).
 
     ``declared`` is the signature that the device function declares, if it does. Otherwise its types are inferred with
@@ -217,17 +221,19 @@ def call_template(dispatcher, args, kws, declared=None):
     pysig, args = fold_argument_types(dispatcher.py_func, args, kws)
     if declared is None:
         flags = ConfigStack().top()
-        typed = infer(
-            dispatcher, args, debug=flags.error_model == "python", compute_capability=flags.compute_capability
-        )
+        options = {"debug": flags.error_model == "python", "compute_capability": flags.compute_capability}
+        typed = infer(dispatcher, args, **options)
         declared = signature(typed.return_type, *args)
     name = dispatcher.py_func.__name__
     template = make_concrete_template(f"CallTemplate({name})", key=name, signatures=[declared])
     return template, pysig, args, {}
 
 
-def fold_argument_types(function, args, kws):
-    """Positional and keyword argument types in the order of the parameters, defaults as ``Omitted``."""
+def fold_argument_types(function, args, kws) -> tuple:
+    """Put positional and keyword argument types in the order of the parameters, defaults as ``Omitted``.
+
+    Returns (pysig, argument types).
+    """
     pysig = utils.pysignature(function)
     folded = fold_arguments(
         pysig,
@@ -241,5 +247,5 @@ def fold_argument_types(function, args, kws):
 
 
 def unliteral(type_):
-    """The plain type behind a literal one (``Literal[int](16)`` is int64)."""
+    """Return the plain type behind a literal one (``Literal[int](16)`` is int64)."""
     return types.unliteral(type_)
