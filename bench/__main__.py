@@ -59,7 +59,7 @@ ON_CPU = ("emulator", "cpu")
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     """Run ``gpukit bench`` with these arguments; return the exit status."""
     argv = sys.argv[1:] if argv is None else list(argv)
     names = list(takewhile(lambda word: not word.startswith("-"), argv))

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Child", "answer", "run"]
 
@@ -44,7 +46,15 @@ class Child:
     timed_out: bool = False
 
 
-def run(function, *arguments, under=(), environment=None, patience=None, capture=True, report=None):
+def run(
+    function: Callable,
+    *arguments: Any,
+    under: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    patience: tuple[float, float] | None = None,
+    capture: bool = True,
+    report: Callable[[list], Any] | None = None,
+) -> Child:
     """Call a function of a module in a child process and wait for its end.
 
     Parameters
@@ -69,7 +79,7 @@ def run(function, *arguments, under=(), environment=None, patience=None, capture
     Child
     """
     call = [f"{function.__module__}:{function.__qualname__}", json.dumps(arguments)]
-    command = [*under, sys.executable, "-m", __spec__.name, *call]
+    command = [*under, sys.executable, "-m", "bench._child", *call]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as folder, open(Path(folder, "output"), "w+", errors="replace") as output:
         answers = Path(folder, "answers")
@@ -86,7 +96,7 @@ def run(function, *arguments, under=(), environment=None, patience=None, capture
         return Child([said for _, said in _read(answers)], output.read(), process.returncode, timed_out)
 
 
-def answer(what):
+def answer(what: Any) -> None:
     """Give an answer to the process that called `run`; nothing happens in a process that was started otherwise."""
     if ANSWERS in os.environ:
         with open(os.environ[ANSWERS], "a") as file:

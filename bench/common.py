@@ -5,6 +5,9 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +36,7 @@ CLOCKED = 100_000  # nanoseconds
 BAR = 24  # characters
 
 
-def launch_all(launches):
+def launch_all(launches: Iterable[tuple]) -> None:
     """Make the launches of a list of (launch, arguments), in order."""
     for launch, arguments in launches:
         launch(*arguments)
@@ -45,7 +48,7 @@ def grid_for(shape, block, rows_along_x=False):
     return tuple(ceil_div(size, threads) for size, threads in zip(across, block, strict=True))
 
 
-def wait_for(run):
+def wait_for(run: Callable[[], Any]) -> None:
     """Call ``run`` and wait for the device."""
     run()
     cuda.synchronize()
@@ -56,7 +59,7 @@ class MissingLibrary(ImportError):
 
 
 @functools.cache
-def libraries():
+def libraries() -> dict[str, Any]:
     """Import CuPy and PyTorch, if installed; return {name: module}. TF32 is turned off."""
     found = {}
     for name in LIBRARIES:
@@ -81,12 +84,12 @@ def library_products(a, b, out, names=LIBRARIES):
     return runs
 
 
-def missing():
+def missing() -> list[str]:
     """List the libraries that are not installed here."""
     return [name for name in LIBRARIES if name not in libraries()]
 
 
-def machine_and_cpu():
+def machine_and_cpu() -> dict[str, Any]:
     """Describe the GPU and the CPU, for records of times that depend on both."""
     host = results.host()
     return results.machine() | {name: host[name] for name in ("cpu", "cores")}
@@ -106,7 +109,7 @@ def count_cycles(nanoseconds, out):
     out[1] = now - began
 
 
-def sm_mhz():
+def sm_mhz() -> int | None:
     """Measure the clock of a multiprocessor at this moment, in MHz; None without a GPU.
 
     Right after a measurement, before the clock drops, it is the clock that the measurement ran at.
@@ -124,7 +127,7 @@ def sm_mhz():
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def run(measurements, path=None, head=None):
+def run(measurements: Iterable[tuple[str, Callable]], path: str | Path | None = None, head: dict | None = None) -> bool:
     """Measure one thing after another and save the records after each, so that a run that is cut short keeps them.
 
     A measurement that raises is reported as failed, and the next ones are made. Records of times on the device get
@@ -169,7 +172,7 @@ def _timed_on_device(record):
     return record.get("unit") == "s" and record.get("clock") != "host" and record.get("spread") is not None
 
 
-def described(head):
+def described(head: dict) -> str:
     """Describe the machine of a record in a line."""
     clocks, power = head.get("most_mhz") or {}, head.get("power_limit")
     parts = [
@@ -182,7 +185,7 @@ def described(head):
     return f"{', '.join(str(part) for part in parts if part)}; {head['date']}"
 
 
-def progress(done, of, seconds, title):
+def progress(done: int, of: int, seconds: float, title: str) -> str:
     """Return a line with a progress bar, the time passed and a title."""
     filled = BAR * done // of if of else BAR
     minutes, rest = divmod(int(seconds), 60)

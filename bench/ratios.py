@@ -40,7 +40,7 @@ _SAME = ("chapter", "case", "shape", "dtype", "unit")
 NOISE = 0.03
 
 
-def library_of(record):
+def library_of(record: dict) -> str | None:
     """Return the key in `LIBRARIES` of the library that a record timed; None for gpukit's kernels and for copies."""
     variant = record["variant"].lower()
     if is_copy(record):
@@ -48,12 +48,12 @@ def library_of(record):
     return next((name for name in LIBRARIES if re.match(rf"{re.escape(name)}\b", variant)), None)
 
 
-def is_copy(record):
+def is_copy(record: dict) -> bool:
     """Tell the copies, which are controls on no side, by their variants."""
     return re.search("copy|memcpy", record["variant"]) is not None
 
 
-def problem_of(record):
+def problem_of(record: dict) -> dict:
     """Return the problem of a library's record: all of its fields but the variant and the measured values."""
     return {key: _plain(value) for key, value in record.items() if key != "variant" and key not in results.FOUND}
 
@@ -79,17 +79,17 @@ class Pair:
     theirs: dict
 
     @property
-    def key(self):
+    def key(self) -> str:
         """str: the same for the same problem in another run."""
         return json.dumps(self.problem, sort_keys=True)
 
     @property
-    def ratio(self):
+    def ratio(self) -> float:
         """float: the library's time over ours: above 1, gpukit is faster."""
         return self.theirs["value"] / self.ours["value"]
 
     @property
-    def remark(self):
+    def remark(self) -> str:
         """str: a reason to distrust the ratio, or ""."""
         for name, side in (("gpukit", self.ours), ("library", self.theirs)):
             if side.get("invalid"):
@@ -98,12 +98,12 @@ class Pair:
         return "launches may be in the times" if bound else ""
 
     @property
-    def valid(self):
+    def valid(self) -> bool:
         """bool: whether both sides were steady enough to be compared."""
         return not (self.ours.get("invalid") or self.theirs.get("invalid"))
 
 
-def pairs(records):
+def pairs(records: list[dict]) -> list[Pair]:
     """Pair gpukit with the fastest library, for every problem that both were timed on.
 
     Parameters
@@ -149,7 +149,7 @@ def _place(record):
     return (*(_plain(record[name]) for name in _SAME), _clock(record), record.get("run"))
 
 
-def size_of(problem):
+def size_of(problem: dict) -> str:
     """Format the shape and dtype of a problem or a record."""
     return f"{' x '.join(f'{n:,}' for n in problem['shape'])} {problem['dtype']}"
 
@@ -160,7 +160,7 @@ def _case(problem):
     return ", ".join(map(str, [problem["case"], *further]))
 
 
-def table_of_pairs(found):
+def table_of_pairs(found: list[Pair]) -> Table:
     """Make a table with a line for each pair."""
     rows = []
     for pair in found:
@@ -204,12 +204,12 @@ class Change:
     sides: str = ""
 
     @property
-    def gain(self):
+    def gain(self) -> float:
         """float: the factor by which it is better now: faster, or a higher ratio."""
         return self.before / self.now if self.unit == "s" else self.now / self.before
 
 
-def changes(now, before, times=True):
+def changes(now: list[dict], before: list[dict], times: bool = True) -> list[Change]:
     """Compare the records that two runs have in common.
 
     Parameters
@@ -258,13 +258,13 @@ def _name(record):
     return f"{record['chapter']}, {record['case']}, {size_of(record)}, {record['variant']}{tail}"
 
 
-def falls(found, percent):
+def falls(found: list[Change], percent: float) -> list[Change]:
     """List the ratios that fell by more than ``percent`` among those that can be judged, the worst first."""
     fallen = [c for c in found if c.unit == "ratio" and c.judged and c.gain < 1 - percent / 100]
     return sorted(fallen, key=lambda c: c.gain)
 
 
-def table_of_changes(found):
+def table_of_changes(found: list[Change]) -> str:
     """Format the changes that are larger than those of two runs of the same program, the worst first."""
     shown = sorted((c for c in found if c.judged and abs(c.gain - 1) > NOISE), key=lambda c: c.gain)
     header, rows = ("change", "before", "now", "by", "what"), []
