@@ -32,20 +32,9 @@ PATIENCE = 2.0
 class Trace(Recording):
     """What one launch did, by line of its source: tables when printed and in a notebook, figures, a prediction.
 
-    Attributes
-    ----------
-    status : "complete" | "partial" | "stopped"
-        "partial" if only some blocks were traced; "stopped" if an error ended the launch.
-    accesses : list of Access
-        By line, array, space and operation: requests, wavefronts, bank conflicts, sectors, active lanes.
-    findings : list of Finding
-        Errors: races, accesses out of bounds, uninitialised reads, divergent barriers.
-    advice : list of Advice
-        What is slow rather than wrong.
-    branches, barriers, operations, coverage : list of Branch, of Barrier, of Operations, of Coverage
-    occupancy, traffic : Occupancy, Traffic
-    kernel, filename, source, grid, block, shared_bytes, blocks, overhead, shared_overhead, stopped
-        As `warpstep.tracing.records.Recording` describes them.
+    Its attributes are those of `warpstep.tracing.records.Recording`: status, accesses, findings, advice, coverage,
+    branches, barriers, operations, traffic, occupancy, and the launch: kernel, filename, source, grid, block,
+    shared_bytes, blocks.
     """
 
     def __str__(self) -> str:

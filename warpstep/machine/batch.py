@@ -147,11 +147,7 @@ class Batch:
 
     def by_warp(self, value, fill):
         """A value as (B, warps, 32); lanes beyond the block hold ``fill``."""
-        full = np.broadcast_to(value, self.shape)
-        missing = -self.threads % WARP
-        if missing:
-            full = np.concatenate([full, np.full((self.blocks, missing), fill, full.dtype)], axis=1)
-        return full.reshape(self.blocks, -1, WARP)
+        return split_warps(np.broadcast_to(value, self.shape), fill)
 
     def from_warps(self, value):
         """Back from (B, warps, 32) to (B, T)."""
@@ -405,6 +401,14 @@ def unravel(linear, extents):
     """(x, y, z) of a position in the linear order of a grid or a block, x fastest."""
     x, y, _ = extents
     return linear % x, linear // x % y, linear // (x * y)
+
+
+def split_warps(values, fill):
+    """Split (rows, threads) into (rows, warps, 32); lanes beyond the last thread hold ``fill``."""
+    missing = -values.shape[1] % WARP
+    if missing:
+        values = np.concatenate([values, np.full((values.shape[0], missing), fill, values.dtype)], axis=1)
+    return values.reshape(values.shape[0], -1, WARP)
 
 
 def _scalar_if_one(value):

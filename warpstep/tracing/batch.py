@@ -9,7 +9,7 @@ import numpy as np
 
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
-from warpstep.machine.batch import Batch, format_index, unravel
+from warpstep.machine.batch import Batch, format_index, split_warps, unravel
 from warpstep.machine.scheduler import Scheduler
 from warpstep.tracing.memory import TracedMemory
 from warpstep.tracing.recorder import is_contiguous
@@ -86,10 +86,7 @@ class TracedScheduler(Scheduler):
 
 def _warp_counts(lanes):
     """Count the active lanes of each warp: (B, T) bools to (B, W)."""
-    missing = -lanes.shape[1] % WARP
-    if missing:
-        lanes = np.concatenate([lanes, np.zeros((lanes.shape[0], missing), bool)], axis=1)
-    return np.count_nonzero(lanes.reshape(lanes.shape[0], -1, WARP), axis=2)
+    return np.count_nonzero(split_warps(lanes, False), axis=2)
 
 
 class TracedBatch(Batch):

@@ -8,7 +8,7 @@ import numpy as np
 from warpstep.api.allocations import find_allocation
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
-from warpstep.machine.batch import unravel
+from warpstep.machine.batch import split_warps, unravel
 from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
 from warpstep.tracing.shadow import Cells
@@ -236,18 +236,12 @@ def _by_warp(batch, address, mask):
     address = np.asarray(address)
     same_rows = (address.ndim == 0 or address.shape[0] == 1) and (mask is None or mask.shape[0] == 1)
     height = 1 if same_rows else blocks
-    shape = (height, threads)
-    address = np.broadcast_to(address, shape)
-    missing = -threads % WARP
-    active = None if mask is None else np.broadcast_to(mask, shape)
-    if missing:
-        address = np.concatenate([address, np.zeros((height, missing), np.int64)], axis=1)
-        active = np.ones(shape, bool) if active is None else active
-        active = np.concatenate([active, np.zeros((height, missing), bool)], axis=1)
-        active = active.reshape(-1, WARP)
-    elif active is not None:
-        active = active.reshape(-1, WARP)
-    return address.reshape(-1, WARP), active, blocks // height
+    rows = split_warps(np.broadcast_to(address, (height, threads)), 0).reshape(-1, WARP)
+    active = None
+    if mask is not None or threads % WARP:
+        active = np.broadcast_to(True if mask is None else mask, (height, threads))
+        active = split_warps(active, False).reshape(-1, WARP)
+    return rows, active, blocks // height
 
 
 def _count_rows(view, space, rows, active, op, nbytes):
