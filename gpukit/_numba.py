@@ -22,32 +22,6 @@ from numba.cuda.np import arrayobj, numpy_support
 from numba.cuda.typing import templates
 from numba.cuda.typing.typeof import Purpose, typeof
 
-__all__ = [
-    "FOLDER",
-    "PER_THREAD_DEFAULT_STREAM",
-    "AbstractTemplate",
-    "ConcreteTemplate",
-    "NumbaPerformanceWarning",
-    "NumbaTypeError",
-    "argument_type",
-    "cgutils",
-    "compiled_kernel",
-    "current_gpu",
-    "cuda_api_error",
-    "cudadecl",
-    "cudaimpl",
-    "device_array_class",
-    "device_memset",
-    "dtype_of_type",
-    "find_libdevice",
-    "fix_integer_index",
-    "function_of",
-    "launch_configuration_class",
-    "numba_driver",
-    "overload",
-    "signature",
-]
-
 #: Where numba-cuda is installed.
 FOLDER = str(Path(numba.cuda.__file__).parent)
 #: Whether each thread has a default stream of its own (NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM).

@@ -11,27 +11,6 @@ from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 
-__all__ = [
-    "address_of",
-    "as_device_array",
-    "check_alike",
-    "check_apart",
-    "check_array",
-    "configure_quietly",
-    "copy_to",
-    "dtype_of",
-    "handle_of",
-    "is_pinned",
-    "make_like",
-    "new_like",
-    "share_memory",
-    "span",
-    "stream_of",
-    "to_device",
-    "upload",
-    "window",
-]
-
 
 def as_device_array(array) -> Any:
     """Wrap a device array of any library as one of Numba, or of the emulator.

@@ -26,7 +26,7 @@ everything down; the planner checks the arguments and returns the launches::
   ``work.zeros(count)`` for counters. It is the stream's: a later call uses the same memory.
 - What a call must do on the stream beside its launches, such as an upload that a launch reads, goes with ``call`` into
   one ``with state_of(stream_of(stream)).lock:``.
-- The planner of a composed function passes ``problem.work`` on to the functions that make the launches of its parts.
+- The planner of a composed function passes ``problem.work`` on to those that plan its parts.
 """
 
 from collections.abc import Callable

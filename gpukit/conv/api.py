@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from gpukit import matmul
 from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, share_memory, stream_of
-from gpukit._host.call import call
-from gpukit._host.work_memory import WorkMemory, free_work_memory
+from gpukit._host.call import call, forget
+from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import MAX_ROWS, VARIANTS, choose, is_wide
 from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
-from gpukit.matmul.api import launches as launches_of_product
 from warpstep.checks import check_int
 
 __all__ = [
@@ -481,7 +481,7 @@ def extra_memory(
 
 def free_workspaces() -> None:
     """Let go of the memory that gpukit keeps for each stream, the workspaces of "im2col" included."""
-    free_work_memory()
+    forget()
 
 
 # -- launches --------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
             launches.append(column_kernels.launch_im2col(variant, part, matrices, geometry, work.stream))
         matrices = matrices.reshape(count, groups, k, positions)
         product = out[first : first + count].reshape(count, groups, m, positions)
-        launches += launches_of_product(weight, matrices, product, work)
+        launches += matmul.steps("auto", weight, matrices, product, stream=work.stream, work=work)
         if bias is not None:
             launches.append(column_kernels.launch_bias(product, bias, work.stream))
     return launches

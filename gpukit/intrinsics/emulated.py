@@ -1,58 +1,42 @@
 """The functions on the emulator."""
 
 from gpukit.backend import types
-from gpukit.intrinsics.functions import (
-    byte_perm,
-    clock64,
-    commit_copies,
-    dp2a_hi,
-    dp2a_lo,
-    dp4a,
-    globaltimer,
-    load2,
-    load4,
-    load8,
-    load16,
-    smid,
-    store2,
-    store4,
-    wait_copies,
-)
+from gpukit.intrinsics import functions
 from gpukit.intrinsics.signatures import COPIES
 from warpstep.compiler import calls, ops
 from warpstep.compiler.expressions import Op
 from warpstep.compiler.values import counted
 
 
-@calls.entry(clock64, globaltimer)
+@calls.entry(functions.clock64, functions.globaltimer)
 def _emulate_clock(t, call):
     return Op("K.read_clock()", ops.ACTION)(), call.result
 
 
-@calls.entry(smid)
+@calls.entry(functions.smid)
 def _emulate_smid(t, call):
     return Op("K.smid()", ops.STATE)(), call.result
 
 
-@calls.entry(byte_perm)
+@calls.entry(functions.byte_perm)
 def _emulate_byte_perm(t, call):
     values = [t.value(argument, types.uint32) for argument in call.arguments]
     return counted(Op("byte_perm")(*values), types.uint32), call.result
 
 
-@calls.entry(dp2a_lo, dp2a_hi)
+@calls.entry(functions.dp2a_lo, functions.dp2a_hi)
 def _emulate_dot_pair(t, call):
     values = [t.value(argument, types.uint32) for argument in call.arguments]
-    return counted(Op("dot_pair")(*values, 0 if call.key is dp2a_lo else 2), types.uint32), call.result
+    return counted(Op("dot_pair")(*values, 0 if call.key is functions.dp2a_lo else 2), types.uint32), call.result
 
 
-@calls.entry(dp4a)
+@calls.entry(functions.dp4a)
 def _emulate_dot(t, call):
     values = [t.value(argument, call.result) for argument in call.arguments]
     return counted(Op("dot_bytes")(*values), call.result), call.result
 
 
-@calls.entry(load2, load4, load8, load16)
+@calls.entry(functions.load2, functions.load4, functions.load8, functions.load16)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
@@ -62,7 +46,7 @@ def _emulate_load(t, call):
     return load, call.result
 
 
-@calls.entry(store2, store4)
+@calls.entry(functions.store2, functions.store4)
 def _emulate_store(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "store")
@@ -83,11 +67,11 @@ def _emulate_copy(t, call):
     t.b.emit(_BEGIN_COPY(arrays[0], index, arrays[1], source_index, COPIES[call.key], guard, *places))
 
 
-@calls.entry(commit_copies)
+@calls.entry(functions.commit_copies)
 def _emulate_commit(t, call):
     t.b.emit(Op("M.commit_copies(m)", ops.ACTION)())
 
 
-@calls.entry(wait_copies)
+@calls.entry(functions.wait_copies)
 def _emulate_wait(t, call):
     t.b.emit(Op("M.wait_copies({}, m)", ops.ACTION)(call.types[0].literal_value))

@@ -2,27 +2,6 @@
 
 from typing import NoReturn
 
-__all__ = [
-    "byte_perm",
-    "clock64",
-    "commit_copies",
-    "copy_async",
-    "copy_async2",
-    "copy_async4",
-    "dp2a_hi",
-    "dp2a_lo",
-    "dp4a",
-    "globaltimer",
-    "load16",
-    "load2",
-    "load4",
-    "load8",
-    "smid",
-    "store2",
-    "store4",
-    "wait_copies",
-]
-
 
 def _of_a_kernel(name) -> NoReturn:
     raise TypeError(f"{name} is for kernels and device functions: call it from a function under cuda.jit")

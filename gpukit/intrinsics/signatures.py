@@ -4,26 +4,7 @@ import inspect
 
 from gpukit._numba import AbstractTemplate, ConcreteTemplate, NumbaTypeError, cudadecl, signature
 from gpukit.backend import types
-from gpukit.intrinsics.functions import (
-    byte_perm,
-    clock64,
-    commit_copies,
-    copy_async,
-    copy_async2,
-    copy_async4,
-    dp2a_hi,
-    dp2a_lo,
-    dp4a,
-    globaltimer,
-    load2,
-    load4,
-    load8,
-    load16,
-    smid,
-    store2,
-    store4,
-    wait_copies,
-)
+from gpukit.intrinsics import functions
 
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
@@ -78,14 +59,14 @@ def _bind(function, args, kws):
     return inspect.signature(function).bind(*args, **kws).args
 
 
-for _function, _count in ((load2, 2), (load4, 4), (load8, 8), (load16, 16)):
+for _function, _count in ((functions.load2, 2), (functions.load4, 4), (functions.load8, 8), (functions.load16, 16)):
     _load_type(_function, _count)
-for _function, _count in ((store2, 2), (store4, 4)):
+for _function, _count in ((functions.store2, 2), (functions.store4, 4)):
     _store_type(_function, _count)
 
 
 #: How many elements each copies.
-COPIES = {copy_async: 1, copy_async2: 2, copy_async4: 4}
+COPIES = {functions.copy_async: 1, functions.copy_async2: 2, functions.copy_async4: 4}
 
 
 def _copy_type(function, count):
@@ -117,25 +98,29 @@ for _function, _count in COPIES.items():
     _copy_type(_function, _count)
 
 
-@cudadecl.registry.register_global(commit_copies)
+@cudadecl.registry.register_global(functions.commit_copies)
 class _Commit(AbstractTemplate):
     def generic(self, args, kws):
         return signature(types.void) if not args and not kws else None
 
 
-@cudadecl.registry.register_global(wait_copies)
+@cudadecl.registry.register_global(functions.wait_copies)
 class _Wait(AbstractTemplate):
     prefer_literal = True
 
     def generic(self, args, kws):
-        (most,) = _bind(wait_copies, args, kws)
+        (most,) = _bind(functions.wait_copies, args, kws)
         if not isinstance(most, types.IntegerLiteral) or most.literal_value < 0:
             raise NumbaTypeError(f"wait_copies: most is {most}; it must be a constant, 0 or more")
-        return signature(types.void, most).replace(pysig=inspect.signature(wait_copies))
+        return signature(types.void, most).replace(pysig=inspect.signature(functions.wait_copies))
 
 
 #: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
-REGISTERS = {clock64: ("clock64", 64, True), globaltimer: ("globaltimer", 64, True), smid: ("smid", 32, False)}
+REGISTERS = {
+    functions.clock64: ("clock64", 64, True),
+    functions.globaltimer: ("globaltimer", 64, True),
+    functions.smid: ("smid", 32, False),
+}
 
 
 def _register_type(function, bits):
@@ -150,7 +135,11 @@ for _function, (_, _bits, _) in REGISTERS.items():
 
 
 #: Functions of three uint32 that are one instruction.
-THREE_WORDS = {byte_perm: "prmt.b32", dp2a_lo: "dp2a.lo.u32.u32", dp2a_hi: "dp2a.hi.u32.u32"}
+THREE_WORDS = {
+    functions.byte_perm: "prmt.b32",
+    functions.dp2a_lo: "dp2a.lo.u32.u32",
+    functions.dp2a_hi: "dp2a.hi.u32.u32",
+}
 
 
 def _three_words_type(function):
@@ -164,7 +153,7 @@ for _function in THREE_WORDS:
     _three_words_type(_function)
 
 
-@cudadecl.registry.register_global(dp4a)
+@cudadecl.registry.register_global(functions.dp4a)
 class _Dot(ConcreteTemplate):
-    key = dp4a
+    key = functions.dp4a
     cases = tuple(signature(*[number] * 4) for number in (types.int32, types.uint32))

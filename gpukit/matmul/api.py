@@ -26,7 +26,7 @@ from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_TH
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 
-__all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "launches", "matmul", "steps"]
+__all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
 
 #: Variants in which a thread has one element; `configure` knows them.
 _SIMPLE = {
@@ -166,6 +166,7 @@ def steps(
     tile: int = 16,
     pad: int | None = None,
     depth: int | None = None,
+    work: WorkMemory | None = None,
 ) -> list:
     """List the launches of one product, to be made, traced or timed: ``for launch, arguments in steps(...)``.
 
@@ -175,11 +176,12 @@ def steps(
         As for `matmul`.
     a, b, out : C-contiguous arrays
         As for `matmul`, none of them empty; device arrays, or NumPy arrays to be traced.
+    work : WorkMemory, optional
+        Of a function that computes the product on the way; new memory, which lives as long as the list, unless given.
 
     Returns
     -------
     list of (launch, arguments)
-        Work memory is among the arguments: it lives as long as the list.
 
     Raises
     ------
@@ -191,24 +193,7 @@ def steps(
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
     make_launches = _resolve(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
-    return list(make_launches(a, b, out, alpha, beta, WorkMemory(stream_of(stream))))
-
-
-def launches(a, b, out, work: WorkMemory, alpha: float = 1.0, beta: float = 0.0) -> list:
-    """List the launches of `matmul` with "auto", for a function that computes a product on the way.
-
-    Parameters
-    ----------
-    a, b, out : C-contiguous device arrays, as for `matmul`
-        Not checked; none of them empty.
-    work : WorkMemory
-    alpha, beta : float
-
-    Returns
-    -------
-    list of (launch, arguments)
-    """
-    return list(_resolve("auto", dtype_of(a), out.shape[-2:])(a, b, out, alpha, beta, work))
+    return list(make_launches(a, b, out, alpha, beta, work or WorkMemory(stream_of(stream))))
 
 
 def configure(

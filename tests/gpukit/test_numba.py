@@ -42,10 +42,9 @@ def test_private_modules_are_named_in_one_file():
         assert not found, f"{where} uses {', '.join(found)}"
 
 
-def test_every_name_is_there():
+def test_internals_that_need_no_device():
     from gpukit import _numba
 
-    assert all(hasattr(_numba, name) for name in _numba.__all__)
     assert _numba.FOLDER == str(Path(numba.cuda.__file__).parent)
     assert all(isinstance(make(), type) for make in (_numba.launch_configuration_class, _numba.device_array_class))
     assert issubclass(_numba.cuda_api_error(), Exception)
