@@ -15,6 +15,7 @@ from gpukit import launching, resize, results, streams, timing
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams import measure
+from gpukit.streams.pipeline import prepare_copy
 
 __all__ = ["CHUNKS", "SIZES", "measure_documents", "measure_launches", "measure_pipelines", "measurements"]
 
@@ -75,7 +76,7 @@ def measure_copies(nbytes, report=print):
 def measure_costs(report=print):
     """Measure the fixed cost of an operation, on its engine and in a pipeline, and of enqueuing a copy on the host."""
     small, host, stream = cuda.device_array(1, np.float32), cuda.pinned_array(1, np.float32), cuda.stream()
-    copy = streams.pipeline.prepare_copy(small, host, stream)
+    copy = prepare_copy(small, host, stream)
     costs = {
         **measure.engine_starts(),
         "pipeline": measure.operation_seconds(),
