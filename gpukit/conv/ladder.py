@@ -1,11 +1,21 @@
 """The ladder of direct convolution, one idea per kernel (E3 to E7).
 
-Every kernel takes x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,), out (N, O, OH, OW) and their `Sizes`, in
-float32 or float16; sums are float32. A block computes a tile of one sample and of some out channels; it finds out which
-from its number alone, so a grid has one dimension and no limit that matters.
+0. ``serial``: the specification, on the host.
+1. ``naive``: one thread per value, everything from global memory.
+2. ``tiled``: pixels through a tile in shared memory.
+3. ``even``: all threads share the copy of the tile evenly.
+4. ``wide``: four floats per copy instruction.
+5. ``prefetch``: the next channel's tile is copied while this one is computed.
+6. ``blocked``: many sums per thread, in registers.
 
-The numbers in `Sizes` are uint32, and what Numba computes of two of these is uint64: an index without a sign, where a
-coordinate left of or above the image is a huge number, which the comparison with the image's size finds.
+`gpukit.conv.fast` goes on from there.
+
+Every kernel takes x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,), out (N, O, OH, OW) and their `Sizes`, in
+float32 or float16; sums are float32. A block computes a tile of one sample and of some out channels. Its number alone
+tells which, so a grid has one dimension and no limit that matters.
+
+The numbers in `Sizes` are uint32, and Numba's sum or product of two is uint64. Coordinates are therefore unsigned: one
+left of or above the image wraps to a huge number, so one comparison with the image's size finds both ends.
 """
 
 import functools
@@ -41,7 +51,7 @@ BLOCKED, PIXELS = (32, 8), 4
 
 
 class Sizes(NamedTuple):
-    """A convolution as its kernels know it; the tiles and sets are those of one launch."""
+    """The sizes of a convolution, and the blocks of one launch, as kernels need them."""
 
     height: np.uint32
     width: np.uint32
@@ -62,7 +72,7 @@ class Sizes(NamedTuple):
     tiles_w: Divisor
     channel_blocks: Divisor  # blocks along the out channels of a group
     biased: np.bool_
-    wide: np.bool_  # rows of x begin at multiples of four elements, so that four can be read at a time
+    wide: np.bool_  # rows of x begin at multiples of four elements: four can be read at a time
 
 
 # -- on the host (E3) ------------------------------------------------------------------------------
@@ -70,9 +80,9 @@ class Sizes(NamedTuple):
 
 @numba.njit
 def serial(x, weight, bias, stride, padding, dilation, groups):
-    """The specification: seven loops, the out channel first, the kernel last, so that one sum is open at a time (E3).
+    """The specification: seven loops, out channels first and the kernel last, so that one sum is open at a time (E3).
 
-    The other order, in channels first, adds to O OH OW open sums again and again. The article forgets the in channel in
+    The other order, in channels first, adds to O OH OW open sums again and again. The article omits the in channel from
     the weight's index; padding, stride, dilation, groups and samples are ours. ``bias`` may be None.
     """
     samples, height, width = x.shape[0], x.shape[2], x.shape[3]
@@ -97,17 +107,30 @@ def serial(x, weight, bias, stride, padding, dilation, groups):
     return out
 
 
-# -- what the kernels share ------------------------------------------------------------------------
+# -- device functions that the kernels share -------------------------------------------------------
 
 
 @cuda.jit(device=True)
-def place(sizes, tile_h, tile_w, outs):
-    """(sample, group, first out channel in the group, first row, first column) of this block's tile."""
-    rest, made = divided(uint32(cuda.blockIdx.x), sizes.channel_blocks)
+def find_thread():
+    """Column and row of this thread in its block, and columns and rows of the block."""
+    tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+    return tx, ty, uint32(cuda.blockDim.x), uint32(cuda.blockDim.y)
+
+
+@cuda.jit(device=True)
+def find_rank():
+    """Number of this thread in its block, and threads of the block."""
+    return uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x), uint32(cuda.blockDim.x * cuda.blockDim.y)
+
+
+@cuda.jit(device=True)
+def place(sizes, tile_h, tile_w, channels):
+    """Sample, group, first out channel in the group, first row and first column of this block's tile."""
+    rest, channel_block = divided(uint32(cuda.blockIdx.x), sizes.channel_blocks)
     rest, across = divided(rest, sizes.tiles_w)
     rest, down = divided(rest, sizes.tiles_h)
     sample, group = divided(rest, sizes.groups)
-    return sample, group, uint32(made * outs), uint32(down * tile_h), uint32(across * tile_w)
+    return sample, group, uint32(channel_block * channels), uint32(down * tile_h), uint32(across * tile_w)
 
 
 @cuda.jit(device=True)
@@ -120,7 +143,7 @@ def pixel(x, sample, channel, row, col, sizes):
 
 @cuda.jit(device=True)
 def window_sum(tile, at, pitch, weight, o, c, sizes):
-    """Sum of a window in shared memory, which begins at ``at``, times the weights of one in and one out channel."""
+    """Sum up the products of the window in shared memory at ``at`` and the weights of an in and an out channel."""
     total = float32(0)
     for kh in range(sizes.kernel_h):
         for kw in range(sizes.kernel_w):
@@ -131,7 +154,7 @@ def window_sum(tile, at, pitch, weight, o, c, sizes):
 
 @cuda.jit(device=True)
 def start(bias, o, sizes):
-    """What the sum of an out channel starts with."""
+    """The first term of an out channel's sums: its bias, or 0."""
     return float32(bias[o]) if sizes.biased else float32(0)
 
 
@@ -148,9 +171,9 @@ def span(count, stride, kernel, dilation):
 @cuda.jit
 def naive(x, weight, bias, out, sizes):
     """One thread per value of the result, all from global memory: a pixel is read KH KW times for each out channel."""
-    tile_h, tile_w = uint32(cuda.blockDim.y), uint32(cuda.blockDim.x)
-    sample, group, o, top, left = place(sizes, tile_h, tile_w, uint32(1))
-    oh, ow = uint32(top + uint32(cuda.threadIdx.y)), uint32(left + uint32(cuda.threadIdx.x))
+    tx, ty, tile_w, tile_h = find_thread()
+    sample, group, o, top, left = place(sizes, tile_h, tile_w, 1)
+    oh, ow = uint32(top + ty), uint32(left + tx)
     if oh < sizes.out_h and ow < sizes.out_w:
         o = group * sizes.out_channels + o
         total = start(bias, o, sizes)
@@ -169,12 +192,12 @@ def naive(x, weight, bias, out, sizes):
 
 @cuda.jit(device=True)
 def copy_by_edges(tile, x, sample, channel, top, left, rows, cols, sizes):
-    """A thread copies its own pixels; those at the right and lower edge copy the halo beside them too (plan 1).
+    """A thread copies its own pixels; threads at the right and lower edge also copy the halo beside them (plan 1).
 
-    Of a halo of two on each side the thread in the corner copies 9 pixels, and the warp waits for it.
+    With a halo of two on each side the thread in the corner copies 9 pixels, and its warp waits for it.
     """
-    tx, ty, one = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(1)
-    own_row, own_col = uint32(ty * sizes.stride_h), uint32(tx * sizes.stride_w)
+    tx, ty, _, _ = find_thread()
+    own_row, own_col, one = uint32(ty * sizes.stride_h), uint32(tx * sizes.stride_w), uint32(1)
     end_row = rows if ty == cuda.blockDim.y - one else uint32(own_row + sizes.stride_h)
     end_col = cols if tx == cuda.blockDim.x - one else uint32(own_col + sizes.stride_w)
     for r in range(own_row, end_row):
@@ -185,8 +208,7 @@ def copy_by_edges(tile, x, sample, channel, top, left, rows, cols, sizes):
 @cuda.jit(device=True)
 def copy_evenly(tile, x, sample, channel, top, left, rows, cols, sizes):
     """All threads share the copy: no two differ by more than one pixel, and neighbours copy neighbours (plan 2)."""
-    threads = uint32(cuda.blockDim.x * cuda.blockDim.y)
-    e = uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+    e, threads = find_rank()
     while e < rows * cols:
         r = e // cols
         tile[e] = pixel(x, sample, channel, top + r, left + (e - r * cols), sizes)
@@ -201,9 +223,8 @@ def make_tiled(copy):
     @cuda.jit
     def tiled(x, weight, bias, out, sizes):
         tile = cuda.shared.array(0, float32)
-        tile_h, tile_w = uint32(cuda.blockDim.y), uint32(cuda.blockDim.x)
-        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        sample, group, first, top, left = place(sizes, tile_h, tile_w, uint32(1))
+        tx, ty, tile_w, tile_h = find_thread()
+        sample, group, first, top, left = place(sizes, tile_h, tile_w, 1)
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
@@ -213,7 +234,7 @@ def make_tiled(copy):
             copy(tile, x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
             cuda.syncthreads()  # the tile is complete
             total += window_sum(tile, at, cols, weight, o, c, sizes)
-            cuda.syncthreads()  # nobody needs it any more
+            cuda.syncthreads()  # no thread still reads the tile
         if top + ty < sizes.out_h and left + tx < sizes.out_w:
             out[sample, o, top + ty, left + tx] = total
 
@@ -230,15 +251,15 @@ tiled, even = make_tiled(copy_by_edges), make_tiled(copy_evenly)
 def copy_quads(tile, at, x, sample, channel, top, left, rows, pitch, sizes):
     """Copy rows of ``pitch`` pixels, four at a time; ``left`` and ``pitch`` are multiples of 4.
 
-    If the image's rows do not begin at such multiples, only single pixels can be read.
+    Where the image's rows do not begin at such multiples, only single pixels can be read.
     """
-    four, three = uint32(4), uint32(3)
-    threads, quads = uint32(cuda.blockDim.x * cuda.blockDim.y), pitch // four
-    e = uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+    e, threads = find_rank()
+    four, three, zero = uint32(4), uint32(3), float32(0)
+    quads = pitch // four
     while e < rows * quads:
         r = e // quads
         row, col = top + r, left + four * (e - r * quads)
-        p, q, s, t = float32(0), float32(0), float32(0), float32(0)
+        p, q, s, t = zero, zero, zero, zero
         if sizes.wide:
             if row < sizes.height and col < sizes.width:
                 a, b, c, d = load4(x, (sample, channel, row, col))
@@ -254,11 +275,11 @@ def copy_quads(tile, at, x, sample, channel, top, left, rows, pitch, sizes):
 
 @cuda.jit
 def wide(x, weight, bias, out, sizes):
-    """Like tiled, with a tile that begins at a multiple of four columns, so that four floats are copied at a time."""
+    """Like even, with a tile that begins at a multiple of four columns, so that four floats are copied at a time."""
     tile = cuda.shared.array(0, float32)
-    tile_h, tile_w, four, three = uint32(cuda.blockDim.y), uint32(cuda.blockDim.x), uint32(4), uint32(3)
-    tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    sample, group, first, top, left = place(sizes, tile_h, tile_w, uint32(1))
+    four, three = uint32(4), uint32(3)
+    tx, ty, tile_w, tile_h = find_thread()
+    sample, group, first, top, left = place(sizes, tile_h, tile_w, 1)
     rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
     cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
     pitch = uint32((cols + three + three) // four * four)
@@ -282,9 +303,8 @@ def wide(x, weight, bias, out, sizes):
 
 @cuda.jit(device=True)
 def begin_copy(tile, at, x, sample, channel, top, left, rows, cols, sizes):
-    """Begin an even copy that goes past the registers, and do not wait for it. float32 only."""
-    threads = uint32(cuda.blockDim.x * cuda.blockDim.y)
-    e = uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+    """Begin an even copy that bypasses the registers, and do not wait for it. float32 only."""
+    e, threads = find_rank()
     while e < rows * cols:
         r = e // cols
         row, col = top + r, left + (e - r * cols)
@@ -295,9 +315,8 @@ def begin_copy(tile, at, x, sample, channel, top, left, rows, cols, sizes):
 
 @cuda.jit(device=True)
 def copy_at_once(tile, at, x, sample, channel, top, left, rows, cols, sizes):
-    """The same for float16, which has to be converted on its way: the thread waits for its loads."""
-    threads = uint32(cuda.blockDim.x * cuda.blockDim.y)
-    e = uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+    """The same for float16, which is converted on the way, so the thread waits for its loads."""
+    e, threads = find_rank()
     while e < rows * cols:
         r = e // cols
         tile[at + e] = pixel(x, sample, channel, top + r, left + (e - r * cols), sizes)
@@ -313,9 +332,9 @@ def make_prefetch(copy):
     @cuda.jit
     def prefetch(x, weight, bias, out, sizes):
         tile = cuda.shared.array(0, float32)
-        tile_h, tile_w, one = uint32(cuda.blockDim.y), uint32(cuda.blockDim.x), uint32(1)
-        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        sample, group, first, top, left = place(sizes, tile_h, tile_w, one)
+        one, two = uint32(1), uint32(2)
+        tx, ty, tile_w, tile_h = find_thread()
+        sample, group, first, top, left = place(sizes, tile_h, tile_w, 1)
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
@@ -328,10 +347,10 @@ def make_prefetch(copy):
             wait_copies(0)
             cuda.syncthreads()
             if c + one < sizes.channels:
-                target = other if c % uint32(2) == uint32(0) else uint64(0)
+                target = other if c % two == uint32(0) else uint64(0)
                 copy(tile, target, x, sample, channel + c + one, from_row, from_col, rows, cols, sizes)
                 commit_copies()
-            total += window_sum(tile, at + other * (c % uint32(2)), cols, weight, o, c, sizes)
+            total += window_sum(tile, at + other * (c % two), cols, weight, o, c, sizes)
         if top + ty < sizes.out_h and left + tx < sizes.out_w:
             out[sample, o, top + ty, left + tx] = total
 
@@ -346,10 +365,9 @@ prefetch, prefetch_half = make_prefetch(begin_copy), make_prefetch(copy_at_once)
 
 @cuda.jit(device=True)
 def copy_weights(tile, at, weight, first, c, outs, end):
-    """Weights of one in channel and of the out channels from ``first``, those of a place in the kernel side by side."""
+    """Copy the weights of an in channel and the out channels from ``first``, those of one kernel position together."""
     taps = uint32(weight.shape[2] * weight.shape[3])
-    threads = uint32(cuda.blockDim.x * cuda.blockDim.y)
-    e = uint32(cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+    e, threads = find_rank()
     while e < taps * outs:
         tap, o = e // outs, first + e % outs
         kh = tap // uint32(weight.shape[3])
@@ -361,32 +379,33 @@ def copy_weights(tile, at, weight, first, c, outs, end):
 
 
 @functools.cache
-def blocked(outs, pixels):
-    """Kernel: a thread sums ``outs`` out channels of ``pixels`` rows in registers (E7).
+def blocked(channels, pixels):
+    """Make a kernel in which a thread sums up ``channels`` out channels of ``pixels`` rows in registers (E7).
 
-    A value from shared memory serves for all of a thread's out channels, a weight for all of its rows. What does not
-    fit into 255 registers the compiler puts into local memory.
+    A pixel from shared memory serves for all out channels of a thread, a weight for all of its rows. The compiler
+    spills to local memory what does not fit into 255 registers.
     """
 
     @cuda.jit
     def blocked(x, weight, bias, out, sizes):
         tile = cuda.shared.array(0, float32)
-        total = cuda.local.array((outs, pixels), float32)
+        total = cuda.local.array((channels, pixels), float32)
         value = cuda.local.array(pixels, float32)
-        tile_h, tile_w = uint32(cuda.blockDim.y * pixels), uint32(cuda.blockDim.x)
-        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        sample, group, first, top, left = place(sizes, tile_h, tile_w, uint32(outs))
+        tx, ty, tile_w, _ = find_thread()
+        tile_h = uint32(cuda.blockDim.y * pixels)
+        sample, group, first, top, left = place(sizes, tile_h, tile_w, uint32(channels))
         rows = span(tile_h, sizes.stride_h, sizes.kernel_h, sizes.dilation_h)
         cols = span(tile_w, sizes.stride_w, sizes.kernel_w, sizes.dilation_w)
         from_row, from_col = top * sizes.stride_h - sizes.padding_h, left * sizes.stride_w - sizes.padding_w
         first, end = group * sizes.out_channels + first, (group + uint32(1)) * sizes.out_channels
-        for o in range(outs):
+        for o in range(channels):
+            own = first + uint32(o)
             for p in range(pixels):
-                total[o, p] = start(bias, first + uint32(o), sizes) if first + uint32(o) < end else float32(0)
+                total[o, p] = start(bias, own, sizes) if own < end else float32(0)
         at = ty * uint32(pixels) * sizes.stride_h * cols + tx * sizes.stride_w
         for c in range(sizes.channels):
             copy_evenly(tile, x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
-            copy_weights(tile, rows * cols, weight, first, c, uint32(outs), end)
+            copy_weights(tile, rows * cols, weight, first, c, uint32(channels), end)
             cuda.syncthreads()
             wt = rows * cols
             for kh in range(sizes.kernel_h):
@@ -394,17 +413,18 @@ def blocked(outs, pixels):
                     here = at + kh * sizes.dilation_h * cols + kw * sizes.dilation_w
                     for p in range(pixels):
                         value[p] = tile[here + uint32(p) * sizes.stride_h * cols]
-                    for o in range(outs):
+                    for o in range(channels):
                         w = tile[wt + uint32(o)]
                         for p in range(pixels):
                             total[o, p] += value[p] * w
-                    wt += uint32(outs)
+                    wt += uint32(channels)
             cuda.syncthreads()
-        for o in range(outs):
+        for o in range(channels):
+            own = first + uint32(o)
             for p in range(pixels):
                 oh = top + ty * uint32(pixels) + uint32(p)
-                if first + uint32(o) < end and oh < sizes.out_h and left + tx < sizes.out_w:
-                    out[sample, first + uint32(o), oh, left + tx] = total[o, p]
+                if own < end and oh < sizes.out_h and left + tx < sizes.out_w:
+                    out[sample, own, oh, left + tx] = total[o, p]
 
     return blocked
 
