@@ -1,4 +1,4 @@
-"""What stands in for ``numba.cuda``: ``from warpstep import cuda``.
+"""``from warpstep import cuda``: stands in for ``numba.cuda``.
 
 Host functions are the emulator's. Everything that a kernel uses (``grid``, ``threadIdx``, ``shared``, ``atomic``,
 types ...) is numba.cuda's own object, so a kernel means the same here as on a GPU, and Numba can type it.
@@ -11,7 +11,7 @@ from types import ModuleType
 from warpstep import _numba
 from warpstep.api import arrays as _arrays
 from warpstep.api import context as _context
-from warpstep.api import reimported as _reuse
+from warpstep.api import reimported as _reimported
 from warpstep.api.host import *  # noqa: F403 - its __all__ is the list of host functions
 from warpstep.compiler.frontend import infer as _infer
 from warpstep.launch import jit  # noqa: F401
@@ -36,7 +36,7 @@ _MODULES = (
     "vector_types",
 )
 
-_DRIVER = "it works on the CUDA driver or toolkit, and the emulator has neither"
+_DRIVER = "it needs the CUDA driver or toolkit, and the emulator has neither"
 _MEMORY = "emulated memory is not managed through the driver"
 _PROCESSES = "emulated memory cannot be shared with other processes"
 #: What cannot be emulated, and why.
@@ -57,7 +57,7 @@ _MISSING = {
 
 
 def _take_over():
-    """Make every public name of numba.cuda that is not a host function (there is one here) or a module a name here."""
+    """Take every public name of numba.cuda, but for host functions, which are here already, and other modules."""
     for name in dir(_numba.cuda):
         if name.startswith("_") or name in globals() or name in _MISSING:
             continue
@@ -67,17 +67,17 @@ def _take_over():
 
 
 class _Namespace:
-    """Part of numba.cuda's inside, as far as scripts use it."""
+    """Internals of numba.cuda, as far as scripts use them."""
 
     def __init__(self, name, **members):
         self.__dict__.update(members)
         self.__name__ = name
 
     def __getattr__(self, name):
-        raise AttributeError(f"gpukit's emulator has no {self.__name__}.{name}: {_DRIVER}")
+        raise AttributeError(f"the emulator has no {self.__name__}.{name}: {_DRIVER}")
 
 
-#: These functions of numba-cuda only look at the shape, strides and flags of an array, which ours has too.
+#: Functions of numba-cuda that read only the shape, strides and flags of an array, which the emulator's have too.
 _LAYOUT_FUNCTIONS = (
     "array_core",
     "check_array_compatibility",
@@ -108,22 +108,22 @@ devices = _Namespace(
 )
 cudadrv = _Namespace("cuda.cudadrv", devicearray=devicearray, devices=devices, error=_numba.driver_errors)
 
-reduce = Reduce = _reuse.reduction(_here)
-vectorize, guvectorize = _reuse.ufunc_decorators(_here, lambda function, args: _infer(function, args).return_type)
+reduce = Reduce = _reimported.reduction(_here)
+vectorize, guvectorize = _reimported.ufunc_decorators(_here, lambda function, args: _infer(function, args).return_type)
 
 _take_over()
 
 
 def __getattr__(name):
     if name in _MISSING:
-        raise AttributeError(f"gpukit's emulator has no cuda.{name}: {_MISSING[name]}")
+        raise AttributeError(f"the emulator has no cuda.{name}: {_MISSING[name]}")
     if name == "random":
         # Loading it compiles nothing, but brings in Numba's CPU target.
-        value = _reuse.second_copy(_numba.RANDOM, _here)
+        value = _reimported.second_copy(_numba.RANDOM, _here)
     elif name in _MODULES:
         value = importlib.import_module(f"{_numba.cuda.__name__}.{name}")
     elif hasattr(_numba.cuda, name):
-        raise AttributeError(f"gpukit's emulator has no cuda.{name}: it belongs to the inside of numba.cuda")
+        raise AttributeError(f"the emulator has no cuda.{name}: it is internal to numba.cuda")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -132,7 +132,7 @@ def __getattr__(name):
 
 @_numba.cudadecl.register_attr
 class _ModuleTemplate(_numba.AttributeTemplate):
-    """Lets kernels use this module as they use numba.cuda: an attribute has the type that it has there."""
+    """Types the attributes of this module in kernels as those of numba.cuda."""
 
     key = _numba.types.Module(_here)
 

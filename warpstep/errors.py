@@ -42,7 +42,16 @@ class KernelError(RuntimeError):
     trace: Any = None
     sticky = False
 
-    def __init__(self, message, *, kind, line, filename, block=None, thread=None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        line: int | None,
+        filename: str | None,
+        block: tuple[int, int, int] | None = None,
+        thread: tuple[int, int, int] | None = None,
+    ):
         super().__init__(message)
         self.kind = kind
         self.line = line

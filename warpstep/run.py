@@ -1,4 +1,4 @@
-"""The emulator for code that knows nothing of gpukit: ``gpukit run script.py`` and ``%load_ext gpukit``.
+"""Run code that knows nothing of the emulator on it: ``gpukit run script.py`` and ``%load_ext gpukit``.
 
 `install` puts the emulator in place of ``numba.cuda`` in this process, `uninstall` takes it back. The module object
 stays what it is and is changed in place, so that every form of import finds the emulator, before and after.
@@ -21,7 +21,7 @@ from types import ModuleType, TracebackType
 _ABSENT = object()
 OWN_PACKAGES = ("numba", "numba_cuda", "gpukit", "warpstep")
 _INSIDE = os.path.join(os.path.dirname(__file__), "")
-#: How the file names begin of code that has no place in the traceback of a script.
+#: Prefixes of the files whose frames a script's traceback leaves out.
 _MACHINERY = (_INSIDE, "<frozen runpy>", "<lockstep ")
 
 # -- in place of numba.cuda --------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class _Changes:
 
 def _restore(owner, name, value, before):
     if vars(owner).get(name, _ABSENT) is not value:
-        return  # someone gave the name a value of their own since
+        return  # changed again since, by someone else
     if before is _ABSENT:
         delattr(owner, name)
     else:

@@ -1,6 +1,8 @@
 """Where warpstep depends on Numba: in ``warpstep/_numba.py`` alone."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,29 @@ def test_an_import_of_numba_is_found(source):
 def test_no_other_file_imports_numba_or_the_driver(path):
     found = {"numba", "numba_cuda", "llvmlite", "cuda"} & set(imported_packages((ROOT / path).read_text()))
     assert not found, f"{path} imports {found}; take it from warpstep._numba"
+
+
+ALONE = """
+import sys
+sys.modules["gpukit"] = sys.modules["bench"] = None  # an import of them fails
+import numpy as np
+import warpstep
+from warpstep import cuda, run
+
+@cuda.jit
+def add(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = x[i] + 1
+
+x = np.zeros(64, np.float32)
+trace = warpstep.trace(add[2, 32], x, x)
+print(trace.total("global", "load").sectors, len(trace.findings), "add" in str(trace), trace.predict().seconds > 0)
+with run.emulated():
+    print(run.installed(), x.sum())
+"""
+
+
+def test_warpstep_works_without_gpukit():
+    result = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=ROOT.parent)
+    assert (result.stdout, result.stderr) == ("8 0 True True\nTrue 64.0\n", "")
