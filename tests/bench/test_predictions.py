@@ -3,13 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import gpukit
 from bench import __main__ as benchmarks
 from bench import ceilings, code, profile
 from bench import predictions as bench
-from gpukit import results
+from gpukit import results, timing, transpose
+from gpukit.backend import cuda
 from warpstep import prediction
 
 
@@ -170,3 +172,18 @@ def test_the_report_the_counters_and_the_record_are_of_the_same_kernels():
         for source in ("matmul-h200", bench.RECORDED):
             counted = results.first(results.load(source, case="instructions"), variant=kernel, **wanted)
             assert int(values["Executed Instructions"]) == counted["value"]
+
+
+def test_cases_are_checked_before_they_are_timed(monkeypatch, capsys):
+    x, out = cuda.to_device(np.ones((40, 33), np.float32)), cuda.device_array((33, 40), np.float32)
+    launch = transpose.configure("tiled", (40, 33))
+
+    def make_case(variant, expected):
+        steps = [(launch, (x, out))]
+        return bench.Case("transpose", variant, (40, 33), "float32", lambda: (steps, out, expected), None)
+
+    monkeypatch.setattr(timing, "bench", lambda run, **_: run() or timing.Timing((1e-3,) * 5))
+    cases = [make_case("right", lambda got: (got == 1).all()), make_case("wrong", lambda got: (got == 2).all())]
+    records, right = bench.measure(cases)
+    assert not right and [record["variant"] for record in records] == ["right"]
+    assert "WRONG" in capsys.readouterr().out
