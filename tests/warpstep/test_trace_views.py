@@ -15,6 +15,7 @@ from gpukit import cuda, plot
 from warpstep import trace
 from warpstep.report import comparison, facts, plots, text
 from warpstep.report import html as page
+from warpstep.report.table import Table
 from warpstep.tracing import records
 
 matplotlib.use("Agg")
@@ -690,6 +691,21 @@ def test_compare_pairs_lines_that_were_moved_apart():
     assert [(row[0], row[1]) for row in lines.rows] == [("9", "9"), ("", ""), ("12", "19"), ("", ""), ("14", "21")]
     fewer = comparison.compare(before, replace(before, accesses=before.accesses[:4])).tables[1]
     assert fewer.rows[-1][:2] == ["14", ""] and fewer.rows[-1][4:] == ["512", "", "512", "", "gone"]
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+
+def test_a_table_wraps_its_widest_column_of_words_and_no_figures():
+    rows = [["copy", "word " * 40, "12,345"], ["", "short", ""]]
+    table = Table(["kernel", "remark", "us"], rows, "Times", code=["kernel"])
+    lines = str(table).splitlines()
+    assert lines[0] == "Times" and max(map(len, lines)) == 120 and len(lines) == 5
+    assert lines[1].startswith("  kernel  remark") and lines[1].endswith("    us") and lines[2].endswith("12,345")
+    assert " ".join(" ".join(lines[2:4]).split()) == f"copy {'word ' * 20}12,345 {'word ' * 20}".strip()
+    assert "<code>copy</code>" in table.html() and "Times" not in table.html()
+    assert table._repr_html_().startswith("<p><b>Times</b></p><table>")
+    assert str(Table(["n"], [])) == "n" and "-" not in str(Table(["a", "b"], [["1", "2"]], words=["b"]))
 
 
 # -- a real trace -----------------------------------------------------------------------------------

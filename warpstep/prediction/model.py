@@ -9,6 +9,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import SECTOR, WARP
 from warpstep.prediction.ceilings import Ceilings, recorded
 from warpstep.report import html
+from warpstep.report.facts import plural
 from warpstep.report.table import Table
 from warpstep.report.units import format_seconds
 from warpstep.tracing.records import Recording, check_trace
@@ -132,7 +133,7 @@ def _waiting(counts, blocks, ceilings):
     trips = rounds if counts.total("global", "load", "requests") else 0
     passed = sum(barrier.passed for barrier in counts.trace.barriers if barrier.kind == "block")
     each = passed / math.prod(counts.trace.grid)
-    amount = f"{rounds} blocks one after the other, {trips} trips to memory, {each:.3g} barriers for each"
+    amount = f"{plural(rounds, 'block')} in a row, {plural(trips, 'trip')} to memory, {each:.3g} barriers per block"
     return Use(amount, trips * ceilings.trip + rounds * each / ceilings.steps)
 
 
@@ -195,7 +196,7 @@ class Prediction:
             [name, use.amount, format_seconds(use.seconds), f"{use.seconds / self.seconds:.0%}"]
             for name, use in sorted(self.uses.items(), key=lambda item: -item[1].seconds)
         ]
-        words = ("resource", "what the launch asks of it")
+        words = ("resource", "demand of the launch")
         return Table([*words, "at least", "of the time"], rows, title, words=words)
 
     def __str__(self) -> str:
