@@ -1,4 +1,4 @@
-"""The emulator's host side: gpukit.emulator.{arrays,device,context,streams,host,cuda,reuse}.
+"""The emulator's host side: warpstep.cuda, warpstep.device and warpstep.api.
 
 Where numba-cuda can be asked without a GPU it is the reference: the layout of its DeviceNDArray, its type inference,
 its signatures. NumPy is the reference for contents.
@@ -8,6 +8,8 @@ import asyncio
 import gc
 import inspect
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import hypothesis.extra.numpy as hnp
@@ -626,3 +628,17 @@ def test_vectorize_and_random():
     states = cuda.random.create_xoroshiro128p_states(3, seed=1)
     assert states[0]["s0"] == 0x910A2DEC89025CC1  # the first number of splitmix64 for this seed
     assert len(set(states.copy_to_host().tolist())) == 3
+
+
+def test_threads_may_allocate_at_the_same_time():
+    def allocate(_):
+        return [(cuda.device_array(1), cuda.current_context().get_memory_info()) for _ in range(200)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            arrays_ = [array for made in pool.map(allocate, range(4)) for array, _ in made]
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({array.gpu_data.device_pointer_value for array in arrays_}) == 800

@@ -21,7 +21,7 @@ HOST_ALIGNMENT = 64
 ITEM = 16
 
 _live = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, for a finalizer may allocate
 _next_address = FIRST_ADDRESS
 
 
@@ -69,7 +69,8 @@ class Allocation:
         self.bytes = host_memory(nbytes, poison) if memory is None else memory
         self.known = np.zeros(self.bytes.size, bool) if poison and memory is None else None
         self.address = _take_address(nbytes) if nbytes else 0
-        _live.add(self)
+        with _lock:
+            _live.add(self)
 
     def mark(self, host: np.ndarray) -> None:
         """Note that the elements of ``host``, a NumPy view on this memory, have been written."""
@@ -118,7 +119,9 @@ def host_memory(nbytes: int, poison: bool = True) -> np.ndarray:
 
 def live_allocations() -> list[Allocation]:
     """All allocations that exist and have not been freed."""
-    return [allocation for allocation in list(_live) if not allocation.freed]
+    with _lock:
+        known = list(_live)
+    return [allocation for allocation in known if not allocation.freed]
 
 
 def memory_in_use() -> int:

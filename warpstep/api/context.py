@@ -328,9 +328,7 @@ _devices = {}
 def current_device() -> Device:
     """Return the device of the compute capability that is emulated now."""
     limits = current()
-    if limits not in _devices:
-        _devices[limits] = Device(limits)
-    return _devices[limits]
+    return _devices.get(limits) or _devices.setdefault(limits, Device(limits))
 
 
 def get_context(devnum: int | None = None) -> Context:
