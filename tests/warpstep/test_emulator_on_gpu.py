@@ -1,10 +1,10 @@
 """The emulator against a real GPU: the same kernels on both, random ones and a table of written ones.
 
-    python -m pytest tests/test_emulator_on_gpu.py -m gpu
+    python -m pytest tests/warpstep/test_emulator_on_gpu.py -m gpu
 
 The kernels run in child processes, for a kernel that goes wrong on the GPU takes its process with it. With the
 environment variable ``GPUKIT_DEVICE_REPORT`` set to a file name, all that is not equal is written there as JSON.
-``tests/random_kernels.py --gpu`` compares as many random kernels as one likes.
+``tests/warpstep/random_kernels.py --gpu`` compares as many random kernels as one likes.
 """
 
 import os
