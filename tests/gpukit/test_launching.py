@@ -1,15 +1,16 @@
 """`gpukit.launching`: prepared launches do what plain launches do."""
 
+import doctest
 import threading
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numba.cuda import float32, float64, int32
 
 import gpukit
 from gpukit import launching
-from gpukit.backend import cuda
+from gpukit._host import prepared
+from gpukit.backend import cuda, float32, float64, int32
 
 RANDOM = np.random.default_rng(6)
 
@@ -207,5 +208,10 @@ def test_a_prepared_launch_is_cheap():
     assert costs["same arguments"] < costs["other arguments"] < costs["plain"] / 2
 
 
+def test_examples():
+    assert doctest.testmod(prepared) == (0, 9)
+
+
 def test_public_names():
     assert gpukit.launching is launching
+    assert launching.look is launching.array_key

@@ -1,32 +1,19 @@
 """`gpukit.matmul`: every variant against float64, and the counts that the lessons on bank conflicts rest on."""
 
+import doctest
+import importlib
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from products import check, operands, poisoned
 
 import gpukit
 from gpukit import matmul
 from gpukit.backend import cuda
 
 ALL = [(v, tile, dtype) for v in matmul.SIMPLE for tile in matmul.TILES for dtype in matmul.DTYPES]
-
-
-def operands(m, n, k, dtype, seed=0):
-    rng = np.random.default_rng([seed, m, n, k])
-    return rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
-
-
-def check(result, a, b):
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    bound = np.finfo(a.dtype).eps * (a.shape[1] + 1) * (abs(a).astype(np.float64) @ abs(b).astype(np.float64))
-    assert result.dtype == a.dtype and result.shape == exact.shape
-    assert (abs(result - exact) <= bound).all()
-
-
-def poisoned(*shape, dtype=np.float32):
-    return np.full(shape, np.nan, dtype)
-
 
 sizes = st.one_of(st.integers(0, 70), st.sampled_from([0, 1, 31, 32, 33, 64, 97, 127, 128, 257, 293, 300]))
 
@@ -42,7 +29,7 @@ def test_any_shape(m, n, k, which, pad, times):
     options = {"pad": pad} if variant.endswith("padded") else {}
     if variant.startswith("dynamic"):
         options["depth"] = tile * times
-    a, b = operands(m, n, k, dtype)
+    a, b = operands((m, k), (k, n), dtype=dtype)
     out = poisoned(m, n, dtype=dtype)
     assert matmul.matmul(a, b, variant, out=out, tile=tile, **options) is out
     check(out, a, b)
@@ -50,7 +37,7 @@ def test_any_shape(m, n, k, which, pad, times):
 
 @pytest.mark.parametrize(("variant", "tile", "dtype"), ALL)
 def test_every_kernel_with_ragged_edges_and_no_error(variant, tile, dtype):
-    a, b = operands(45, 37, 53, dtype)
+    a, b = operands((45, 53), (53, 37), dtype=dtype)
     out = poisoned(45, 37, dtype=dtype)
     launch, further = matmul.configure(variant, (45, 37), dtype, tile=tile)
     trace = gpukit.trace(launch, a, b, out, *further)
@@ -62,7 +49,7 @@ def test_every_kernel_with_ragged_edges_and_no_error(variant, tile, dtype):
 
 
 def test_more_than_48_kb_of_shared_memory():
-    a, b = operands(40, 33, 700, np.float64)
+    a, b = operands((40, 700), (700, 33), dtype=np.float64)
     for variant in ("dynamic", "dynamic_conflict", "dynamic_padded"):
         check(matmul.matmul(a, b, variant, tile=32, depth=256), a, b)
     launch, further = matmul.configure("dynamic", (40, 33), np.float64, tile=32, depth=256)
@@ -70,7 +57,7 @@ def test_more_than_48_kb_of_shared_memory():
 
 
 def test_inputs_of_any_layout():
-    a, b = operands(41, 38, 50, np.float32)
+    a, b = operands((41, 50), (50, 38))
     wide = np.repeat(a, 2, axis=1)
     for x in (np.asfortranarray(a), a.T.copy().T, wide[:, ::2], np.ascontiguousarray(a[::-1])[::-1]):
         assert not x.flags.c_contiguous
@@ -83,7 +70,7 @@ def test_inputs_of_any_layout():
 
 
 def test_device_in_device_out():
-    a, b = operands(70, 33, 20, np.float32)
+    a, b = operands((70, 20), (20, 33))
     stream = cuda.stream()
     a_device, b_device = cuda.to_device(a), cuda.to_device(b)
     result = matmul.matmul(a_device, b_device, stream=stream)
@@ -106,7 +93,7 @@ def test_device_in_device_out():
 @pytest.mark.parametrize("name", ["cupy", "torch"])
 def test_arrays_of_other_libraries(name):
     library = pytest.importorskip(name)
-    a, b = operands(65, 30, 45, np.float32)
+    a, b = operands((65, 45), (45, 30))
     x, y = (library.asarray(v, device="cuda") if name == "torch" else library.asarray(v) for v in (a, b))
     result = matmul.matmul(x, y)
     assert type(result) is type(x)
@@ -121,14 +108,14 @@ def test_arrays_of_other_libraries(name):
 @pytest.mark.parametrize("variant", ["naive", "tiled", "tiled_padded", "dynamic_conflict"])
 def test_more_blocks_than_one_launch_may_have(monkeypatch, variant):
     monkeypatch.setattr(matmul.api, "MAX_BLOCKS", 2)
-    a, b = operands(37, 45, 11, np.float32)
+    a, b = operands((37, 11), (11, 45))
     check(matmul.matmul(a, b, variant, tile=8, out=poisoned(37, 45)), a, b)
 
 
 @pytest.mark.parametrize("dtype", matmul.DTYPES)
 def test_on_cpu(dtype):
     for m, n, k in ((0, 3, 2), (3, 2, 0), (1, 1, 1), (31, 17, 53)):
-        a, b = operands(m, n, k, dtype)
+        a, b = operands((m, k), (k, n), dtype=dtype)
         check(matmul.on_cpu(a, b), a, b)
 
 
@@ -137,7 +124,7 @@ def test_on_cpu(dtype):
 
 def wavefronts(variant, tile, dtype=np.float32, **options):
     """(store, load) wavefronts over the fewest possible, for one block of full tiles."""
-    a, b = operands(tile, tile, tile, dtype)
+    a, b = operands((tile, tile), (tile, tile), dtype=dtype)
     launch, further = matmul.configure(variant, (tile, tile), dtype, tile=tile, **options)
     trace = gpukit.trace(launch, a, b, poisoned(tile, tile, dtype=dtype), *further)
     totals = trace.total("shared", "store"), trace.total("shared", "load")
@@ -170,7 +157,7 @@ def test_right_pad_and_swizzle_have_no_conflict(tile, dtype):
 
 
 def test_the_axis_that_threadidx_x_walks_decides_the_sectors():
-    a, b = operands(64, 64, 64, np.float32)
+    a, b = operands((64, 64), (64, 64))
     loads = {}
     for variant in ("naive", "naive_uncoalesced", "tiled", "tiled_conflict"):
         launch, further = matmul.configure(variant, (64, 64))
@@ -221,3 +208,24 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_a_variant_is_the_name_of_a_function():
+    for name, make in matmul.VARIANTS.items():
+        assert getattr(make, "py_func", make).__name__ == name and getattr(matmul, name) is make
+    assert tuple(matmul.VARIANTS) == matmul.SIMPLE + matmul.LADDER
+
+
+def test_former_names_of_kernels_and_variants():
+    assert matmul.swapped is matmul.tiled_conflict and matmul.swizzled is matmul.tiled_swizzled
+    assert matmul.dynamic_swapped is matmul.dynamic_conflict and matmul.padded is matmul.transposed_padded
+    a, b = operands((128, 8), (8, 128))
+    check(matmul.matmul(a, b, "padded"), a, b)
+
+
+def test_examples():
+    module = importlib.import_module("gpukit.matmul.api")
+    assert doctest.testmod(module) == (0, 4)

@@ -1,14 +1,15 @@
 """`gpukit.transpose`: every variant moves every bit, and the counts of the ladder's kernels."""
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numba.cuda import uint32
 
 import gpukit
 from gpukit import transpose
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint32
 
 DTYPES = (np.int8, np.uint16, np.float16, np.float32, np.int32, np.float64, np.complex64, np.bool_, "M8[s]")
 
@@ -173,3 +174,12 @@ def test_in_place_is_refused():
     a = cuda.to_device(np.ones((4, 4), np.float32))
     with pytest.raises(ValueError, match="out shares memory with a"):
         transpose.transpose(a, out=a)
+
+
+def test_a_variant_is_the_name_of_a_function():
+    for name, make in (transpose.CONTROLS | transpose.VARIANTS).items():
+        assert getattr(make, "py_func", make).__name__ == name and getattr(transpose, name) is make
+
+
+def test_examples():
+    assert doctest.testmod(transpose) == (0, 3)
