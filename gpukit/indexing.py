@@ -1,13 +1,14 @@
-"""Who is who in a launch: indices, coordinates, launch sizes, the grid-stride loop (source rows A1 to A5, B1, B2).
+"""Thread indexing: indices, coordinates, launch sizes, and the grid-stride loop (source rows A1 to A5, B1, B2).
 
-Three-component values follow CUDA's order, (x, y, z), in arguments and results; the printing kernels write
-(z, y, x), slowest first, as the documents do.
+Three-component values follow CUDA's order, (x, y, z), in arguments and results. The printing kernels write (z, y, x),
+slowest first, as the documents do.
 """
 
 import contextlib
 import io
 from math import prod
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from gpukit._host.arrays import check_alike, check_array, configure_quietly
 from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu
 from warpstep.checks import check_int
+from warpstep.integers import ceil_div
 
 __all__ = [
     "STEP",
@@ -39,7 +41,7 @@ __all__ = [
     "thread_table",
 ]
 
-#: One thread, as ``thread_table`` gives it.
+#: One thread, as ``thread_table`` returns it.
 THREAD = np.dtype(
     [
         ("gridDim", np.int32, 3),
@@ -58,7 +60,7 @@ THREAD = np.dtype(
     align=True,
 )
 
-#: Who handled one element in a grid-stride loop, and in which of its steps, as ``grid_stride_table`` gives it.
+#: The thread that handled an element in a grid-stride loop, and in which step, as ``grid_stride_table`` returns it.
 STEP = np.dtype([("block", np.int64), ("thread", np.int64), ("step", np.int64)], align=True)
 
 
@@ -67,21 +69,21 @@ STEP = np.dtype([("block", np.int64), ("thread", np.int64), ("step", np.int64)],
 
 @cuda.jit(device=True)
 def index_in_block():
-    """x runs fastest, then y, then z."""
+    """Linear index of this thread in its block: x runs fastest, then y, then z."""
     size_x, size_y = cuda.blockDim.x, cuda.blockDim.y
     return cuda.threadIdx.z * size_x * size_y + cuda.threadIdx.y * size_x + cuda.threadIdx.x
 
 
 @cuda.jit(device=True)
 def block_index():
-    """Blocks are numbered in the grid as threads are in a block."""
+    """Linear index of this block in the grid, in the order of threads in a block."""
     size_x, size_y = cuda.gridDim.x, cuda.gridDim.y
     return cuda.blockIdx.z * size_x * size_y + cuda.blockIdx.y * size_x + cuda.blockIdx.x
 
 
 @cuda.jit(device=True)
 def index_in_grid():
-    """All threads of the blocks before this one, then those before this thread in its own block."""
+    """Linear index of this thread in the grid: the threads of earlier blocks come first, then those of its own."""
     threads_per_block = cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
     return block_index() * threads_per_block + index_in_block()
 
@@ -91,7 +93,7 @@ def index_in_grid():
 
 @cuda.jit
 def print_indices():
-    """What every thread knows about itself."""
+    """Print block and thread indices: what every thread knows about itself."""
     bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
     tx, ty, tz = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
     print("block:", bz, by, bx, " thread:", tz, ty, tx)
@@ -99,7 +101,7 @@ def print_indices():
 
 @cuda.jit
 def print_dimensions():
-    """What every thread knows about the launch."""
+    """Print the sizes of grid and block: what every thread knows about the launch."""
     grid_x, grid_y, grid_z = cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z
     block_x, block_y, block_z = cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z
     print("grid:", grid_z, grid_y, grid_x, " block:", block_z, block_y, block_x)
@@ -107,20 +109,20 @@ def print_dimensions():
 
 @cuda.jit
 def print_index_in_block():
-    """One number per thread: different within a block, the same again in the next."""
+    """Print one number per thread: unique within its block, repeated in the next."""
     bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
     print("block:", bz, by, bx, " index in block:", index_in_block())
 
 
 @cuda.jit
 def print_index_in_grid():
-    """One number per thread that no other thread of the launch has."""
+    """Print one number per thread: unique in the launch."""
     print("block index:", block_index(), " index in block:", index_in_block(), " index in grid:", index_in_grid())
 
 
 @cuda.jit
 def print_coordinates():
-    """The form that most kernels need: the thread's place in its block, and its place (x, y) in the whole grid."""
+    """Print the form that most kernels need: the index in the block, and the coordinates (x, y) in the grid."""
     bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
     x = bx * cuda.blockDim.x + cuda.threadIdx.x
     y = by * cuda.blockDim.y + cuda.threadIdx.y
@@ -132,7 +134,7 @@ def print_coordinates():
 
 @cuda.jit
 def record_threads(table):
-    """Each thread fills one row: the row of its index in the grid, which is its own."""
+    """Each thread fills the row of its index in the grid."""
     bx, by, bz = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
     tx, ty, tz = cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z
     row = table[index_in_grid()]
@@ -173,7 +175,7 @@ def axpy_grid_stride(a, x, y, out):
 
 @cuda.jit
 def record_grid_stride(table):
-    """The same walk; each element's row says who came by, and when."""
+    """Walk like axpy_grid_stride, and record for each element which thread came by, and when."""
     thread = cuda.grid(1)
     i = thread
     step = 0
@@ -189,21 +191,20 @@ def record_grid_stride(table):
 # -- host functions --------------------------------------------------------------------------------
 
 
-def num_blocks(n, threads=256, limit=65535):
-    """Blocks to launch for ``n`` elements: enough for one thread each, but no more than ``limit`` (B2).
+def num_blocks(n: int, threads: int = 256, limit: int = 65535) -> int:
+    """Compute how many blocks to launch for ``n`` elements: one thread each, but at most ``limit`` blocks (B2).
 
     With more elements than ``limit * threads`` the kernel needs a grid-stride loop.
 
     Parameters
     ----------
     n : int
-        Elements, 0 or more. For none the answer is 1: a launch of 0 blocks is an error on every device, and the one
-        block finds nothing to do.
+        Elements, 0 or more. For 0 the answer is 1, as a launch of 0 blocks is an error; the block finds nothing to do.
     threads : int
         Threads per block, 1 to 1024.
     limit : int
-        The most blocks, 1 to 2147483647. The default is what the documents use: the limit of ``gridDim.x`` on early
-        devices, still that of ``gridDim.y`` and ``gridDim.z``.
+        Most blocks, 1 to 2147483647. The default is that of the documents: the limit of ``gridDim.x`` on early devices,
+        and still that of ``gridDim.y`` and ``gridDim.z``.
 
     Returns
     -------
@@ -213,15 +214,20 @@ def num_blocks(n, threads=256, limit=65535):
     ------
     TypeError, ValueError
         For an argument that is not as above; the message names it.
+
+    Examples
+    --------
+    >>> num_blocks(1000), num_blocks(10**9)
+    (4, 65535)
     """
     check_int("n", n, 0)
     check_int("threads", threads, 1, 1024)
     check_int("limit", limit, 1, 2**31 - 1)
-    return max(1, min(-(-n // threads), limit))
+    return max(1, min(ceil_div(n, threads), limit))
 
 
-def thread_table(grid, block, *, stream=0):
-    """Launch a kernel in which every thread writes down who it is (A1 to A5).
+def thread_table(grid: Any, block: Any, *, stream: Any = 0) -> np.ndarray:
+    """Launch a kernel in which every thread records its own indices (A1 to A5).
 
     Parameters
     ----------
@@ -240,6 +246,11 @@ def thread_table(grid, block, *, stream=0):
     ------
     TypeError, ValueError
         If ``grid`` or ``block`` is not as above, or more than the device allows.
+
+    Examples
+    --------
+    >>> thread_table(grid=2, block=3)["index"]
+    array([0, 1, 2, 3, 4, 5])
     """
     grid, block = launch_shape(grid, block)
     table = cuda.to_device(np.zeros(prod(grid) * prod(block), THREAD), stream=stream)
@@ -247,11 +258,11 @@ def thread_table(grid, block, *, stream=0):
     return _to_host(table, stream)
 
 
-def block_order(blocks, threads=32, *, stream=0):
-    """The order in which the blocks of one launch came to draw a ticket from an atomic counter (A2).
+def block_order(blocks: int, threads: int = 32, *, stream: Any = 0) -> np.ndarray:
+    """Record the order in which the blocks of a launch draw a ticket from an atomic counter (A2).
 
-    No order is promised: on a GPU it can differ from launch to launch. The emulator always takes the same one, which
-    is one of those allowed.
+    No order is guaranteed: on a GPU it can differ from launch to launch. The emulator always runs blocks in the same
+    order, which is one of those allowed.
 
     Parameters
     ----------
@@ -262,7 +273,7 @@ def block_order(blocks, threads=32, *, stream=0):
     Returns
     -------
     ndarray of int64, shape (blocks,)
-        The block indices, first come first.
+        The block indices, in the order of their tickets.
 
     Raises
     ------
@@ -276,8 +287,8 @@ def block_order(blocks, threads=32, *, stream=0):
     return _to_host(order, stream)
 
 
-def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
-    """Walk ``n`` elements with a grid-stride loop and write down who handled which element, in which step (B1).
+def grid_stride_table(n: int, threads: int = 256, blocks: int | None = None, *, stream: Any = 0) -> np.ndarray:
+    """Walk ``n`` elements with a grid-stride loop, and record which thread handled each element, in which step (B1).
 
     Parameters
     ----------
@@ -309,15 +320,17 @@ def grid_stride_table(n, threads=256, blocks=None, *, stream=0):
     return _to_host(table, stream)
 
 
-def axpy(a, x, y, *, out=None, threads=256, blocks=None, stream=0):
-    """``a * x + y`` by a grid-stride loop (B1). Reads 2 n values, writes n.
+def axpy(
+    a: Any, x: Any, y: Any, *, out: Any = None, threads: int = 256, blocks: int | None = None, stream: Any = 0
+) -> Any:
+    """Compute ``a * x + y`` by a grid-stride loop (B1). Reads 2 n values, writes n.
 
     Parameters
     ----------
     a : float
-        Taken in the type of ``x``.
+        Converted to the dtype of ``x``.
     x, y : ndarray or device array, shape (n,), float32 or float64, alike
-        Any n, also 0. All arrays are of NumPy, or all on the device (anything with ``__cuda_array_interface__``).
+        Any n, also 0. All are NumPy arrays, or all device arrays (anything with ``__cuda_array_interface__``).
     out : array like ``x``, optional
         Where the result goes; may be ``x`` or ``y``.
     threads : int
@@ -336,6 +349,11 @@ def axpy(a, x, y, *, out=None, threads=256, blocks=None, stream=0):
     ------
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
+
+    Examples
+    --------
+    >>> axpy(2, np.ones(3, np.float32), np.arange(3, dtype=np.float32))
+    array([2., 3., 4.], dtype=float32)
     """
     if not isinstance(a, Real):
         raise TypeError(f"a is {a!r}; it must be a real number")
@@ -359,11 +377,11 @@ def axpy(a, x, y, *, out=None, threads=256, blocks=None, stream=0):
     return out
 
 
-def listing(kernel, grid, block, *args):
-    """What the threads of a launch print, as text.
+def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
+    """Return what the threads of a launch print.
 
-    The launch runs in the emulator on any machine: the text that a GPU's threads print goes past Python, straight to
-    the standard output of the process, where a notebook does not see it.
+    The launch runs in the emulator on any machine: what a GPU's threads print bypasses Python and goes to the standard
+    output of the process, where a notebook does not see it.
 
     Parameters
     ----------
@@ -388,7 +406,7 @@ def listing(kernel, grid, block, *args):
     if on_gpu():
         from warpstep import cuda as emulated
 
-        kernel = emulated.jit(kernel.py_func)
+        kernel = emulated.jit()(kernel.py_func)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         kernel[grid, block](*args)
@@ -405,9 +423,10 @@ def _one_dimensional(n, threads, blocks):
     return blocks, threads
 
 
-def _check_vectors(x, **others):
-    """All are vectors alike, on the same side."""
-    for name, array in {"x": x, **others}.items():
+def _check_vectors(x: Any, **others: Any):
+    """Check that all are vectors of one dtype and length, all on the host or all on the device."""
+    arrays: dict[str, Any] = {"x": x, **others}
+    for name, array in arrays.items():
         if array is None and name == "out":
             continue
         check_array(name, array, 1, (np.float32, np.float64))

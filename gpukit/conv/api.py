@@ -374,7 +374,7 @@ def _convolution(problem):
     out = problem.output(shape)
     if out.size == 0:
         return []
-    convolution = Convolution(*map(problem.on_device, problem.inputs), out, geometry, groups)
+    convolution = Convolution._make((*map(problem.on_device, problem.inputs), out, geometry, groups))
     return _launches(algorithm, convolution, workspace, problem.work)
 
 
@@ -468,10 +468,10 @@ def extra_memory(
     dict of str to int
         "im2col", "sparse" and "direct".
     """
-    out_channels, channels, *kernel = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
+    out_channels, channels, kernel_h, kernel_w = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
     if channels * check_int("groups", groups, 1) != check_shape(x_shape, (0, 0, 0, 0), "x_shape")[1]:
         raise ValueError(f"weight_shape is {tuple(weight_shape)}; x_shape is {tuple(x_shape)}, in {groups} groups")
-    taps, positions = make_geometry(tuple(x_shape[2:]), tuple(kernel), stride, padding, dilation).counts
+    taps, positions = make_geometry(x_shape[2:], (kernel_h, kernel_w), stride, padding, dilation).counts
     return {
         "im2col": channels * groups * taps * positions * itemsize,
         "sparse": out_channels * channels * taps * positions * (itemsize + 4),

@@ -157,7 +157,8 @@ def _sizes(convolution, tile, channels, wide):
     edges = g.padding_h, g.padding_w, g.dilation_h, g.dilation_w
     numbers = map(np.uint32, (*g.out_size, *kernel, *edges, weight.shape[1], outs))
     divisors = map(make_divisor, (groups, *tiles, channel_blocks))
-    sizes = Sizes(g.height, g.width.value, *numbers, *divisors, np.bool_(bias is not None), np.bool_(wide))
+    flags = np.bool_(bias is not None), np.bool_(wide)
+    sizes = Sizes._make((g.height, g.width.value, *numbers, *divisors, *flags))
     return sizes, blocks
 
 
@@ -165,8 +166,8 @@ class Rung(NamedTuple):
     """A kernel of the ladder with what its launch needs."""
 
     kernel: Any
-    block: tuple[int, int]  # threads along x and y
-    tile: tuple[int, int]  # rows and columns of the result
+    block: tuple[int, ...]  # threads along x and y
+    tile: tuple[int, ...]  # rows and columns of the result
     channels: int  # out channels of a block
     nbytes: int  # of shared memory
 
@@ -359,8 +360,8 @@ class LayoutTable(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways):
-    """Every layout for a kernel that fits into a multiprocessor, and their LayoutTable."""
+def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways) -> tuple[list[Layout], Any]:
+    """Every layout for a kernel that fits into a multiprocessor, and their LayoutTable, None if there are none."""
     layouts = []
     splits = [split for split in SPLITS if split <= channels]
     for per_thread, channel_groups, run, split in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), RUNS, splits):
@@ -370,7 +371,7 @@ def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways):
                 layout = Layout(kernel, stride, dilation, per_thread, channel_groups, *tile, quads, half, split)
                 layouts += filter(_fits, (layout._replace(paired=paired) for paired in ways))
     rows = [_table_row(layout) for layout in layouts]
-    return layouts, LayoutTable(*map(np.array, zip(*rows, strict=True)), kernel, stride) if rows else None
+    return layouts, LayoutTable._make((*map(np.array, zip(*rows, strict=True)), kernel, stride)) if rows else None
 
 
 def _fits(layout):

@@ -122,28 +122,20 @@ def make_geometry(size: tuple[int, int], kernel_size: Any, stride: Any, padding:
     numbers = (np.uint32(n) for n in (*padding, *dilation, *next_tap, *windows_back))
     # An image without columns has no rows either, as a divisor must not be 0.
     height, (width, pixels) = (size[0] if size[1] else 0), (max(size[1], 1), max(size[0] * size[1], 1))
-    return Geometry(
-        np.uint32(kernel[0]),
-        make_divisor(kernel[1]),
-        *map(make_divisor, stride),
-        *numbers,
-        np.uint32(height),
-        make_divisor(width),
-        make_divisor(pixels),
-        np.uint32(out[0]),
-        make_divisor(out[1]),
-        make_divisor(out[0] * out[1]),
-        make_divisor(kernel[0] * kernel[1]),
-    )
+    image = np.uint32(height), make_divisor(width), make_divisor(pixels)
+    outside = np.uint32(out[0]), make_divisor(out[1]), make_divisor(out[0] * out[1])
+    steps, taps = map(make_divisor, stride), make_divisor(kernel[0] * kernel[1])
+    return Geometry._make((np.uint32(kernel[0]), make_divisor(kernel[1]), *steps, *numbers, *image, *outside, taps))
 
 
-def pair(name: str, value: Any, least: int) -> tuple[int, ...]:
+def pair(name: str, value: Any, least: int) -> tuple[int, int]:
     """Convert an int or two of them to two ints, none below ``least``."""
     if not isinstance(value, tuple | list):
-        return (check_int(name, value, least),) * 2
+        both = check_int(name, value, least)
+        return both, both
     if len(value) != 2:
         raise ValueError(f"{name} is {value!r}; it must be an int or two of them")
-    return tuple(check_int(f"{name}[{axis}]", n, least) for axis, n in enumerate(value))
+    return check_int(f"{name}[0]", value[0], least), check_int(f"{name}[1]", value[1], least)
 
 
 def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> list[int]:

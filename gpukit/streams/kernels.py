@@ -100,7 +100,7 @@ def occupancy(grid: tuple[int, ...], block: tuple[int, ...]) -> tuple[float, int
     tuple of 2
         The share of the device that it takes (at most 1), and the number of waves in which its blocks run.
     """
-    info = device.info()
+    info: Any = device.info()
     threads, blocks = math.prod(block), math.prod(grid)
     per_sm = min(
         info.max_threads_per_sm // (ceil_div(threads, info.warp_size) * info.warp_size), info.max_blocks_per_sm
@@ -118,14 +118,15 @@ class _Timed:
 
     takes_stamps = True
 
-    def __init__(self, grid, block):
+    def __init__(self, grid: Any, block: Any) -> None:
         if grid is not None:
             grid, block = launch_shape(grid, block)
             if grid[2] > 1 or block[2] > 1:
                 raise ValueError(f"grid is {grid} and block is {block}; they must have one or two dimensions")
         else:
             check_int("block", block, 1, cuda.get_current_device().MAX_THREADS_PER_BLOCK)
-        self.grid, self.block = grid, block
+        self.grid: Any = grid
+        self.block: Any = block
 
     def shape(self, elements: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Grid and block of a launch for this number of elements, each of 3 sizes."""
@@ -185,7 +186,8 @@ class SleepKernel(_Timed):
 
     def seconds(self, elements: int) -> float:
         """Seconds that a launch sleeps, by the clock rate of the device."""
-        return occupancy(*self.shape(elements))[1] * self.cycles / device.info().core_clock
+        info: Any = device.info()
+        return occupancy(*self.shape(elements))[1] * self.cycles / info.core_clock
 
 
 class WorkKernel(_Timed):
@@ -226,7 +228,7 @@ class WorkKernel(_Timed):
 
     def seconds(self, elements: int) -> float:
         """Seconds of a launch that fills the device, by its clock rate and number of multiprocessors."""
-        info = device.info()
+        info: Any = device.info()
         return elements * self.rounds / (info.sm_count * self.WORDS_PER_CYCLE * info.core_clock)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,8 @@ def measured_model(nbytes: int = 2**27) -> Model:
     """
     require_gpu("a measured model")
     check_int("nbytes", nbytes, 4)
-    info, speeds, starts = device.info(), copy_speeds(nbytes), engine_starts()
+    info: Any = device.info()
+    speeds, starts = copy_speeds(nbytes), engine_starts()
     return Model(
         name=f"the figures of this {info.name}, measured",
         copy_in=speeds["copy in"],
@@ -99,7 +101,8 @@ def _speed(operations: Sequence[tuple[str, Callable]], nbytes: int, queued: bool
         schedule.add(engine, action, stream, after=[0] if queued else [])
     runs = []
     for _ in range(REPEATS):
-        bars = {bar.engine: bar for bar in schedule.run(record=True).bars}
+        timeline: Any = schedule.run(record=True)
+        bars = {bar.engine: bar for bar in timeline.bars}
         runs.append([nbytes / (bars[engine].end - bars[engine].start) for engine, _ in operations])
     return np.median(runs, axis=0).tolist()
 

@@ -269,7 +269,7 @@ def _check(x, out, order, buffers, pinned):
         raise TypeError(f"pinned is {pinned!r}; it must be True or False")
 
 
-def split_rows(chunks: int | Sequence[int], rows: int) -> tuple[int, ...]:
+def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
     """Compute the rows of each task. ``chunks`` equal ones, the first ones longer by one where they do not divide."""
     if isinstance(chunks, Integral) and not isinstance(chunks, bool):
         count = check_int("chunks", chunks, 1)

@@ -114,7 +114,7 @@ class Timeline:
             with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(present), 1)), mark=self.mark) as ax:
                 return self.plot(by, title, ax=ax)
         unit, factor = ("us", 1e6) if self.duration < 1e-3 else ("ms", 1e3)
-        colors = dict(zip(ENGINES, (plot.PALETTE[0], plot.PALETTE[1], plot.PALETTE[2]), strict=True))
+        colors: dict[str, str] = dict(zip(ENGINES, (plot.PALETTE[0], plot.PALETTE[1], plot.PALETTE[2]), strict=True))
         for bar in self.bars:
             row = present.index(getattr(bar, by))
             length = bar.end - bar.start

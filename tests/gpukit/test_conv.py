@@ -1,5 +1,7 @@
 """`gpukit.conv`: windows as columns and back, convolution through them, against float64 loops; the kernels' counts."""
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -681,6 +683,16 @@ def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
     assert all(np.isnan(out).all() for out in (OUT, IMAGE, MADE))
+
+
+def test_examples():
+    found = doctest.testmod(api)
+    assert found.attempted and not found.failed
+
+
+def test_a_former_variant_name_works():
+    x = random(1, 2, 5, 6)
+    assert np.array_equal(conv.im2col(x, 3, variant="window"), conv.im2col(x, 3, variant="im2col_naive"))
 
 
 def test_shared_memory_is_refused():

@@ -1,5 +1,6 @@
-"""Who is who in a launch: what kernels record and print, against plain loops over blocks and threads."""
+"""Thread indexing: what kernels record and print, against plain loops over blocks and threads."""
 
+import doctest
 from itertools import product
 from math import prod
 
@@ -171,3 +172,8 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_examples():
+    found = doctest.testmod(indexing)
+    assert found.attempted and not found.failed
