@@ -44,7 +44,7 @@ from gpukit._host.arrays import (
     stream_of,
     to_device,
 )
-from gpukit._host.keys import array_reader, settings_key
+from gpukit._host.keys import READERS, array_reader, settings_key
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
@@ -102,7 +102,8 @@ def _key(plan, inputs, out, stream, settings):
         if array is None:
             keys.append(None)
             continue
-        found = array_reader(type(array))(array, handle)
+        reader = READERS.get(type(array)) or array_reader(type(array))
+        found = reader(array, handle)
         if found is None:
             return None, pointers
         keys.append(found[0])

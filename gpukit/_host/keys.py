@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-__all__ = ["array_key", "array_reader", "layout_of", "settings_key"]
+__all__ = ["READERS", "array_key", "array_reader", "layout_of", "settings_key"]
 
 
 def array_key(array, handle: int = 0):
@@ -29,15 +29,15 @@ def array_key(array, handle: int = 0):
     return array_reader(type(array))(array, handle)
 
 
-_READERS = {}
+#: Readers made so far, by class.
+READERS = {}
 
 
 def array_reader(kind: type):
     """The function ``(array, handle) -> (key, pointer) or None`` for arrays of a class."""
-    reader = _READERS.get(kind)
-    if reader is None:
-        reader = _READERS[kind] = _make_reader(kind)
-    return reader
+    if kind not in READERS:
+        READERS[kind] = _make_reader(kind)
+    return READERS[kind]
 
 
 def _make_reader(kind):

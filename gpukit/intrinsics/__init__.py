@@ -6,7 +6,7 @@ type in ``signatures``, its code for a GPU in ``gpu``, and what it does without 
 the shortest to begin with.
 """
 
-from gpukit.intrinsics import emulated, gpu  # they register the functions
+from gpukit.intrinsics import emulated, gpu  # noqa: F401 (they register the functions)
 from gpukit.intrinsics.dynamic_shared import allow_dynamic_shared
 from gpukit.intrinsics.functions import (
     byte_perm,
@@ -49,6 +49,4 @@ __all__ = [
     "store2",
     "store4",
     "wait_copies",
-    "emulated",
-    "gpu",
 ]

@@ -9,14 +9,14 @@ from gpukit.backend import types
 from gpukit.intrinsics.functions import commit_copies, dp4a, load2, load4, load8, load16, store2, store4, wait_copies
 from gpukit.intrinsics.signatures import COPIES, REGISTERS, THREE_WORDS
 
-# -- on a GPU: special registers, read in PTX --------------------------------------------------------------------------
+# -- special registers and byte instructions, in PTX ------------------------------------------------
 
 
 def _register_code(function, name, bits, moves):
     @cudaimpl.lower(function)
     def generate_read(context, builder, signature, arguments):
         asm_type = ir.FunctionType(ir.IntType(bits), [])
-        # A clock is read where it stands in the source: no access to memory is moved from one side to the other.
+        # A clock is read where it stands in the source: no memory access is moved across it.
         constraint = ("=l" if bits == 64 else "=r") + (",~{memory}" if moves else "")
         asm = ir.InlineAsm(asm_type, f"mov.u{bits} $0, %{name};", constraint, side_effect=moves)
         return builder.call(asm, [])
@@ -40,7 +40,7 @@ _three_words_code(dp4a, "dp4a.s32.s32", types.int32)
 _three_words_code(dp4a, "dp4a.u32.u32", types.uint32)
 
 
-# -- on a GPU: a pointer to the element becomes a pointer to a vector --------------------------------------------------
+# -- wide accesses: a pointer to the element becomes a pointer to a vector -------------------------
 
 
 def _vector_pointer(context, builder, array_type, array, index_type, index, count):
@@ -49,7 +49,7 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
     indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else (index,)
     struct = context.make_array(array_type)(context, builder, value=array)
     extents = cgutils.unpack_tuple(builder, struct.shape)
-    # A negative index counts from the end; one without a sign needs no look.
+    # A negative index counts from the end; an unsigned one needs no test.
     indices = [fix_integer_index(context, builder, *each) for each in zip(index_types, indices, extents, strict=True)]
     pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices)
     vector = ir.VectorType(context.get_data_type(array_type.dtype), count)
@@ -57,7 +57,7 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
 
 
 def _load_words(builder, pointer, width, signed):
-    """The elements of a vector of short elements. PTX has no vectors of more than four, so words are loaded."""
+    """Load a vector of short elements as words: PTX has no vectors of more than four elements."""
     word, item = ir.IntType(32), pointer.type.pointee.element
     size = width // pointer.type.pointee.count
     words = builder.load(builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), align=width)
@@ -74,9 +74,7 @@ def _load_words(builder, pointer, width, signed):
 
 
 def _byte(builder, word, place, signed):
-    """A byte of a word as a word: each digit of ``chosen`` says which byte goes where, 8 more that its sign does, and 4
-    is a zero.
-    """
+    """Extract a byte of a word as a word. Each digit of ``chosen`` selects a byte; 8 more its sign, and 4 a zero."""
     chosen = 0x1110 * (8 + place if signed else 4) + place
     function = ir.FunctionType(word.type, [word.type])
     return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r"), [word])
@@ -110,7 +108,7 @@ def _generate_store(context, builder, signature, arguments):
     return context.get_dummy_value()
 
 
-#: The number of the address space of shared memory.
+#: The address space of shared memory in LLVM.
 SHARED = 3
 
 
@@ -134,7 +132,7 @@ def _generate_copy(count, context, builder, signature, arguments):
 
 
 def _assembly(builder, text, constraints="", operands=()):
-    """One instruction of PTX that gives nothing back, and that no access to memory is moved across."""
+    """Emit a PTX instruction without a result; no memory access is moved across it."""
     function = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
     constraints = ",".join(filter(None, (constraints, "~{memory}")))
     builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)

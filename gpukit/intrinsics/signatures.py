@@ -13,7 +13,7 @@ COPY_WIDTHS = (4, 8, 16)
 
 
 def _check(name, count, array, index, array_name="array", index_name="index"):
-    """NumbaTypeError if the types are not those of a wide access."""
+    """Raise NumbaTypeError if the types are not those of a wide access."""
     if not isinstance(array, types.Array) or array.layout != "C":
         raise NumbaTypeError(f"{name}: {array_name} is {array}; it must be a C-contiguous array")
     size = array.dtype.bitwidth // 8 if isinstance(array.dtype, types.Integer | types.Float) else 0
@@ -55,7 +55,7 @@ def _store_type(function, count):
 
 
 def _bind(function, args, kws):
-    """Argument types in the order of the parameters."""
+    """Sort argument types into the order of the parameters."""
     return inspect.signature(function).bind(*args, **kws).args
 
 
