@@ -306,7 +306,8 @@ def _written(blocks, parameters):
     """Find the positions of the parameters whose memory may be written: those that reach a store."""
     statements = [s for block in blocks for s in block.statements]
     wanted = set()
-    for node in (node for s in statements for node in s.expression.walk()):
+    storing = (s.expression for s in statements if s.expression.traits & (Trait.WRITES | Trait.WRITES_ANY))
+    for node in (node for expression in storing for node in expression.walk()):
         if node.op.traits & Trait.WRITES:
             wanted.update(node.operands[0].variables)
         elif node.op.traits & Trait.WRITES_ANY:
