@@ -112,7 +112,10 @@ class _Slot:
         self.device = cuda.device_array(frame.shape, frame.dtype)
         height, width = parameters[0]
         self.out = cuda.device_array((CHANNELS, height, width), dtype)
-        self.pinned = self.source = self.boxed = self.work = None
+        self.pinned: Any = None
+        self.source: Any = None
+        self.boxed: Any = None
+        self.work: Any = None
 
     def begin(self, frame, pinned, pool):
         """Take a frame; if it is not pinned, a thread copies it to pinned memory."""
