@@ -425,9 +425,8 @@ def _one_dimensional(n, threads, blocks):
 
 def _check_vectors(x: Any, **others: Any):
     """Check that all are vectors of one dtype and length, all on the host or all on the device."""
-    arrays: dict[str, Any] = {"x": x, **others}
-    for name, array in arrays.items():
-        if array is None and name == "out":
+    for name, array in {"x": x, **others}.items():
+        if name == "out" and array is None:
             continue
         check_array(name, array, 1, (np.float32, np.float64))
         check_alike(name, array, "x", x)

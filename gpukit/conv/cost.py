@@ -316,7 +316,7 @@ def _rank(how, images, channels, out_channels, out_size, multiprocessors):
     times = np.where((times > COMPUTE_BOUND_US) & ~table.paired, times * (1 + BANK_COST / table.run), times)
     # The model leaves out that sets of warps wait for each other.
     times *= 1 + SPLIT_PENALTY * (table.split - 1)
-    # Nothing is gained by threads that lie outside of the image, or by out channels that nobody needs.
+    # Nothing is gained by threads that lie outside of the image, or by out channels that do not exist.
     times[(table.cols - table.run >= out_size[1]) | (table.spare(out_channels) > 0)] *= 2
     # Many blocks of a warp or two copy more pixels than they compute on; nor need four sets of warps share channels.
     blocks = _blocks(table, images, out_channels, out_size)
@@ -353,7 +353,7 @@ class LayoutTable(NamedTuple):
     stride: tuple[int, int]
 
     def spare(self, out_channels: int) -> np.ndarray:
-        """Count the out channels of the last block that nobody needs, if a smaller choice would do."""
+        """Count the surplus out channels of the last block, beyond what any choice has."""
         allowed = np.maximum(self.channels_per_thread - 1, self.channels_per_block // 4)
         padded = -(-out_channels // self.channels_per_block) * self.channels_per_block
         return np.maximum(padded - out_channels - allowed, 0)
