@@ -542,7 +542,7 @@ class _Writer:
             self.line(depth + 2, "pc, m, L = S.go(pc, m)")
             self.line(depth, "else:")
             self.line(depth + 1, f"pc, m, L = S.branch(c, {if_true}, {if_false}, m, {end.site})")
-        elif isinstance(end, Barrier) and self.labels is not None:
+        elif isinstance(end, Barrier) and (self.labels is not None or end.kind == "grid"):
             self.line(depth, self._barrier(end, operand))
         else:
             (target,) = end.targets

@@ -335,6 +335,20 @@ class Batch:
                 "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
             )
 
+    def returned_before_grid_sync(self, site, gone):
+        """Fail for a deadlock of the grid: ``gone`` are the returned threads of blocks that never arrive."""
+        rows = np.flatnonzero(gone.any(axis=1))
+        named = ", ".join(str(unravel(int(i), self.launch.grid)) for i in self.ids[rows[:3]])
+        more = f" and {rows.size - 3:,} more" if rows.size > 3 else ""
+        self.fail(
+            "barrier-divergence",
+            f"block{'s' if rows.size > 1 else ''} {named}{more} returned before the grid's sync at line "
+            f"{self.launch.program.sites[site].line}, where the others wait",
+            site,
+            gone,
+            "On a GPU this hangs. Every block must reach the sync: guard the work, not the whole thread.",
+        )
+
     def no_progress(self, site, mask, what):
         self.fail(
             "no-progress",

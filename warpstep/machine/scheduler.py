@@ -157,7 +157,14 @@ class Scheduler:
         return self._pick()
 
     def passed(self, held, lanes):
-        """Hook for traces: lanes pass the barrier that held them."""
+        """Let lanes pass the barrier that held them. Fail at a grid's where thread 0 of a block has returned.
+
+        That thread tells the grid that its block has arrived.
+        """
+        if held.kind == "grid" and self.alive is not None:
+            alive = np.broadcast_to(self.alive, self.batch.shape)
+            if not alive[:, 0].all():
+                self.batch.returned_before_grid_sync(held.site, ~alive & ~alive[:, :1])
 
     def _complete(self, held):
         """The held lanes whose whole block or grid has arrived, or all lanes of their warp mask."""

@@ -62,6 +62,7 @@ class TracedScheduler(Scheduler):
         return super().barrier(pc, mask, kind, site, members)
 
     def passed(self, held, lanes):
+        super().passed(held, lanes)
         batch, recorder = self.batch, self.batch.recorder
         order, now = recorder.order, recorder.time + 1
         if batch.blocks > 1 and not (lanes == lanes[:1]).all():
