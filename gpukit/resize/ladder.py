@@ -77,8 +77,8 @@ def bilinear(image, out, swap):
     """Four source pixels around the place of each target pixel, mixed."""
     x, y = cuda.grid(2)
     if x < out.shape[2] and y < out.shape[1]:
-        down = neighbours(uint32(y), uint32(image.shape[1]), uint32(out.shape[1]))
-        across = neighbours(uint32(x), uint32(image.shape[2]), uint32(out.shape[2]))
+        down = neighbours(y, image.shape[1], out.shape[1])
+        across = neighbours(x, image.shape[2], out.shape[2])
         frame = cuda.blockIdx.z
         while frame < out.shape[0]:
             for channel in range(3):
@@ -92,8 +92,8 @@ def letterbox_corner(image, out, height, width, fill, swap):
     x, y = cuda.grid(2)
     if x < out.shape[2] and y < out.shape[1]:
         inside = x < width and y < height
-        down = neighbours(uint32(y), uint32(image.shape[1]), uint32(height))
-        across = neighbours(uint32(x), uint32(image.shape[2]), uint32(width))
+        down = neighbours(y, image.shape[1], height)
+        across = neighbours(x, image.shape[2], width)
         frame = cuda.blockIdx.z
         while frame < out.shape[0]:
             for channel in range(3):
@@ -112,8 +112,8 @@ def letterbox_centred(image, out, height, width, top, left, fill, swap):
         # Above the picture, and left of it, these wrap round to large numbers: one comparison finds both sides.
         row, col = uint32(y - top), uint32(x - left)
         inside = row < uint32(height) and col < uint32(width)
-        down = neighbours(row, uint32(image.shape[1]), uint32(height))
-        across = neighbours(col, uint32(image.shape[2]), uint32(width))
+        down = neighbours(row, image.shape[1], height)
+        across = neighbours(col, image.shape[2], width)
         frame = cuda.blockIdx.z
         while frame < out.shape[0]:
             for channel in range(3):
@@ -134,8 +134,8 @@ def letterbox_planes(image, out, height, width, top, left, fill, mean, factor, s
     if x < out.shape[3] and y < out.shape[2]:
         row, col = uint32(y - top), uint32(x - left)
         inside = row < uint32(height) and col < uint32(width)
-        down = neighbours(row, uint32(image.shape[1]), uint32(height))
-        across = neighbours(col, uint32(image.shape[2]), uint32(width))
+        down = neighbours(row, image.shape[1], height)
+        across = neighbours(col, image.shape[2], width)
         frame = cuda.blockIdx.z
         while frame < out.shape[0]:
             for channel in range(3):

@@ -47,6 +47,7 @@ def neighbours(x, n, size):
     The place is a fraction with the denominator 2 * size, exact in integers. In float32 it would be off by a ten
     thousandth of a pixel at the far end of a frame of 2000. Its whole part counts from -1.
     """
+    x, n, size = uint32(x), uint32(n), uint32(size)
     denominator = uint32(uint32(2) * size)
     numerator = uint32(uint32(uint32(2) * x + uint32(1)) * n + size)
     part = uint32(numerator // denominator)
