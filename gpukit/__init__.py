@@ -8,13 +8,15 @@ Every name is imported when it is first used, so that ``gpukit doctor`` runs whe
 import importlib
 from typing import TYPE_CHECKING
 
+from gpukit import _moved
+
 if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
+    import warpstep as emulator
     from gpukit import (
         backend,
         conv,
         device,
         doctor,
-        emulator,
         errors,
         indexing,
         intrinsics,
@@ -26,7 +28,6 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
         reduce,
         resize,
         results,
-        run,
         show,
         streams,
         timing,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
         transpose,
     )
     from gpukit.backend import cuda, on_gpu
-    from warpstep import compare, load_trace, predict, trace
+    from warpstep import compare, load_trace, predict, run, trace
+
+_moved.install()
 
 __version__ = "0.1.0"
 
@@ -52,7 +55,6 @@ _SOURCES = {
     "conv": ("gpukit.conv", None),
     "device": ("gpukit.device", None),
     "doctor": ("gpukit.doctor", None),
-    "emulator": ("gpukit.emulator", None),
     "errors": ("gpukit.errors", None),
     "indexing": ("gpukit.indexing", None),
     "intrinsics": ("gpukit.intrinsics", None),
@@ -64,7 +66,6 @@ _SOURCES = {
     "reduce": ("gpukit.reduce", None),
     "resize": ("gpukit.resize", None),
     "results": ("gpukit.results", None),
-    "run": ("gpukit.run", None),
     "show": ("gpukit.show", None),
     "streams": ("gpukit.streams", None),
     "timing": ("gpukit.timing", None),
@@ -105,8 +106,8 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name == "clinic":  # the name of pitfalls until 0.1, which warns
-        return importlib.import_module("gpukit.clinic")
+    if name == "clinic" or f"gpukit.{name}" in _moved.MOVED:  # modules that have moved
+        return importlib.import_module(f"gpukit.{name}")
     if name not in _SOURCES:
         raise AttributeError(f"module 'gpukit' has no attribute {name!r}")
     module, attribute = _SOURCES[name]
