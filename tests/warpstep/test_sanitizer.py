@@ -4,6 +4,7 @@ import linecache
 
 import numpy as np
 import pytest
+from numba import int32
 
 import gpukit
 from gpukit import cuda
@@ -74,3 +75,166 @@ def test_a_block_that_returns_while_others_wait_for_the_grid():
 
     with pytest.raises(KernelError, match=r"block \(1, 0, 0\) returned before the grid's sync"):
         late[3, 32](np.zeros(96))
+
+
+# -- threads that synchronise one by one -------------------------------------------------------------------------------
+
+READ, WRITE, ADD, FENCE = range(1, 5)
+CELLS = 6
+
+
+@cuda.jit
+def interpret(memory, kinds, cells, masks, in_shared, out):
+    """Do what arrays say: in each step every thread does one thing, then it meets those that its mask names."""
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    shared = cuda.shared.array(CELLS, int32)
+    if t == 0:
+        for k in range(CELLS):
+            shared[k] = 0
+    cuda.syncthreads()
+    for step in range(kinds.shape[0]):
+        kind, cell = kinds[step, b, t], cells[step, b, t]
+        if kind == READ:
+            out[step, b, t] = shared[cell] if in_shared else memory[cell]
+        elif kind == WRITE:
+            if in_shared:
+                shared[cell] = cuda.grid(1) + 1000 * step
+            else:
+                memory[cell] = cuda.grid(1) + 1000 * step
+        elif kind == ADD:
+            if in_shared:
+                cuda.atomic.add(shared, cell, 1)
+            else:
+                cuda.atomic.add(memory, cell, 1)
+        elif kind == FENCE:
+            cuda.threadfence()
+        if masks[step, b, t] == -1:
+            cuda.syncthreads()
+        elif masks[step, b, t]:
+            cuda.syncwarp(masks[step, b, t])
+
+
+def races_of_clocks(kinds, cells, masks, in_shared):
+    """The pairs of steps that race, by vector clocks: ``clock[i][j]`` is the last step of j that i knows of."""
+    steps, blocks, threads = kinds.shape
+    everyone = [(b, t) for b in range(blocks) for t in range(threads)]
+    clock = {i: dict.fromkeys(everyone, -1) for i in everyone}
+    fenced, flags, past, found = {}, {}, {}, set()
+
+    def join(target, *others):
+        for other in others:
+            for j, step in other.items():
+                target[j] = max(target.get(j, -1), step)
+
+    for step in range(steps):
+        for kind in (READ, WRITE, ADD, FENCE):
+            for i in everyone:
+                if kinds[step][i] != kind:
+                    continue
+                place = int(cells[step][i]), i[0] if in_shared else 0
+                clock[i][i] = step
+                if kind == FENCE:
+                    fenced[i] = dict(clock[i])
+                    continue
+                for j, earlier, what in past.setdefault(place, []):
+                    if j != i and WRITE in (kind, what) and clock[i][j] < earlier:
+                        found.add((earlier, step))
+                past[place].append((i, step, kind))
+                if kind == ADD:
+                    join(clock[i], flags.get(place, {}))
+                    join(flags.setdefault(place, {}), fenced.get(i, {}))
+        for i in everyone:
+            group = [j for j in everyone if j[0] == i[0] and masks[step][i] == -1]
+            group += [
+                j
+                for j in everyone
+                if masks[step][i] > 0 and j[0] == i[0] and j[1] // 32 == i[1] // 32 and masks[step][i] >> j[1] % 32 & 1
+            ]
+            if group and i == group[0]:
+                known = {}
+                join(known, *(clock[j] for j in group))
+                for j in group:
+                    clock[j] = dict(known)
+    return found
+
+
+def partial_program(rng, kinds_of_step):
+    """A random program of few actors; in most steps, each warp falls into groups that meet.
+
+    In every other one there is one write, at the end, of what many have read.
+    """
+    one_write = rng.random() < 0.5
+    steps = int(rng.integers(2, 4)) if one_write else int(rng.integers(4, 10))
+    blocks, threads = int(rng.integers(1, 3)), int(rng.choice([8, 33, 48]))
+    shape = (steps, blocks, threads)
+    kinds, cells = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    masks = np.zeros(shape, np.int64)
+    actors = rng.choice(threads, int(rng.integers(3, 7)), replace=False)
+    for step in range(steps):
+        kind, cell, block = rng.choice(kinds_of_step), rng.integers(CELLS), rng.integers(blocks)
+        for t in rng.permutation(actors)[: rng.integers(1, 5 if kind == READ else 2)]:
+            kinds[step, block, t], cells[step, block, t] = kind, rng.choice([0, 0, 1, cell])
+        if one_write:
+            kinds[step], cells[step] = 0, 0
+            if step == steps - 1:
+                kinds[step, 0, actors[0]] = WRITE
+            else:
+                kinds[step, 0, actors] = READ
+        if rng.random() < 0.08:
+            masks[step] = -1
+        elif rng.random() < 0.7:
+            for block in range(blocks):
+                groups = rng.integers(0, rng.integers(1, 4), threads)
+                for t in range(threads):
+                    warp = t // 32 * 32
+                    masks[step, block, t] = sum(
+                        1 << k - warp for k in range(warp, min(warp + 32, threads)) if groups[k] == groups[t]
+                    )
+    return kinds, cells, masks
+
+
+def compare_with_clocks(rng, kinds_of_step):
+    kinds, cells, masks = partial_program(rng, kinds_of_step)
+    in_shared, out = bool(rng.integers(2)), np.zeros(kinds.shape, np.int32)
+    launch = interpret[kinds.shape[1:]]
+    found = findings(launch, np.zeros(CELLS, np.int32), kinds, cells, masks, in_shared, out)
+    assert {f.kind for f in found} <= {"race"}
+    expected = races_of_clocks(kinds, cells, masks, in_shared)
+    assert bool(found) == bool(expected), (expected, found)
+    return bool(found)
+
+
+def test_races_where_any_lanes_of_a_warp_meet():
+    rng = np.random.default_rng(8)
+    found = [compare_with_clocks(rng, [READ, READ, READ, WRITE, ADD]) for _ in range(100)]
+    assert 25 < sum(found) < 90
+
+
+def test_races_where_readers_raise_flags():
+    rng = np.random.default_rng(9)
+    found = [compare_with_clocks(rng, [READ, READ, WRITE, ADD, FENCE]) for _ in range(60)]
+    assert 15 < sum(found) < 55
+
+
+@pytest.mark.parametrize("missing", range(6))
+def test_each_of_many_readers_counts(missing):
+    """Lanes 1 to 6 read what lane 0 then writes; lane 0 meets all of them but one."""
+
+    @cuda.jit
+    def kernel(out, missing, skip):
+        t = cuda.threadIdx.x
+        s = cuda.shared.array(1, int32)
+        if t == 0:
+            s[0] = 1
+        cuda.syncthreads()
+        if 0 < t < 7:
+            out[t] = s[0]
+        mask = 0x7F if skip < 0 else 0x7F & ~(2 << skip)
+        if mask >> t & 1 and t < 7:
+            cuda.syncwarp(mask)
+        if t == 0:
+            s[0] = 2  # race
+
+    (found,) = findings(kernel[2, 32], np.zeros(32, np.int32), 1, missing)
+    assert found.kind == "race" and "# race" in code(found) and set(found.threads) == {(0, 0, 0), (missing + 1, 0, 0)}
+    assert not findings(kernel[1, 32], np.zeros(32, np.int32), 1, -1)

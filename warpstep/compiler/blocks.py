@@ -98,6 +98,8 @@ class Program:
         Positions of the parameters whose memory the kernel may write.
     fences : bool
         True if the kernel has a memory fence.
+    partial_warps : bool
+        True if a ``syncwarp`` of the kernel takes a mask.
     static_shared : dict
         Bytes of every static shared array, by key.
     local_bytes : int
@@ -117,6 +119,7 @@ class Program:
     overhead: object
     written: frozenset
     fences: bool
+    partial_warps: bool
     static_shared: dict
     local_bytes: int
     cooperative: bool
@@ -267,6 +270,7 @@ class Pools:
         #: (labels, blocks, control-flow graph) of each function.
         self.functions = []
         self.fences = False
+        self.partial_warps = False
         self.static_shared = {}
         self.local_bytes = {}
         self.cooperative = False

@@ -523,6 +523,7 @@ def _syncthreads_vote(t, call):
 @entry(cuda.syncwarp)
 def _syncwarp(t, call):
     mask = _values(t, call)[0] if call.arguments else scalar(-1, np.int32)
+    t.pools.partial_warps |= bool(call.arguments)
     t.barrier("warp", _NAMED(mask), op="syncwarp")
 
 

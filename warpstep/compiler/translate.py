@@ -55,6 +55,7 @@ def lower(typed, infer_options):
         functools.cache(functools.partial(instructions.overhead, pools.functions)),
         lowered.written,
         pools.fences,
+        pools.partial_warps,
         pools.static_shared,
         sum(pools.local_bytes.values()),
         pools.cooperative,

@@ -25,12 +25,16 @@ class Order:
         Of the launch: blocks in the grid, threads in a block.
     fences : bool
         True if the kernel has memory fences: only then can an atomic release anything.
+    partial_warps : bool
+        True if parts of warps may synchronise.
 
     The number of a thread in the grid is ``block * threads + thread``.
     """
 
-    def __init__(self, blocks, threads, fences):
+    def __init__(self, blocks, threads, fences, partial_warps):
         self.threads = threads
+        #: False if only whole warps, blocks and grids synchronise.
+        self.by_thread = fences or partial_warps
         self.block_time = np.ones(blocks, np.int64)
         self.grid_time = 1
         self.fences = fences

@@ -86,7 +86,7 @@ class Recorder:
     def __init__(self, launch):
         self.launch = launch
         self.sites = launch.program.sites
-        self.order = Order(launch.blocks, launch.threads, launch.program.fences)
+        self.order = Order(launch.blocks, launch.threads, launch.program.fences, launch.program.partial_warps)
         self.blocks_begun = 0
         self.time = 0
         #: The site of the access at each tick.

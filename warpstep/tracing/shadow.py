@@ -78,9 +78,9 @@ class Cells:
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, np.repeat(values, times))
-        for latest in (self.last_reads, self.equal_writes):
-            if latest is not None:
-                latest.keys = [np.repeat(keys, times) for keys in latest.keys]
+        for past in (self.last_reads, self.equal_writes):
+            if past is not None:
+                past.split(times)
         self.size = size
 
     def repeat(self, shifts):
@@ -89,9 +89,9 @@ class Cells:
         for name in ("known", "read", "written"):
             setattr(self, name, np.tile(getattr(self, name), shifts.size))
         self.last_write = shifted(self.last_write, shifts)
-        for latest in (self.last_reads, self.equal_writes):
-            if latest is not None:
-                latest.keys = [shifted(keys, shifts) for keys in latest.keys]
+        for past in (self.last_reads, self.equal_writes):
+            if past is not None:
+                past.repeat(shifts)
 
     def fits(self, *offsets):
         """Split the cells, if need be, so that one starts at each multiple of all these numbers of bytes."""
@@ -136,9 +136,7 @@ class Cells:
         if not self.races:
             return (), ()
         self.flush()
-        reads = () if self.last_reads is None else self.last_reads.keys
-        reads = [self._conflict(keys, cell, tids, "load") for keys in reads]
-        return self._write_conflicts(cell, tids), [c for c in reads if c is not None]
+        return self._write_conflicts(cell, tids), self._conflicts(self.last_reads, cell, tids, "load")
 
     def store(self, cell, tids, time, conflicts):
         """Write; returns the `Conflict` with other lanes of the same access, or None.
@@ -182,17 +180,27 @@ class Cells:
 
     def _equal(self, cell, key):
         if self.equal_writes is None:
-            self.equal_writes = Latest(self.last_write.size, self.groups)
+            self.equal_writes = self._past()
         self.equal_writes.add(cell, key)
 
+    def _past(self):
+        """Make a store of the accesses that a later one may race with."""
+        count = self.last_write.size
+        return Every(count, self.order) if self.order.by_thread else Latest(count, self.groups)
+
     def _write_conflicts(self, cell, tids):
-        conflicts = [self._conflict(self.last_write, cell, tids, "store")]
-        if self.equal_writes is not None:
-            conflicts += [self._conflict(keys, cell, tids, "store") for keys in self.equal_writes.keys]
+        last = self._conflict(self.last_write[cell], tids, "store")
+        return [c for c in (last, *self._conflicts(self.equal_writes, cell, tids, "store")) if c is not None]
+
+    def _conflicts(self, past, cell, tids, earlier):
+        if past is None:
+            return []
+        conflicts = [self._conflict(found, tids, earlier, lanes) for found, lanes in past.at(cell)]
         return [c for c in conflicts if c is not None]
 
-    def _conflict(self, keys, cell, tids, earlier):
-        found = keys[cell]
+    def _conflict(self, found, tids, earlier, lanes=None):
+        """``found``: keys of earlier accesses, one for each of the present lanes, or of ``lanes`` among them."""
+        tids = tids if lanes is None else tids[lanes]
         other = (found & THREAD) != tids
         if self.copies:  # the thread that began a copy must wait for it too
             other |= found >= IN_FLIGHT_KEYS
@@ -203,7 +211,10 @@ class Cells:
         loose = self.order.unordered(found >> THREAD_BITS, found & THREAD, tids[hot])
         if self.copies:
             loose |= found >= IN_FLIGHT_KEYS
-        return Conflict(hot[loose], found[loose], earlier) if loose.any() else None
+        if not loose.any():
+            return None
+        hot = hot[loose]
+        return Conflict(hot if lanes is None else lanes[hot], found[loose], earlier)
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
@@ -219,6 +230,8 @@ class Cells:
         self._log.clear()
         self._logged = 0
         self.equal_writes = None
+        if self.order.by_thread:
+            self.last_reads = None
 
     def flush(self):
         """Merge the logged reads into ``last_reads``."""
@@ -226,7 +239,7 @@ class Cells:
         if not log:
             return
         if self.last_reads is None:
-            self.last_reads = Latest(self.last_write.size, self.groups)
+            self.last_reads = self._past()
         for cell, tids, time in log:
             self.last_reads.add(cell, (time << THREAD_BITS) | tids)
 
@@ -236,6 +249,7 @@ class Latest:
     group outside of the smaller, one of no common group.
 
     That is enough if only whole groups synchronise: if a dropped access could race with a later one, a kept one could.
+    Otherwise take `Every`.
     """
 
     def __init__(self, count, groups):
@@ -262,6 +276,17 @@ class Latest:
                 there = at[apart == level + 1]
                 keys[cell[there]] = key[there]
 
+    def at(self, cell):
+        """Yield the keys of earlier accesses to these cells, and None: one for each of them."""
+        for keys in self.keys:
+            yield keys[cell], None
+
+    def split(self, times):
+        self.keys = [np.repeat(keys, times) for keys in self.keys]
+
+    def repeat(self, shifts):
+        self.keys = [shifted(keys, shifts) for keys in self.keys]
+
     def _apart(self, first, second):
         """The smallest common group of pairs of threads: 0 for the same thread, 1 for the smallest group, ..."""
         first, second = first & THREAD, second & THREAD
@@ -269,6 +294,66 @@ class Latest:
         for group_of in self.groups:
             result += group_of(first) != group_of(second)
         return result
+
+
+class Every:
+    """For each cell the last access of every thread, as two flat arrays; for threads that synchronise one by one."""
+
+    def __init__(self, count, order):
+        self.count = count
+        self.order = order
+        self.cell = self.key = np.zeros(0, np.int64)
+        self._added = []
+        self._limit = MAX_LOGGED_LANES
+
+    def add(self, cell, key):
+        self._added.append((cell, key))
+
+    def at(self, cell):
+        """Yield keys of earlier accesses to these cells, and the lanes in ``cell`` that they belong to."""
+        self._merge()
+        there = np.flatnonzero(np.isin(self.cell, cell))
+        there = there[np.argsort(self.cell[there], kind="stable")]
+        cells, keys = self.cell[there], self.key[there]
+        first = np.searchsorted(cells, cell)
+        number = np.searchsorted(cells, cell, side="right") - first
+        ends = np.cumsum(number)
+        start = 0
+        while start < cell.size:  # not too many pairs at once
+            before = ends[start] - number[start]
+            stop = max(start + 1, int(np.searchsorted(ends, before + MAX_LOGGED_LANES, side="right")))
+            lanes = np.repeat(np.arange(start, stop), number[start:stop])
+            if lanes.size:
+                yield keys[np.arange(lanes.size) + before - (ends - number - first)[lanes]], lanes
+            start = stop
+
+    def split(self, times):
+        self._merge()
+        self.count *= times
+        self.cell = (self.cell[:, None] * times + np.arange(times)).ravel()
+        self.key = np.repeat(self.key, times)
+
+    def repeat(self, shifts):
+        self._merge()
+        self.cell = (self.cell + np.arange(shifts.size)[:, None] * self.count).ravel()
+        self.key = shifted(self.key, shifts)
+        self.count *= shifts.size
+
+    def _merge(self):
+        if not self._added:
+            return
+        cells, keys = zip(*self._added, strict=True)
+        self.cell, self.key = np.concatenate([self.cell, *cells]), np.concatenate([self.key, *keys])
+        self._added.clear()
+        if self.key.size <= self._limit:
+            return
+        recent = np.flatnonzero(self.key >> THREAD_BITS >= self.order.grid_time)
+        cell, key = self.cell[recent], self.key[recent]
+        order = np.lexsort((key, key & THREAD, cell))
+        cell, key = cell[order], key[order]
+        last = np.append((cell[1:] != cell[:-1]) | ((key[1:] ^ key[:-1]) & THREAD != 0), True)
+        self.cell, self.key = cell[last], key[last]
+        self._limit = max(MAX_LOGGED_LANES, 2 * self.key.size)
 
 
 def shifted(keys, shifts):
