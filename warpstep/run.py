@@ -458,7 +458,15 @@ def _trace_cell(ipython, line, cell):
 
     if line.strip():
         raise ValueError(f"%%trace takes no arguments; it was given {line.strip()!r}")
-    with Launches() as launches:
-        ipython.run_cell(cell)
+    # The cell's error is shown once: when it is raised here, so that "run all" and nbconvert stop.
+    changes = _Changes()
+    try:
+        for name in ("showtraceback", "showsyntaxerror"):
+            changes.attribute(ipython, name, lambda *args, **named: None)
+        with Launches() as launches:
+            result = ipython.run_cell(cell)
+    finally:
+        changes.take_back()
     for trace, _ in launches.found.values():
         display(trace)
+    result.raise_error()

@@ -364,6 +364,36 @@ def test_a_notebook_gets_the_emulator_and_gives_it_back(tmp_path):
     assert result.stdout.count("later[") == 1, result.stdout
 
 
+FAILING = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_cell("%load_ext gpukit").raise_error()
+for cell in {cells}:
+    result = shell.run_cell("%%trace\\n" + cell, store_history=True)
+    print(f"ended: {{result.success}} {{type(result.error_in_exec).__name__}}")
+assert "showtraceback" not in vars(shell)
+"""
+
+
+def test_an_error_in_a_traced_cell_is_an_error_of_the_cell_and_shown_once(tmp_path):
+    pytest.importorskip("IPython")
+    cells = ["1 / 0", "print((", "raise KeyboardInterrupt", "%no_magic", "print('went ' + 'well')"]
+    result = python(tmp_path, write(tmp_path, "script.py", FAILING.format(cells=cells)), IPYTHONDIR=str(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    ended = ["False ZeroDivisionError", "False SyntaxError", "False KeyboardInterrupt", "False UsageError"]
+    assert re.findall("ended: (.*)", result.stdout) == [*ended, "True NoneType"]
+    shown = re.sub("\x1b.*?m", "", result.stdout + result.stderr)
+    for words in (
+        "division by zero",
+        "incomplete input|never closed",
+        "KeyboardInterrupt: ",
+        "UsageError: ",
+        "went well",
+    ):
+        assert len(re.findall(f"(?:{words})$|{words}.*$", shown, re.MULTILINE)) == 1, (words, shown)
+
+
 # -- gpukit run --trace ------------------------------------------------------------------------------------------------
 
 TRACED = """
