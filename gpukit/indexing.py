@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_array, configure_quietly
+from gpukit._host.arrays import check_alike, check_array, configure_quietly, dtype_of
+from gpukit._host.call import call
 from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = [
     "STEP",
@@ -191,7 +193,7 @@ def record_grid_stride(table):
 # -- host functions --------------------------------------------------------------------------------
 
 
-def num_blocks(n: int, threads: int = 256, limit: int = 65535) -> int:
+def num_blocks(n: int, threads: int = 256, limit: int = MAX_GRID_YZ) -> int:
     """Compute how many blocks to launch for ``n`` elements: one thread each, but at most ``limit`` blocks (B2).
 
     With more elements than ``limit * threads`` the kernel needs a grid-stride loop.
@@ -355,26 +357,25 @@ def axpy(
     >>> axpy(2, np.ones(3, np.float32), np.arange(3, dtype=np.float32))
     array([2., 3., 4.], dtype=float32)
     """
+    return call(_axpy, (x, y), out, stream, (a, threads, blocks))
+
+
+def _axpy(problem):
+    (x, y), (a, threads, blocks) = problem.inputs, problem.settings
     if not isinstance(a, Real):
         raise TypeError(f"a is {a!r}; it must be a real number")
-    _check_vectors(x=x, y=y, out=out)
+    for name, array in {"x": x, "y": y, "out": x if problem.out is None else problem.out}.items():
+        check_array(name, array, 1, (np.float32, np.float64))
+        check_alike(name, array, "x", x)
+        if array.shape != x.shape:
+            raise ValueError(f"{name} has {array.shape[0]} elements; it must have {x.shape[0]}, as x has")
     n = x.shape[0]
     blocks, threads = _one_dimensional(n, threads, blocks)
-    on_device = cuda.is_cuda_array(x)
-    if on_device:
-        x_device, y_device = cuda.as_cuda_array(x), cuda.as_cuda_array(y)
-        result = cuda.device_array(n, x_device.dtype, stream=stream) if out is None else cuda.as_cuda_array(out)
-    else:
-        x_device, y_device = (cuda.to_device(np.ascontiguousarray(v), stream=stream) for v in (x, y))
-        result = cuda.device_array(n, x.dtype, stream=stream)
-    if n:
-        axpy_grid_stride[blocks, threads, stream](x_device.dtype.type(a), x_device, y_device, result)
-    if on_device:
-        return result if out is None else out
-    if out is None:
-        return _to_host(result, stream)
-    out[...] = _to_host(result, stream)
-    return out
+    target = problem.output(x.shape)
+    if n == 0:
+        return []
+    arguments = dtype_of(x).type(a), problem.on_device(x), problem.on_device(y), target
+    return [(axpy_grid_stride[blocks, threads, problem.stream], arguments)]
 
 
 def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
@@ -413,7 +414,7 @@ def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
     return text.getvalue().removesuffix("\n")
 
 
-# -- checks ----------------------------------------------------------------------------------------
+# -- launches and results --------------------------------------------------------------------------
 
 
 def _one_dimensional(n, threads, blocks):
@@ -421,17 +422,6 @@ def _one_dimensional(n, threads, blocks):
     blocks = num_blocks(n, threads) if blocks is None else check_int("blocks", blocks, 1)
     launch_shape(blocks, check_int("threads", threads, 1))
     return blocks, threads
-
-
-def _check_vectors(x: Any, **others: Any):
-    """Check that all are vectors of one dtype and length, all on the host or all on the device."""
-    for name, array in {"x": x, **others}.items():
-        if name == "out" and array is None:
-            continue
-        check_array(name, array, 1, (np.float32, np.float64))
-        check_alike(name, array, "x", x)
-        if array.shape != x.shape:
-            raise ValueError(f"{name} has {array.shape[0]} elements; it must have {x.shape[0]}, as x has")
 
 
 def _to_host(array, stream):
