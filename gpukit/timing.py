@@ -8,7 +8,6 @@ duration says nothing about a GPU, so there they raise ``EmulatedTimeError``.
 import functools
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._host.arrays import configure_quietly
 from gpukit._numba import device_memset
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.units import UNITS, format_seconds
@@ -436,9 +436,8 @@ class _Case:
 
     def __init__(self, name, fn, setup, calls):
         self.name, self.fn, self.setup, self.calls = name, fn, setup, calls
-        self.hold = (
-            0  # nanoseconds that the device is kept busy before each repetition; None once that has proved useless
-        )
+        # Nanoseconds that the device is kept busy before each repetition; None once that has proved useless.
+        self.hold = 0
         self.forget()
 
     def forget(self):
@@ -502,8 +501,8 @@ class _GpuMeter:
 
     def __init__(self, stream, l2_flush):
         self.stream = stream
-        self.flush = _L2Flush(stream) if l2_flush else None
-        self.hold = _Hold(stream)
+        self.flush = _make_flush(stream) if l2_flush else None
+        self.hold = _make_hold(stream)
 
     def repetition(self, case):
         start, end = cuda.event(), cuda.event()
@@ -536,40 +535,20 @@ class _GpuMeter:
         return Timing(samples, case.name, "gpu", case.calls, self.flush is not None, host, case.queued)
 
 
-class _L2Flush:
-    """Fills the L2 cache with a buffer of twice its size, by a memset in the stream."""
-
-    def __init__(self, stream):
-        self.stream = stream
-        self.nbytes = 2 * cuda.get_current_device().L2_CACHE_SIZE
-        self.buffer = cuda.device_array(self.nbytes, np.uint8)
-
-    def __call__(self):
-        device_memset(self.buffer, 0, self.nbytes, self.stream)
+def _make_flush(stream):
+    """Make a function that fills the L2 cache with a buffer of twice its size, by a memset in the stream."""
+    nbytes = 2 * cuda.get_current_device().L2_CACHE_SIZE
+    return functools.partial(device_memset, cuda.device_array(nbytes, np.uint8), 0, nbytes, stream)
 
 
-class _Hold:
-    """Keeps the device busy with one thread that sleeps and touches no memory."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __call__(self, nanoseconds):
-        """Sleep for about this long; a nanosleep may last up to twice its argument."""
-        self.launch(math.ceil(nanoseconds / HOLD_STEP))
-
-    @functools.cached_property
-    def launch(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Numba warns of so small a grid
-            return _hold_kernel()[1, 1, self.stream]
+@cuda.jit
+def hold(steps):
+    """Keep the device busy with one thread that touches no memory."""
+    for _ in range(steps):
+        cuda.nanosleep(HOLD_STEP)
 
 
-@functools.cache
-def _hold_kernel():
-    @cuda.jit
-    def hold(steps):
-        for _ in range(steps):
-            cuda.nanosleep(HOLD_STEP)
-
-    return hold
+def _make_hold(stream):
+    """Make a function that launches `hold` for some nanoseconds; a nanosleep may last up to twice its argument."""
+    launch = configure_quietly(hold, 1, 1, stream)
+    return lambda nanoseconds: launch(math.ceil(nanoseconds / HOLD_STEP))

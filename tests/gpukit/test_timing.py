@@ -76,7 +76,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(timing, "time", gpu)
     monkeypatch.setattr(timing, "on_gpu", lambda: True)
     monkeypatch.setattr(timing, "device_memset", lambda *_: gpu.queue("flush", gpu.flush_time))
-    monkeypatch.setattr(timing._Hold, "__call__", lambda hold, duration: gpu.queue("hold", duration, gpu.launch_cost))
+    monkeypatch.setattr(timing, "_make_hold", lambda _: lambda duration: gpu.queue("hold", duration, gpu.launch_cost))
     return gpu
 
 
