@@ -418,23 +418,6 @@ _lock = threading.Lock()
 @contextmanager
 def _watching(region):
     """Pass all launches of this thread through the region."""
-    _install()
-    token = _region.set(region)
-    try:
-        yield
-    finally:
-        _region.reset(token)
-        _uninstall()
-
-
-def _launchers() -> tuple[Any, ...]:
-    """The classes whose instances are ``kernel[grid, block]``."""
-    if not on_gpu():
-        return (Configured,)
-    return Configured, launch_configuration_class()
-
-
-def _install():
     global _users
     with _lock:
         _users += 1
@@ -442,16 +425,24 @@ def _install():
             for launcher in _launchers():
                 _originals[launcher] = launcher.__call__
                 launcher.__call__ = _watched(launcher.__call__)
+    token = _region.set(region)
+    try:
+        yield
+    finally:
+        _region.reset(token)
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                for launcher, original in _originals.items():
+                    launcher.__call__ = original
+                _originals.clear()
 
 
-def _uninstall():
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            for launcher, original in _originals.items():
-                launcher.__call__ = original
-            _originals.clear()
+def _launchers() -> tuple[Any, ...]:
+    """The classes whose instances are ``kernel[grid, block]``."""
+    if not on_gpu():
+        return (Configured,)
+    return Configured, launch_configuration_class()
 
 
 def _watched(original):
