@@ -9,6 +9,8 @@ from typing import Any
 
 from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
+from warpstep.checks import format_dim3
+from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.report.table import Table
 
 __all__ = ["RTX_3090", "Comparison", "DeviceInfo", "compare", "info"]
@@ -101,10 +103,6 @@ def _clock(hertz):
     return f"{hertz / 1e9:.2f} GHz"
 
 
-def _dimensions(xyz):
-    return " x ".join(map(str, xyz))
-
-
 def _yes_or_no(value):
     return "yes" if value else "no"
 
@@ -124,8 +122,8 @@ ROWS = (
     ("warp size", "warp_size", str),
     ("max blocks per SM", "max_blocks_per_sm", str),
     ("max threads per block", "max_threads_per_block", str),
-    ("max block dimensions", "max_block_dim", _dimensions),
-    ("max grid dimensions", "max_grid_dim", _dimensions),
+    ("max block dimensions", "max_block_dim", format_dim3),
+    ("max grid dimensions", "max_grid_dim", format_dim3),
     ("shared memory per block, opt-in", "shared_memory_per_block_optin", _memory),
     ("registers per block", "registers_per_block", str),
     ("registers per SM", "registers_per_sm", str),
@@ -150,11 +148,11 @@ RTX_3090 = DeviceInfo(
     core_clock=1.69e9,
     memory_clock=9.75e9,
     sm_count=82,
-    warp_size=32,
+    warp_size=WARP,
     max_blocks_per_sm=16,
     max_threads_per_block=1024,
     max_block_dim=(1024, 1024, 64),
-    max_grid_dim=(2147483647, 65535, 65535),
+    max_grid_dim=(2**31 - 1, MAX_GRID_YZ, MAX_GRID_YZ),
 )
 
 
