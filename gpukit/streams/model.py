@@ -164,9 +164,7 @@ class _Simulation:
             Bar(o.name, o.task, o.stream, o.engine, self.started[i], self.ended[i])
             for i, o in enumerate(self.operations)
         ]
-        first = min((bar.start for bar in bars), default=0.0)
-        bars = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
-        return Timeline(tuple(sorted(bars, key=lambda bar: bar.start)), self.model.name, True)
+        return Timeline.from_zero(bars, self.model.name, True)
 
     def _queue(self):
         """Queue what the host gets to by now. It waits for each copy of memory that is not pinned."""

@@ -6,6 +6,7 @@ little, and put into a `Schedule`, so that they can be recorded, checked and mod
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -201,12 +202,9 @@ class Pipeline:
             source, target = (held if len(held) == rows else held[:rows] for held in memory[key])
             part = slice(int(starts[number]), int(starts[number]) + rows)
             hosts, queue = (self._source[part], self._target[part]), self.schedule.stream(stream)
-            actions = (
-                prepare_copy(source, hosts[0], queue),
-                kernel.action(source, target, queue),
-                prepare_copy(hosts[1], target, queue),
-            )
-            stages = _stages(key, hosts, kernel.cost(target.size), pinned)
+            action, cost = kernel(source, target, queue)
+            actions = prepare_copy(source, hosts[0], queue), action, prepare_copy(hosts[1], target, queue)
+            stages = _stages(key, hosts, cost, pinned)
             common = {"stream": stream, "task": number}
             tasks.append([common | {"action": a} | s for a, s in zip(actions, stages, strict=True)])
         return tasks
@@ -289,72 +287,42 @@ def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
 
 
 def _adapt(kernel):
-    """Wrap any kernel that a pipeline takes: ``action`` queues it, ``cost`` describes it. TypeError for others."""
+    """Make a function of any kernel that a pipeline takes; TypeError for others.
+
+    For (source, target, stream) it returns a function that queues the kernel, and its cost for `Schedule.add`.
+    """
     if hasattr(kernel, "prepared"):
-        return _Stamped(kernel)
+        return partial(_adapt_timed, kernel)
     configuration = getattr(kernel, "dispatcher", None)
     dispatcher = kernel if configuration is None else configuration
     if hasattr(dispatcher, "py_func"):
         if dispatcher.targetoptions.get("device"):
             raise TypeError(f"kernel is the device function {dispatcher.py_func.__name__}; it must be a kernel")
-        return _Launched(dispatcher, None if configuration is None else kernel)
+        return partial(_adapt_launch, dispatcher, None if configuration is None else kernel)
     if not callable(kernel):
         raise TypeError(f"kernel is {kernel!r}; it must be a kernel, or a function of (source, target, stream)")
-    return _Called(kernel)
+    return lambda source, target, _: (lambda stream: kernel(source, target, stream), {})
 
 
-class _Stamped:
-    """A kernel of `gpukit.streams.kernels`, which records stamps."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def action(self, source, target, stream):
-        launch = self.kernel.prepared(source, target, stream)
-        return lambda _, stamps: launch(stamps)
-
-    def cost(self, elements):
-        seconds, share = self.kernel.seconds(elements), self.kernel.share(elements)
-        return {"seconds": seconds, "share": share, "takes_stamps": True}
+def _adapt_timed(kernel, source, target, stream):
+    launch, elements = kernel.prepared(source, target, stream), target.size
+    cost = {"seconds": kernel.seconds(elements), "share": kernel.share(elements), "takes_stamps": True}
+    return lambda _, stamps: launch(stamps), cost
 
 
-class _Launched:
-    """A kernel of two arrays, with a grid of its own or without."""
-
-    def __init__(self, dispatcher, configuration):
-        self.dispatcher, self.configuration = dispatcher, configuration
-
-    def shape(self, elements):
-        if self.configuration is None:
-            return ceil_div(elements, BLOCK), BLOCK, 0
-        return self.configuration.griddim, self.configuration.blockdim, self.configuration.sharedmem
-
-    def action(self, source, target, stream):
-        if target.size == 0 and self.configuration is None:
-            return lambda _: None
-        grid, block, shared = self.shape(target.size)
-        launch = configure_quietly(self.dispatcher, grid, block, stream, shared)
-        if self.dispatcher.targetoptions.get("debug"):
-            return lambda _: launch(source, target)
-        prepared = prepare(launch, source, target)
-        return lambda _: prepared()
-
-    def cost(self, elements):
-        grid, block, _ = self.shape(elements)
-        return {"share": occupancy(as_dim3("grid", grid), as_dim3("block", block))[0]} if elements else {}
-
-
-class _Called:
-    """A function of (source, target, stream)."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def action(self, source, target, stream):
-        return lambda stream: self.function(source, target, stream)
-
-    def cost(self, elements):
-        return {}
+def _adapt_launch(kernel, configuration, source, target, stream):
+    if configuration is not None:
+        grid, block, shared = configuration.griddim, configuration.blockdim, configuration.sharedmem
+    elif target.size:
+        grid, block, shared = ceil_div(target.size, BLOCK), BLOCK, 0
+    else:
+        return lambda _: None, {}
+    launch = configure_quietly(kernel, grid, block, stream, shared)
+    cost = {"share": occupancy(as_dim3("grid", grid), as_dim3("block", block))[0]} if target.size else {}
+    if kernel.targetoptions.get("debug"):
+        return lambda _: launch(source, target), cost
+    prepared = prepare(launch, source, target)
+    return lambda _: prepared(), cost
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

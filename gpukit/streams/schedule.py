@@ -322,6 +322,4 @@ class _Recorder:
             bars.append(
                 Bar(operation.name, operation.task, operation.stream, operation.engine, float(start), float(end))
             )
-        first = min((bar.start for bar in bars), default=0.0)
-        bars = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
-        return Timeline(tuple(sorted(bars, key=lambda bar: bar.start)), device.info().name, False)
+        return Timeline.from_zero(bars, device.info().name, False)

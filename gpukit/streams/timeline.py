@@ -39,6 +39,13 @@ class Timeline:
     source: str
     modelled: bool
 
+    @classmethod
+    def from_zero(cls, bars: list[Bar], source: str, modelled: bool) -> "Timeline":
+        """Make a timeline of bars in the order of their starts, moved so that the first starts at 0."""
+        first = min((bar.start for bar in bars), default=0.0)
+        moved = (bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars)
+        return cls(tuple(sorted(moved, key=lambda bar: bar.start)), source, modelled)
+
     @property
     def duration(self) -> float:
         """Seconds from the first start to the last end; 0 without bars."""
@@ -114,7 +121,7 @@ class Timeline:
             with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(present), 1)), mark=self.mark) as ax:
                 return self.plot(by, title, ax=ax)
         unit, factor = ("us", 1e6) if self.duration < 1e-3 else ("ms", 1e3)
-        colors: dict[str, str] = dict(zip(ENGINES, (plot.PALETTE[0], plot.PALETTE[1], plot.PALETTE[2]), strict=True))
+        colors: dict[str, str] = dict(zip(ENGINES, plot.PALETTE[:3], strict=True))
         for bar in self.bars:
             row = present.index(getattr(bar, by))
             length = bar.end - bar.start
