@@ -4,7 +4,7 @@ import linecache
 
 import numpy as np
 import pytest
-from numba import int32
+from numba import from_dtype, int32
 
 import gpukit
 from gpukit import cuda
@@ -238,3 +238,90 @@ def test_each_of_many_readers_counts(missing):
     (found,) = findings(kernel[2, 32], np.zeros(32, np.int32), 1, missing)
     assert found.kind == "race" and "# race" in code(found) and set(found.threads) == {(0, 0, 0), (missing + 1, 0, 0)}
     assert not findings(kernel[1, 32], np.zeros(32, np.int32), 1, -1)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+PAIR = np.dtype([("a", np.int32), ("b", np.float64)], align=True)
+PAIR_TYPE = from_dtype(PAIR)
+
+
+@cuda.jit
+def write_records(r, q, how, out):
+    s = cuda.shared.array(4, PAIR_TYPE)
+    t = cuda.threadIdx.x
+    if how == 0:
+        r[0].a = t  # wrong 0
+    elif how == 1:
+        s[0].b = t  # wrong 1
+    elif how == 2:
+        r[0] = q[t]  # wrong 2
+    elif how == 3:
+        s[0] = q[t]  # wrong 3
+    elif how == 4:  # the same value, by all threads and at two lines
+        r[0].a = 7
+        if t < 32:
+            r[0].a = 7
+        s[1].b = 1.5
+        if t >= 32:
+            s[1].b = 1.5
+        r[1].b = np.nan
+    elif how == 5:  # fields of their own
+        if t == 0:
+            r[0].a = 1
+        if t == 40:
+            r[0].b = 2
+    elif how == 6:
+        r[0].a = t // 32
+        r[0].a = 5  # wrong 6
+    elif how == 7:
+        if t < 4:
+            s[t] = q[t]
+        cuda.syncthreads()
+        out[t] = s[t % 4].b
+
+
+def records_launch(how, blocks=1):
+    q = np.zeros(64, PAIR)
+    q["a"], q["b"] = np.arange(64), np.arange(64) / 2
+    return write_records[blocks, 64], np.zeros(4, PAIR), q, how, np.zeros(64)
+
+
+@pytest.mark.parametrize("how", [0, 1, 2, 3, 6])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_races_through_fields_of_records(how, blocks):
+    found = findings(*records_launch(how, blocks))
+    assert found and {f.kind for f in found} == {"race"}
+    assert any(f"# wrong {how}" in code(f) and len(f.threads) == 2 for f in found)
+    array = "s" if how in (1, 3) else "r"
+    assert all(f.array == array and f"a field of {array}[0]" in f.message for f in found)
+
+
+@pytest.mark.parametrize("how", [4, 5, 7])
+def test_records_without_races(how):
+    assert not findings(*records_launch(how))
+
+
+@cuda.jit
+def local_records(out, how):
+    r = cuda.local.array(3, PAIR_TYPE)
+    t = cuda.threadIdx.x
+    r[1].a = t
+    if how == 0:
+        out[t] = r[1].b  # wrong 0
+    elif how == 1:
+        out[t] = r[t % 3].a  # wrong 1
+    elif how == 2:
+        out[t] = r[1].a
+        r[1].b = 2
+        r[2] = r[1]
+        out[t] += r[2].b
+
+
+@pytest.mark.parametrize(("how", "missing"), [(0, 64), (1, 43), (2, 0)])
+def test_fields_of_local_records_that_nobody_wrote(how, missing):
+    found = findings(local_records[1, 64], np.zeros(64), how)
+    assert len(found) == bool(missing)
+    for f in found:
+        assert (f.kind, f.array, f.count) == ("uninitialised-read", "r", missing) and f"# wrong {how}" in code(f)
+        assert f"a field of r[{1 - how}] (local)" in f.message

@@ -144,7 +144,7 @@ class TracedBatch(Batch):
         cure = "Guard the access, or clamp the index. Nothing warns of this on a GPU: the wrong element is used."
         self.recorder.problem(self, "negative-index", site, message, lanes, cure, view.name)
 
-    def uninitialised(self, site, view, position, lanes, unit=None):
+    def uninitialised(self, site, view, position, lanes, unit):
         what = self._element(view, position, lanes, unit)
         message = f"{what} ({view.space}) is read, but was never written"
         cure = {
@@ -154,7 +154,7 @@ class TracedBatch(Batch):
         }.get(view.space, "Fill the array before the launch: new device memory does not start with zeros.")
         self.recorder.problem(self, "uninitialised-read", site, message, lanes, cure, view.name)
 
-    def race(self, site, view, position, op, conflict, threads, lanes):
+    def race(self, site, view, position, unit, op, conflict, threads, lanes):
         """Record accesses of ``threads`` (positions in (B, T)) that nothing orders after those of the conflict."""
         recorder = self.recorder
         row, mine = divmod(int(threads[0]), self.threads)
@@ -171,7 +171,7 @@ class TracedBatch(Batch):
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
         message = (
-            f"thread {unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first)} "
+            f"thread {unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first, unit)} "
             f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{of_block} "
             f"{earlier} it at line {there.line}, {rest}"
         )
@@ -186,14 +186,15 @@ class TracedBatch(Batch):
         blocks, others = np.divmod(keys & THREAD, self.threads)
         return np.where(blocks != self.ids[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
 
-    def _element(self, view, position, lanes, unit=None):
+    def _element(self, view, position, lanes, unit):
         """Name the element that the first lane of a mask accesses as the source would."""
         _, _, lane = self.place(lanes)
-        if unit is not None or view.dtype != view.items.dtype or not is_contiguous(view):
-            return f"an element of {view.name}"
-        at = int(np.broadcast_to(position, self.shape)[lane])
+        is_field = view.dtype.names is not None
+        if view.dtype != view.items.dtype or not is_contiguous(view):
+            return f"a field of {view.name}" if is_field else f"an element of {view.name}"
+        at = int(np.broadcast_to(position, self.shape)[lane]) * unit // view.dtype.itemsize
         base = int(np.broadcast_to(view.base, self.shape)[lane])
-        return element_name(view.name, at - base, view.shape)
+        return ("a field of " if is_field else "") + element_name(view.name, at - base, view.shape)
 
     def not_in_mask(self, site, lanes):
         message = "a thread calls a warp operation whose mask does not name its own lane"

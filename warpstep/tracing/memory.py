@@ -1,5 +1,7 @@
 """Memory that tells a `Recorder` of every access, and checks it against the shadow of memory."""
 
+import functools
+import operator
 from copy import copy
 from typing import Any
 
@@ -113,9 +115,16 @@ class TracedMemory(Memory):
         return super()._load_bytes(view, at, dtype, mask, site)
 
     def _store_bytes(self, view, at, value, dtype, mask, site):
-        if mask is None or mask.any():
-            self.access(view, at, mask, site, "store", dtype.itemsize, unit=1)
+        if mask is not None and not mask.any():
+            return
+
+        def differs(lanes, _):
+            return self._differs(value, super(TracedMemory, self)._load_bytes(view, at, dtype, mask, site), lanes)
+
+        finish = self.access(view, at, mask, site, "store", dtype.itemsize, unit=1, differs=differs)
         super()._store_bytes(view, at, value, dtype, mask, site)
+        if finish is not None:
+            finish()
 
     def _store(self, view, index, values, count, mask, site):
         """Store where the access is in bounds, and look for races."""
@@ -125,17 +134,19 @@ class TracedMemory(Memory):
         nbytes = len(values) * view.dtype.itemsize
 
         def differs(lanes, part):
-            """Pick the flat lanes whose value differs from the memory's."""
-            there = self.fetch(view, position + np.int64(part))
-            new = np.broadcast_to(values[part], self.batch.shape).reshape(-1)[lanes]
-            old = np.broadcast_to(there, self.batch.shape).reshape(-1)[lanes]
-            return (new != old) & ~((new != new) & (old != old))
+            return self._differs(values[part], self.fetch(view, position + np.int64(part)), lanes)
 
         finish = self.access(view, position, mask, site, "store", nbytes, differs=differs)
         for part, value in enumerate(values):
             self.put(view, position + np.int64(part) if part else position, value, mask)
         if finish is not None:
             finish()
+
+    def _differs(self, value, there, lanes):
+        """Pick the flat lanes whose value differs from the memory's."""
+        new = np.broadcast_to(value, self.batch.shape).reshape(-1)[lanes]
+        old = np.broadcast_to(there, self.batch.shape).reshape(-1)[lanes]
+        return (new != old) & ~((new != new) & (old != old))
 
     # -- one access ----------------------------------------------------------------------------------------------------
 
@@ -171,9 +182,9 @@ class TracedMemory(Memory):
             cells = self.recorder.memory_at(view.address)
             offset, rows = address - np.int64(cells.address), self.blocks
         cells.fits(nbytes, unit, view.address)
-        return self._access_cells(cells, offset, rows, view, position, mask, site, op, nbytes, differs)
+        return self._access_cells(cells, offset, rows, view, position, mask, site, op, nbytes, unit, differs)
 
-    def _access_cells(self, cells, offset, rows, view, position, mask, site, op, nbytes, differs):
+    def _access_cells(self, cells, offset, rows, view, position, mask, site, op, nbytes, unit, differs):
         shape = (rows, self.threads)
         cell = np.broadcast_to(offset // np.int64(cells.size), shape)
         if view.row and rows > 1:
@@ -187,7 +198,7 @@ class TracedMemory(Memory):
             cell, tids = cell.reshape(-1)[lanes], tids.reshape(-1)[lanes]
         times = max(1, nbytes // cells.size)
         cell, tids = cells.spread(cell, tids, nbytes)
-        access = _Access(self, cells, view, position, lanes, times, site, op, rows)
+        access = _Access(self, cells, view, position, unit, lanes, times, site, op, rows)
         time = self.recorder.tick(site)
         if op == "land copy":
             cells.land_copy(cell, tids, time)
@@ -253,28 +264,35 @@ class TracedMemory(Memory):
             self._shared.forget()
 
     def _access_local(self, view, position, mask, site, op, nbytes, unit):
-        items = view.items
-        key = items.__array_interface__["data"][0]
+        key = view.items.__array_interface__["data"][0]
         if key not in self._local:
-            self._local[key] = np.zeros(items.shape, bool)
+            # Of records each byte counts, of other elements the whole.
+            count = view.items.shape[0] * (view.items.dtype.itemsize if view.items.dtype.names else 1)
+            self._local[key] = np.zeros((count, *view.items.shape[1:]), bool)
         known = self._local[key]
-        element = position if unit == items.dtype.itemsize else position // items.dtype.itemsize
+        cells = range(nbytes) if unit == 1 and known.shape[0] != view.items.shape[0] else (0,)
         if op == "store":
-            if np.ndim(element) == 0 and mask is None:
-                known[element] = True
-            elif np.ndim(element) == 0:
-                known[element] |= mask
-            else:
-                flat = np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape)
-                known.reshape(-1)[flat if mask is None else flat[np.broadcast_to(mask, flat.shape)]] = True
+            for cell in cells:
+                self._write_local(known, position + np.int64(cell), mask)
             return
-        if np.ndim(element) == 0:
-            missing = ~known[element]
-        else:
-            missing = ~known.reshape(-1).take(np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape))
+        missing = functools.reduce(operator.or_, (self._missing(known, position + np.int64(c)) for c in cells))
         missing = missing if mask is None else missing & mask
         if missing.any():
             self.batch.uninitialised(site, view, position, missing, unit)
+
+    def _write_local(self, known, element, mask):
+        if np.ndim(element) == 0 and mask is None:
+            known[element] = True
+        elif np.ndim(element) == 0:
+            known[element] |= mask
+        else:
+            flat = np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape)
+            known.reshape(-1)[flat if mask is None else flat[np.broadcast_to(mask, flat.shape)]] = True
+
+    def _missing(self, known, element):
+        if np.ndim(element) == 0:
+            return ~known[element]
+        return ~known.reshape(-1).take(np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape))
 
 
 def _union(lanes, others):
@@ -288,12 +306,13 @@ def _without(lanes, others):
 class _Access:
     """One access: turns the flat lanes of the shadow back into threads for a report."""
 
-    def __init__(self, memory, cells, view, position, lanes, times, site, op, rows):
+    def __init__(self, memory, cells, view, position, unit, lanes, times, site, op, rows):
         self.memory = memory
         self.batch = memory.batch
         self.cells = cells
         self.view = view
         self.position = position
+        self.unit = unit
         self.lanes = lanes
         self.times = times
         self.site = site
@@ -310,9 +329,7 @@ class _Access:
 
     def _report_different(self, conflicts, differs):
         """Report races of writes, unless they write the same value."""
-        if differs is None:  # a field of a record
-            self.report_races(conflicts)
-        elif conflicts and self.rows < self.batch.blocks:
+        if conflicts and self.rows < self.batch.blocks:
             self._report_different_blocks(conflicts, differs)
         else:
             self.report_races([self._different(conflict, differs) for conflict in conflicts])
@@ -320,6 +337,7 @@ class _Access:
     def _different(self, conflict, differs):
         """Pick the part of a conflict whose values differ."""
         lanes = self._threads(conflict.lanes)
+        # A field is one part, and smaller than its record.
         parts = conflict.lanes % self.times * self.cells.size // self.view.dtype.itemsize
         different = np.zeros(lanes.size, bool)
         for part in np.unique(parts).tolist():
@@ -353,7 +371,7 @@ class _Access:
         return mask
 
     def report_unknown(self, lanes):
-        self.batch.uninitialised(self.site, self.view, self.position, self._mask(self._threads(lanes)))
+        self.batch.uninitialised(self.site, self.view, self.position, self._mask(self._threads(lanes)), self.unit)
 
     def report_races(self, conflicts):
         """Report each place of earlier accesses once, with each thread once."""
@@ -372,4 +390,4 @@ class _Access:
             once, first = np.unique(threads[at][farthest], return_index=True)
             at = at[farthest[first]]
             conflict = Conflict(at, keys[at], str(earlier[at[0]]))
-            self.batch.race(self.site, self.view, self.position, self.op, conflict, once, self._mask(once))
+            self.batch.race(self.site, self.view, self.position, self.unit, self.op, conflict, once, self._mask(once))
