@@ -39,7 +39,15 @@ BATCH_BYTES = 256 << 20
 #: Threads per block that forall picks, where the driver would ask the compiled kernel.
 FORALL_THREADS = 256
 
-_loop_limit = int(os.environ.get("GPUKIT_LOOP_LIMIT", 50_000_000))
+
+def _loop_limit_from(setting):
+    try:
+        return check_int("GPUKIT_LOOP_LIMIT", int(setting), 1)
+    except ValueError:
+        raise ImportError(f"GPUKIT_LOOP_LIMIT is {setting!r}; it must be an int, 1 or more, or unset") from None
+
+
+_loop_limit = _loop_limit_from(os.environ.get("GPUKIT_LOOP_LIMIT") or 50_000_000)
 
 
 def set_loop_limit(turns: int) -> int:

@@ -13,9 +13,11 @@ import importlib.util
 import linecache
 import operator
 import os
+import pkgutil
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
+from multiprocessing import spawn
 from types import ModuleType, TracebackType
 
 _ABSENT = object()
@@ -209,8 +211,24 @@ def _redirect_driver(changes):
 
 
 def _choose_emulator(changes):
-    """Let the processes that this one starts know too, where they use gpukit, that kernels run on the emulator."""
+    """Let the processes that this one starts have the emulator too: those of multiprocessing, and those of gpukit."""
     changes.item(os.environ, "GPUKIT_BACKEND", "emulator")
+    plain = spawn.get_preparation_data
+
+    def get_preparation_data(name):
+        data = plain(name)
+        if name == "ignore":  # asked for by the fork server, which would import the script before its children do
+            data = {key: value for key, value in data.items() if not key.startswith("init_main")}
+        return {"warpstep": _InstallInChild(), **data}
+
+    changes.attribute(spawn, "get_preparation_data", get_preparation_data)
+
+
+class _InstallInChild:
+    """Installs the emulator where it is unpickled: in a child process, before the script is imported there."""
+
+    def __reduce__(self):
+        return exec, ("import sys; sys.path[:] = path; from warpstep import run; run.install()", {"path": sys.path})
 
 
 # -- tracing every launch ----------------------------------------------------------------------------------------------
@@ -350,24 +368,37 @@ def _parse(argv):
 
 
 def _run_script(script, *args):
-    """As ``python script.py args``."""
+    """As ``python script.py args``; ``script`` may be a folder or a zip file that has a ``__main__.py``."""
     path = os.path.abspath(script)
+    importer = pkgutil.get_importer(path)
+    main_module, code = _read_script(path) if importer is None else _read_main(importer, script)
+    sys.argv[:] = [script, *args]
+    _first_on_path(os.path.dirname(os.path.realpath(path)) if importer is None else path)
+    sys.modules["__main__"] = main_module
+    exec(code, vars(main_module))
+
+
+def _read_script(path):
     try:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
         print(f"gpukit run: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    sys.argv[:] = [script, *args]
-    _first_on_path(os.path.dirname(os.path.realpath(path)))
     main_module = ModuleType("__main__")
     vars(main_module).update(
         __file__=path,
         __builtins__=builtins,
         __loader__=importlib.machinery.SourceFileLoader("__main__", path),
     )
-    sys.modules["__main__"] = main_module
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))
+    return main_module, compile(source, path, "exec", dont_inherit=True)
+
+
+def _read_main(importer, script):
+    spec = importer.find_spec("__main__")
+    if spec is None:
+        sys.exit(f"gpukit run: can't find '__main__' module in {script!r}")
+    return importlib.util.module_from_spec(spec), spec.loader.get_code("__main__")
 
 
 def _run_module(module, *args):
@@ -391,7 +422,8 @@ def _first_on_path(folder):
 
 def _report(arguments, launches):
     if arguments.trace:
-        print(launches.report(), flush=True)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(launches.report().encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _status(arguments, launches):

@@ -1,7 +1,9 @@
 """``gpukit run`` and ``%load_ext gpukit``, in processes of their own."""
 
+import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -237,6 +239,67 @@ def test_what_cannot_be_run_says_why(tmp_path):
     simulated = python(tmp_path, *COMMAND, write(tmp_path, "script.py", "print('ran')"), NUMBA_ENABLE_CUDASIM="1")
     assert (simulated.returncode, simulated.stdout) == (2, "")
     assert "NUMBA_ENABLE_CUDASIM" in last_line(simulated) and "unset it" in last_line(simulated)
+    (tmp_path / "folder").mkdir()
+    empty = python(tmp_path, *COMMAND, "folder")
+    assert (empty.returncode, empty.stderr) == (1, "gpukit run: can't find '__main__' module in 'folder'\n")
+
+
+@pytest.mark.parametrize("limit", ["abc", "-5", "0", "1.5"])
+def test_a_loop_limit_that_is_none_is_refused_in_one_line(tmp_path, limit):
+    refused = python(tmp_path, *COMMAND, write(tmp_path, "script.py", "print('ran')"), GPUKIT_LOOP_LIMIT=limit)
+    words = f"gpukit run: GPUKIT_LOOP_LIMIT is {limit!r}; it must be an int, 1 or more, or unset\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", words)
+
+
+def test_a_folder_and_a_zip_file_run_as_under_python(tmp_path):
+    write(tmp_path, "folder/beside.py", "x = 3")
+    main = """
+        import os, sys
+        from numba import cuda
+        import beside
+        print(__name__, __package__ == "", os.path.relpath(__file__), sys.argv, sys.path[0], beside.x, inside())
+        1 // 0
+        """
+    inside = "def inside():\n    return sys.modules['__main__'].__dict__ is globals()\n"
+    (tmp_path / "folder" / "__main__.py").write_text(inside + textwrap.dedent(main))
+    shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "folder")
+    for target in ("folder", "packed.zip"):
+        ours, theirs = python(tmp_path, *COMMAND, target, "-x"), python(tmp_path, target, "-x")
+        assert ours.stdout == theirs.stdout != ""
+        assert (ours.returncode, last_line(ours)) == (1, "ZeroDivisionError: integer division or modulo by zero")
+
+
+CHILDREN = """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    import numpy as np
+    from numba import cuda
+
+    @cuda.jit("void(int32[:])")
+    def fill(a):
+        if cuda.grid(1) < a.size:
+            a[cuda.grid(1)] = 1
+
+    def work():
+        a = np.zeros(10, np.int32)
+        fill[1, 32](a)
+        return int(a.sum())
+
+    def in_child(method, function, *args):
+        with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+            return pool.submit(function, *args).result()
+
+    if __name__ == "__main__":
+        for method in multiprocessing.get_all_start_methods():
+            print(in_child(method, work), in_child(method, in_child, method, work))
+"""
+
+
+def test_children_of_every_start_method_and_their_children_have_the_emulator(tmp_path):
+    result = python(tmp_path, *COMMAND, write(tmp_path, "script.py", CHILDREN), CUDA_VISIBLE_DEVICES="")
+    methods = len(multiprocessing.get_all_start_methods())
+    assert (result.returncode, result.stdout) == (0, "10 10\n" * methods), result.stderr
 
 
 # -- in place of numba.cuda, and back ----------------------------------------------------------------------------------
@@ -245,6 +308,7 @@ THERE_AND_BACK = """
     import os, sys
     import numpy as np
     import numba.np.ufunc.decorators as cpu
+    from multiprocessing import spawn
     from numba import cuda
     from numba.cuda import dispatcher, jit, random, to_device
     import warpstep.cuda as emulator
@@ -258,6 +322,7 @@ THERE_AND_BACK = """
         found.update({("dispatcher", key): id(value) for key, value in vars(dispatcher.CUDADispatcher).items()})
         for kind in (cpu.Vectorize, cpu.GUVectorize):
             found.update({(kind, key): id(value) for key, value in kind.target_registry.items()})
+        found[spawn] = id(spawn.get_preparation_data)
         found.update({("environment", key): value for key, value in os.environ.items()})
         found.update({("here", key): id(globals()[key]) for key in ("cuda", "jit", "to_device")})
         return found
@@ -437,3 +502,11 @@ def test_trace_reports_each_kernel_once_and_strict_makes_findings_an_exit_status
     assert "a[i] = a[(i + 1) % 32]" in report
     assert report.splitlines()[-1] == f"Launches traced: 3; findings: race at {tmp_path / script}:15"
     assert python(tmp_path, *COMMAND, "--trace", "--strict", script).returncode == 0
+
+
+def test_a_report_survives_output_that_cannot_hold_its_characters(tmp_path):
+    script = write(tmp_path, "script.py", TRACED.replace("a[i] = i", "a[i] = i  # größer als ∑"))
+    result = python(tmp_path, *COMMAND, "--trace", script, PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert r"a[i] = i  # gr\xf6\xdfer als \u2211" in result.stdout
+    assert result.stdout.splitlines()[-1] == "Launches traced: 2; findings: none"
