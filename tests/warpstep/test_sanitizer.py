@@ -325,3 +325,99 @@ def test_fields_of_local_records_that_nobody_wrote(how, missing):
     for f in found:
         assert (f.kind, f.array, f.count) == ("uninitialised-read", "r", missing) and f"# wrong {how}" in code(f)
         assert f"a field of r[{1 - how}] (local)" in f.message
+
+
+# -- shuffles from lanes that take no part -----------------------------------------------------------------------------
+
+
+@cuda.jit
+def shuffles(out, how):
+    t = cuda.threadIdx.x
+    v = t
+    if t < 16:
+        if how == 0:
+            v = cuda.shfl_sync(0xFFFF, t, t + 16)  # wrong 0
+        elif how == 1:
+            v = cuda.shfl_xor_sync(0xFFFF, t, 16)  # wrong 1
+        elif how == 2:
+            v = cuda.shfl_sync(0xFFFF, t, 20 if t == 3 else t)  # wrong 2
+        elif how == 3:
+            v = cuda.shfl_down_sync(0xFFFF, t, 16)  # wrong 3
+        elif how == 4:
+            v = cuda.shfl_sync(0xFFFF, t, 15 - t) + cuda.shfl_xor_sync(0xFFFF, t, 8)
+        elif how == 5:
+            step = 8
+            while step:
+                v += cuda.shfl_down_sync(0xFFFF, v, step)
+                step //= 2
+            v = cuda.shfl_sync(0xFFFF, v, 0)
+        elif how == 6:
+            for k in range(4):
+                before = cuda.shfl_up_sync(0xFFFF, v, 1 << k)
+                if t >= 1 << k:
+                    v += before
+    elif how == 7:
+        before = cuda.shfl_up_sync(0xFFFF0000, v, 1)
+        if t > 16:
+            v += before
+    out[t] = v
+
+
+@pytest.mark.parametrize(("how", "count", "lane"), [(0, 16, 16), (1, 16, 16), (2, 1, 20), (3, 16, 16)])
+def test_a_shuffle_from_a_lane_that_the_mask_does_not_name(how, count, lane):
+    (found,) = findings(shuffles[1, 32], np.zeros(32, np.int64), how)
+    assert (found.kind, found.count) == ("barrier-divergence", count) and f"# wrong {how}" in code(found)
+    assert f"from lane {lane} of its warp, which the mask does not name" in found.message and "mask" in found.cure
+    assert found.threads[0] == (3 if how == 2 else 0, 0, 0)
+
+
+@pytest.mark.parametrize("how", [4, 5, 6, 7])
+def test_shuffles_within_the_mask(how):
+    assert not findings(shuffles[1, 32], np.zeros(32, np.int64), how)
+
+
+# -- what a race's message says ----------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def send(data, flag, out, where):
+    t = cuda.threadIdx.x
+    if cuda.blockIdx.x == 0:
+        data[t] = t
+        if where == 0:
+            cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            if where == 1:
+                cuda.threadfence()
+            cuda.atomic.add(flag, 0, 1)
+    else:
+        if t == 0:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                pass
+            cuda.threadfence()
+        cuda.syncthreads()
+        out[t] = data[t]
+
+
+def test_a_fence_before_the_barrier_belongs_behind_it():
+    data = np.zeros(64, np.int32), np.zeros(1, np.int32), np.zeros(64, np.int32)
+    (found,) = findings(send[2, 64], *data, 0)
+    assert found.kind == "race" and "out[t] = data[t]" in code(found)
+    assert "between the cuda.syncthreads() and the atomic operation" in found.cure
+    assert not findings(send[2, 64], np.zeros(64, np.int32), np.zeros(1, np.int32), np.zeros(64, np.int32), 1)
+
+
+def test_an_atomic_operation_changes_what_another_thread_writes():
+    @cuda.jit
+    def mixed(count, first):
+        if cuda.threadIdx.x == 40 and first:
+            count[0] = 1
+        if cuda.threadIdx.x < 32:
+            cuda.atomic.add(count, 0, 1)
+        if cuda.threadIdx.x == 40 and not first:
+            count[0] = 1
+
+    for first, words in ((False, ("writes count[0]", "changes it")), (True, ("changes count[0]", "writes it"))):
+        (found,) = findings(mixed[1, 64], np.zeros(1, np.int32), first)
+        assert found.kind == "race" and all(word in found.message for word in words) and "reads" not in found.message

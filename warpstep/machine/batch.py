@@ -186,10 +186,10 @@ class Batch:
         else:
             source = lanes ^ operand
         source = np.where((source < 0) | (source >= WARP), lanes, source)
-        self.shuffled(source, warp_mask, mask, site)
+        self.shuffled(mode, source, warp_mask, mask, site)
         return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
 
-    def shuffled(self, source, warp_mask, mask, site):
+    def shuffled(self, mode, source, warp_mask, mask, site):
         """Hook for traces: ``source`` is the lane that each lane reads from, (..., 32)."""
 
     def fence(self, mask, whole_device):

@@ -28,6 +28,10 @@ COPY_CURE = (
     "The thread that began the copy must wait for it, with wait_copies; then a cuda.syncthreads() makes it visible to "
     "the others."
 )
+FENCE_CURE = (
+    "The flag is raised by a thread whose fence came before the barrier, or that has none: put the cuda.threadfence() "
+    "between the cuda.syncthreads() and the atomic operation, in the thread that raises the flag."
+)
 
 
 class TracedScheduler(Scheduler):
@@ -167,7 +171,8 @@ class TracedBatch(Batch):
         first[row, mine] = True
         did = {"load": "reads", "store": "writes", "begin copy": "copies to", "atomic": "changes", "cas": "changes"}
         of_block = "" if same_block else f" of block {unravel(block, self.launch.grid)}"
-        earlier, rest = did[conflict.earlier], "and nothing orders the two"
+        # The shadow keeps an atomic among the reads.
+        earlier, rest = did["atomic" if there.op == "atomic" else conflict.earlier], "and nothing orders the two"
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
         message = (
@@ -178,6 +183,8 @@ class TracedBatch(Batch):
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = int(self.distances(threads, conflict.keys).max())
         cure = COPY_CURE if in_flight else RACE_CURES[weight]
+        if recorder.order.fenced_too_early(int(conflict.keys[0]), int(self.ids[row]) * self.threads + mine):
+            cure, weight = FENCE_CURE, weight + 1
         recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
 
     def distances(self, threads, keys):
@@ -204,23 +211,38 @@ class TracedBatch(Batch):
         )
         self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
 
-    def shuffled(self, source, warp_mask, mask, site):
+    def shuffled(self, mode, source, warp_mask, mask, site):
         running = self.by_warp(True if mask is None else mask, False)
         source = np.broadcast_to(source, running.shape)
         named = self.by_warp(self.named(warp_mask), 0) >> source & 1 == 1
-        from_absent = running & named & ~np.take_along_axis(running, source, axis=2)
-        if from_absent.any():
-            lanes = self.from_warps(from_absent)
-            _, thread, lane = self.place(lanes)
-            taken = int(self.from_warps(source)[lane])
-            message = (
-                f"a thread takes a value from lane {taken} of its warp, which the mask names but which is not there: "
-                "it has returned, or the block has no such thread"
-            )
-            cure = (
-                "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or "
-                "name only those that run in the mask."
-            )
+        absent = running & named & ~np.take_along_axis(running, source, axis=2)
+        self._undefined_shuffle(
+            site,
+            absent,
+            source,
+            "which the mask names but which is not there: it has returned, or the block has no such thread",
+            "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or "
+            "name only those that run in the mask.",
+        )
+        foreign = running & (source != np.arange(WARP))
+        unnamed = foreign & ~named
+        if mode in ("up", "down"):  # at the end of a row of lanes nobody uses the value, as a rule
+            unnamed &= ~(foreign & named).any(axis=2, keepdims=True)
+        self._undefined_shuffle(
+            site,
+            unnamed,
+            source,
+            "which the mask does not name: the value is undefined",
+            "Name the source lane in the mask too, and let it call the shuffle, or take the value of a lane that the "
+            "mask names.",
+        )
+
+    def _undefined_shuffle(self, site, lanes, source, why, cure):
+        """Record lanes (B, W, 32) that take an undefined value, if there are any."""
+        if lanes.any():
+            lanes = self.from_warps(lanes)
+            taken = int(self.from_warps(source)[self.place(lanes)[2]])
+            message = f"a thread takes a value from lane {taken} of its warp, {why}"
             self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
 
 

@@ -153,6 +153,22 @@ class Order:
                 result[i] = int(times[i]) < seen.until(int(earlier[i]), self.threads)
         return result
 
+    def fenced_too_early(self, key, later):
+        """True if a race would be none, had a thread that raised a flag fenced right before it.
+
+        ``key``: of the earlier access. The thread that did it has met the one that raised the flag at a barrier of
+        their block, and the thread ``later``, or one that it has met at a barrier, has looked at the flag.
+        """
+        time, block, other = key >> 32, (key & 0xFFFFFFFF) // self.threads, later // self.threads
+        if not self.atomics or block == other or time >= self.block_time[block]:
+            return False
+        self.atomics = [np.concatenate(self.atomics, axis=1)]
+        place, tids, when = self.atomics[0][:3]
+        raised = (tids // self.threads == block) & (when >= self.block_time[block])
+        looked = (tids == later) | ((tids // self.threads == other) & (when < self.block_time[other]))
+        flags = np.unique(place[looked]).tolist()
+        return any(when[raised & (place == p)].min(initial=NOW) < when[looked & (place == p)].max() for p in flags)
+
     def _seen_by(self, thread):
         """The knowledge that a thread has acquired until now."""
         block, lane = divmod(thread, self.threads)
