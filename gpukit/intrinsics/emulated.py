@@ -2,7 +2,7 @@
 
 from gpukit.backend import types
 from gpukit.intrinsics import functions
-from gpukit.intrinsics.signatures import COPIES
+from gpukit.intrinsics.signatures import COPIES, LOADS, STORES
 from warpstep.compiler import calls, ops
 from warpstep.compiler.expressions import Op
 from warpstep.compiler.values import counted
@@ -36,7 +36,7 @@ def _emulate_dot(t, call):
     return counted(Op("dot_bytes")(*values), call.result), call.result
 
 
-@calls.entry(functions.load2, functions.load4, functions.load8, functions.load16)
+@calls.entry(*LOADS)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "load")
@@ -46,7 +46,7 @@ def _emulate_load(t, call):
     return load, call.result
 
 
-@calls.entry(functions.store2, functions.store4)
+@calls.entry(*STORES)
 def _emulate_store(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
     site = t.site(call.arguments[0].unversioned_name, "store")

@@ -6,20 +6,24 @@ from llvmlite import ir
 
 from gpukit._numba import cgutils, cudaimpl, fix_integer_index
 from gpukit.backend import types
-from gpukit.intrinsics.functions import commit_copies, dp4a, load2, load4, load8, load16, store2, store4, wait_copies
+from gpukit.intrinsics.functions import commit_copies, load2, load4, load8, load16, store2, store4, wait_copies
 from gpukit.intrinsics.signatures import COPIES, REGISTERS, THREE_WORDS
 
 # -- special registers and byte instructions, in PTX ------------------------------------------------
 
 
+def _instruction(builder, text, constraints="", operands=(), result=None, fixed=True):
+    """Emit an instruction of PTX. One that is ``fixed`` is not removed, and no memory access is moved across it."""
+    function = ir.FunctionType(result or ir.VoidType(), [operand.type for operand in operands])
+    constraints = ",".join(filter(None, (constraints, "~{memory}" if fixed else "")))
+    return builder.call(ir.InlineAsm(function, text, constraints, side_effect=fixed), operands)
+
+
 def _register_code(function, name, bits, moves):
     @cudaimpl.lower(function)
     def generate_read(context, builder, signature, arguments):
-        asm_type = ir.FunctionType(ir.IntType(bits), [])
-        # A clock is read where it stands in the source: no memory access is moved across it.
-        constraint = ("=l" if bits == 64 else "=r") + (",~{memory}" if moves else "")
-        asm = ir.InlineAsm(asm_type, f"mov.u{bits} $0, %{name};", constraint, side_effect=moves)
-        return builder.call(asm, [])
+        constraint = "=l" if bits == 64 else "=r"
+        return _instruction(builder, f"mov.u{bits} $0, %{name};", constraint, (), ir.IntType(bits), fixed=moves)
 
 
 for _function, _register in REGISTERS.items():
@@ -29,15 +33,13 @@ for _function, _register in REGISTERS.items():
 def _three_words_code(function, instruction, type_):
     @cudaimpl.lower(function, *[type_] * 3)
     def generate_three_words(context, builder, signature, arguments):
-        number = ir.IntType(32)
-        asm_type = ir.FunctionType(number, [number] * 3)
-        return builder.call(ir.InlineAsm(asm_type, f"{instruction} $0, $1, $2, $3;", "=r,r,r,r"), arguments)
+        text = f"{instruction} $0, $1, $2, $3;"
+        return _instruction(builder, text, "=r,r,r,r", arguments, ir.IntType(32), fixed=False)
 
 
-for _function, _instruction in THREE_WORDS.items():
-    _three_words_code(_function, _instruction, types.uint32)
-_three_words_code(dp4a, "dp4a.s32.s32", types.int32)
-_three_words_code(dp4a, "dp4a.u32.u32", types.uint32)
+for _function, _instructions in THREE_WORDS.items():
+    for _type, _name in _instructions.items():
+        _three_words_code(_function, _name, _type)
 
 
 # -- wide accesses: a pointer to the element becomes a pointer to a vector -------------------------
@@ -76,8 +78,7 @@ def _load_words(builder, pointer, width, signed):
 def _byte(builder, word, place, signed):
     """Extract a byte of a word as a word. Each digit of ``chosen`` selects a byte; 8 more its sign, and 4 a zero."""
     chosen = 0x1110 * (8 + place if signed else 4) + place
-    function = ir.FunctionType(word.type, [word.type])
-    return builder.call(ir.InlineAsm(function, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r"), [word])
+    return _instruction(builder, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r", [word], word.type, fixed=False)
 
 
 @cudaimpl.lower(load2, types.Array, types.Any)
@@ -124,18 +125,11 @@ def _generate_copy(count, context, builder, signature, arguments):
     cache = "cg" if width == 16 else "ca"
     text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
     if isinstance(guard_type, types.Omitted):
-        _assembly(builder, f"{text};", "r,l", operands)
+        _instruction(builder, f"{text};", "r,l", operands)
     else:
         operands.append(builder.zext(guard, number))
-        _assembly(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
+        _instruction(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
     return context.get_dummy_value()
-
-
-def _assembly(builder, text, constraints="", operands=()):
-    """Emit a PTX instruction without a result; no memory access is moved across it."""
-    function = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
-    constraints = ",".join(filter(None, (constraints, "~{memory}")))
-    builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)
 
 
 for _function, _count in COPIES.items():
@@ -146,11 +140,11 @@ for _function, _count in COPIES.items():
 
 @cudaimpl.lower(commit_copies)
 def _generate_commit(context, builder, signature, arguments):
-    _assembly(builder, "cp.async.commit_group;")
+    _instruction(builder, "cp.async.commit_group;")
     return context.get_dummy_value()
 
 
 @cudaimpl.lower(wait_copies, types.IntegerLiteral)
 def _generate_wait(context, builder, signature, arguments):
-    _assembly(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
+    _instruction(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
     return context.get_dummy_value()

@@ -6,6 +6,23 @@ from gpukit._numba import AbstractTemplate, ConcreteTemplate, NumbaTypeError, cu
 from gpukit.backend import types
 from gpukit.intrinsics import functions
 
+#: How many elements each loads, stores or copies.
+LOADS = {functions.load2: 2, functions.load4: 4, functions.load8: 8, functions.load16: 16}
+STORES = {functions.store2: 2, functions.store4: 4}
+COPIES = {functions.copy_async: 1, functions.copy_async2: 2, functions.copy_async4: 4}
+#: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
+REGISTERS = {
+    functions.clock64: ("clock64", 64, True),
+    functions.globaltimer: ("globaltimer", 64, True),
+    functions.smid: ("smid", 32, False),
+}
+#: Functions of three words of one type that are one instruction, by that type.
+THREE_WORDS = {
+    functions.byte_perm: {types.uint32: "prmt.b32"},
+    functions.dp2a_lo: {types.uint32: "dp2a.lo.u32.u32"},
+    functions.dp2a_hi: {types.uint32: "dp2a.hi.u32.u32"},
+    functions.dp4a: {types.int32: "dp4a.s32.s32", types.uint32: "dp4a.u32.u32"},
+}
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
 #: Bytes of one asynchronous copy.
@@ -30,61 +47,6 @@ def _check(name, count, array, index, array_name="array", index_name="index"):
         )
 
 
-def _load_type(function, count):
-    @cudadecl.registry.register_global(function)
-    class Load(AbstractTemplate):
-        def generic(self, args, kws):
-            array, index = _bind(function, args, kws)
-            _check(function.__name__, count, array, index)
-            item = types.int32 if count > 4 and array.dtype.bitwidth == 8 else array.dtype
-            typed = signature(types.UniTuple(item, count), array, index)
-            return typed.replace(pysig=inspect.signature(function))
-
-
-def _store_type(function, count):
-    @cudadecl.registry.register_global(function)
-    class Store(AbstractTemplate):
-        def generic(self, args, kws):
-            array, index, *values = _bind(function, args, kws)
-            _check(function.__name__, count, array, index)
-            if not all(isinstance(value, types.Number | types.Boolean) for value in values):
-                shown = ", ".join(map(str, values))
-                raise NumbaTypeError(f"{function.__name__}: the values are {shown}; they must be numbers")
-            typed = signature(types.void, array, index, *[array.dtype] * count)
-            return typed.replace(pysig=inspect.signature(function))
-
-
-def _bind(function, args, kws):
-    """Sort argument types into the order of the parameters."""
-    return inspect.signature(function).bind(*args, **kws).args
-
-
-for _function, _count in ((functions.load2, 2), (functions.load4, 4), (functions.load8, 8), (functions.load16, 16)):
-    _load_type(_function, _count)
-for _function, _count in ((functions.store2, 2), (functions.store4, 4)):
-    _store_type(_function, _count)
-
-
-#: How many elements each copies.
-COPIES = {functions.copy_async: 1, functions.copy_async2: 2, functions.copy_async4: 4}
-
-
-def _copy_type(function, count):
-    @cudadecl.registry.register_global(function)
-    class Copy(AbstractTemplate):
-        def generic(self, args, kws):
-            bound = inspect.signature(function).bind(*args, **kws)
-            target, index, source, source_index, *guard = bound.args
-            _check_copy(function.__name__, count, target, source)
-            _check(function.__name__, count, target, index, "target", "index")
-            _check(function.__name__, count, source, source_index, "source", "source_index")
-            if guard and not isinstance(guard[0], types.Boolean | types.Integer):
-                raise NumbaTypeError(f"{function.__name__}: guard is {guard[0]}; it must be a bool")
-            guard = types.boolean if guard else types.Omitted(True)
-            typed = signature(types.void, target, index, source, source_index, guard)
-            return typed.replace(pysig=inspect.signature(function))
-
-
 def _check_copy(name, count, target, source):
     if isinstance(target, types.Array) and isinstance(source, types.Array):
         size = count * target.dtype.bitwidth // 8 if hasattr(target.dtype, "bitwidth") else 0
@@ -94,66 +56,62 @@ def _check_copy(name, count, target, source):
             raise NumbaTypeError(f"{name}: {count} of {target.dtype} are no copy of 4, 8 or 16 bytes")
 
 
-for _function, _count in COPIES.items():
-    _copy_type(_function, _count)
+def _load_types(name, count, array, index):
+    _check(name, count, array, index)
+    item = types.int32 if count > 4 and array.dtype.bitwidth == 8 else array.dtype
+    return types.UniTuple(item, count), array, index
 
 
-@cudadecl.registry.register_global(functions.commit_copies)
-class _Commit(AbstractTemplate):
-    def generic(self, args, kws):
-        return signature(types.void) if not args and not kws else None
+def _store_types(name, count, array, index, *values):
+    _check(name, count, array, index)
+    if not all(isinstance(value, types.Number | types.Boolean) for value in values):
+        raise NumbaTypeError(f"{name}: the values are {', '.join(map(str, values))}; they must be numbers")
+    return types.void, array, index, *[array.dtype] * count
 
 
-@cudadecl.registry.register_global(functions.wait_copies)
-class _Wait(AbstractTemplate):
-    prefer_literal = True
-
-    def generic(self, args, kws):
-        (most,) = _bind(functions.wait_copies, args, kws)
-        if not isinstance(most, types.IntegerLiteral) or most.literal_value < 0:
-            raise NumbaTypeError(f"wait_copies: most is {most}; it must be a constant, 0 or more")
-        return signature(types.void, most).replace(pysig=inspect.signature(functions.wait_copies))
+def _copy_types(name, count, target, index, source, source_index, *guard):
+    _check_copy(name, count, target, source)
+    _check(name, count, target, index, "target", "index")
+    _check(name, count, source, source_index, "source", "source_index")
+    if guard and not isinstance(guard[0], types.Boolean | types.Integer):
+        raise NumbaTypeError(f"{name}: guard is {guard[0]}; it must be a bool")
+    return types.void, target, index, source, source_index, types.boolean if guard else types.Omitted(True)
 
 
-#: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
-REGISTERS = {
-    functions.clock64: ("clock64", 64, True),
-    functions.globaltimer: ("globaltimer", 64, True),
-    functions.smid: ("smid", 32, False),
-}
+def _wait_types(name, count, most):
+    if not isinstance(most, types.IntegerLiteral) or most.literal_value < 0:
+        raise NumbaTypeError(f"{name}: most is {most}; it must be a constant, 0 or more")
+    return types.void, most
 
 
-def _register_type(function, bits):
+def _register(function, count, types_of, literals=False):
+    """Register a function of ``count`` elements, whose result and arguments have the types that ``types_of`` finds."""
+    parameters = inspect.signature(function)
+
     @cudadecl.registry.register_global(function)
-    class Read(ConcreteTemplate):
+    class OfAny(AbstractTemplate):
+        prefer_literal = literals
+
+        def generic(self, args, kws):
+            found = types_of(function.__name__, count, *parameters.bind(*args, **kws).args)
+            return signature(*found).replace(pysig=parameters)
+
+
+def _register_cases(function, *signatures):
+    """Register a function with given types of its result and arguments."""
+
+    @cudadecl.registry.register_global(function)
+    class OfThese(ConcreteTemplate):
         key = function
-        cases = (signature(types.int64 if bits == 64 else types.int32),)
+        cases = signatures
 
 
+for _functions, _types_of in ((LOADS, _load_types), (STORES, _store_types), (COPIES, _copy_types)):
+    for _function, _count in _functions.items():
+        _register(_function, _count, _types_of)
+_register(functions.wait_copies, 0, _wait_types, literals=True)
 for _function, (_, _bits, _) in REGISTERS.items():
-    _register_type(_function, _bits)
-
-
-#: Functions of three uint32 that are one instruction.
-THREE_WORDS = {
-    functions.byte_perm: "prmt.b32",
-    functions.dp2a_lo: "dp2a.lo.u32.u32",
-    functions.dp2a_hi: "dp2a.hi.u32.u32",
-}
-
-
-def _three_words_type(function):
-    @cudadecl.registry.register_global(function)
-    class OfThree(ConcreteTemplate):
-        key = function
-        cases = (signature(*[types.uint32] * 4),)
-
-
-for _function in THREE_WORDS:
-    _three_words_type(_function)
-
-
-@cudadecl.registry.register_global(functions.dp4a)
-class _Dot(ConcreteTemplate):
-    key = functions.dp4a
-    cases = tuple(signature(*[number] * 4) for number in (types.int32, types.uint32))
+    _register_cases(_function, signature(types.int64 if _bits == 64 else types.int32))
+for _function, _instructions in THREE_WORDS.items():
+    _register_cases(_function, *(signature(*[word] * 4) for word in _instructions))
+_register_cases(functions.commit_copies, signature(types.void))
