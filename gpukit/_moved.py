@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
+from importlib.abc import Loader, MetaPathFinder
 
 from gpukit import _bench
 
@@ -48,19 +49,13 @@ def present_name(name: str) -> str | None:
     return None
 
 
-class _Finder:
+class _Finder(MetaPathFinder, Loader):
     """Finds modules under their former names; it comes first, as the file of a moved package would be found twice."""
 
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return None if present_name(name) is None else importlib.util.spec_from_loader(name, _Finder)
+    def find_spec(self, fullname, path=None, target=None):
+        return None if present_name(fullname) is None else importlib.util.spec_from_loader(fullname, self)
 
-    @staticmethod
-    def create_module(spec):
-        return None
-
-    @staticmethod
-    def exec_module(module):
+    def exec_module(self, module):
         name = module.__name__
         present = present_name(name) or name
         if not name.startswith(KEPT):
@@ -71,5 +66,5 @@ class _Finder:
 
 def install():
     """Let import statements find former names."""
-    if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
