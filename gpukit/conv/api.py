@@ -10,10 +10,11 @@ from gpukit._host.call import call, forget
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
-from gpukit.conv.columns import MAX_ROWS, VARIANTS, choose, is_wide
+from gpukit.conv.columns import VARIANTS, choose, is_wide
 from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.checks import check_int
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = [
     "ALGORITHMS",
@@ -273,8 +274,8 @@ def configure_col2im(
     if request not in ("write", "add"):
         raise ValueError(f"request is {request!r}; it must be write or add")
     check_size("shape", samples * channels, **{"C H W": channels * height * width})
-    if samples * channels > MAX_ROWS:
-        raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MAX_ROWS} channels in all samples")
+    if samples * channels > MAX_GRID_YZ:
+        raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MAX_GRID_YZ} channels in all samples")
     return column_kernels.configure_col2im(samples * channels, geometry, request == "add", stream_of(stream), True)
 
 
@@ -425,10 +426,6 @@ def workspace_size(x_shape: Shape, kernel_size: Pair, stride: Pair = 1, padding:
         N, C, H and W.
     kernel_size, stride, padding, dilation
         As for ``im2col``.
-
-    Returns
-    -------
-    int
 
     Examples
     --------

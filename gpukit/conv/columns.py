@@ -25,6 +25,7 @@ from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, divided, make_divisor
 from gpukit.intrinsics import store2, store4
 from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ, WARP
 
 __all__ = [
     "FORMER_NAMES",
@@ -60,8 +61,6 @@ MAX_LOADS, MAX_LOADS_IN_ALL, MAX_STRIDE = 16, 32, 4
 MAX_KERNEL_W = 16
 #: Rows of windows of a block of "rows", and its widest block; OW and KW from which on "rows" is the fastest.
 ROWS_PER_BLOCK, MAX_ROWS_BLOCK, MIN_ROWS_OUT_W, MIN_ROWS_KERNEL_W = 4, 256, 96, 5
-#: Rows of blocks in a launch: the limit of ``gridDim.y``. A thread goes on to further planes.
-MAX_ROWS = 65535
 
 
 # -- im2col (B3) -----------------------------------------------------------------------------------
@@ -77,18 +76,14 @@ def im2col_naive(x, columns, geometry, planes, group, rows):
     height, width, one = geometry.height, geometry.width.value, uint32(1)
     first, position = divided(uint32(cuda.grid(1)), geometry.positions)
     oh, ow = divided(position, geometry.out_w)
-    top, left = (
-        uint32(oh * geometry.stride_h.value - geometry.padding_h),
-        uint32(ow * geometry.stride_w.value - geometry.padding_w),
-    )
+    top = uint32(oh * geometry.stride_h.value - geometry.padding_h)
+    left = uint32(ow * geometry.stride_w.value - geometry.padding_w)
     y = uint32(cuda.blockIdx.y)
     while first < group and y < rows:
         plane = uint64(first + group * y)
         if plane < planes:
-            source, target = (
-                plane * geometry.pixels.value,
-                plane * geometry.taps.value * geometry.positions.value + position,
-            )
+            source = plane * geometry.pixels.value
+            target = plane * geometry.taps.value * geometry.positions.value + position
             kh = uint32(0)
             while kh < geometry.kernel_h:
                 row, kw = uint32(top + kh * geometry.dilation_h), uint32(0)
@@ -207,10 +202,8 @@ def rows(across, lines, index):
         oh = uint32(oh * uint32(lines))
         i = uint32(chunk * cuda.blockDim.x + cuda.threadIdx.x)
         top = uint32(oh * geometry.stride_h.value + kh * geometry.dilation_h - geometry.padding_h)
-        source, first = (
-            index(plane) * geometry.pixels.value,
-            uint32(uint32(plane * kernel_h.value + kh) * uint32(across)),
-        )
+        source = index(plane) * geometry.pixels.value
+        first = uint32(uint32(plane * kernel_h.value + kh) * uint32(across))
         target = index(first) * geometry.positions.value + oh * geometry.out_w.value
         for line in range(lines):
             row = uint32(top + uint32(line) * geometry.stride_h.value)
@@ -493,30 +486,20 @@ def launch_im2col(variant: str, x: Any, columns: Any, geometry: Geometry, stream
 
 def configure_im2col(variant: str, planes: int, geometry: Geometry, stream: Any) -> tuple:
     """Make (launch, further arguments) of im2col, as `choose` has chosen it."""
-    configure = {"quads": _configure_quads, "rows": _configure_rows, "aligned": _configure_aligned}.get(variant)
-    if configure is not None:
-        return configure(planes, geometry, stream)
-    (taps, positions), group = geometry.counts, min(GROUP, planes)
-    count = min(2, ceil_div(planes, group)) if variant == "element" else 1
-    kernel, values = (element(count), taps * positions) if variant == "element" else (im2col_naive, positions)
-    block, blocks = _threads(group * values)
-    further, down = _groups_of_planes(planes, group, count, geometry)
-    return configure_quietly(kernel, (blocks, down), block, stream), further
-
-
-def _configure_aligned(planes, geometry, stream):
-    positions, group, across = geometry.counts[1], min(GROUP, planes), int(geometry.kernel_w.value)
-    count, even = _planes_at_once(ceil_div(planes, group), across), positions % GROUP == 0
-    kernel = aligned(count, across, even, _index_type(planes, geometry))
-    block, blocks = _threads(positions if even else positions + GROUP - 1)
-    further, down = _groups_of_planes(planes, group, count, geometry)
-    return configure_quietly(kernel, (blocks, down, group), block, stream), further
-
-
-def _groups_of_planes(planes, group, count, geometry):
-    """The arguments of a kernel whose threads take ``count`` planes, one of each group, and its rows of blocks."""
-    rows = ceil_div(planes, group * count)
-    return (geometry, np.uint32(planes), np.uint32(group), np.uint32(rows)), min(rows, MAX_ROWS)
+    if variant in ("quads", "rows"):
+        return (_configure_quads if variant == "quads" else _configure_rows)(planes, geometry, stream)
+    (taps, positions), group, across = geometry.counts, min(GROUP, planes), int(geometry.kernel_w.value)
+    kernel, count, threads, deep = im2col_naive, 1, group * positions, 1
+    if variant == "element":
+        count = min(2, ceil_div(planes, group))
+        kernel, threads = element(count), group * taps * positions
+    elif variant == "aligned":
+        count, even = _planes_at_once(ceil_div(planes, group), across), positions % GROUP == 0
+        kernel = aligned(count, across, even, _index_type(planes, geometry))
+        threads, deep = positions if even else positions + GROUP - 1, group
+    (block, blocks), rows = _threads(threads), ceil_div(planes, group * count)
+    launch = configure_quietly(kernel, (blocks, min(rows, MAX_GRID_YZ), deep), block, stream)
+    return launch, (geometry, np.uint32(planes), np.uint32(group), np.uint32(rows))
 
 
 def _configure_quads(planes, geometry, stream):
@@ -538,7 +521,7 @@ def _configure_rows(planes, geometry, stream):
 def _block_of_rows(geometry):
     """Threads of a block of "rows", and blocks along a row: such that few threads are idle."""
     needed = int(geometry.out_w.value) + GROUP - 1
-    blocks = range(min(MAX_ROWS_BLOCK, ceil_div(needed, 32) * 32), 64, -32)
+    blocks = range(min(MAX_ROWS_BLOCK, ceil_div(needed, WARP) * WARP), 64, -WARP)
     block = min(blocks, key=lambda threads: ceil_div(needed, threads) * threads, default=64)
     return block, ceil_div(needed, block)
 
@@ -554,8 +537,8 @@ def _blocks_of_rows(planes, geometry):
 def launches_of_col2im(columns: Any, images: Any, geometry: Geometry, add: bool, stream: Any) -> list:
     """Make [(launch, arguments), ...] of col2im for contiguous device arrays with a row for each plane."""
     launches, planes = [], images.shape[0]
-    for first in range(0, planes, MAX_ROWS):
-        parts = [array[first : first + MAX_ROWS] for array in (columns, images)]
+    for first in range(0, planes, MAX_GRID_YZ):
+        parts = [array[first : first + MAX_GRID_YZ] for array in (columns, images)]
         in_twos = address_of(parts[1]) % (2 * parts[1].dtype.itemsize) == 0
         launch, further = configure_col2im(parts[0].shape[0], geometry, add, stream, in_twos)
         launches.append((launch, (*map(_flat, parts), *further)))
@@ -563,7 +546,7 @@ def launches_of_col2im(columns: Any, images: Any, geometry: Geometry, add: bool,
 
 
 def configure_col2im(planes: int, geometry: Geometry, add: bool, stream: Any, in_twos: bool) -> tuple:
-    """Make (launch, further arguments) of col2im, for at most MAX_ROWS rows of blocks.
+    """Make (launch, further arguments) of col2im, for at most MAX_GRID_YZ rows of blocks.
 
     ``in_twos`` tells whether the images begin where two values can be stored at a time.
     """
@@ -575,11 +558,8 @@ def configure_col2im(planes: int, geometry: Geometry, add: bool, stream: Any, in
     count = _planes_at_once(planes, across)
     block, blocks = _threads(int(geometry.pixels.value))
     kernel = gather(count, down, across, ceil_div(steps, across), _index_type(planes, geometry))
-    return configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream), (
-        geometry,
-        np.uint32(planes),
-        add,
-    )
+    launch = configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream)
+    return launch, (geometry, np.uint32(planes), add)
 
 
 def _configure_strided(planes, geometry, add, stream, in_twos):
@@ -608,7 +588,7 @@ def launch_bias(out: Any, bias: Any, stream: Any) -> tuple:
     positions = out.shape[-1]
     out = out.reshape(out.size // positions, positions)
     block, blocks = _threads(positions)
-    return configure_quietly(add_bias, (blocks, min(out.shape[0], MAX_ROWS)), block, stream), (out, bias)
+    return configure_quietly(add_bias, (blocks, min(out.shape[0], MAX_GRID_YZ)), block, stream), (out, bias)
 
 
 def _flat(array):
@@ -628,5 +608,5 @@ def _planes_at_once(planes, across):
 
 def _threads(count):
     """Block and number of blocks for so many threads; few threads make a small block."""
-    block = min(BLOCK, ceil_div(count, 32) * 32)
+    block = min(BLOCK, ceil_div(count, WARP) * WARP)
     return block, ceil_div(count, block)

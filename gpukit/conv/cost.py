@@ -40,8 +40,8 @@ IM2COL_SPEED = 2.7e6
 #: Fitted corrections. The products of im2col, small and with unaligned rows, take 1.08 times what `matmul` predicts and
 #: 1.5 us. Direct kernels take 0.88 of what `predict` predicts, as they copy weights faster than those it was fitted to.
 MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
-#: Blocks of "naive" and of "blocked"; rows of the result of a thread of "blocked", and its out channels, at most.
-NAIVE_BLOCK, BLOCKED_BLOCK, BLOCKED_ROWS, MAX_BLOCKED_CHANNELS = (32, 8), (32, 8), 4, 8
+#: Block of "naive", and out channels of a thread of "blocked", at most.
+NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
 
 
 class Convolution(NamedTuple):
@@ -179,10 +179,10 @@ def _make_rung(name, convolution):
         return Rung(kernel, NAIVE_BLOCK, NAIVE_BLOCK[::-1], 1, 0)
     if name == "blocked":
         channels = min(weight.shape[0] // groups, MAX_BLOCKED_CHANNELS)
-        tile = BLOCKED_BLOCK[1] * BLOCKED_ROWS, BLOCKED_BLOCK[0]
+        tile = ladder.BLOCKED[1] * ladder.PIXELS, ladder.BLOCKED[0]
         rows, cols = _spans(tile, geometry)
         words = rows * cols + geometry.counts[0] * channels
-        return Rung(kernel(channels, BLOCKED_ROWS), BLOCKED_BLOCK, tile, channels, 4 * words)
+        return Rung(kernel(channels, ladder.PIXELS), ladder.BLOCKED, tile, channels, 4 * words)
     rows, cols = _spans(ladder.TILE, geometry)
     words = {"wide": rows * ((cols + 6) // 4 * 4), "prefetch": 2 * rows * cols}.get(name, rows * cols)
     if name == "prefetch" and dtype_of(x) == np.float16:
@@ -230,14 +230,8 @@ MAX_SPAN, MAX_COPIES, MAX_CHANNELS, MAX_THREADS = 44, 16, 16, 256
 #: Cycles of a warp that `predict` counts with, fitted to 472 measurements on an H200: for the weights of one value of
 #: the kernel, for four pixels of a row, for a copy of pixels and one of weights, for a value stored, and for a sum that
 #: sets of warps exchange.
-WEIGHTS_CYCLES, PIXELS_CYCLES, COPY_CYCLES, WEIGHT_COPY_CYCLES, STORE_CYCLES, COMBINE_CYCLES = (
-    3.5,
-    12.6,
-    19.3,
-    13.5,
-    36,
-    19,
-)
+WEIGHTS_CYCLES, PIXELS_CYCLES, COPY_CYCLES = 3.5, 12.6, 19.3
+WEIGHT_COPY_CYCLES, STORE_CYCLES, COMBINE_CYCLES = 13.5, 36, 19
 #: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and for a stage.
 ALONE_CYCLES, ALONE_ROW_CYCLES, ALONE_STAGE_CYCLES = 0.73, 76, 1330
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.

@@ -191,7 +191,7 @@ def naive(x, weight, bias, out, sizes):
 
 
 @cuda.jit(device=True)
-def copy_by_edges(tile, x, sample, channel, top, left, rows, cols, sizes):
+def copy_by_edges(tile, at, x, sample, channel, top, left, rows, cols, sizes):
     """A thread copies its own pixels; threads at the right and lower edge also copy the halo beside them (plan 1).
 
     With a halo of two on each side the thread in the corner copies 9 pixels, and its warp waits for it.
@@ -202,16 +202,16 @@ def copy_by_edges(tile, x, sample, channel, top, left, rows, cols, sizes):
     end_col = cols if tx == cuda.blockDim.x - one else uint32(own_col + sizes.stride_w)
     for r in range(own_row, end_row):
         for q in range(own_col, end_col):
-            tile[r * cols + q] = pixel(x, sample, channel, top + r, left + q, sizes)
+            tile[at + r * cols + q] = pixel(x, sample, channel, top + r, left + q, sizes)
 
 
 @cuda.jit(device=True)
-def copy_evenly(tile, x, sample, channel, top, left, rows, cols, sizes):
+def copy_evenly(tile, at, x, sample, channel, top, left, rows, cols, sizes):
     """All threads share the copy: no two differ by more than one pixel, and neighbours copy neighbours (plan 2)."""
     e, threads = find_rank()
     while e < rows * cols:
         r = e // cols
-        tile[e] = pixel(x, sample, channel, top + r, left + (e - r * cols), sizes)
+        tile[at + e] = pixel(x, sample, channel, top + r, left + (e - r * cols), sizes)
         e = uint32(e + threads)
 
 
@@ -231,7 +231,7 @@ def make_tiled(copy):
         o, at = group * sizes.out_channels + first, ty * sizes.stride_h * cols + tx * sizes.stride_w
         total = start(bias, o, sizes)
         for c in range(sizes.channels):
-            copy(tile, x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
+            copy(tile, uint32(0), x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
             cuda.syncthreads()  # the tile is complete
             total += window_sum(tile, at, cols, weight, o, c, sizes)
             cuda.syncthreads()  # no thread still reads the tile
@@ -313,19 +313,10 @@ def begin_copy(tile, at, x, sample, channel, top, left, rows, cols, sizes):
         e = uint32(e + threads)
 
 
-@cuda.jit(device=True)
-def copy_at_once(tile, at, x, sample, channel, top, left, rows, cols, sizes):
-    """The same for float16, which is converted on the way, so the thread waits for its loads."""
-    e, threads = find_rank()
-    while e < rows * cols:
-        r = e // cols
-        tile[at + e] = pixel(x, sample, channel, top + r, left + (e - r * cols), sizes)
-        e = uint32(e + threads)
-
-
 def make_prefetch(copy):
     """Make a kernel like tiled with two tiles: ``copy`` fills one with channel c + 1 while the block computes on c.
 
+    float16 is converted on the way, so a thread waits for its loads: there ``copy`` is `copy_evenly`.
     One barrier per channel is enough: after it no thread still reads the other tile, so it may be overwritten.
     """
 
@@ -357,7 +348,7 @@ def make_prefetch(copy):
     return prefetch
 
 
-prefetch, prefetch_half = make_prefetch(begin_copy), make_prefetch(copy_at_once)
+prefetch, prefetch_half = make_prefetch(begin_copy), make_prefetch(copy_evenly)
 
 
 # -- many sums in registers (E7) -------------------------------------------------------------------
@@ -404,7 +395,7 @@ def blocked(channels, pixels):
                 total[o, p] = start(bias, own, sizes) if own < end else float32(0)
         at = ty * uint32(pixels) * sizes.stride_h * cols + tx * sizes.stride_w
         for c in range(sizes.channels):
-            copy_evenly(tile, x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
+            copy_evenly(tile, uint32(0), x, sample, group * sizes.channels + c, from_row, from_col, rows, cols, sizes)
             copy_weights(tile, rows * cols, weight, first, c, uint32(channels), end)
             cuda.syncthreads()
             wt = rows * cols

@@ -488,7 +488,7 @@ def test_arrays_of_any_layout():
 
 def test_in_place_of_the_columns(monkeypatch):
     """The first image lies on the second one's columns, which the same threads read afterwards."""
-    monkeypatch.setattr(columns, "MAX_ROWS", 1)
+    monkeypatch.setattr(columns, "MAX_GRID_YZ", 1)
     given = random(2, 3 * 9, 20 * 15)
     expected = conv.col2im(given, (20, 15), 3, padding=1)
     memory = cuda.to_device(given)
@@ -502,7 +502,7 @@ def test_in_place_of_the_columns(monkeypatch):
 
 
 def test_more_planes_than_threads(monkeypatch):
-    monkeypatch.setattr(columns, "MAX_ROWS", 2)
+    monkeypatch.setattr(columns, "MAX_GRID_YZ", 2)
     x = random(5, 17, 6, 9)
     expected = reference_columns(x, 2)
     for variant in conv.VARIANTS:
