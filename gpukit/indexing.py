@@ -208,10 +208,6 @@ def num_blocks(n: int, threads: int = 256, limit: int = MAX_GRID_YZ) -> int:
         Most blocks, 1 to 2147483647. The default is that of the documents: the limit of ``gridDim.x`` on early devices,
         and still that of ``gridDim.y`` and ``gridDim.z``.
 
-    Returns
-    -------
-    int
-
     Raises
     ------
     TypeError, ValueError

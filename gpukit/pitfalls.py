@@ -208,10 +208,6 @@ def make_pitfall(name: str, size: tuple[int, ...] | None = None) -> Pitfall:
         Size of the array: rows and columns, or elements; the one to trace of ``CASES`` unless given. "bank conflicts"
         takes 32 columns.
 
-    Returns
-    -------
-    Pitfall
-
     Raises
     ------
     ValueError, TypeError

@@ -129,10 +129,6 @@ def image(pixels: np.ndarray, title: str = "", *, ax: Axes | None = None) -> Axe
     title : str
     ax : matplotlib Axes, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Raises
     ------
     TypeError, ValueError
@@ -180,10 +176,6 @@ def lines(
     label : str
         For a legend.
     ax : matplotlib Axes, optional
-
-    Returns
-    -------
-    matplotlib Axes
 
     Raises
     ------
@@ -348,10 +340,6 @@ def launch(
         The text of the cells, given in the same way. Left out where it would be too small to read.
     title : str, optional
     ax : matplotlib Axes, optional
-
-    Returns
-    -------
-    matplotlib Axes
 
     Raises
     ------
@@ -536,10 +524,6 @@ def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     block : int or tuple of 1 to 3 int
     ax : matplotlib Axes, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Raises
     ------
     TypeError, ValueError
@@ -571,10 +555,6 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
     threads : int
         Threads per block.
     ax : matplotlib Axes, optional
-
-    Returns
-    -------
-    matplotlib Axes
 
     Raises
     ------
@@ -660,10 +640,6 @@ def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) ->
         Threads per block, and blocks.
     ax : matplotlib Axes, optional
 
-    Returns
-    -------
-    matplotlib Axes
-
     Raises
     ------
     TypeError, ValueError
@@ -720,10 +696,6 @@ def product_tiles(
     step : int
         The step whose pair of tiles, then in shared memory, is drawn strongest.
     ax : matplotlib Axes, optional
-
-    Returns
-    -------
-    matplotlib Axes
 
     Raises
     ------

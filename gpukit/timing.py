@@ -310,10 +310,6 @@ def bench(
         Called without arguments before each repetition and before the flush, untimed.
     stream : 0 or a CUDA stream
 
-    Returns
-    -------
-    Timing
-
     Raises
     ------
     TypeError, ValueError

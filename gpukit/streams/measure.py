@@ -31,10 +31,6 @@ def measured_model(nbytes: int = 2**27) -> Model:
     nbytes : int
         Bytes of one copy, 4 or more. Larger copies come closer to the full speed.
 
-    Returns
-    -------
-    Model
-
     Raises
     ------
     EmulatedTimeError

@@ -27,10 +27,6 @@ def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launc
         N, 1 or more.
     launch : float
         Seconds of overhead per chunk: t.
-
-    Returns
-    -------
-    float
     """
     whole = copy_in + kernel + copy_out
     return whole / chunks + (chunks - 1) / chunks * max(copy_in, kernel, copy_out) + chunks * launch

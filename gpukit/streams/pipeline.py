@@ -174,10 +174,6 @@ class Pipeline:
         ----------
         record : bool
             Measure a timeline, too; only on a GPU.
-
-        Returns
-        -------
-        Run
         """
         if self._source is not self.x:
             self._source[...] = self.x

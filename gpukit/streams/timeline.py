@@ -101,10 +101,6 @@ class Timeline:
         ax : matplotlib Axes, optional
             For several timelines in one figure: axes of a figure made by ``plot.figure(mark=timeline.mark)``.
 
-        Returns
-        -------
-        matplotlib Axes
-
         Raises
         ------
         ValueError
