@@ -51,6 +51,6 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def undisturbed():
-    """For a test whose times are wrong while other tests use the GPU."""
+    """For a test whose times or free memory are wrong while other tests use the GPU."""
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) > 1:
-        pytest.skip("times what other tests would disturb: make test ARGS='-n 0 -k NAME'")
+        pytest.skip("other tests would disturb it: make test ARGS='-n 0 -k NAME'")

@@ -633,6 +633,7 @@ def resident():
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("undisturbed")
 def test_ten_thousand_pipelines_leave_nothing_behind():
     x, kernel = words(16_384), WorkKernel(2)
     expected = streams.scrambled(x, 2)
