@@ -1,5 +1,7 @@
 """Former names of modules: ``import gpukit.operands`` and its like give the module under its present name."""
 
+from __future__ import annotations  # the doctor runs on older Pythons too
+
 import importlib
 import importlib.util
 import sys

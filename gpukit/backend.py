@@ -32,15 +32,17 @@ def why_no_gpu():
         import numba.cuda as numba_cuda
     except ImportError as error:
         return f"numba.cuda cannot be imported ({error})"
-    if numba_cuda.is_available():
-        return None
     try:
+        if numba_cuda.is_available():
+            return None
         if len(numba_cuda.gpus) == 0:
             return "the driver reports no GPU"
     except numba_cuda.CudaSupportError as error:
         if "driver library cannot be found" in str(error):
             return "no NVIDIA driver is installed"
         return " ".join(str(error).split()).rstrip(" :")
+    except Exception as error:  # a driver that numba-cuda does not know what to make of
+        return f"the driver does not start ({type(error).__name__}: {error})"
     return "the CUDA libraries that numba.cuda needs are not complete"
 
 

@@ -5,6 +5,8 @@ ctypes, and tries what may fail or crash (NumPy, Numba, OpenCV, a kernel) in a c
 the packages do not.
 """
 
+from __future__ import annotations  # it runs on Pythons that are too old for gpukit, and says so
+
 import ctypes
 import importlib.metadata
 import importlib.util
@@ -36,14 +38,16 @@ MODULES = {"numpy": "numpy<2.6", "numba": "numba", "numba.cuda": "numba-cuda"}
 NOTEBOOK_MODULES = {"matplotlib": "matplotlib", "cv2": "opencv-python", "ipykernel": "jupyter"}
 OPENCV = ("opencv-python", "opencv-python-headless")
 CUDA_13_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-cuda-runtime")
+NO_DEVICE, NO_DRIVER = 100, -1
 # What the driver says when it cannot start, and what helps.
 DRIVER_ERRORS = {
+    NO_DRIVER: ("a libcuda without cuInit was found, which is no driver", "unset LD_LIBRARY_PATH"),
     34: ("the libcuda found is the toolkit's stub, not a driver", "unset LD_LIBRARY_PATH"),
     802: ("the driver waits for the fabric manager", "sudo systemctl start nvidia-fabricmanager"),
     803: ("the driver's kernel module and its libraries differ in version", "sudo reboot"),
+    804: ("the compatibility package of CUDA does not support this GPU", "sudo apt remove 'cuda-compat-*'"),
     999: ("the driver does not start; its memory module may not be loaded", "sudo nvidia-modprobe -u -c=0"),
 }
-NO_DEVICE = 100
 TRIAL = "from gpukit.doctor import _trial; _trial()"
 NVIDIA_VENDOR = "0x10de"
 
@@ -96,9 +100,9 @@ def probe_driver() -> tuple[dict, list[dict]]:
     Returns
     -------
     (dict, list of dict)
-        The driver: "found" (bool), "error" (code of cuInit, 0 if it works), "cuda" (newest CUDA version it supports, as
-        (major, minor), or None), "version" (str or None). The GPUs: "name", "capability" (major, minor), "memory" (in
-        bytes).
+        The driver: "found" (bool), "error" (code of cuInit, 0 if it works, `NO_DRIVER` if there is no cuInit), "cuda"
+        (newest CUDA version it supports, as (major, minor), or None), "version" (str or None). The GPUs: "name",
+        "capability" (major, minor), "memory" (in bytes).
     """
     driver = {"found": False, "error": 0, "cuda": None, "version": None}
     library = _load("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
@@ -106,6 +110,8 @@ def probe_driver() -> tuple[dict, list[dict]]:
         return driver, []
     number = ctypes.c_int()
     driver["found"] = True
+    if not hasattr(library, "cuInit"):
+        return {**driver, "error": NO_DRIVER}, []
     driver["error"] = library.cuInit(0)
     if library.cuDriverGetVersion(ctypes.byref(number)) == 0:
         driver["cuda"] = (number.value // 1000, number.value % 1000 // 10)
@@ -199,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
 def _probe_system():
     try:
         name = platform.freedesktop_os_release()["PRETTY_NAME"]
-    except OSError:
+    except (OSError, AttributeError):  # older Pythons do not have it
         name = platform.platform()
     container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     return {
@@ -411,8 +417,13 @@ def _judge_environment(machine):
             "Numba's own simulator is switched on and takes the place of the GPU and of gpukit's emulator",
             "unset NUMBA_ENABLE_CUDASIM" if by_variable else "sed -i '/enable_cudasim/d' .numba_config.yaml",
         )
+    if (machine["backend"] or {}).get("name") != "none":
+        return
     asked = machine["environment"].get("GPUKIT_BACKEND")
-    if asked and machine["backend"] and machine["backend"]["name"] == "none":
+    if "GPUKIT_LOOP_LIMIT" in machine["backend"]["reason"]:
+        limit = machine["environment"].get("GPUKIT_LOOP_LIMIT")
+        yield Problem(f"GPUKIT_LOOP_LIMIT={limit} is no positive int", "unset GPUKIT_LOOP_LIMIT")
+    elif asked:
         yield Problem(f"the backend GPUKIT_BACKEND={asked} cannot be used", "unset GPUKIT_BACKEND")
 
 
@@ -484,7 +495,12 @@ def _judge_driver(machine):
     elif driver["error"] == NO_DEVICE and settings.get("CUDA_VISIBLE_DEVICES") is not None:
         yield Problem("CUDA_VISIBLE_DEVICES hides every GPU", "unset CUDA_VISIBLE_DEVICES", blocks=False)
     elif driver["error"] in DRIVER_ERRORS:
-        yield Problem(*DRIVER_ERRORS[driver["error"]], blocks=False)
+        what, fix = DRIVER_ERRORS[driver["error"]]
+        found_by_path = fix != "unset LD_LIBRARY_PATH" or "LD_LIBRARY_PATH" in settings
+        yield Problem(what, fix if found_by_path else _driver_command(machine), blocks=False)
+    elif driver["error"] not in (0, NO_DEVICE):
+        what = f"the driver does not start: cuInit fails with error {driver['error']}"
+        yield Problem(what, _driver_command(machine), blocks=False)
     elif cards:
         works = "finds no GPU" if driver["found"] else "is not there"
         what = f"an NVIDIA card is on the PCI bus ({', '.join(cards)}), but the driver {works}"
@@ -570,8 +586,10 @@ def _dotted(version):
 
 def _short(path):
     """A path as one would type it here: relative if it lies below the current folder."""
-    path = Path(path)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def _describe_gpus(machine):
@@ -588,7 +606,7 @@ def _describe_driver(driver):
     if not driver["found"]:
         return "none"
     cuda = f", for CUDA up to {_dotted(driver['cuda'])}" if driver["cuda"] else ""
-    error = f", cuInit fails with error {driver['error']}" if driver["error"] else ""
+    error = f", cuInit fails with error {driver['error']}" if driver["error"] > 0 else ""
     return f"NVIDIA driver {driver['version'] or 'of unknown version'}{cuda}{error}"
 
 

@@ -5,6 +5,7 @@ access, bank conflict and sector by source line and finds races; ``warpstep.pred
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
@@ -16,6 +17,9 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
     from warpstep.prediction import predict
     from warpstep.report.comparison import compare
     from warpstep.tracer import Trace, load_trace, trace
+
+if sys.version_info < (3, 11):  # noqa: UP036 - for clones, which pip did not check
+    raise ImportError(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
 
 __all__ = [
     "KernelError",

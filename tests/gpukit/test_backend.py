@@ -41,6 +41,41 @@ def test_a_wish_that_cannot_be_met_says_what_is_missing(environment, words):
     assert all(word in result.stderr.splitlines()[-1] for word in words), result.stderr
 
 
+WITHOUT_NUMBA_CUDA = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NumbaCudaFinder"]
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from gpukit import cuda",
+        "from gpukit import intrinsics",
+        "import gpukit._numba",
+        "from warpstep import cuda",
+        "from gpukit.__main__ import main; sys.exit(main(['run', 'script.py']))",
+        "sys.modules['numba'] = None; from gpukit import cuda",
+    ],
+)
+def test_a_missing_numba_cuda_is_named_with_the_way_out(code):
+    result = run(WITHOUT_NUMBA_CUDA + code)
+    assert result.returncode in (1, 2)
+    last = result.stderr.splitlines()[-1]
+    assert last.endswith(": numba-cuda is missing: `pip install numba-cuda`; `gpukit doctor` says more"), result.stderr
+
+
+def test_an_old_python_is_named():
+    result = run("import sys; sys.version_info = (3, 9, 18); from gpukit import cuda")
+    assert result.stderr.splitlines()[-1].startswith("ImportError: Python 3.11 or newer is needed; this is ")
+
+
+def test_a_driver_that_numba_cuda_cannot_handle_leaves_the_emulator():
+    break_driver = "import numba.cuda; numba.cuda.is_available = lambda: int('4242 is no CUresult')\n"
+    result = run(break_driver + "import gpukit; print(gpukit.on_gpu(), gpukit.backend.REASON)")
+    assert result.stdout.startswith("False the driver does not start (ValueError: ") and "4242" in result.stdout
+
+
 def test_importing_gpukit_alone_loads_neither_numba_nor_numpy():
     result = run("import sys, gpukit; print(sorted({'numba', 'numpy'} & set(sys.modules)))")
     assert result.stdout.strip() == "[]", result.stderr

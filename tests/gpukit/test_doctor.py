@@ -1,9 +1,12 @@
 """The doctor's advice on simulated machines, and its run on this one."""
 
+import ast
 import copy
+import platform
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +152,34 @@ CASES = {
         machine(pci=["x"], driver=driver(13, 0, error=803)),
         ("differ in version", "sudo reboot", False),
     ),
+    "compatibility package on another card": (
+        machine(pci=["x"], driver=driver(13, 0, error=804)),
+        ("does not support this GPU", "sudo apt remove 'cuda-compat-*'", False),
+    ),
+    "driver does not start": (
+        machine(driver=driver(13, 0, error=999)),
+        ("the driver does not start", "sudo nvidia-modprobe -u -c=0", False),
+    ),
+    "error that nobody knows": (
+        machine(pci=["x"], driver=driver(13, 0, error=4242), system={"name": "Ubuntu 24.04.3 LTS"}),
+        ("cuInit fails with error 4242", "sudo ubuntu-drivers install", False),
+    ),
+    "stub on the path": (
+        machine(driver=driver(13, 0, error=34), environment={"LD_LIBRARY_PATH": "/x"}),
+        ("the toolkit's stub", "unset LD_LIBRARY_PATH", False),
+    ),
+    "libcuda that is none": (
+        machine(driver={**NO_DRIVER, "found": True, "error": doctor.NO_DRIVER}),
+        ("without cuInit", "sudo apt install nvidia-driver", False),
+    ),
+    "loop limit that is no number": (
+        machine(
+            environment={"GPUKIT_LOOP_LIMIT": "abc"},
+            backend={"name": "none", "reason": "ImportError: GPUKIT_LOOP_LIMIT is 'abc'; it must be an int"},
+            kernel=None,
+        ),
+        ("GPUKIT_LOOP_LIMIT=abc is no positive int", "unset GPUKIT_LOOP_LIMIT", True),
+    ),
     "driver too old for the toolkit": (
         gpu_machine(
             driver=driver(12, 4),
@@ -243,6 +274,33 @@ def test_problems_that_block_come_first():
 def test_wheels_fit_driver_and_card(cuda, capability, extra):
     assert doctor.wheel_extra({"cuda": cuda}, [{"capability": capability}]) == extra
     assert doctor.wheel_extra({"cuda": cuda}, []) == ""
+
+
+def test_a_libcuda_without_cuinit_is_no_driver(monkeypatch):
+    monkeypatch.setattr(doctor, "_load", lambda *names: object())
+    found, gpus = doctor.probe_driver()
+    assert (found["found"], found["error"], gpus) == (True, doctor.NO_DRIVER, [])
+
+
+@pytest.mark.parametrize("name", ["__init__", "__main__", "_moved", "_bench", "doctor"])
+def test_the_doctor_can_be_read_by_older_pythons(name):
+    path = Path(doctor.__file__).with_name(f"{name}.py")
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    later = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+    unions = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)]
+    assert later or not unions, "annotations such as `str | None` need `from __future__ import annotations`"
+
+
+def test_the_doctor_speaks_on_an_old_python(monkeypatch):
+    monkeypatch.delattr(platform, "freedesktop_os_release")
+    monkeypatch.setattr(platform, "python_version", lambda: "3.9.18")
+    monkeypatch.setattr(
+        doctor,
+        "_try_out",
+        lambda: {key: machine()[key] for key in ("imports", "numba_cuda", "toolkit", "backend", "kernel", "died")},
+    )
+    found = doctor.probe()
+    assert "Python 3.9.18 is too old, gpukit supports 3.11 to 3.13" in doctor.report(found, doctor.diagnose(found))
 
 
 def test_only_nvidia_display_controllers_count(tmp_path):
