@@ -7,6 +7,7 @@ over the program counter.
 
 import functools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,12 +112,12 @@ class Program:
     """
 
     name: str
-    run: object
-    traced_run: object
+    run: Callable
+    traced_run: Callable
     source: str
     sites: list
     operations: list
-    overhead: object
+    overhead: Callable
     written: frozenset
     fences: bool
     partial_warps: bool
@@ -138,8 +139,8 @@ class Program:
 class Lowered(NamedTuple):
     """One generated function, a function that returns its traced form, its source, and the parameters it may write."""
 
-    run: object
-    traced: object
+    run: Callable
+    traced: Callable
     source: str
     written: frozenset
 
@@ -147,9 +148,9 @@ class Lowered(NamedTuple):
 class Builder:
     """Blocks of one function under construction. Its pools are shared with the functions that it calls."""
 
-    def __init__(self, name, pools=None):
+    def __init__(self, name, pools):
         self.name = name
-        self.pools = pools or Pools()
+        self.pools = pools
         self.blocks = [Block()]
         self.current = 0
         self.counter = 0

@@ -7,6 +7,7 @@ Each entry of a table takes the translator and a `Call`, and returns (expression
 import cmath
 import functools
 import inspect
+import itertools
 import math
 import operator
 import struct
@@ -29,6 +30,7 @@ from warpstep._numba import (
     ufunc_find_matching_loop,
 )
 from warpstep.compiler import ops
+from warpstep.compiler.blocks import Lowered
 from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
 from warpstep.compiler.frontend import typing_context, unliteral
 from warpstep.compiler.values import Constant, counted, dtype_of
@@ -50,7 +52,7 @@ class Call(NamedTuple):
 class RecursiveFunction:
     """A function that calls itself, run by the lanes that call it; lowered after the calls of it."""
 
-    lowered = None
+    lowered: Lowered
 
     def run(self, batch, mask, *arguments):
         batch.depth += 1
@@ -70,9 +72,9 @@ def entry(*keys):
     return register
 
 
-def function(t, target, function_type, arguments, signature, type_, expr):
-    """Translate a call of a function that Numba knows by name, not a device function."""
-    key = function_type.typing_key
+def function(t, function_type, arguments, signature, type_, expr):
+    """Translate a call of a function that Numba knows by name, not a device function, or ``np.float32(x)``."""
+    key = float if isinstance(function_type, types.NumberClass) else function_type.typing_key
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
     if key in TABLE:
         return TABLE[key](t, call)
@@ -89,8 +91,8 @@ def function(t, target, function_type, arguments, signature, type_, expr):
         )
     if isinstance(unliteral(call.result), VectorType):
         return _vector(t, call)
-    if _libdevice_name(key):
-        return _libdevice(t, call)
+    if getattr(key, "__module__", None) == libdevice.__name__ and (op := _libdevice_op(key.__name__)):
+        return _libdevice(t, call, op)
     return _overload(t, function_type, call)
 
 
@@ -109,9 +111,9 @@ def _overload(t, function_type, call):
 
 def _inline_overload(t, template, call):
     dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
-    given = [*call.arguments, *(Constant(at.value) for at in types_[len(call.arguments) :])]  # defaults come last
     arguments = [
-        (a if isinstance(at, types.Omitted) else t.value(a, at), at) for a, at in zip(given, types_, strict=True)
+        (Constant(at.value) if isinstance(at, types.Omitted) else t.value(a, at), at)
+        for a, at in itertools.zip_longest(call.arguments, types_)  # defaults come last
     ]
     result = t.b.variable()
     return_type = t.inline(dispatcher, tuple(types_), arguments, result)
@@ -134,18 +136,10 @@ def _values(t, call, as_type=None):
 
 def _constant(t, call, index):
     known = t.known(call.arguments[index])
-    if known is None:
-        t.unsupported(f"a value of argument {index} that is not a constant")
-    return known.value
+    return known.value if known else t.unsupported(f"a value of argument {index} that is not a constant")
 
 
 # -- conversions and builtins ------------------------------------------------------------------------------------------
-
-
-def convert(t, arguments, signature):
-    """Translate ``np.float32(x)``."""
-    (from_type,), to_type = signature.args, signature.return_type
-    return t.cast(t.value(arguments[0], from_type), from_type, to_type), to_type
 
 
 @entry(int, float, bool)
@@ -197,11 +191,7 @@ def _round(t, call):
 
 @entry(pow)
 def _pow(t, call):
-    return t.power(call_signature(call), call.arguments), call.result
-
-
-def call_signature(call):
-    return signature(call.result, *call.types)
+    return t.power(signature(call.result, *call.types), call.arguments), call.result
 
 
 @entry(divmod)
@@ -303,6 +293,19 @@ def _numpy(module, names, prefix="np."):
     return {getattr(module, name): Op(f"{prefix}{name}") for name in names.split()}
 
 
+_HALF = {
+    **{
+        f"h{n}": ops.OPERATORS[getattr(operator, n)] for n in ("add", "sub", "mul", "neg", "eq", "ge", "gt", "le", "lt")
+    },
+    **{f"h{n}": Op(f"np.{n}") for n in "sin cos log log2 log10 exp exp2 sqrt floor ceil trunc rint".split()},
+    "hdiv": ops.DIV,
+    "hne": Op("ordered_ne"),
+    "hmax": Op("fmax"),
+    "hmin": Op("fmin"),
+    "hexp10": Op("(np.float16(10) ** {})"),
+    "hrsqrt": Op("(np.float16(1) / np.sqrt({}))"),
+    "hrcp": Op("(np.float16(1) / {})"),
+}
 #: Functions that take their arguments as they are.
 _AS_THEY_ARE = {
     **_numpy(math, _TESTS),
@@ -310,6 +313,7 @@ _AS_THEY_ARE = {
     **_numpy(math, "frexp modf", ""),
     **_numpy(cuda, "popc brev clz ffs", ""),
     **_numpy(math, "ldexp"),
+    **{getattr(fp16, name): op for name, op in _HALF.items() if hasattr(fp16, name)},
 }
 #: Functions whose arguments Numba converts to the type of the result first.
 _CONVERTED = {
@@ -402,27 +406,6 @@ _ELEMENTWISE = Op("elementwise(M, {}, {}, {}, {}, m, {})", Trait.EFFECT | Trait.
 
 _SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}
 
-_HALF = {
-    **{
-        f"h{n}": ops.OPERATORS[getattr(operator, n)] for n in ("add", "sub", "mul", "neg", "eq", "ge", "gt", "le", "lt")
-    },
-    **{f"h{n}": Op(f"np.{n}") for n in "sin cos log log2 log10 exp exp2 sqrt floor ceil trunc rint".split()},
-    "hdiv": ops.DIV,
-    "hne": Op("ordered_ne"),
-    "hmax": Op("fmax"),
-    "hmin": Op("fmin"),
-    "hexp10": Op("(np.float16(10) ** {})"),
-    "hrsqrt": Op("(np.float16(1) / np.sqrt({}))"),
-    "hrcp": Op("(np.float16(1) / {})"),
-}
-_HALF = {getattr(fp16, name): op for name, op in _HALF.items() if hasattr(fp16, name)}
-
-
-@entry(*_HALF)
-def _half(t, call):
-    return counted(_HALF[call.key](*_values(t, call)), types.float16), call.result
-
-
 _LIBDEVICE = {
     **{n: Op(f"np.{n}") for n in "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt".split()},
     **{n: Op(f"np.{n}") for n in "ceil floor trunc rint hypot fmod copysign nextafter ldexp".split()},
@@ -452,22 +435,14 @@ _LIBDEVICE = {
 }
 
 
-def _libdevice_name(key):
-    """Return the key in `_LIBDEVICE` of a function of ``cuda.libdevice``, or None.
-
-    ``fast_sinf``, ``sinf`` and ``sin`` share one.
-    """
-    if getattr(key, "__module__", None) != libdevice.__name__:
-        return None
-    name = key.__name__.removeprefix("fast_")
-    for candidate in (name, name.removesuffix("f"), name.removeprefix("ll"), name.removesuffix("ll")):
-        if candidate in _LIBDEVICE:
-            return candidate
-    return None
+def _libdevice_op(name):
+    """Find a function of ``cuda.libdevice``; ``fast_sinf``, ``sinf`` and ``sin`` are one operation."""
+    name = name.removeprefix("fast_")
+    names = (name, name.removesuffix("f"), name.removeprefix("ll"), name.removesuffix("ll"))
+    return next((_LIBDEVICE[n] for n in names if n in _LIBDEVICE), None)
 
 
-def _libdevice(t, call):
-    op = _LIBDEVICE[_libdevice_name(call.key)]
+def _libdevice(t, call, op):
     expression = counted(op(*_values(t, call)), call.types[0], 2 if op is _FMA else 1)
     if isinstance(call.result, types.BaseTuple):
         return expression, call.result
@@ -742,7 +717,7 @@ def field_array(t, variable, name, type_):
     return _FIELD_VIEW(t.value(variable), name), type_
 
 
-def method(t, target, owner, function_type, arguments, signature, type_):
+def method(t, owner, function_type, arguments, signature):
     """Translate ``array.view(...)``, ``grid.sync()`` and other methods."""
     key = function_type.typing_key
     name = key.split(".")[-1] if isinstance(key, str) else key[1]

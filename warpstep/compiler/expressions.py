@@ -183,5 +183,4 @@ def _readable_name(value):
     """Return ``float32`` for that dtype and ``int64_7`` for that integer; None for anything else."""
     if isinstance(value, np.dtype) and value.isbuiltin == 1:
         return value.name
-    is_integer = isinstance(value, np.generic) and value.dtype.kind in "iu"
-    return f"{value.dtype}_{value}".replace("-", "minus_") if is_integer else None
+    return f"{value.dtype}_{value}".replace("-", "minus_") if isinstance(value, np.integer) else None

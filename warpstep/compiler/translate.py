@@ -7,6 +7,8 @@ known function becomes stands in `calls`.
 
 import functools
 import operator
+from collections import Counter
+from typing import NoReturn
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, ops
-from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Program, Site
+from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Pools, Program, Site
 from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
 from warpstep.compiler.frontend import infer, unliteral
 from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, constant_of, counted, dtype_of
@@ -40,11 +42,8 @@ def lower(typed, infer_options):
     -------
     blocks.Program
     """
-    builder = Builder(typed.function.__name__)
-    translator = Translator(builder, infer_options)
-    parameters = translator.function(typed)
-    lowered = builder.finish(parameters)
-    pools = builder.pools
+    pools = Pools()
+    lowered = _lower_function(typed, pools, infer_options)
     return Program(
         typed.function.__name__,
         lowered.run,
@@ -63,11 +62,21 @@ def lower(typed, infer_options):
     )
 
 
+def _lower_function(typed, pools, infer_options, recursive=False):
+    builder = Builder(typed.function.__name__, pools)
+    translator = Translator(builder, typed, infer_options, recursive)
+    return builder.finish(translator.function())
+
+
 class Frame:
     """One function being translated: its types, and the variables of the generated program that stand for its own."""
 
-    def __init__(self, typed, caller=None):
+    def __init__(self, typed, arguments, on_return, caller=None):
         self.typed = typed
+        #: (expression, type) of each argument.
+        self.arguments = arguments
+        #: Translates ``return``: called with the expression that is returned.
+        self.on_return = on_return
         self.caller = caller
         self.names = {}
         #: What the types of variables say of their values.
@@ -75,9 +84,8 @@ class Frame:
         #: Values known while compiling, and how a tuple or bound method was made, by variable.
         self.known = {}
         self.labels = {}
-        self.arguments = []
-        self.on_return = None
-        self.definitions = _definition_counts(typed.blocks)
+        assignments = (s for block in typed.blocks.values() for s in block.find_insts(ir.Assign))
+        self.definitions = Counter(statement.target.name for statement in assignments)
 
     def type(self, name):
         return self.typed.typemap[name]
@@ -92,40 +100,26 @@ class Frame:
         return False
 
 
-def _definition_counts(blocks):
-    counts = {}
-    for block in blocks.values():
-        for statement in block.body:
-            if isinstance(statement, ir.Assign):
-                counts[statement.target.name] = counts.get(statement.target.name, 0) + 1
-    return counts
-
-
 class Translator:
     """Fills a `Builder` from typed IR."""
 
-    def __init__(self, builder, infer_options):
+    def __init__(self, builder, typed, infer_options, recursive):
         self.b = builder
         self.pools = builder.pools
         self.infer_options = infer_options
+        self.recursive = recursive
         self.line = 0
-        self.frame = None
-        self.recursive = False
         self.array_name = None
+        arguments = [(builder.variable(), type_) for type_ in typed.argument_types]
+        returns_nothing = isinstance(typed.return_type, types.NoneType)
+        self.frame = Frame(typed, arguments, lambda value: builder.end(Leave((), None if returns_nothing else value)))
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
-    def function(self, typed):
-        """Translate a function; return its parameters."""
-        frame = Frame(typed)
-        parameters = []
-        for type_ in typed.argument_types:
-            parameters.append(self.b.variable())
-            frame.arguments.append((parameters[-1], type_))
-        result_less = isinstance(typed.return_type, types.NoneType)
-        frame.on_return = lambda value, type_: self.b.end(Leave((), None if result_less else value))
-        self.body(frame)
-        return parameters
+    def function(self):
+        """Translate the function; return its parameters."""
+        self.body(self.frame)
+        return [parameter for parameter, _ in self.frame.arguments]
 
     def body(self, frame):
         outer, self.frame = self.frame, frame
@@ -142,21 +136,18 @@ class Translator:
     def inline(self, dispatcher, argument_types, arguments, target):
         """Splice a device function in at the current place; its result goes to ``target``."""
         typed = infer(dispatcher, argument_types, **self.infer_options)
-        frame = Frame(typed, self.frame)
-        frame.arguments = arguments
         after = self.b.new_block()
         line = self.line
 
-        def on_return(value, type_):
+        def on_return(value):
             if target is not None and not isinstance(typed.return_type, types.NoneType):
                 self.b.emit(value, target)
             self.b.end(Jump((after,), site=self.site(line=line)))
 
-        frame.on_return = on_return
         entry = self.b.new_block()
         self.b.end(Jump((entry,), site=self.site()))
         self.b.current = entry
-        self.body(frame)
+        self.body(Frame(typed, arguments, on_return, self.frame))
         self.b.current = after
         self.line = line
         return typed.return_type
@@ -170,10 +161,7 @@ class Translator:
         if key not in self.pools.recursive:
             function = self.pools.recursive[key] = calls.RecursiveFunction()
             typed = infer(dispatcher, argument_types, **self.infer_options)
-            builder = Builder(typed.function.__name__, self.pools)
-            translator = Translator(builder, self.infer_options)
-            translator.recursive = True
-            function.lowered = builder.finish(translator.function(typed))
+            function.lowered = _lower_function(typed, self.pools, self.infer_options, recursive=True)
         return ops.RUN(self.pools.recursive[key], ops.TUPLE(*(value for value, _ in arguments)))
 
     # -- places --------------------------------------------------------------------------------------------------------
@@ -181,7 +169,7 @@ class Translator:
     def site(self, array=None, op=None, line=None):
         return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
 
-    def unsupported(self, what, cause=None):
+    def unsupported(self, what, cause=None) -> NoReturn:
         raise UnsupportedError(
             f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in "
             f"{self.frame.typed.function.__name__})"
@@ -346,8 +334,7 @@ class Translator:
         elif isinstance(statement, ir.Branch):
             self.branch(statement)
         elif isinstance(statement, ir.Return):
-            type_ = self.type_of(statement.value)
-            self.frame.on_return(self.value(statement.value, self.frame.typed.return_type), type_)
+            self.frame.on_return(self.value(statement.value, self.frame.typed.return_type))
         elif isinstance(statement, ir.StaticRaise | ir.DynamicRaise | ir.Raise):
             self.raise_(statement)
         elif isinstance(statement, ir.Print):
@@ -417,13 +404,10 @@ class Translator:
         expression, argument_type = self.frame.arguments[value.index]
         if isinstance(expression, Constant | BoundMethod):
             self.frame.known[target] = expression
-            if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
-                return
-            expression = self.constant(expression.value, type_)
-        elif isinstance(argument_type, types.Omitted):
-            expression = self.constant(argument_type.value, type_)
-        elif isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
+        if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
             return
+        if isinstance(expression, Constant):
+            expression = self.constant(expression.value, type_)
         else:
             expression = self.cast(expression, argument_type, type_)
         self.b.emit(expression, self.name_of(target))
@@ -437,7 +421,7 @@ class Translator:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def expression(self, target, expr, type_):
-        self.array_name = None if target.startswith("$") else statement_name(target)
+        self.array_name = None if target.startswith("$") else target.split(".")[0]
         handler = getattr(self, f"expr_{expr.op}", None)
         if handler is None:
             self.unsupported(f"`{expr}`")
@@ -509,20 +493,20 @@ class Translator:
         return op(a, b).counting(*["int64_divisions"] * slow)
 
     def _is_narrow_unsigned(self, operand):
-        type_ = unliteral(self.type_of(operand)) if isinstance(operand, ir.Var) else None
+        if not isinstance(operand, ir.Var):
+            return False
+        type_ = unliteral(self.type_of(operand))
         return isinstance(type_, types.Integer) and not type_.signed and type_.bitwidth <= 32
 
     def power(self, signature, operands):
         base_type, exponent_type = signature.args
         result = signature.return_type
-        known = self.known(operands[1])
-        is_literal = isinstance(exponent_type, types.IntegerLiteral) or (
-            known is not None and isinstance(self.type_of(operands[1]), types.IntegerLiteral)
-        )
         base = self.value(operands[0], result)
-        if is_literal and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
-            exponent = int(known.value)
-            return counted(ops.POWER_CONSTANT(base, exponent), result, max(1, _multiplications(abs(exponent))))
+        known = self.known(operands[1])
+        if known is not None and isinstance(unliteral(exponent_type), types.Integer) and abs(known.value) <= 0x10000:
+            if types.IntegerLiteral in (type(exponent_type), type(self.type_of(operands[1]))):
+                exponent = int(known.value)
+                return counted(ops.POWER_CONSTANT(base, exponent), result, max(1, _multiplications(abs(exponent))))
         if dtype_of(exponent_type).kind not in "iu":
             return counted(ops.POWER_FLOAT(base, self.value(operands[1], result)), result)
         exponent = self.value(operands[1], exponent_type)
@@ -550,12 +534,12 @@ class Translator:
     def expr_build_tuple(self, target, expr, type_):
         items = TupleValue((self.value(v, t), unliteral(t)) for v, t in zip(expr.items, type_.types, strict=True))
         if self.frame.definitions[target] == 1:
-            names = [self.known(v) for v in expr.items]
-            if all(n is not None for n in names):
-                self.frame.known[target] = Constant(tuple(n.value for n in names))
-            elif all(
-                n is not None or self.frame.definitions[v.name] == 1 for n, v in zip(names, expr.items, strict=True)
-            ):
+            known = [self.known(v) for v in expr.items]
+            values = [k.value for k in known if k is not None]
+            unknown = (v.name for v, k in zip(expr.items, known, strict=True) if k is None)
+            if len(values) == len(known):
+                self.frame.known[target] = Constant(tuple(values))
+            elif all(self.frame.definitions[name] == 1 for name in unknown):
                 # A variable with several definitions may change before the tuple is read: then the tuple itself is
                 # kept.
                 self.frame.known[target] = items
@@ -614,7 +598,7 @@ class Translator:
             index = self.known(expr.index)
             if index is not None:
                 return self.tuple_item(expr.value, index.value, type_)
-            site = self.site(_source_name(expr.value), "load")
+            site = self.site(expr.value.unversioned_name, "load")
             return ops.TUPLE_ITEM(self.value(expr.value), self.value(expr.index), site), type_
         if not isinstance(owner, types.Array):
             self.unsupported(f"a subscript of {owner}")
@@ -659,7 +643,7 @@ class Translator:
 
     def load(self, variable, owner, index, scalar, type_):
         array = self.value(variable)
-        site = self.site(_source_name(variable), "load")
+        site = self.site(variable.unversioned_name, "load")
         if not scalar:
             return ops.WINDOW(array, index, site), type_
         if isinstance(owner.dtype, types.Record):
@@ -735,7 +719,7 @@ class Translator:
         else:
             index, scalar = self.static_index(statement.index, owner)
         array = self.value(statement.target)
-        site = self.site(_source_name(statement.target), "store")
+        site = self.site(statement.target.unversioned_name, "store")
         value_type = self.type_of(statement.value)
         if isinstance(owner.dtype, types.Record) and scalar:
             self.b.emit(ops.COPY_RECORD(ops.RECORD(array, index, site), self.value(statement.value), site))
@@ -759,12 +743,12 @@ class Translator:
     def store_field(self, target, name, value, owner):
         field_type = owner.typeof(name)
         as_type = None if isinstance(field_type, types.NestedArray | types.Record) else field_type
-        site = self.site(_source_name(target), "store")
+        site = self.site(target.unversioned_name, "store")
         self.b.emit(ops.STORE_FIELD(self.value(target), name, self.value(value, as_type), site))
 
     def load_field(self, record, name):
         """Load ``record.name``."""
-        site = self.site(_source_name(record), "load")
+        site = self.site(record.unversioned_name, "load")
         return ops.LOAD_FIELD(self.value(record), name, site)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -779,13 +763,11 @@ class Translator:
         if isinstance(function_type, types.ExceptionClass):
             return None
         arguments = self.call_arguments(expr, signature)
-        if isinstance(function_type, types.NumberClass):
-            return calls.convert(self, arguments, signature)
         if isinstance(function_type, types.BoundFunction):
             owner = self.frame.known[expr.func.name].owner
-            return calls.method(self, target, owner, function_type, arguments, signature, type_)
-        if isinstance(function_type, types.Function):
-            return calls.function(self, target, function_type, arguments, signature, type_, expr)
+            return calls.method(self, owner, function_type, arguments, signature)
+        if isinstance(function_type, types.Function | types.NumberClass):
+            return calls.function(self, function_type, arguments, signature, type_, expr)
         return self.unsupported(f"a call of {function_type}")
 
     def call_arguments(self, expr, signature):
@@ -847,12 +829,3 @@ class Translator:
 def _multiplications(exponent):
     """Return the number of multiplications of a constant power by squaring."""
     return exponent.bit_length() + exponent.bit_count() - 2
-
-
-def _source_name(variable):
-    return variable.unversioned_name
-
-
-def statement_name(target):
-    """Return the source's name of a variable that SSA may have numbered."""
-    return target.split(".")[0]
