@@ -32,9 +32,7 @@ class Limits:
     max_block_dim, max_grid_dim : (x, y, z)
     max_shared_memory_per_block : int
         Bytes of shared memory that any kernel may use.
-    max_shared_memory_per_block_optin : int
-        Bytes of dynamic shared memory that a kernel may use if it asks for more than the above.
-    max_shared_memory_per_multiprocessor, reserved_shared_memory_per_block : int
+    max_shared_memory_per_multiprocessor : int
         Bytes.
     max_registers_per_block, max_registers_per_multiprocessor, max_registers_per_thread : int
         32-bit registers.
@@ -56,8 +54,6 @@ class Limits:
     max_threads_per_multiprocessor: int
     max_blocks_per_multiprocessor: int
     max_shared_memory_per_multiprocessor: int
-    max_shared_memory_per_block_optin: int
-    reserved_shared_memory_per_block: int
     total_memory: int
     l2_size: int
     clock_rate: int
@@ -76,49 +72,46 @@ class Limits:
     total_constant_memory: int = 64 * KB
 
     @property
+    def reserved_shared_memory_per_block(self) -> int:
+        """Bytes of each block's shared memory that belong to the system."""
+        return KB if self.compute_capability >= (8, 0) else 0
+
+    @property
+    def max_shared_memory_per_block_optin(self) -> int:
+        """Bytes of shared memory that a kernel may use if it asks for more than any kernel may."""
+        return self.max_shared_memory_per_multiprocessor - self.reserved_shared_memory_per_block
+
+    @property
     def name(self) -> str:
         """What the emulated device calls itself."""
         return "gpukit emulator (compute capability {}.{})".format(*self.compute_capability)
 
 
-#: Card; threads and blocks of a multiprocessor, its shared memory in KB; multiprocessors, bytes of memory and of L2;
-#: clock and memory clock in MHz, bits of the memory bus; FP32 operations per FP64 operation, copy engines.
+#: Every device that can be emulated, by compute capability; the figures are the first fields of `Limits`.
 _FIGURES = {
-    (7, 0): ("Tesla V100-SXM2-16GB", 2048, 32, 96, 80, 16160 * MB, 6 * MB, 1530, 877, 4096, 2, None),
-    (7, 5): ("Tesla T4", 1024, 16, 64, 40, 15_843_721_216, 4 * MB, 1590, 5001, 256, 32, 3),
-    (8, 0): ("NVIDIA A100-SXM4-40GB", 2048, 32, 164, 108, 42_298_834_944, 40 * MB, 1410, 1215, 5120, 2, 3),
-    (8, 6): ("NVIDIA GeForce RTX 3090", 1536, 16, 100, 82, 25_447_170_048, 6 * MB, 1695, 9751, 384, 64, 2),
-    (8, 9): ("NVIDIA GeForce RTX 4090", 1536, 24, 100, 128, 24563 * MB, 72 * MB, 2520, 10501, 384, 64, 2),
-    (9, 0): ("NVIDIA H200", 2048, 32, 228, 132, 150_109_880_320, 60 * MB, 1980, 3201, 6016, 2, 3),
-    (10, 0): ("NVIDIA B200", 2048, 32, 228, 148, 182_630 * MB, 129_536 * KB, 1965, 3996, 7680, 2, None),
-    (12, 0): ("NVIDIA GeForce RTX 5090", 1536, 24, 100, 170, 33_680_457_728, 96 * MB, 2407, 14001, 512, 64, None),
+    (7, 0): ("Tesla V100-SXM2-16GB", 80, 2048, 32, 96 * KB, 16160 * MB, 6 * MB, 1530_000, 877_000, 4096, 2, None),
+    (7, 5): ("Tesla T4", 40, 1024, 16, 64 * KB, 15_843_721_216, 4 * MB, 1590_000, 5001_000, 256, 32, 3),
+    (8, 0): ("NVIDIA A100-SXM4-40GB", 108, 2048, 32, 164 * KB, 42_298_834_944, 40 * MB, 1410_000, 1215_000, 5120, 2, 3),
+    (8, 6): ("NVIDIA GeForce RTX 3090", 82, 1536, 16, 100 * KB, 25_447_170_048, 6 * MB, 1695_000, 9751_000, 384, 64, 2),
+    (8, 9): ("NVIDIA GeForce RTX 4090", 128, 1536, 24, 100 * KB, 24563 * MB, 72 * MB, 2520_000, 10501_000, 384, 64, 2),
+    (9, 0): ("NVIDIA H200", 132, 2048, 32, 228 * KB, 150_109_880_320, 60 * MB, 1980_000, 3201_000, 6016, 2, 3),
+    (10, 0): ("NVIDIA B200", 148, 2048, 32, 228 * KB, 182_630 * MB, 129_536 * KB, 1965_000, 3996_000, 7680, 2, None),
+    (12, 0): (
+        "NVIDIA GeForce RTX 5090",
+        170,
+        1536,
+        24,
+        100 * KB,
+        33_680_457_728,
+        96 * MB,
+        2407_000,
+        14001_000,
+        512,
+        64,
+        None,
+    ),
 }
-
-
-def _make_limits(capability, card, threads, blocks, shared, sms, memory, l2, clock, memory_clock, bus, ratio, engines):
-    # From compute capability 8.0 on, 1 KB of shared memory of each block belongs to the system.
-    reserved = 1 if capability >= (8, 0) else 0
-    return Limits(
-        compute_capability=ComputeCapability(*capability),
-        card=card,
-        multiprocessor_count=sms,
-        max_threads_per_multiprocessor=threads,
-        max_blocks_per_multiprocessor=blocks,
-        max_shared_memory_per_multiprocessor=shared * KB,
-        max_shared_memory_per_block_optin=(shared - reserved) * KB,
-        reserved_shared_memory_per_block=reserved * KB,
-        total_memory=memory,
-        l2_size=l2,
-        clock_rate=clock * 1000,
-        memory_clock_rate=memory_clock * 1000,
-        memory_bus_width=bus,
-        single_to_double_ratio=ratio,
-        copy_engines=engines,
-    )
-
-
-#: Every device that can be emulated, by compute capability.
-DEVICES: dict[tuple, Limits] = {c: _make_limits(c, *figures) for c, figures in _FIGURES.items()}
+DEVICES: dict[tuple, Limits] = {c: Limits(ComputeCapability(*c), *figures) for c, figures in _FIGURES.items()}
 DEFAULT = (9, 0)
 
 _current = DEVICES[DEFAULT]
