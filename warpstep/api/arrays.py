@@ -369,11 +369,7 @@ class DeviceArray(_OnDevice):
     def _numba_type_(self):
         # A broadcast array has layout "A": its zero strides are not those that "C" or "F" stand for.
         broadcast = 0 in self.strides and self.size != 0
-        layout = "A"
-        if self.flags["C_CONTIGUOUS"] and not broadcast:
-            layout = "C"
-        elif self.flags["F_CONTIGUOUS"] and not broadcast:
-            layout = "F"
+        layout = next((order for order in "CF" if self.flags[f"{order}_CONTIGUOUS"] and not broadcast), "A")
         return types.Array(numpy_support.from_dtype(self.dtype), self.ndim, layout)
 
     def __array__(self, dtype=None, copy=None):
@@ -404,17 +400,14 @@ class DeviceArray(_OnDevice):
         if newshape == self.shape:
             return self._window(self.shape, self.strides, self.dtype, 0)
         layout, _ = self._dummy.reshape(*newshape, **kws)
-        self._needs_one_block()
+        if not (self.is_c_contiguous() or self.is_f_contiguous()):
+            raise NotImplementedError("operation requires copying")
         return self._window(layout.shape, layout.strides, self.dtype, 0)
 
     def ravel(self, order="C", stream=0) -> "DeviceArray":
         """Return a 1-D view. NotImplementedError if that is not possible without a copy."""
         layout, _ = self._dummy.ravel(order=order)
         return self._window(layout.shape, layout.strides, self.dtype, self._default_stream(stream))
-
-    def _needs_one_block(self):
-        if not (self._dummy.is_c_contig or self._dummy.is_f_contig):
-            raise NotImplementedError("operation requires copying")
 
     def __getitem__(self, item):
         return self.getitem(item)
@@ -509,6 +502,19 @@ class MappedArray(np.ndarray):
 
     __cuda_memory__ = True
     __cuda_ndarray__ = True
+    _on_device = False  # whether new memory counts as device memory
+
+    @classmethod
+    def allocate(cls, shape, dtype: Any = np.uint8, strides=None, order="C", stream=0) -> "MappedArray":
+        """Make an array in new memory, uninitialised."""
+        shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+        check_stream(stream)
+        _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
+        allocation = Allocation(nbytes, memory=None if cls._on_device else host_memory(nbytes))
+        array = np.ndarray(shape, dtype, allocation.bytes, strides=strides if nbytes else None).view(cls)
+        array.allocation = allocation
+        array.stream = stream
+        return array
 
     def __array_finalize__(self, parent):
         self.stream = getattr(parent, "stream", 0)
@@ -555,28 +561,14 @@ class MappedArray(np.ndarray):
 class ManagedArray(MappedArray):
     """A NumPy array in memory that host and device share (``managed_array``)."""
 
-
-def shared_array(cls: type[MappedArray], shape, dtype, strides, order, stream, on_device: bool) -> MappedArray:
-    """Make a MappedArray or ManagedArray in new memory, which counts as device memory if ``on_device``."""
-    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
-    check_stream(stream)
-    _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
-    allocation = Allocation(nbytes) if on_device else Allocation(nbytes, memory=host_memory(nbytes))
-    array = np.ndarray(shape, dtype, allocation.bytes, strides=strides if nbytes else None).view(cls)
-    array.allocation = allocation
-    array.stream = stream
-    return array
+    _on_device = True
 
 
 def map_host(ary: np.ndarray, stream=0) -> DeviceArray:
-    """Make a device array on the memory of a NumPy array, in place. ValueError if that is read-only.
+    """Make a device array on the memory of a NumPy array, in place.
 
     The allocation keeps the array's memory alive; free it when the mapping ends.
     """
-    if not isinstance(ary, np.ndarray):
-        raise TypeError(f"only NumPy arrays can be mapped, not {type(ary).__name__}")
-    if not ary.flags.writeable:
-        raise ValueError("only writable arrays can be mapped; this one is read-only")
     _normal_dtype(ary.dtype)
     memory = host_bytes(ary)
     allocation = Allocation(memory.size, memory=memory)

@@ -149,16 +149,10 @@ class Device:
         self.release_primary_context()
 
 
-class _NothingPending:
+class _NothingPending(list):
     """Memory is given back as soon as nothing refers to it, so there are never deallocations that wait."""
 
     is_disabled = False
-
-    def __len__(self):
-        return 0
-
-    def clear(self):
-        """Nothing to do."""
 
 
 class Context:
@@ -208,12 +202,12 @@ class Context:
 
     def memallocmanaged(self, bytesize: int, attach_global: bool = True) -> arrays.MappedArray:
         """Allocate memory that host and device share, as uint8."""
-        return arrays.shared_array(arrays.ManagedArray, _size(bytesize), "u1", None, "C", 0, on_device=True)
+        return arrays.ManagedArray.allocate(_size(bytesize))
 
     def memhostalloc(self, bytesize: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> np.ndarray:
         """Allocate host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
         if mapped:
-            return arrays.shared_array(arrays.MappedArray, _size(bytesize), "u1", None, "C", 0, on_device=False)
+            return arrays.MappedArray.allocate(_size(bytesize))
         return allocations.host_memory(_size(bytesize))[:bytesize]
 
     def reset(self):
@@ -298,7 +292,7 @@ class DeviceList:
 
     @property
     def lst(self):
-        return [ManagedDevice(current_device())]
+        return [ManagedDevice(get_current_device())]
 
     @property
     def current(self):
@@ -325,8 +319,8 @@ gpus = DeviceList()
 _devices = {}
 
 
-def current_device() -> Device:
-    """Return the device of the compute capability that is emulated now."""
+def get_current_device() -> Device:
+    """Return the emulated device, of the compute capability that is emulated now."""
     limits = current()
     return _devices.get(limits) or _devices.setdefault(limits, Device(limits))
 
@@ -337,5 +331,5 @@ def get_context(devnum: int | None = None) -> Context:
 
 
 def reset():
-    """Free all memory of the device."""
-    current_device().reset()
+    """Free all device memory. Arrays in it cannot be used any more."""
+    get_current_device().reset()

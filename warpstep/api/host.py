@@ -8,8 +8,10 @@ import numpy as np
 
 from warpstep._numba import compiler, contiguous_strides_like, order_like, prepare_shape_strides_dtype
 from warpstep.api import allocations, arrays, context
-from warpstep.api.arrays import DeviceArray, MappedArray
-from warpstep.api.context import current_device, gpus
+from warpstep.api.arrays import DeviceArray, ManagedArray, MappedArray
+from warpstep.api.context import get_context as current_context
+from warpstep.api.context import get_current_device, gpus
+from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
 
 __all__ = [
@@ -99,7 +101,7 @@ def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0) -> 
 
 def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True) -> MappedArray:
     """Allocate a NumPy array in memory that host and device share, uninitialised."""
-    return arrays.shared_array(arrays.ManagedArray, shape, dtype, strides, order, stream, on_device=True)
+    return ManagedArray.allocate(shape, dtype, strides, order, stream)
 
 
 def pinned_array(shape, dtype=np.float64, strides=None, order="C") -> np.ndarray:
@@ -111,7 +113,7 @@ def pinned_array(shape, dtype=np.float64, strides=None, order="C") -> np.ndarray
 
 def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False) -> MappedArray:
     """Allocate a NumPy array in host memory that the device sees too, uninitialised."""
-    return arrays.shared_array(MappedArray, shape, dtype, strides, order, stream, on_device=False)
+    return MappedArray.allocate(shape, dtype, strides, order, stream)
 
 
 def device_array_like(ary, stream=0) -> DeviceArray:
@@ -147,8 +149,7 @@ def pinned(*arylist):
     TypeError, ValueError
         For what is not a writable NumPy array.
     """
-    for ary in arylist:
-        _check_lockable(ary)
+    _check_lockable(arylist)
     yield
 
 
@@ -163,8 +164,7 @@ def mapped(*arylist, stream=0):
     TypeError, ValueError
         For what is not a writable NumPy array.
     """
-    for ary in arylist:
-        _check_lockable(ary)
+    _check_lockable(arylist)
     found = [arrays.map_host(ary, stream) for ary in arylist]
     try:
         yield found[0] if len(found) == 1 else found
@@ -174,11 +174,12 @@ def mapped(*arylist, stream=0):
                 array.allocation.free()
 
 
-def _check_lockable(ary):
-    if not isinstance(ary, np.ndarray):
-        raise TypeError(f"only NumPy arrays can be pinned or mapped, not {type(ary).__name__}")
-    if not ary.flags.writeable:
-        raise ValueError("only writable arrays can be pinned or mapped; this one is read-only")
+def _check_lockable(arylist):
+    for ary in arylist:
+        if not isinstance(ary, np.ndarray):
+            raise TypeError(f"only NumPy arrays can be pinned or mapped, not {type(ary).__name__}")
+        if not ary.flags.writeable:
+            raise ValueError("only writable arrays can be pinned or mapped; this one is read-only")
 
 
 def is_cuda_array(obj) -> bool:
@@ -267,19 +268,9 @@ def synchronize() -> None:
 # -- the device --
 
 
-def current_context(devnum: int | None = None) -> context.Context:
-    """Return the context of the emulated device. IndexError for a ``devnum`` other than 0."""
-    return context.get_context(devnum)
-
-
 def require_context(fn):
     """Decorate a function that needs a context: there always is one."""
     return fn
-
-
-def get_current_device() -> context.Device:
-    """Return the emulated device."""
-    return current_device()
 
 
 def select_device(device_id: int) -> context.Device:
@@ -290,11 +281,6 @@ def select_device(device_id: int) -> context.Device:
 def list_devices() -> context.DeviceList:
     """List the one emulated device."""
     return gpus
-
-
-def close() -> None:
-    """Free all device memory. Arrays in it cannot be used any more."""
-    context.reset()
 
 
 def is_available() -> bool:
@@ -318,12 +304,12 @@ def is_float16_supported() -> bool:
 
 def is_bfloat16_supported() -> bool:
     """True from compute capability 8.0 on."""
-    return current_device().supports_bfloat16
+    return get_current_device().supports_bfloat16
 
 
 def is_fp8_supported() -> bool:
     """True from compute capability 8.9 on."""
-    return current_device().supports_fp8
+    return get_current_device().supports_fp8
 
 
 def detect() -> bool:
@@ -376,9 +362,9 @@ def profiling():
 
 def compile_for_current_device(pyfunc, sig, **options):
     """Call ``numba.cuda.compile`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
-    return compiler.compile(pyfunc, sig, cc=current_device().compute_capability, **options)
+    return compiler.compile(pyfunc, sig, cc=get_current_device().compute_capability, **options)
 
 
 def compile_ptx_for_current_device(pyfunc, sig, **options):
     """Call ``numba.cuda.compile_ptx`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
-    return compiler.compile_ptx(pyfunc, sig, cc=current_device().compute_capability, **options)
+    return compiler.compile_ptx(pyfunc, sig, cc=get_current_device().compute_capability, **options)
