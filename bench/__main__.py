@@ -3,6 +3,7 @@
 import argparse
 import functools
 import importlib
+import os
 import re
 import sys
 import tempfile
@@ -82,7 +83,21 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--compare {options.compare}: it is not there")
     if options.max_fall is not None and not options.compare:
         parser.error("--max-fall needs --compare")
+    if options.max_fall is not None and not options.max_fall >= 0:
+        parser.error(f"--max-fall {options.max_fall:g}: it must be a percentage, 0 or more")
+    _check_save(parser, options)
     return run(names, options)
+
+
+def _check_save(parser, options):
+    """Refuse a file that cannot be written, before anything is measured."""
+    path = Path(getattr(options, "save", None) or ".")
+    if path.suffix != ".json":
+        return  # a folder, which is made
+    if not path.parent.is_dir():
+        parser.error(f"--save {path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        parser.error(f"--save {path}: it cannot be written")
 
 
 def make_parser(names=()):
@@ -145,7 +160,9 @@ def _module(name, attribute, default=None):
 
 def _run_tool(name, argv):
     """Run a command that has options of its own; return its exit status."""
-    options = make_parser([name]).parse_args(argv)
+    parser = make_parser([name])
+    options = parser.parse_args(argv)
+    _check_save(parser, options)
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     return _module(name, "run")(options)
 
@@ -170,7 +187,11 @@ def run(names, options):
     """
     names, status = list(names) or _defaults(), 0
     # Before anything is measured, as the new records may go where the old ones are.
-    before = {name: find_record(name, options) for name in names} if options.compare else {}
+    try:
+        before = {name: find_record(name, options) for name in names} if options.compare else {}
+    except ValueError as error:
+        print(f"gpukit bench: {error}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory() as scratch:
         targets = {name: target_of(name, options, Path(scratch)) for name in names}
         written = {name: _time_written(path) for name, path in targets.items()}

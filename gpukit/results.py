@@ -194,6 +194,8 @@ def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
     ------
     FileNotFoundError
         If there is no such file; the message lists those that come with gpukit.
+    ValueError
+        If the file holds no records; the message names it.
 
     Examples
     --------
@@ -221,8 +223,17 @@ def read(source: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not path.is_file():
         there = ", ".join(sorted(p.stem for folder in (RECORDED, CEILINGS) for p in folder.glob("*.json")))
         raise FileNotFoundError(f"{path} is not there; recorded are {there}")
-    head = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+        if not (isinstance(head, dict) and _is_records(head.get("records"))):
+            raise ValueError('it needs "records", a list of objects')
+    except ValueError as error:
+        raise ValueError(f"{path} is no file of records: {error}") from None
     return head, head.pop("records")
+
+
+def _is_records(value):
+    return isinstance(value, list) and all(isinstance(record, dict) for record in value)
 
 
 def path_in(folder: str | Path, name: str) -> Path:

@@ -233,12 +233,30 @@ def test_another_machine_is_compared_by_ratio(chapters, tmp_path, capsys, other)
         (["one", "two", "--save", "x.json"], "several measurements need a folder"),
         (["--compare", "/not/there"], "--compare /not/there: it is not there"),
         (["one", "--max-fall", "3"], "--max-fall needs --compare"),
+        (["one", "--compare", ".", "--max-fall", "-1"], "--max-fall -1: it must be a percentage, 0 or more"),
+        (["one", "--compare", ".", "--max-fall", "nan"], "--max-fall nan: it must be a percentage, 0 or more"),
+        (["one", "--save", "/no/folder/x.json"], "--save /no/folder/x.json: there is no folder /no/folder"),
+        (["tool", "--save", "/no/folder/x.json"], "--save /no/folder/x.json: there is no folder /no/folder"),
     ],
 )
 def test_a_mistaken_command_is_explained(chapters, argv, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         benchmarks.main(argv)
     assert message in capsys.readouterr().err and not chapters.ran
+
+
+def test_a_folder_is_no_file_to_save_in(chapters, tmp_path, capsys):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks.main(["one", "--save", str(tmp_path / "x.json")])
+    assert "x.json: it cannot be written" in capsys.readouterr().err and not chapters.ran
+
+
+def test_a_corrupted_record_is_named_before_anything_is_measured(chapters, tmp_path, capsys):
+    path = tmp_path / "one-h200.json"
+    path.write_text('{"gpu": "NVIDIA')
+    assert benchmarks.main(["one", "--compare", str(path)]) == 2
+    assert f"gpukit bench: {path} is no file of records: " in capsys.readouterr().err and not chapters.ran
 
 
 @pytest.mark.parametrize(

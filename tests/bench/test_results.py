@@ -1,6 +1,7 @@
 """`gpukit.results`, and the records of `gpukit bench matmul` and `gpukit bench transpose`."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,6 +71,14 @@ def test_a_missing_file_is_named():
         FileNotFoundError, match="nothing.json is not there; recorded are .*ceilings-h200, .*matmul-h200"
     ):
         results.load("nothing")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"gpu": ', b"[]", b"3", b"{}", b'{"records": [1]}', b"\xff\xfe{}"])
+def test_a_corrupted_file_is_named(tmp_path, content):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))} is no file of records: "):
+        results.load(path)
 
 
 def test_documents_figures_are_those_of_their_tables():
