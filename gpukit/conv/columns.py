@@ -550,34 +550,23 @@ def configure_col2im(planes: int, geometry: Geometry, add: bool, stream: Any, in
 
     ``in_twos`` tells whether the images begin where two values can be stored at a time.
     """
-    stride, across, down = int(geometry.stride_w.value), int(geometry.kernel_w.value), _steps_down(geometry)
-    if 1 in (stride, geometry.dilation_w) and stride <= MAX_STRIDE and across <= MAX_LOADS:
-        return _configure_strided(planes, geometry, add, stream, in_twos)
-    steps = ceil_div(across, int(geometry.next_w))
-    across = min(steps, MAX_LOADS)
-    count = _planes_at_once(planes, across)
-    block, blocks = _threads(int(geometry.pixels.value))
-    kernel = gather(count, down, across, ceil_div(steps, across), _index_type(planes, geometry))
+    stride, dilation, across = int(geometry.stride_w.value), int(geometry.dilation_w), int(geometry.kernel_w.value)
+    down = ceil_div(int(geometry.kernel_h), int(geometry.next_h))  # values in a column that may cover one pixel
+    index, divisors = _index_type(planes, geometry), ()
+    if 1 in (stride, dilation) and stride <= MAX_STRIDE and across <= MAX_LOADS:
+        width, count = int(geometry.width.value), _planes_at_once(planes, ceil_div(across, stride))
+        lines = down if down * across * count <= MAX_LOADS_IN_ALL else 1
+        in_twos, per_row = in_twos and stride == 2 and width % 2 == 0, ceil_div(width, stride)
+        kernel = strided(count, down, lines, across, stride, dilation, int(geometry.padding_w), in_twos, index)
+        threads, divisors = int(geometry.height) * per_row, (make_divisor(per_row),)
+    else:
+        steps = ceil_div(across, int(geometry.next_w))
+        at_once = min(steps, MAX_LOADS)
+        count, threads = _planes_at_once(planes, at_once), int(geometry.pixels.value)
+        kernel = gather(count, down, at_once, ceil_div(steps, at_once), index)
+    block, blocks = _threads(threads)
     launch = configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream)
-    return launch, (geometry, np.uint32(planes), add)
-
-
-def _configure_strided(planes, geometry, add, stream, in_twos):
-    down, across = _steps_down(geometry), int(geometry.kernel_w.value)
-    stride, width = int(geometry.stride_w.value), int(geometry.width.value)
-    count = _planes_at_once(planes, ceil_div(across, stride))
-    lines = down if down * across * count <= MAX_LOADS_IN_ALL else 1
-    in_twos, per_row = in_twos and stride == 2 and width % 2 == 0, ceil_div(width, stride)
-    how = stride, int(geometry.dilation_w), int(geometry.padding_w), in_twos, _index_type(planes, geometry)
-    kernel = strided(count, down, lines, across, *how)
-    block, blocks = _threads(int(geometry.height) * per_row)
-    further = geometry, np.uint32(planes), add, make_divisor(per_row)
-    return configure_quietly(kernel, (blocks, ceil_div(planes, count)), block, stream), further
-
-
-def _steps_down(geometry):
-    """Values in a column of the kernel that may cover one pixel."""
-    return ceil_div(int(geometry.kernel_h), int(geometry.next_h))
+    return launch, (geometry, np.uint32(planes), add, *divisors)
 
 
 # -- launches in general ---------------------------------------------------------------------------
