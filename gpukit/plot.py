@@ -224,6 +224,12 @@ class _Cells:
         """Write a name above the block whose upper left corner is (x, y)."""
         self.word(x, y - 0.15, text, ha="left", va="bottom", color=FAINT)
 
+    def block(self, index, across, height):
+        """Outline and name a block of a one-dimensional grid."""
+        left, right = _span(across)
+        self.outline(left, 0, right, height)
+        self.name(left, 0, f"block {index}" if len(across) >= 3 else str(index))
+
     def draw(self, ax, title, margins=(0.1, 0.1, 0.1, 0.1), spare=0.0):
         """Draw on ``ax``, or on new axes that fit; True if the cells are large enough for their numbers.
 
@@ -529,10 +535,11 @@ def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     TypeError, ValueError
         If ``block`` is not as above.
     """
-    threads = prod(as_dim3("block", block))
+    shape = as_dim3("block", block)
+    threads = prod(shape)
     count = ceil_div(threads, WARP)
     idle = count * WARP - threads
-    title = f"Block {_size(as_dim3('block', block))}: {threads:,} thread{'s' * (threads > 1)}, "
+    title = f"Block {_size(shape)}: {threads:,} thread{'s' * (threads > 1)}, "
     title += f"{count} warp{'s' * (count > 1)}.  Number: lane"
     if idle:
         title += f".  The last warp has {idle} lane{'s' * (idle > 1)} without a thread"
@@ -573,8 +580,7 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
         cells.word(x, 0.5, "⋯")
     ends = []
     for rank, (block, across) in enumerate(drawn):
-        cells.outline(*_corners(across, 0, 1))
-        cells.name(across[0][1], 0, f"block {block}" if len(across) >= 3 else str(block))
+        cells.block(block, across, 1)
         for t, x in across:
             if t is None:
                 cells.word(x + 0.5, 0.5, "⋯")
@@ -589,11 +595,6 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
         arrow = {"arrowstyle": "-|>,head_length=0.3,head_width=0.14", "color": INK, "linewidth": 0.7}
         ax.annotate("", (places[element], ELEMENTS_TOP), (x, 1), arrowprops=arrow | {"shrinkA": 0, "shrinkB": 0})
     return ax
-
-
-def _corners(across, top, bottom):
-    start, end = _span(across)
-    return start, top, end, bottom
 
 
 def _elements(cells, ends, size):
@@ -652,8 +653,7 @@ def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) ->
     rows = list(enumerate(abridge(max(steps, 1), 8)))
     cells = _Cells()
     for block, across in drawn:
-        cells.outline(*_corners(across, 0, len(rows)))
-        cells.name(across[0][1], 0, f"block {block}" if len(across) >= 3 else str(block))
+        cells.block(block, across, len(rows))
     for row, step in rows:
         if step is None:
             cells.word(-0.3, row + 0.5, "⋮", ha="right")
