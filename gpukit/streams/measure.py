@@ -66,19 +66,18 @@ def copy_speeds(nbytes: int) -> dict[str, float]:
     for host in pinned:
         host[...] = 1
 
-    def copy_in(host):
-        return lambda stream: held[0].copy_to_device(host, stream=stream)
-
-    def copy_out(host):
-        return lambda stream: held[1].copy_to_host(host, stream=stream)
+    def copies(hosts):
+        """A copy in from the first of two host arrays, and one out to the second."""
+        return [
+            ("copy in", lambda stream: held[0].copy_to_device(hosts[0], stream=stream)),
+            ("copy out", lambda stream: held[1].copy_to_host(hosts[1], stream=stream)),
+        ]
 
     found = {}
     for suffix, hosts in (("", pinned), (", pageable", pageable)):
-        queued = hosts is pinned
-        found[f"copy in{suffix}"] = _speed([("copy in", copy_in(hosts[0]))], nbytes, queued)[0]
-        found[f"copy out{suffix}"] = _speed([("copy out", copy_out(hosts[1]))], nbytes, queued)[0]
-    both = [("copy in", copy_in(pinned[0])), ("copy out", copy_out(pinned[1]))]
-    found["copy in, both"], found["copy out, both"] = _speed(both, nbytes)
+        for copy in copies(hosts):
+            found[copy[0] + suffix] = _speed([copy], nbytes, queued=hosts is pinned)[0]
+    found["copy in, both"], found["copy out, both"] = _speed(copies(pinned), nbytes)
     return found
 
 

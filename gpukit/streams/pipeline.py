@@ -161,11 +161,11 @@ class Pipeline:
         self._source, self._target = _staged(self.x, pinned), _staged(self.out, pinned)
         self.schedule = Schedule()
         tasks = self._tasks(adapted, streams, buffers, pinned)
-        for first in range(0, len(tasks), 1 if order == "depth" else streams):
-            together = tasks[first : first + (1 if order == "depth" else streams)]
-            for stage in range(3):
-                for task in together:
-                    self.schedule.add(**task[stage])
+        together = 1 if order == "depth" else streams
+        for first in range(0, len(tasks), together):
+            for stage in zip(*tasks[first : first + together], strict=True):
+                for operation in stage:
+                    self.schedule.add(**operation)
 
     def run(self, record: bool = False) -> Run:
         """Run all tasks and wait for them.
@@ -184,36 +184,29 @@ class Pipeline:
 
     def _tasks(self, kernel, streams, buffers, pinned):
         """The three operations of each task, as arguments of `Schedule.add`."""
-        most = max(self.sizes, default=0)
-        starts = np.cumsum((0, *self.sizes))
-        memory, tasks = {}, []
+        starts, memory, tasks = np.cumsum((0, *self.sizes)), {}, []
         for place, number in enumerate(number for number, rows in enumerate(self.sizes) if rows):
-            stream, rows = place % streams, self.sizes[number]
+            stream, rows, start = place % streams, self.sizes[number], int(starts[number])
             key = {"task": number, "stream": stream, "shared": 0}[buffers]
             if key not in memory:
-                held = rows if buffers == "task" else most
+                held = rows if buffers == "task" else max(self.sizes)
                 memory[key] = [
                     cuda.device_array((held, *host.shape[1:]), host.dtype) for host in (self._source, self._target)
                 ]
             source, target = (held if len(held) == rows else held[:rows] for held in memory[key])
-            part = slice(int(starts[number]), int(starts[number]) + rows)
-            hosts, queue = (self._source[part], self._target[part]), self.schedule.stream(stream)
-            action, cost = kernel(source, target, queue)
-            actions = prepare_copy(source, hosts[0], queue), action, prepare_copy(hosts[1], target, queue)
-            stages = _stages(key, hosts, cost, pinned)
+            x, out = (host[start : start + rows] for host in (self._source, self._target))
+            queue = self.schedule.stream(stream)
+            launch, cost = kernel(source, target, queue)
+            given, made, both = [f"source {key}"], [f"target {key}"], x.nbytes + out.nbytes
             common = {"stream": stream, "task": number}
-            tasks.append([common | {"action": a} | s for a, s in zip(actions, stages, strict=True)])
+            copy = common | {"pageable": not pinned}
+            stages = (
+                dict(copy, engine="copy in", action=prepare_copy(source, x, queue), writes=given, nbytes=x.nbytes),
+                dict(common, engine="kernel", action=launch, reads=given, writes=made, nbytes=both, **cost),
+                dict(copy, engine="copy out", action=prepare_copy(out, target, queue), reads=made, nbytes=out.nbytes),
+            )
+            tasks.append(stages)
         return tasks
-
-
-def _stages(key, hosts, cost, pinned):
-    """Engine, buffers and cost of a task's copy in, kernel and copy out."""
-    names, (bytes_in, bytes_out) = (f"source {key}", f"target {key}"), (host.nbytes for host in hosts)
-    return (
-        {"engine": "copy in", "writes": names[:1], "nbytes": bytes_in, "pageable": not pinned},
-        {"engine": "kernel", "reads": names[:1], "writes": names[1:], "nbytes": bytes_in + bytes_out, **cost},
-        {"engine": "copy out", "reads": names[1:], "nbytes": bytes_out, "pageable": not pinned},
-    )
 
 
 def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
