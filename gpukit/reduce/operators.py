@@ -104,6 +104,7 @@ def _accumulator_dtype(op, dtype):
     return result_dtype(op, dtype)
 
 
+@functools.cache
 def make_operations(op: str | tuple[Callable, Any], dtype: np.dtype) -> tuple[Operation, Operation]:
     """Make the operation for elements, and the one for the accumulators that a first pass leaves to a second.
 
@@ -120,15 +121,11 @@ def make_operations(op: str | tuple[Callable, Any], dtype: np.dtype) -> tuple[Op
     first, again : Operation
         ``again`` takes elements of ``first.partial``.
     """
-    return _make_operations(op, np.dtype(dtype))
-
-
-@functools.cache
-def _make_operations(op, dtype):
-    name = op if isinstance(op, str) else None
+    name, dtype = op if isinstance(op, str) else None, np.dtype(dtype)
     held = _accumulator_dtype(name, dtype)
     accumulator, result = getattr(types, held.name), result_dtype(name, dtype)
-    combine, identity = _named(op, held) if name else (_device_function(op[0]), op[1])
+    function, identity = _named(op, held) if name else op
+    combine = function if hasattr(function, "py_func") else cuda.jit(device=True)(function)
     # A thread's share is so small (`gpukit.reduce.cost.MAX_TILES`) that no sum of short integers overflows 32 bits.
     short = name in ("sum", "mean", "max", "min") and dtype.kind in "iu" and dtype.itemsize <= 2
     adds_bytes = name in ("sum", "mean") and dtype.kind in "iu" and dtype.itemsize == 1
@@ -159,10 +156,6 @@ def _named(op, accumulator):
     return smaller, limits.max if limits else np.inf
 
 
-def _device_function(function):
-    return function if hasattr(function, "py_func") else cuda.jit(device=True)(function)
-
-
 def _shuffle_type(accumulator):
     """Shuffles know signed integers and floats of 4 and 8 bytes."""
     if accumulator.kind == "f":
@@ -172,20 +165,13 @@ def _shuffle_type(accumulator):
 
 @functools.cache
 def _make_finish(op, accumulator, result):
-    number = getattr(types, result.name)
+    number, is_mean = getattr(types, result.name), op == "mean"
     # A float16 mean is divided in float32, that of integers in float64.
     divided = getattr(types, (accumulator if accumulator.kind == "f" else result).name)
-    if op == "mean":
 
-        @cuda.jit(device=True)
-        def finish(total, count):
-            return number(divided(total) / divided(count))
-
-    else:
-
-        @cuda.jit(device=True)
-        def finish(total, count):
-            return number(total)
+    @cuda.jit(device=True)
+    def finish(total, count):
+        return number(divided(total) / divided(count)) if is_mean else number(total)
 
     return finish
 
@@ -205,9 +191,5 @@ def pack_bytes(operation: Operation) -> Operation:
 @functools.cache
 def keep_accumulators(operation: Operation) -> Operation:
     """The same operation with its accumulators as the result, for a pass that another follows."""
-
-    @cuda.jit(device=True)
-    def finish(total, count):
-        return total
-
-    return replace(operation, finish=finish, result=operation.identity.dtype)
+    finish = _make_finish(None, operation.partial, operation.partial)
+    return replace(operation, finish=finish, result=operation.partial)

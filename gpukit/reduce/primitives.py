@@ -153,17 +153,13 @@ def make_share(operation):
     If the order does not matter, sharers that run at the same time take neighbouring tiles: reads that lie together in
     memory are faster. If it does, each sharer takes a run of ``run`` neighbouring tiles.
     """
-    if operation.commutative:
+    commutative = operation.commutative
 
-        @cuda.jit(device=True)
-        def share(index, sharers, run, tiles):
+    @cuda.jit(device=True)
+    def share(index, sharers, run, tiles):
+        if commutative:
             return index, sharers, tiles
-
-    else:
-
-        @cuda.jit(device=True)
-        def share(index, sharers, run, tiles):
-            return index * run, uint64(1), min(index * run + run, tiles)
+        return index * run, uint64(1), min(index * run + run, tiles)
 
     return share
 
@@ -175,13 +171,10 @@ def make_gather(operation, loads, each=1, lanes=WARP, step=1):
     The elements are ordered by access, then by lane. If their order does not matter, each lane combines its own, and
     lanes are combined once, at the end. If it does, lanes are combined for each access; the first lane gets the result.
     """
-    fold, thread_type, accumulator = (
-        make_fold(operation, loads * each, each),
-        operation.thread_type,
-        operation.accumulator,
-    )
+    fold = make_fold(operation, loads * each, each)
     if operation.commutative:
         return fold
+    thread_type, accumulator = operation.thread_type, operation.accumulator
     combine_lanes = make_combine_lanes(operation, lanes, step)
 
     @cuda.jit(device=True)
