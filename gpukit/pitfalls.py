@@ -18,11 +18,12 @@ import numpy as np
 from gpukit.backend import cuda, float32, uint32
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.limits import WARP
 
 __all__ = ["CASES", "Case", "Pitfall", "make_pitfall"]
 
 THREADS = 128
-WARPS = THREADS // 32
+WARPS = THREADS // WARP
 
 
 # -- 1 -----------------------------------------------------------------------------------------------------------------

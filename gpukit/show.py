@@ -2,8 +2,10 @@
 
 import inspect
 import re
+from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +33,7 @@ class Source:
         return f"`{self.place}`\n```python\n{self.text}\n```"
 
 
-def source(*things):
+def source(*things: Any) -> Source:
     """Show the source of kernels, device functions or plain functions.
 
     Parameters
@@ -71,7 +73,7 @@ def _source_to_read(function):
     return text.replace(doc, kept + (section[1] or "") if "\n" in kept else kept, 1)
 
 
-def table(records, columns=None, rows=16):
+def table(records: np.ndarray, columns: Sequence[str] | None = None, rows: int = 16) -> Table:
     """Show records as a table.
 
     Parameters
@@ -82,10 +84,6 @@ def table(records, columns=None, rows=16):
         The fields to show, in this order; all unless given.
     rows : int
         The most rows, 3 or more; of a longer table the first ones and the last are shown.
-
-    Returns
-    -------
-    Table
 
     Raises
     ------

@@ -525,14 +525,8 @@ def make_combine(layout):
     @cuda.jit(device=True, forceinline=True)
     def give(buffer, offset, o, value):
         for i in range(0, run, 4):
-            store4(
-                buffer,
-                uint64(offset + uint32(i * each)),
-                value[o, i],
-                value[o, i + 1],
-                value[o, i + 2],
-                value[o, i + 3],
-            )
+            to = uint64(offset + uint32(i * each))
+            store4(buffer, to, value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3])
 
     @cuda.jit(device=True, forceinline=True)
     def take(buffer, offset, o, value):
@@ -637,13 +631,8 @@ def specialised(layout):
     ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets. ``depth`` is a multiple
     of ``split``, and there are two stages or more.
     """
-    channels, run, depth, stages, split = (
-        layout.channels_per_thread,
-        layout.run,
-        layout.depth,
-        layout.stages,
-        layout.split,
-    )
+    channels, run, split = layout.channels_per_thread, layout.run, layout.split
+    depth, stages = layout.depth, layout.stages
     (tile_h, tile_w), (stride_h, stride_w), channels_per_block = layout.tile, layout.stride, layout.channels_per_block
     sum_sets, sums, padded_channels, pitch = layout.sum_sets, layout.sums, layout.padded_channels, layout.pitch
     weight_words, channel_words = layout.kernel[0] * layout.lines * layout.weight_pitch, layout.rows * pitch
