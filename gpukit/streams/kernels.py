@@ -15,6 +15,7 @@ from gpukit._host.checks import launch_shape
 from gpukit.backend import cuda, on_gpu, uint32
 from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
+from gpukit.timing import Timer
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 
@@ -248,10 +249,7 @@ class WorkKernel(_Timed):
         source, target = (cuda.device_array(elements, np.uint32) for _ in range(2))
         launch, nothing, best = self.prepared(source, target, 0), cuda.device_array(0, np.int64), math.inf
         for _ in range(4):
-            start, end = cuda.event(), cuda.event()
-            start.record()
-            launch(nothing)
-            end.record()
-            end.synchronize()
-            best = min(best, start.elapsed_time(end) * 1e-3)
+            with Timer(device="gpu", unit="s", show=False) as timer:
+                launch(nothing)
+            best = min(best, timer.elapsed)
         return best

@@ -1,6 +1,5 @@
 """Measurements of the figures of a `Model`, on this machine's GPU."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from gpukit.streams.kernels import SleepKernel
 from gpukit.streams.model import Model
 from gpukit.streams.pipeline import Pipeline, prepare_copy
 from gpukit.streams.schedule import Schedule, require_gpu
+from gpukit.timing import Timer
 from warpstep.checks import check_int
 
 __all__ = ["copy_speeds", "engine_starts", "measured_model", "operation_seconds"]
@@ -111,14 +111,11 @@ def engine_starts() -> dict[str, float]:
     for name, queue in {"copy": prepare_copy(small, host, stream), "kernel": lambda _: kernel(nothing)}.items():
         seconds = []
         for _ in range(REPEATS):
-            start, end = cuda.event(), cuda.event()
             hold(nothing)
-            start.record(stream)
-            for _ in range(QUEUED):
-                queue(stream)
-            end.record(stream)
-            end.synchronize()
-            seconds.append(start.elapsed_time(end) * 1e-3 / QUEUED)
+            with Timer(device="gpu", unit="s", stream=stream, show=False) as timer:
+                for _ in range(QUEUED):
+                    queue(stream)
+            seconds.append(timer.elapsed / QUEUED)
         found[name] = float(np.median(seconds))
     return found
 
@@ -130,7 +127,7 @@ def operation_seconds() -> float:
     pipeline = Pipeline(SleepKernel(0), np.zeros(QUEUED, np.float32), chunks=QUEUED)
     seconds = []
     for _ in range(REPEATS + 1):
-        begin = time.perf_counter()
-        pipeline.run()
-        seconds.append(time.perf_counter() - begin)
+        with Timer(unit="s", show=False) as timer:
+            pipeline.run()
+        seconds.append(timer.elapsed)
     return float(np.median(seconds[1:])) / len(pipeline.schedule.operations)

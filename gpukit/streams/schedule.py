@@ -17,6 +17,7 @@ from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
+from gpukit.timing import EmulatedTimeError
 from warpstep.checks import check_int
 
 __all__ = ["Operation", "Race", "Schedule", "is_done", "require_gpu"]
@@ -265,8 +266,6 @@ def _queue(program):
 
 def require_gpu(what: str) -> None:
     """Raise EmulatedTimeError on the emulator, for ``what`` shows times."""
-    from gpukit.timing import EmulatedTimeError
-
     if not on_gpu():
         raise EmulatedTimeError(
             f"{what} shows times, and the emulator has none. gpukit.streams.modelled(schedule) plays a schedule "
