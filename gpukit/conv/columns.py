@@ -22,7 +22,7 @@ import numpy as np
 
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of
 from gpukit.backend import cuda, types, uint32, uint64
-from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, divided, make_divisor
+from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, covered, divided, make_divisor
 from gpukit.intrinsics import store2, store4
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
@@ -156,7 +156,7 @@ def quads(across, stride, dilation):
     The pixels of a row that the four cover are loaded to registers once. Stride, dilation and columns of the kernel are
     constants, so all indices of registers are constants.
     """
-    span = 3 * stride + (across - 1) * dilation + 1
+    span = covered(4, stride, across, dilation)
 
     @cuda.jit
     def quads(x, columns, geometry, per_row, per_plane, planes):
@@ -422,7 +422,8 @@ def _fits(planes: int, geometry: Geometry, wide: bool) -> dict[str, Fit]:
     group = min(GROUP, planes)
     narrow, found = across <= MAX_KERNEL_W, f"at most {MAX_KERNEL_W} columns of the kernel, and there are"
     # Where more pixels lie between the windows than in them, each thread loads its own.
-    neighbours = width % 4 == 0 and _span(geometry) <= min(4 * across, 4 * MAX_KERNEL_W)
+    span = covered(4, int(geometry.stride_w.value), across, int(geometry.dilation_w))
+    neighbours = width % 4 == 0 and span <= min(4 * across, 4 * MAX_KERNEL_W)
     return {
         "rows": Fit(
             narrow,
@@ -453,26 +454,18 @@ def choose(variant: str, samples: int, channels: int, geometry: Geometry, wide: 
         raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
     variant, table = FORMER_NAMES.get(variant, variant), _fits(samples * channels, geometry, wide)
     if variant == "auto":
-        usable = (name for name, fit in table.items() if fit.fits and fit.preferred and _few(fit.threads))
-        variant = next(usable, "im2col_naive")
+        usable = (name for name, fit in table.items() if fit.fits and fit.preferred)
+        few = (name for name in usable if all(count <= MAX_THREADS for count in table[name].threads.values()))
+        variant = next(few, "im2col_naive")
     if not table[variant].fits:
         raise ValueError(f"variant is {variant!r}; it needs {table[variant].needs}")
     check_size("x", samples * channels, **table[variant].threads)
     return variant
 
 
-def _few(threads):
-    return all(count <= MAX_THREADS for count in threads.values())
-
-
 def is_wide(columns: Any) -> bool:
     """Whether four values can be stored at a time, by dtype and address."""
     return dtype_of(columns) == np.float32 and address_of(columns) % 16 == 0
-
-
-def _span(geometry):
-    """Pixels of a row that four neighbouring windows cover."""
-    return 3 * int(geometry.stride_w.value) + (int(geometry.kernel_w.value) - 1) * int(geometry.dilation_w) + 1
 
 
 # -- launches of im2col ----------------------------------------------------------------------------

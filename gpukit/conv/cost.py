@@ -12,7 +12,7 @@ from gpukit.backend import cuda
 from gpukit.conv import ladder
 from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.ladder import LADDER, Sizes
-from gpukit.conv.windows import Geometry, make_divisor
+from gpukit.conv.windows import Geometry, covered, make_divisor
 from warpstep.integers import ceil_div
 
 __all__ = [
@@ -193,9 +193,8 @@ def _make_rung(name, convolution):
 def _spans(tile, geometry):
     """Rows and columns of pixels that a tile of the result needs."""
     (stride_h, stride_w), (dilation_h, dilation_w) = _steps(geometry)
-    rows = (tile[0] - 1) * stride_h + (int(geometry.kernel_h) - 1) * dilation_h + 1
-    cols = (tile[1] - 1) * stride_w + (int(geometry.kernel_w.value) - 1) * dilation_w + 1
-    return rows, cols
+    rows = covered(tile[0], stride_h, int(geometry.kernel_h), dilation_h)
+    return rows, covered(tile[1], stride_w, int(geometry.kernel_w.value), dilation_w)
 
 
 # -- layouts of the specialised kernel -------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.conv.ladder import place
+from gpukit.conv.windows import covered
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, load4, store4, wait_copies
 from warpstep.integers import ceil_div
 
@@ -103,12 +104,12 @@ class Layout(NamedTuple):
     @property
     def span(self) -> int:
         """Pixels of a row that a thread needs, in whole loads of four."""
-        return _round_up((self.run - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1] + 1, 4)
+        return _round_up(covered(self.run, self.stride[1], self.kernel[1], self.dilation[1]), 4)
 
     @property
     def rows(self) -> int:
         """Rows of pixels that a tile needs."""
-        return (self.down - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
+        return covered(self.down, self.stride[0], self.kernel[0], self.dilation[0])
 
     @property
     def width(self) -> int:

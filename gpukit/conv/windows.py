@@ -17,6 +17,7 @@ __all__ = [
     "check_out",
     "check_shape",
     "check_size",
+    "covered",
     "divided",
     "make_divisor",
     "make_geometry",
@@ -102,15 +103,15 @@ def make_geometry(size: tuple[int, int], kernel_size: Any, stride: Any, padding:
     stride, padding, dilation = pair("stride", stride, 1), pair("padding", padding, 0), pair("dilation", dilation, 1)
     out = []
     for axis, name in enumerate(("rows", "columns")):
-        padded, covered = size[axis] + 2 * padding[axis], dilation[axis] * (kernel[axis] - 1) + 1
+        padded, own = size[axis] + 2 * padding[axis], covered(1, stride[axis], kernel[axis], dilation[axis])
         if padded > MAX_PIXELS:
             raise ValueError(f"the images have {padded} {name} with their padding; at most {MAX_PIXELS} are possible")
-        if covered > padded:
+        if own > padded:
             raise ValueError(
-                f"kernel_size is {kernel} with dilation {dilation}, {covered} {name}; "
+                f"kernel_size is {kernel} with dilation {dilation}, {own} {name}; "
                 f"the images have {padded} with their padding, and one window at least must fit"
             )
-        out.append((padded - covered) // stride[axis] + 1)
+        out.append((padded - own) // stride[axis] + 1)
     for name, (first, second) in {"OH OW": out, "H W": size, "KH KW": kernel}.items():
         if first * second > MAX_THREADS:
             raise ValueError(f"{name} is {first} * {second}; it must be at most {MAX_THREADS}")
@@ -126,6 +127,11 @@ def make_geometry(size: tuple[int, int], kernel_size: Any, stride: Any, padding:
     outside = np.uint32(out[0]), make_divisor(out[1]), make_divisor(out[0] * out[1])
     steps, taps = map(make_divisor, stride), make_divisor(kernel[0] * kernel[1])
     return Geometry._make((np.uint32(kernel[0]), make_divisor(kernel[1]), *steps, *numbers, *image, *outside, taps))
+
+
+def covered(count: int, stride: int, kernel: int, dilation: int) -> int:
+    """Count the pixels along an axis, gaps included, that ``count`` neighbouring windows cover."""
+    return (count - 1) * stride + (kernel - 1) * dilation + 1
 
 
 def pair(name: str, value: Any, least: int) -> tuple[int, int]:
