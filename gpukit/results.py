@@ -159,7 +159,7 @@ def of_timings(
 
 def by_variant(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """Return {variant: value} of the records that have these values."""
-    return {r["variant"]: r["value"] for r in records if all(_fits(r.get(key), value) for key, value in wanted.items())}
+    return {record["variant"]: record["value"] for record in _having(wanted, records)}
 
 
 def taken_on(records: Sequence[dict[str, Any]]) -> str:
@@ -204,12 +204,7 @@ def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
     >>> sorted({record["dtype"] for record in records})
     ['float32', 'uint16', 'uint64', 'uint8']
     """
-    head, records = read(source)
-    return [
-        record
-        for record in joined(head, records)
-        if all(_fits(record.get(key), value) for key, value in wanted.items())
-    ]
+    return list(_having(wanted, joined(*read(source))))
 
 
 def joined(head: dict[str, Any], records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -240,6 +235,10 @@ def path_in(folder: str | Path, name: str) -> Path:
     """Return the path of a file in a folder of records. Among gpukit's own, warpstep has those of the ceilings."""
     own = Path(folder).resolve() == RECORDED.resolve()
     return (CEILINGS if own and name.startswith("ceilings-") else Path(folder)) / name
+
+
+def _having(wanted, records):
+    return (record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items()))
 
 
 def _fits(value, wanted):
@@ -283,9 +282,8 @@ def profile(name: str) -> tuple[str, list[dict[str, str]]]:
 
 def first(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """Find the first record that has these values; LookupError, naming them, if none has."""
-    for record in records:
-        if all(_fits(record.get(key), value) for key, value in wanted.items()):
-            return record
+    for record in _having(wanted, records):
+        return record
     raise LookupError(f"no record with {', '.join(f'{key}={value!r}' for key, value in wanted.items())}")
 
 
