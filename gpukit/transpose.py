@@ -401,14 +401,11 @@ def _launches(variant, source, target, stream):
     source, target = source.view(bits), target.view(bits)
     chosen = _choose(variant, source, target)
     step = MAX_BLOCKS * TILE
-    if source.shape[0] <= step:
-        return [(configure(chosen, source.shape, bits, stream=stream), (source, target))]
-    launches = []
-    for row in range(0, source.shape[0], step):
-        part = source[row : row + step]
-        launch = configure("tiled_padded" if chosen == "wide" else chosen, part.shape, bits, stream=stream)
-        launches.append((launch, (part, target[:, row : row + step])))
-    return launches
+    parts = [(source, target)]
+    if source.shape[0] > step:
+        chosen = "tiled_padded" if chosen == "wide" else chosen
+        parts = [(source[row : row + step], target[:, row : row + step]) for row in range(0, source.shape[0], step)]
+    return [(configure(chosen, part[0].shape, bits, stream=stream), part) for part in parts]
 
 
 def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32, *, stream=None):
