@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import address_of, configure_quietly
-from gpukit.backend import float32, types, uint8
+from gpukit.backend import types
 from gpukit.resize import fast, sampling
-from gpukit.resize.frames import WORD, Frames
+from gpukit.resize.frames import DTYPES, WORD, Frames
 from gpukit.resize.placing import CHANNELS
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
@@ -21,13 +21,8 @@ ROWS = {fast.make_planes: (4, 1), fast.make_pixels: (4, 1), fast.make_values: (8
 
 SAMPLERS = {
     "bilinear": {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS, WORD: sampling.WORDS},
-    "nearest": {
-        np.dtype(np.uint8): sampling.NEAREST,
-        np.dtype(np.float32): sampling.NEAREST,
-        WORD: sampling.NEAREST_WORDS,
-    },
+    "nearest": dict.fromkeys(DTYPES, sampling.NEAREST) | {WORD: sampling.NEAREST_WORDS},
 }
-NUMBERS = {np.dtype(np.uint8): uint8, np.dtype(np.float32): float32, np.dtype(np.float16): types.float16}
 
 
 def launches(frames: Frames, target: Any, arguments: tuple, planes: bool, method: str = "bilinear", stream: Any = 0):
@@ -57,7 +52,7 @@ def launches(frames: Frames, target: Any, arguments: tuple, planes: bool, method
         make, across = fast.make_values, ceil_div(CHANNELS * width, fast.LANES)
         kernel = make(sampler, fields_of)
     else:
-        kernel = make(sampler, NUMBERS[target.dtype], fields_of)
+        kernel = make(sampler, getattr(types, target.dtype.name), fields_of)
     rows, (x, y, z) = _grid(ROWS[make], across, height, count, frames.alike and make is fast.make_pixels)
     together = int(width % 4 == 0 and address_of(target) % (4 * target.dtype.itemsize) == 0)
     found = []

@@ -252,18 +252,6 @@ def make_planes(sampler, number, fields_of):
 
 
 @functools.cache
-def make_convert(number):
-    """Make ``convert(values, swap)``: the three values of a pixel in the type of the result, in its order."""
-
-    @cuda.jit(device=True)
-    def convert(values, swap):
-        a, b, c = reorder(values, swap)
-        return number(a), number(b), number(c)
-
-    return convert
-
-
-@functools.cache
 def make_pixels(sampler, number, fields_of):
     """Make the kernel ``pixels``: ``out`` is (N, H, W, 3) in C order and flat; ``work`` as for ``planes``.
 
@@ -271,8 +259,12 @@ def make_pixels(sampler, number, fields_of):
     or four values each.
     """
     fill_rows, columns_at = make_fill_rows(sampler.row), make_four_columns(sampler.column)
-    convert, pixels_at = make_convert(number), make_four_pixels(sampler.one, sampler.both, sampler.share)
-    share = sampler.share
+    share, pixels_at = sampler.share, make_four_pixels(sampler.one, sampler.both, sampler.share)
+
+    @cuda.jit(device=True)
+    def convert(values, swap):
+        a, b, c = reorder(values, swap)
+        return number(a), number(b), number(c)
 
     @cuda.jit(max_registers=REGISTERS)
     def pixels(image, geometry, out, work, fill, swap):

@@ -103,15 +103,11 @@ def mix(top_left, top_right, low_left, low_right, x, y):
 @overload(mix)
 def _mix_of_type(top_left, top_right, low_left, low_right, x, y):
     """Choose by the type of the values, when a kernel is compiled."""
-    return _mix_integers if isinstance(top_left, types.Integer) else _mix_floats
+    return _mix_integers if isinstance(top_left, types.Integer) else mix_floats.py_func
 
 
 def _mix_integers(top_left, top_right, low_left, low_right, x, y):
     return mix_bytes(top_left, top_right, low_left, low_right, fixed(x), fixed(y))
-
-
-def _mix_floats(top_left, top_right, low_left, low_right, x, y):
-    return mix_floats(top_left, top_right, low_left, low_right, x, y)
 
 
 # -- the three channels of one place ---------------------------------------------------------------

@@ -75,7 +75,8 @@ def _results(frames, parameters, dtype, depth):
                 check_image("frames[0]", frame, 3)
                 free = [_Slot(frame, parameters, dtype) for _ in range(depth)]
             elif not isinstance(frame, np.ndarray) or (frame.shape, frame.dtype) != (first.shape, first.dtype):
-                raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {_described(first)}")
+                what = f"{first.shape}, {first.dtype}"
+                raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {what}")
             slot = free.pop()
             slot.begin(frame, _is_pinned(frame, known), pool)
             under_way.append(slot)
@@ -84,10 +85,6 @@ def _results(frames, parameters, dtype, depth):
                 free.append(under_way.popleft())
         while under_way:
             yield under_way.popleft().result()
-
-
-def _described(frame):
-    return f"{frame.shape}, {frame.dtype}"
 
 
 def _is_pinned(frame, known):
@@ -113,7 +110,6 @@ class _Slot:
         height, width = parameters[0]
         self.out = cuda.device_array((CHANNELS, height, width), dtype)
         self.pinned: Any = None
-        self.source: Any = None
         self.boxed: Any = None
         self.work: Any = None
 
@@ -121,8 +117,7 @@ class _Slot:
         """Take a frame; if it is not pinned, a thread copies it to pinned memory."""
         self.work = None
         if pinned:
-            self.source = frame
-            self.launch()
+            self.launch(frame)
         else:
             self.work = pool.submit(self.fill, frame)
 
@@ -130,12 +125,12 @@ class _Slot:
         if self.pinned is None:
             self.pinned = cuda.pinned_array(frame.shape, frame.dtype)
         np.copyto(self.pinned, frame)
-        self.source = self.pinned
-        self.launch()
+        self.launch(self.pinned)
 
-    def launch(self):
+    def launch(self, source):
         """Queue the copy to the device and the kernel."""
-        upload(self.device, self.source, self.stream)
+        self.source = source  # alive until it is copied
+        upload(self.device, source, self.stream)
         self.boxed = blob(self.device, *self.parameters, dtype=self.dtype, out=self.out, stream=self.stream)
 
     def result(self):
