@@ -7,14 +7,14 @@ slowest first, as the documents do.
 import contextlib
 import io
 from math import prod
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_array, configure_quietly, dtype_of
+from gpukit._host.arrays import check_alike, check_array, configure_quietly, dtype_of, stream_of
 from gpukit._host.call import call
-from gpukit._host.checks import launch_shape
+from gpukit._host.checks import check_number, launch_shape
+from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
@@ -218,9 +218,8 @@ def num_blocks(n: int, threads: int = 256, limit: int = MAX_GRID_YZ) -> int:
     >>> num_blocks(1000), num_blocks(10**9)
     (4, 65535)
     """
-    check_int("n", n, 0)
-    check_int("threads", threads, 1, 1024)
-    check_int("limit", limit, 1, 2**31 - 1)
+    n, threads = check_int("n", n, 0), check_int("threads", threads, 1, 1024)
+    limit = check_int("limit", limit, 1, 2**31 - 1)
     return max(1, min(ceil_div(n, threads), limit))
 
 
@@ -244,14 +243,17 @@ def thread_table(grid: Any, block: Any, *, stream: Any = 0) -> np.ndarray:
     ------
     TypeError, ValueError
         If ``grid`` or ``block`` is not as above, or more than the device allows.
+    MemoryError
+        If the device has no memory for so many rows.
 
     Examples
     --------
     >>> thread_table(grid=2, block=3)["index"]
     array([0, 1, 2, 3, 4, 5])
     """
-    grid, block = launch_shape(grid, block)
-    table = cuda.to_device(np.zeros(prod(grid) * prod(block), THREAD), stream=stream)
+    (grid, block), stream = launch_shape(grid, block), stream_of(stream)
+    table = _device_table("grid", grid, prod(grid) * prod(block), THREAD, stream)
+    table.copy_to_device(np.zeros(table.size, THREAD), stream=stream)
     configure_quietly(record_threads, grid, block, stream)(table)
     return _to_host(table, stream)
 
@@ -277,10 +279,14 @@ def block_order(blocks: int, threads: int = 32, *, stream: Any = 0) -> np.ndarra
     ------
     TypeError, ValueError
         If ``blocks`` or ``threads`` is not an int, or more than the device allows.
+    MemoryError
+        If the device has no memory for so many rows.
     """
-    launch_shape(check_int("blocks", blocks, 1), check_int("threads", threads, 1))
+    blocks, threads, stream = check_int("blocks", blocks, 1), check_int("threads", threads, 1), stream_of(stream)
+    launch_shape(blocks, threads, ("blocks", "threads"))
+    order = _device_table("blocks", blocks, blocks, np.int64, stream)
+    order.copy_to_device(np.full(blocks, -1, np.int64), stream=stream)
     tickets = cuda.to_device(np.zeros(1, np.int64), stream=stream)
-    order = cuda.to_device(np.full(blocks, -1, np.int64), stream=stream)
     configure_quietly(record_block_order, blocks, threads, stream)(tickets, order)
     return _to_host(order, stream)
 
@@ -307,13 +313,15 @@ def grid_stride_table(n: int, threads: int = 256, blocks: int | None = None, *, 
     ------
     TypeError, ValueError
         For an argument that is not as above, or more than the device allows.
+    MemoryError
+        If the device has no memory for so many rows.
     """
-    check_int("n", n, 0)
+    n, stream = check_int("n", n, 0), stream_of(stream)
     blocks, threads = _one_dimensional(n, threads, blocks)
-    missed = np.full(n, -1, STEP)
     if n == 0:
-        return missed
-    table = cuda.to_device(missed, stream=stream)
+        return np.empty(0, STEP)
+    table = _device_table("n", n, n, STEP, stream)
+    table.copy_to_device(np.full(n, -1, STEP), stream=stream)
     configure_quietly(record_grid_stride, blocks, threads, stream)(table)
     return _to_host(table, stream)
 
@@ -358,8 +366,7 @@ def axpy(
 
 def _axpy(problem):
     (x, y), (a, threads, blocks) = problem.inputs, problem.settings
-    if not isinstance(a, Real):
-        raise TypeError(f"a is {a!r}; it must be a real number")
+    check_number("a", a)
     for name, array in {"x": x, "y": y, "out": x if problem.out is None else problem.out}.items():
         check_array(name, array, 1, (np.float32, np.float64))
         check_alike(name, array, "x", x)
@@ -415,9 +422,18 @@ def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
 
 def _one_dimensional(n, threads, blocks):
     """Blocks and threads of a one-dimensional launch for ``n`` elements."""
+    threads = check_int("threads", threads, 1)
     blocks = num_blocks(n, threads) if blocks is None else check_int("blocks", blocks, 1)
-    launch_shape(blocks, check_int("threads", threads, 1))
+    launch_shape(blocks, threads, ("blocks", "threads"))
     return blocks, threads
+
+
+def _device_table(name, value, size, dtype, stream):
+    """A device array of ``size`` elements; MemoryError, which names the argument, if they are too many."""
+    try:
+        return cuda.device_array(size, dtype, stream=stream)
+    except (cuda_api_error(), MemoryError, ValueError, OverflowError) as error:
+        raise MemoryError(f"{name} is {value}; the device has no memory for a table of {size} rows") from error
 
 
 def _to_host(array, stream):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import configure_quietly
+from gpukit._host.checks import check_number
 from gpukit._numba import device_memset
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.units import UNITS, format_seconds
@@ -403,13 +404,15 @@ def _check_functions(functions):
 
 
 def _check_counts(warmup, min_time, repeat, calls):
+    check_number("warmup", warmup)
+    check_number("min_time", min_time)
     if not 0 <= warmup < math.inf:
         raise ValueError(f"warmup is {warmup!r}; it must be a number of seconds, 0 or more")
     if not 0 < min_time < math.inf:
         raise ValueError(f"min_time is {min_time!r}; it must be a number of seconds, more than 0")
     if repeat is not None and (not isinstance(repeat, Integral) or repeat < 1):
         raise ValueError(f"repeat is {repeat!r}; it must be a whole number, 1 or more, or None")
-    if calls != "auto" and (not isinstance(calls, Integral) or calls < 1):
+    if not (isinstance(calls, str) and calls == "auto") and (not isinstance(calls, Integral) or calls < 1):
         raise ValueError(f"calls is {calls!r}; it must be a whole number, 1 or more, or 'auto'")
     if warmup == 0 and (repeat is None or calls == "auto"):
         raise ValueError("warmup is 0; without a warm-up repeat must be given and calls must be a number")

@@ -30,9 +30,9 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import Problem, call
+from gpukit._host.checks import check_choice, check_dtype, check_sizes
 from gpukit.backend import cuda, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 
 __all__ = [
@@ -430,8 +430,8 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     TypeError, ValueError
         For an argument that is not as above.
     """
-    dtype = np.dtype(dtype)
-    _check_configuration(variant, shape, dtype)
+    dtype = check_dtype("dtype", dtype)
+    shape = _check_configuration(variant, shape, dtype)
     kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
@@ -449,16 +449,16 @@ def _kernel(variant, number, itemsize):
 
 
 def _check_configuration(variant, shape, dtype):
-    if variant not in (*CONTROLS, *VARIANTS):
-        raise ValueError(f"variant is {variant!r}; it must be one of {', '.join((*CONTROLS, *VARIANTS))}")
-    for axis, maximum in ((0, MAX_BLOCKS * TILE), (1, 2**31 - 1)):
-        check_int(f"shape[{axis}]", shape[axis], 1, maximum)
+    """Check the arguments of `configure`; returns the shape as ints."""
+    check_choice("variant", variant, (*CONTROLS, *VARIANTS))
+    shape = check_sizes("shape", shape, (1, 1), (MAX_BLOCKS * TILE, 2**31 - 1), "a tuple of 2 ints, M and N")
     if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES:
         raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 1, 2, 4 or 8 bytes")
     if variant in ("wide", "wide_copy"):
         _check_multiples("shape is", shape, dtype)
     if variant == "wide_copy" and dtype.itemsize == 8:
         raise TypeError(f"dtype is {dtype}; wide_copy is for elements of up to 4 bytes")
+    return shape
 
 
 def _check_multiples(what, shape, dtype):
@@ -472,8 +472,7 @@ def _check(a, variant, out):
     dtype = dtype_of(a)
     if dtype.hasobject or dtype.itemsize not in ITEMSIZES:
         raise TypeError(f"a has dtype {dtype}; its elements must be numbers of 1, 2, 4 or 8 bytes")
-    if variant != "auto" and variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
+    check_choice("variant", variant, VARIANTS, also="auto")
     if out is not None:
         check_array("out", out, 2)
         check_alike("out", out, "a", a, (a.shape[1], a.shape[0]))

@@ -37,15 +37,25 @@ def dtype_of(array) -> np.dtype:
 
 def stream_of(stream) -> Any:
     """Convert a ``stream=`` argument to what ``kernel[grid, block, stream]`` takes: 0 for None, the default stream, and
-    a stream of CuPy or PyTorch as one of Numba.
+    a stream of CuPy or PyTorch as one of Numba. TypeError for what is no stream.
     """
-    if not stream:
+    if stream is None or type(stream) is int and stream == 0:
         return 0
-    library = _library(stream)
-    if library not in ("torch", "cupy"):
+    handle_name = _handle_name(type(stream))
+    if handle_name == "handle":
         return stream
-    handle = stream.cuda_stream if library == "torch" else stream.ptr
+    handle = getattr(stream, handle_name, None)
+    if not isinstance(handle, int):
+        raise TypeError(f"stream is {stream!r}; it must be None or a CUDA stream")
     return _external_stream(handle) if handle else 0
+
+
+@functools.cache
+def _handle_name(kind):
+    """The attribute of a stream that has its handle, by the stream's class; "" for a class of another kind."""
+    other = {"torch": "cuda_stream", "cupy": "ptr"}.get(kind.__module__.partition(".")[0])
+    own = hasattr(kind, "__cuda_stream__") or kind.__name__ == "Stream" and hasattr(kind, "synchronize")
+    return other or ("handle" if own else "")
 
 
 @functools.lru_cache(maxsize=256)
@@ -83,8 +93,7 @@ def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None 
 
     ``dimensions`` may be a tuple of allowed numbers; with ``more`` any larger number is allowed too.
     """
-    if not isinstance(array, np.ndarray) and not cuda.is_cuda_array(array):
-        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+    _check_kind(name, array)
     dtype = dtype_of(array)
     if dtypes is not None and dtype not in dtypes:
         raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
@@ -93,6 +102,60 @@ def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None 
         what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
         what += " or more" if more else ""
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
+
+
+def _check_kind(name, array):
+    """Raise TypeError or ValueError unless ``array`` is a plain NumPy array or a device array."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and its mask would be lost; fill it first: {name}.filled(0)")
+    if isinstance(array, np.matrix):
+        raise TypeError(f"{name} is a np.matrix; it must be an array: np.asarray({name})")
+    if isinstance(array, np.ndarray) or getattr(array, "__cuda_ndarray__", False) is True:
+        return
+    try:
+        interface = getattr(array, "__cuda_array_interface__", None)
+    except Exception as error:
+        raise TypeError(f"{name} cannot be used as a device array: {error}") from error
+    if interface is None:
+        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+    _check_interface(name, array, interface)
+
+
+def _check_interface(name, array, interface):
+    """Raise TypeError or ValueError unless an array of another library describes itself as the interface demands."""
+    what = f"{name}.__cuda_array_interface__"
+    if not isinstance(interface, dict):
+        raise TypeError(f"{what} is a {type(interface).__name__}; it must be a dict")
+    for key, kind in {"shape": tuple, "typestr": str, "data": tuple, "version": int}.items():
+        if not isinstance(interface.get(key), kind):
+            raise TypeError(f"{what}[{key!r}] is {interface.get(key)!r}; it must be a {kind.__name__}")
+    shape, strides, data = interface["shape"], interface.get("strides"), interface["data"]
+    for key, sizes in {"shape": shape, "strides": shape if strides is None else strides}.items():
+        if not isinstance(sizes, tuple) or not all(isinstance(n, int) for n in sizes) or len(sizes) != len(shape):
+            raise TypeError(f"{what}[{key!r}] is {sizes!r}; it must be a tuple of ints, one for each dimension")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{what}['shape'] is {shape}; no size may be negative")
+    if len(data) != 2 or not isinstance(data[0], int):
+        raise TypeError(f"{what}['data'] is {data!r}; it must be a tuple of an address and whether it is read-only")
+    if interface["version"] < 1 or interface.get("mask") is not None:
+        raise ValueError(f"{what} has version {interface['version']}, or a mask; it must be 1 or more, without a mask")
+    try:
+        own_shape = tuple(array.shape)
+        as_device_array(array)
+    except Exception as error:
+        raise TypeError(f"{name} cannot be used as a device array: {error}") from error
+    if own_shape != shape:
+        raise ValueError(f"{name} has shape {own_shape}, but {what}['shape'] is {shape}")
+
+
+def check_writable(name: str, array) -> None:
+    """Raise ValueError if an array is read-only."""
+    if isinstance(array, np.ndarray):
+        writable = array.flags.writeable
+    else:
+        writable = getattr(array, "__cuda_ndarray__", False) or not array.__cuda_array_interface__["data"][1]
+    if not writable:
+        raise ValueError(f"{name} is read-only; it must be writable")
 
 
 def check_alike(name: str, array, other_name: str, other, shape: tuple | None = None, dtype=None):
@@ -197,8 +260,12 @@ def to_device(array, stream) -> Any:
     """Bring an array to the device, C-contiguous: itself if it is there already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
         # An axis of length 1 may have any stride; reshaped by way of one dimension it gets the usual one.
-        contiguous = np.ascontiguousarray(array).reshape(-1).reshape(array.shape)
-        return cuda.to_device(contiguous, stream=stream)
+        if array.flags.c_contiguous:
+            return cuda.to_device(array.reshape(-1).reshape(array.shape), stream=stream)
+        # A broadcast array can be larger than any memory: the device refuses it before the host copies it.
+        target = cuda.device_array(array.shape, array.dtype, stream=stream)
+        target.copy_to_device(np.ascontiguousarray(array).reshape(-1).reshape(array.shape), stream=stream)
+        return target
     array = as_device_array(array)
     if array.is_c_contiguous():
         return array

@@ -37,6 +37,7 @@ import numpy as np
 
 from gpukit._host.arrays import (
     as_device_array,
+    check_writable,
     copy_to,
     dtype_of,
     handle_of,
@@ -96,7 +97,7 @@ def forget():
 
 def _key(plan, inputs, out, stream, settings):
     """(key of a call, addresses of its arrays); the key is None if the call cannot be repeated."""
-    handle = handle_of(stream_of(stream)) if stream else 0
+    handle = 0 if stream is None else handle_of(stream_of(stream))
     keys, pointers = [], []
     for array in inputs if out is None else (*inputs, out):
         if array is None:
@@ -155,6 +156,8 @@ class Problem:
         like : array, optional
             The result is of its library; the first input unless given.
         """
+        if self.out is not None:
+            check_writable("out", self.out)
         like = self.inputs[0] if like is None else like
         self._on_host = not cuda.is_cuda_array(like)
         dtype = dtype_of(like) if dtype is None else np.dtype(dtype)

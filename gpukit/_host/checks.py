@@ -1,25 +1,79 @@
-"""Checks of launch configurations. Each message names the argument, its value, and what is allowed."""
+"""Checks of arguments that are no arrays. Each message names the argument, its value, and what is allowed."""
 
+from collections.abc import Iterable
 from math import prod
+from numbers import Real
+from typing import Any
+
+import numpy as np
 
 from gpukit.backend import cuda
-from warpstep.checks import as_dim3
+from warpstep.checks import as_dim3, check_int
 
-__all__ = ["launch_shape"]
+__all__ = ["check_choice", "check_dtype", "check_flag", "check_number", "check_sizes", "launch_shape"]
 
 
-def launch_shape(grid, block) -> tuple[tuple, tuple]:
+def check_number(name: str, value: Any) -> Any:
+    """Return ``value``, a real number that float64 can hold; TypeError or ValueError for anything else."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be a number")
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of float64") from None
+    return value
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], also: str = "") -> str:
+    """Return ``value``, one of the choices or ``also``; ValueError for anything else."""
+    if not isinstance(value, str) or (value not in choices and value != (also or None)):
+        others = f"{also!r} or one of" if also else "one of"
+        raise ValueError(f"{name} is {value!r}; it must be {others} {', '.join(choices)}")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return the truth of ``value``; TypeError if it has none."""
+    try:
+        return bool(value)
+    except Exception:
+        raise TypeError(f"{name} is {value!r}; it must be True or False") from None
+
+
+def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dtype:
+    """Return ``value`` as a NumPy dtype, one of those allowed; TypeError for anything else."""
+    try:
+        dtype = np.dtype(value)
+    except Exception:
+        raise TypeError(f"{name} is {value!r}; it must be a NumPy dtype") from None
+    if value is None or allowed is not None and dtype not in allowed:
+        what = "a NumPy dtype" if allowed is None else " or ".join(str(np.dtype(d)) for d in allowed)
+        raise TypeError(f"{name} is {value if value is None else dtype}; it must be {what}")
+    return dtype
+
+
+def check_sizes(name: str, value: Any, minima: tuple, maxima: tuple, what: str) -> tuple[int, ...]:
+    """Return ``value``, a tuple or list of as many ints as there are minima and maxima (None for no maximum)."""
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"{name} is {value!r}; it must be {what}")
+    if len(value) != len(minima):
+        raise ValueError(f"{name} is {value!r}; it must be {what}")
+    limits = zip(value, minima, maxima, strict=True)
+    return tuple(check_int(f"{name}[{i}]", n, low, high) for i, (n, low, high) in enumerate(limits))
+
+
+def launch_shape(grid, block, names: tuple[str, str] = ("grid", "block")) -> tuple[tuple, tuple]:
     """Convert ``grid`` and ``block`` to (x, y, z); TypeError or ValueError if the device does not allow them."""
-    grid, block = as_dim3("grid", grid), as_dim3("block", block)
+    grid, block = as_dim3(names[0], grid), as_dim3(names[1], block)
     device = cuda.get_current_device()
     for axis, name in enumerate("XYZ"):
         for argument, shape, limit in (
-            ("grid", grid, getattr(device, f"MAX_GRID_DIM_{name}")),
-            ("block", block, getattr(device, f"MAX_BLOCK_DIM_{name}")),
+            (names[0], grid, getattr(device, f"MAX_GRID_DIM_{name}")),
+            (names[1], block, getattr(device, f"MAX_BLOCK_DIM_{name}")),
         ):
             if shape[axis] > limit:
                 raise ValueError(f"{argument} is {shape}; this device allows at most {limit} along {name.lower()}")
     limit = device.MAX_THREADS_PER_BLOCK
     if prod(block) > limit:
-        raise ValueError(f"block is {block}, {prod(block)} threads; this device allows {limit} threads per block")
+        raise ValueError(f"{names[1]} is {block}, {prod(block)} threads; this device allows {limit} threads per block")
     return grid, block

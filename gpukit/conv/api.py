@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from gpukit import matmul
-from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, share_memory, stream_of
+from gpukit._host.arrays import check_alike, check_apart, check_array, check_writable, dtype_of, share_memory, stream_of
 from gpukit._host.call import call, forget
+from gpukit._host.checks import check_choice
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
@@ -149,8 +150,8 @@ def configure_im2col(
         The kernel's arguments after x and the columns, both flat.
     """
     samples, channels, height, width = check_shape(shape)
-    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
-    if variant == "auto":
+    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation, "shape")
+    if isinstance(variant, str) and variant == "auto":
         raise ValueError(f"variant is 'auto'; it must be one of {', '.join(VARIANTS)}")
     variant = choose(variant, samples, channels, geometry, True)
     return column_kernels.configure_im2col(variant, samples * channels, geometry, stream_of(stream))
@@ -221,10 +222,9 @@ def _images_of_columns(problem):
     (columns,), out, (size, *how, request) = problem.inputs, problem.out, problem.settings
     check_array("columns", columns, 3, DTYPES)
     size = pair("output_size", size, 0)
-    geometry = make_geometry(size, *how)
+    geometry = make_geometry(size, *how, "output_size")
     shape = *_check_columns(columns, geometry), *size
-    if request not in REQUESTS:
-        raise ValueError(f"request is {request!r}; it must be one of {', '.join(REQUESTS)}")
+    check_choice("request", request, REQUESTS)
     if out is None and request != "write":
         raise ValueError(f"out is None; it must be an array of shape {shape} for the request {request!r}")
     check_out(out, shape, "columns", columns, apart=request in ("write", "add"))
@@ -270,9 +270,8 @@ def configure_col2im(
         The kernel's arguments after the columns and out, both flat.
     """
     samples, channels, height, width = check_shape(shape, (1, 1, 1, 1))
-    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation)
-    if request not in ("write", "add"):
-        raise ValueError(f"request is {request!r}; it must be write or add")
+    geometry = make_geometry((height, width), kernel_size, stride, padding, dilation, "shape")
+    check_choice("request", request, ("write", "add"))
     check_size("shape", samples * channels, **{"C H W": channels * height * width})
     if samples * channels > MAX_GRID_YZ:
         raise ValueError(f"shape is {tuple(shape)}; one launch is for at most {MAX_GRID_YZ} channels in all samples")
@@ -286,7 +285,8 @@ def _check_columns(columns, geometry):
         raise ValueError(f"columns has {rows} rows; it must have a multiple of {taps}, the values of kernel_size")
     if found != positions:
         expected = f"{positions}, which is {geometry.out_size[0]} * {geometry.out_size[1]} windows"
-        raise ValueError(f"columns has {found} columns; it must have {expected}")
+        reason = "by output_size, kernel_size, stride, padding and dilation"
+        raise ValueError(f"columns has {found} columns; it must have {expected} {reason}")
     check_size("columns", samples * (rows // taps))
     return samples, rows // taps
 
@@ -407,6 +407,7 @@ def steps(
         In order. A workspace is among the arguments: it lives as long as the list.
     """
     geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
+    check_array("out", out, 4, CONV_DTYPES)
     check_out(out, shape, "x", x, CONV_DTYPES)
     if 0 in (*x.shape, *out.shape):
         raise ValueError(f"x has shape {tuple(x.shape)} and out {tuple(out.shape)}; they must not be empty")
@@ -433,7 +434,7 @@ def workspace_size(x_shape: Shape, kernel_size: Pair, stride: Pair = 1, padding:
     56448
     """
     _, channels, height, width = check_shape(x_shape, (0, 0, 0, 0), "x_shape")
-    taps, positions = make_geometry((height, width), kernel_size, stride, padding, dilation).counts
+    taps, positions = make_geometry((height, width), kernel_size, stride, padding, dilation, "x_shape").counts
     return channels * taps * positions
 
 
@@ -466,9 +467,11 @@ def extra_memory(
         "im2col", "sparse" and "direct".
     """
     out_channels, channels, kernel_h, kernel_w = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
-    if channels * check_int("groups", groups, 1) != check_shape(x_shape, (0, 0, 0, 0), "x_shape")[1]:
+    groups, itemsize, sizes = check_int("groups", groups, 1), check_int("itemsize", itemsize, 1), (0, 0, 0, 0)
+    x_shape = check_shape(x_shape, sizes, "x_shape")
+    if channels * groups != x_shape[1]:
         raise ValueError(f"weight_shape is {tuple(weight_shape)}; x_shape is {tuple(x_shape)}, in {groups} groups")
-    taps, positions = make_geometry(x_shape[2:], (kernel_h, kernel_w), stride, padding, dilation).counts
+    taps, positions = make_geometry(x_shape[2:], (kernel_h, kernel_w), stride, padding, dilation, "x_shape").counts
     return {
         "im2col": channels * groups * taps * positions * itemsize,
         "sparse": out_channels * channels * taps * positions * (itemsize + 4),
@@ -532,8 +535,7 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     check_array("weight", weight, 4, CONV_DTYPES)
     check_alike("weight", weight, "x", x)
     groups, channels, out_channels = check_int("groups", groups, 1), x.shape[1], weight.shape[0]
-    if algorithm != "auto" and algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm is {algorithm!r}; it must be 'auto' or one of {', '.join(ALGORITHMS)}")
+    check_choice("algorithm", algorithm, ALGORITHMS, also="auto")
     allowed = {"auto": CONV_DTYPES, "im2col": IM2COL_DTYPES}.get(algorithm, DIRECT_DTYPES)
     if dtype_of(x) not in allowed:
         names = " or ".join(str(np.dtype(d)) for d in allowed)
@@ -558,9 +560,10 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
 def _check_workspace(workspace, x, geometry, others):
     if workspace is None:
         return
+    check_array("workspace", workspace, 1, (dtype_of(x),))
+    check_writable("workspace", workspace)
     if not cuda.is_cuda_array(workspace):
         raise TypeError(f"workspace is a {type(workspace).__name__}; it must be a device array")
-    check_array("workspace", workspace, 1, (dtype_of(x),))
     size = _columns_size(x, geometry)
     if workspace.shape[0] < size or not cuda.as_cuda_array(workspace).is_c_contiguous():
         raise ValueError(f"workspace has shape {tuple(workspace.shape)}; it must be contiguous, of {size} or more")

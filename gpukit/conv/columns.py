@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of
+from gpukit._host.checks import check_choice
 from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, covered, divided, make_divisor
 from gpukit.intrinsics import store2, store4
@@ -450,8 +451,8 @@ def choose(variant: str, samples: int, channels: int, geometry: Geometry, wide: 
     ``wide`` tells whether the columns can be stored four values at a time, see `is_wide`. Raises ValueError if there is
     no such variant, if it does not fit, or if there are too many threads for it.
     """
-    if variant not in ("auto", *VARIANTS, *FORMER_NAMES):
-        raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
+    if not isinstance(variant, str) or variant not in FORMER_NAMES:
+        check_choice("variant", variant, VARIANTS, also="auto")
     variant, table = FORMER_NAMES.get(variant, variant), _fits(samples * channels, geometry, wide)
     if variant == "auto":
         usable = (name for name, fit in table.items() if fit.fits and fit.preferred)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit._host.arrays import check_alike, check_apart, check_array
+from gpukit._host.checks import check_sizes
 from gpukit.backend import cuda, uint32, uint64
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
@@ -97,19 +98,26 @@ def make_divisor(value: int) -> Divisor:
     return Divisor(np.uint32(value), np.uint32(ceil_div(1 << shift, value)), np.uint32(shift))
 
 
-def make_geometry(size: tuple[int, int], kernel_size: Any, stride: Any, padding: Any, dilation: Any) -> Geometry:
-    """Check the arguments that windows on images of a size (H, W) follow from, and make their Geometry."""
+def make_geometry(
+    size: tuple[int, int], kernel_size: Any, stride: Any, padding: Any, dilation: Any, source: str = "x"
+) -> Geometry:
+    """Check the arguments that windows on images of a size (H, W) follow from, and make their Geometry.
+
+    ``source`` names the argument that the size comes from.
+    """
     kernel = pair("kernel_size", kernel_size, 1)
     stride, padding, dilation = pair("stride", stride, 1), pair("padding", padding, 0), pair("dilation", dilation, 1)
     out = []
     for axis, name in enumerate(("rows", "columns")):
         padded, own = size[axis] + 2 * padding[axis], covered(1, stride[axis], kernel[axis], dilation[axis])
         if padded > MAX_PIXELS:
-            raise ValueError(f"the images have {padded} {name} with their padding; at most {MAX_PIXELS} are possible")
+            raise ValueError(
+                f"the images of {source} have {padded} {name} with their padding; at most {MAX_PIXELS} are possible"
+            )
         if own > padded:
             raise ValueError(
                 f"kernel_size is {kernel} with dilation {dilation}, {own} {name}; "
-                f"the images have {padded} with their padding, and one window at least must fit"
+                f"the images of {source} have {padded} with their padding, and one window at least must fit"
             )
         out.append((padded - own) // stride[axis] + 1)
     for name, (first, second) in {"OH OW": out, "H W": size, "KH KW": kernel}.items():
@@ -146,9 +154,7 @@ def pair(name: str, value: Any, least: int) -> tuple[int, int]:
 
 def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> list[int]:
     """Check N, C, H and W, none of which may be below its least."""
-    if len(shape) != 4:
-        raise ValueError(f"{name} is {tuple(shape)}; it must be N, C, H, W")
-    return [check_int(f"{name}[{axis}]", n, few) for axis, (n, few) in enumerate(zip(shape, least, strict=True))]
+    return list(check_sizes(name, shape, least, (None,) * 4, "a tuple of 4 ints: N, C, H, W"))
 
 
 def check_size(name: str, planes: int, **threads: int) -> None:

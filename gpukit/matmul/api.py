@@ -2,6 +2,7 @@
 
 import functools
 from math import prod
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import Problem, call
+from gpukit._host.checks import check_choice, check_dtype, check_number, check_sizes
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
@@ -188,6 +190,7 @@ def steps(
     TypeError, ValueError
         For an argument that is not as above.
     """
+    check_array("out", out, 2, DTYPES, more=True)
     _check_operands(a, b, out)
     _check_scalars(alpha, beta, out)
     if 0 in (*a.shape, *b.shape, *out.shape):
@@ -229,13 +232,9 @@ def configure(
     TypeError, ValueError
         For an argument that is not as above.
     """
-    if np.dtype(dtype) not in DTYPES:
-        raise TypeError(f"dtype is {np.dtype(dtype)}; it must be float32 or float64")
-    if variant not in SIMPLE:
-        raise ValueError(f"variant is {variant!r}; it must be one of {', '.join(SIMPLE)}")
-    for axis, size in enumerate(shape):
-        check_int(f"shape[{axis}]", size, 1, MAX_BLOCKS * 8)
-    form = _simple_form(variant, np.dtype(dtype), tile, pad, depth)
+    check_choice("variant", variant, SIMPLE)
+    shape = check_sizes("shape", shape, (1, 1), (MAX_BLOCKS * 8,) * 2, "a tuple of 2 ints, M and N")
+    form = _simple_form(variant, check_dtype("dtype", dtype, DTYPES), tile, pad, depth)
     return form.configure(shape, stream_of(stream)), form.further
 
 
@@ -264,8 +263,7 @@ def _check_operands(a, b, out):
 
 def _check_scalars(alpha, beta, out):
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; it must be a number")
+        check_number(name, value)
     if beta != 0 and out is None:
         raise ValueError(f"beta is {beta}; out must be given, for beta out is added to the product")
 
@@ -275,16 +273,15 @@ def _check_scalars(alpha, beta, out):
 
 def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None):
     """Check a variant with its options; returns ``make_launches(a, b, out, alpha, beta, work)``."""
+    check_choice("variant", variant, (*VARIANTS, *FORMER), also="auto")
     variant = FORMER.get(variant, variant)
     if variant == "auto":
         variant = "fast" if dtype == np.float32 else _choose_float64(shape)
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; it must be 'auto' or one of {', '.join(VARIANTS)}")
     if variant in SIMPLE:
         form = _simple_form(variant, dtype, tile, pad, depth)
         return functools.partial(_matrix_by_matrix, lambda aligned: form)
     for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
-        if value != default:
+        if not isinstance(value, Integral | None) or value != default:
             raise ValueError(f"{name} is {value!r}; variant {variant!r} has none: leave it out")
     if dtype != np.float32 and variant not in ANY_DTYPE:
         raise TypeError(f"a has dtype {dtype}; variant {variant!r} is for float32")
@@ -327,7 +324,8 @@ class _Form(NamedTuple):
 
 def _simple_form(variant, dtype, tile, pad, depth):
     """The form of a kernel of ``tiles``, after a check of its options."""
-    if check_int("tile", tile, 8, 32) not in TILES:
+    tile = check_int("tile", tile, 8, 32)
+    if tile not in TILES:
         raise ValueError(f"tile is {tile}; it must be 8, 16 or 32")
     pad, depth = _check_pad(variant, dtype, tile, pad), _check_depth(variant, tile, depth)
     make, number, rows_along_x = VARIANTS[variant], NUMBERS[dtype], variant in ROWS_ALONG_X
@@ -354,9 +352,10 @@ def _check_depth(variant, tile, depth):
         return tile
     if variant not in DYNAMIC:
         raise ValueError(f"depth is {depth!r}; it is for the dynamic variants, not {variant!r}: leave it out")
-    if check_int("depth", depth, tile) % tile:
+    depth = check_int("depth", depth, tile)
+    if depth % tile:
         raise ValueError(f"depth is {depth}; it must be a multiple of tile, {tile}")
-    return int(depth)
+    return depth
 
 
 def _opt_in(kernel, nbytes, tile, depth):
@@ -392,7 +391,15 @@ def _matrix_by_matrix(make_form, a, b, out, alpha, beta, work):
 def _matrix(array, index):
     """The matrix of an array that belongs to an index of the result."""
     index = index[len(index) - len(array.shape) + 2 :]
-    return array[tuple(0 if n == 1 else i for i, n in zip(index, array.shape, strict=False))] if index else array
+    if not index:
+        return array
+    index = tuple(0 if n == 1 else i for i, n in zip(index, array.shape, strict=False))
+    return _part(array, index, array.shape[-2:])
+
+
+def _part(array, index, shape):
+    """``array[index]``, which has this shape. A device array without elements cannot be indexed."""
+    return array[index] if array.size else array.reshape(shape)
 
 
 def _matrix_launches(make_form, a, b, out, alpha, beta, work):
@@ -406,7 +413,9 @@ def _matrix_launches(make_form, a, b, out, alpha, beta, work):
         for col in range(0, columns, step):
             part = a, b, product
             if rows > step or columns > step:
-                part = a[row : row + step], b[:, col : col + step], product[row : row + step, col : col + step]
+                block, k = product[row : row + step, col : col + step], a.shape[1]
+                first = _part(a, slice(row, row + step), (block.shape[0], k))
+                part = first, _part(b, (slice(None), slice(col, col + step)), (k, block.shape[1])), block
             yield form.configure(part[2].shape, work.stream), (*part, *form.further)
     if alpha != 1 or beta != 0:
         yield _launch_scale(product, out, alpha, beta, work.stream)
@@ -501,7 +510,9 @@ def _launch_sum(piece, parts, out, flat, numbers, stream):
 
 def _along_first_axis(array, i, dimensions):
     """What of an operand belongs to index ``i`` of a result of so many dimensions."""
-    return array[0 if array.shape[0] == 1 else i] if array.ndim == dimensions else array
+    if array.ndim != dimensions:
+        return array
+    return _part(array, 0 if array.shape[0] == 1 else i, array.shape[1:])
 
 
 def _broadcast_rule(own, lead):

@@ -17,6 +17,7 @@ from gpukit._host.arrays import (
     to_device,
 )
 from gpukit._host.call import Problem, call
+from gpukit._host.checks import check_flag, check_number
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.reduce import cost, ladder, operators
@@ -161,8 +162,12 @@ def _reduction(problem: Problem):
     """The launches of ``reduce``."""
     (x,), (axis, op, keepdims) = problem.inputs, problem.settings
     _check_op(x, op)
-    first, again = operators.make_operations(op, dtype_of(x))
-    axes = _check_axes(axis, len(x.shape))
+    try:
+        first, again = operators.make_operations(op, dtype_of(x))
+    except (OverflowError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"op is {op!r}; it must be a name, or a device function and its identity: {error}") from error
+    axes, keepdims = _check_axes(axis, len(x.shape)), check_flag("keepdims", keepdims)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     if problem.out is not None:
         check_array("out", problem.out, len(kept))
@@ -183,14 +188,16 @@ def _reduction(problem: Problem):
 def _check_op(x, op):
     check_array("x", x, 0, more=True)
     dtype = dtype_of(x)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8:
-        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes")
+    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
+        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order")
     if isinstance(op, str):
         if op not in operators.OPERATORS:
             known = ", ".join(map(repr, operators.OPERATORS))
             raise ValueError(f"op is {op!r}; it must be one of {known}, or a function and its identity")
-    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0]) and np.isscalar(op[1])):
+    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
         raise TypeError(f"op is {op!r}; it must be a name, or a tuple of a function and its identity")
+    elif not isinstance(op[1], bool | np.bool_):
+        check_number("op[1]", op[1])
 
 
 def _check_axes(axis, dimensions):
@@ -223,8 +230,7 @@ def _flatten(x, axes, stream, commutative=True):
     order = _memory_order(x, axes, commutative)
     form = _groups([(x.shape[i], i in axes) for i in order])
     if isinstance(x, np.ndarray):
-        host = np.ascontiguousarray(x.transpose(order)).reshape(-1)
-        return cuda.to_device(host, stream=stream), form
+        return to_device(x.transpose(order), stream).reshape(x.size), form
     if order == tuple(range(x.ndim)):
         x = to_device(x, stream)
         return x if x.ndim == 1 else x.reshape(x.size), form

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import stream_of
+from gpukit._host.checks import check_choice
 from gpukit.backend import cuda, float32, int32
 from gpukit.intrinsics import load4
 from gpukit.reduce.primitives import is_last
@@ -316,8 +317,7 @@ def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
 
 def check_variant(variant: str) -> None:
     """ValueError unless the variant is one of ``VARIANTS``."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; it must be one of {', '.join(VARIANTS)}")
+    check_choice("variant", variant, VARIANTS)
 
 
 def _blocks(variant, size):

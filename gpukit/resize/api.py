@@ -8,6 +8,7 @@ import numpy as np
 
 from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, new_like, span, stream_of
 from gpukit._host.call import Problem, call
+from gpukit._host.checks import check_choice, check_dtype, check_flag
 from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda, on_gpu
 from gpukit.resize import cost, frames
@@ -287,14 +288,12 @@ def _known_request(parameters, _):
 
 def _checked_request(size, method, letterbox, center, fill, swap, mean, factor, dtype):
     size = check_size("size", size)
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    if dtype is not None:
-        dtype = np.dtype(dtype)
-        if dtype not in PLANES:
-            raise TypeError(f"dtype is {dtype}; it must be {' or '.join(map(str, PLANES))}")
+    check_choice("method", method, METHODS)
+    center, swap = check_flag("center", center), check_flag("swap_rb", swap)
+    if any(value is not None for value in (mean, factor, dtype)):
+        dtype = check_dtype("dtype", dtype, PLANES)
         mean, factor = as_three("mean", mean, np.float32), as_three("factor", factor, np.float32)
-    return Request(size, method, letterbox, bool(center), fill, int(bool(swap)), mean, factor, dtype)
+    return Request(size, method, letterbox, center, fill, int(swap), mean, factor, dtype)
 
 
 # -- from images to launches -----------------------------------------------------------------------

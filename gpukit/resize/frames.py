@@ -209,7 +209,8 @@ def pack(images: list, places: list[tuple], stream: Any) -> Frames:
     pitches = [4 * ceil_div(CHANNELS * host.shape[1], 4) for host in hosts]
     sizes = [host.shape[0] * pitch for host, pitch in zip(hosts, pitches, strict=True)]
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
-    packed = np.zeros(sum(sizes), hosts[0].dtype)
+    flat = cuda.device_array(sum(sizes), hosts[0].dtype, stream=stream)  # refused before broadcast images are copied
+    packed = np.zeros(flat.size, flat.dtype)
     for host, start, size, pitch in zip(hosts, starts, sizes, pitches, strict=True):
         rows = packed[start : start + size].reshape(-1, pitch)
         rows[:, : CHANNELS * host.shape[1]] = host.reshape(host.shape[0], -1)
@@ -217,5 +218,6 @@ def pack(images: list, places: list[tuple], stream: Any) -> Frames:
         (start, pitch, *host.shape[:2], *place)
         for host, start, pitch, place in zip(hosts, starts, pitches, places, strict=True)
     ]
-    flat, fields = _in_words(cuda.to_device(packed, stream=stream), fields)
+    flat.copy_to_device(packed, stream=stream)
+    flat, fields = _in_words(flat, fields)
     return Frames(flat, cuda.to_device(np.array(fields, np.int64), stream=stream))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpukit._host.checks import check_flag, check_number
 from warpstep.checks import check_int
 
 __all__ = [
@@ -121,7 +122,7 @@ def placement(source: tuple[int, int], target: tuple[int, int], center: bool = T
     >>> place.height, place.width, place.top, place.left
     (360, 640, 140, 0)
     """
-    return place(check_size("source", source), check_size("target", target), bool(center))
+    return place(check_size("source", source), check_size("target", target), check_flag("center", center))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -144,10 +145,10 @@ def check_size(name: str, size: Any) -> tuple[int, int]:
 
 def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = "real number") -> tuple:
     """One number or three as a tuple of three of the dtype; TypeError for another kind."""
-    values = tuple(value) if isinstance(value, tuple | list | np.ndarray) else (value,) * CHANNELS
+    values = tuple(value) if isinstance(value, tuple | list | np.ndarray) and np.ndim(value) else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f"{name} is {value!r}; it must be one {what} or {CHANNELS} of them")
-    return tuple(dtype(v) for v in values)
+    return tuple(dtype(check_number(name, v)) for v in values)
 
 
 def as_fill(fill: Any, dtype: np.dtype) -> tuple:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpukit._host.arrays import is_pinned, upload
 from gpukit.backend import cuda
-from gpukit.resize.api import blob
+from gpukit.resize.api import _request, blob
 from gpukit.resize.frames import check_image
 from gpukit.resize.placing import CHANNELS, Letterbox, check_size
 from warpstep.checks import check_int
@@ -63,18 +63,25 @@ def video(
     """
     depth = check_int("depth", depth, 1, MAX_DEPTH)
     size = check_size("size", size)
-    return _results(iter(frames), (size, mean, factor, fill, center, swap_rb), dtype, depth)
+    _request(size, "bilinear", True, center, fill, swap_rb, mean, factor, dtype)
+    try:
+        frames = iter(frames)
+    except TypeError:
+        raise TypeError(f"frames is a {type(frames).__name__}; it must be an iterable of NumPy arrays") from None
+    return _results(frames, (size, mean, factor, fill, center, swap_rb), dtype, depth)
 
 
 def _results(frames, parameters, dtype, depth):
     free, under_way, first, known = [], deque(), None, {}
     with ThreadPoolExecutor(depth, initializer=cuda.current_context) as pool:
         for number, frame in enumerate(frames):
+            check_image(f"frames[{number}]", frame, 3)
+            if not isinstance(frame, np.ndarray):
+                raise TypeError(f"frames[{number}] is a {type(frame).__name__}; it must be a NumPy array")
             if first is None:
                 first = frame
-                check_image("frames[0]", frame, 3)
                 free = [_Slot(frame, parameters, dtype) for _ in range(depth)]
-            elif not isinstance(frame, np.ndarray) or (frame.shape, frame.dtype) != (first.shape, first.dtype):
+            elif (frame.shape, frame.dtype) != (first.shape, first.dtype):
                 what = f"{first.shape}, {first.dtype}"
                 raise ValueError(f"frames[{number}] is not of the shape and dtype of the first: {what}")
             slot = free.pop()

@@ -592,7 +592,7 @@ WRONG = [
         ValueError,
         r"kernel_size is \(3, 3\) with dilation \(3, 3\), 7 r",
     ),
-    (lambda: conv.im2col(X, 3, padding=2**30), ValueError, "the images have 2147483653 rows with their padding"),
+    (lambda: conv.im2col(X, 3, padding=2**30), ValueError, "the images of x have 2147483653 rows with their padding"),
     (lambda: conv.im2col(X, 1, padding=2**20), ValueError, r"OH OW is 2097157 \* 2097158; it must be at most"),
     (lambda: conv.im2col(X, 1, padding=2**14, variant="element"), ValueError, "x is too large: 8 KH KW OH OW is 859"),
     (
