@@ -345,3 +345,64 @@ def make_like(like, shape: tuple, dtype):
 @functools.cache
 def _torch_dtype(dtype):
     return getattr(sys.modules["torch"], dtype.name)
+
+
+class Output:
+    """Where the array that a host function computes goes.
+
+    Parameters
+    ----------
+    like : array
+        An input: the result is of its library.
+    shape : tuple of int
+    out : array or None
+        Where the caller wants the result; checked before, but for being writable.
+    stream : 0 or a CUDA stream
+    dtype : NumPy dtype, optional
+        That of ``like`` unless given.
+    keep : bool
+        The kernels need the contents of ``out``, which must have been given.
+
+    Attributes
+    ----------
+    device : C-contiguous device array
+        For the kernels to write.
+    in_place : bool
+        Whether ``device`` is what the caller gets.
+
+    Raises
+    ------
+    ValueError
+        If ``out`` is read-only.
+    """
+
+    def __init__(self, like, shape: tuple, out, stream, dtype=None, keep: bool = False):
+        if out is not None:
+            check_writable("out", out)
+        self.out, self.stream, self.on_host = out, stream, not cuda.is_cuda_array(like)
+        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
+        if self.on_host:
+            self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
+            self.in_place = False
+            return
+        if out is None:
+            self.out = new_like(like, shape, dtype, stream)
+        self.target = self.device = as_device_array(self.out)
+        if keep:
+            self.device = to_device(self.target, stream)
+        elif not self.target.is_c_contiguous():
+            self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
+        self.in_place = self.device is self.target
+
+    def finish(self):
+        """Give the caller's result, ``out`` or a new array; the launches have been made."""
+        if self.on_host:
+            host = self.device.copy_to_host(stream=self.stream)
+            if self.stream:
+                self.stream.synchronize()
+            if self.out is None:
+                return host
+            self.out[...] = host
+        elif not self.in_place:
+            copy_to(self.device, self.target, self.stream)
+        return self.out

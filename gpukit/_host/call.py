@@ -33,26 +33,14 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-import numpy as np
-
-from gpukit._host.arrays import (
-    as_device_array,
-    check_writable,
-    copy_to,
-    dtype_of,
-    handle_of,
-    new_like,
-    stream_of,
-    to_device,
-)
+from gpukit._host.arrays import Output, handle_of, stream_of, to_device
 from gpukit._host.keys import READERS, array_reader, settings_key
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
-from gpukit.backend import cuda
 
-__all__ = ["CACHE", "Problem", "call", "forget"]
+__all__ = ["CACHE", "Problem", "call", "forget", "launch", "make_key"]
 
 #: What the host functions of this process launched.
 CACHE = LaunchCache()
@@ -78,7 +66,7 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
         ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
         array may be under way.
     """
-    key, pointers = _key(plan, inputs, out, stream, settings)
+    key, pointers = make_key(plan, inputs, out, stream, settings)
     try:
         recorded = None if key is None else CACHE.find(key)
     except TypeError:  # a setting cannot be hashed
@@ -95,7 +83,7 @@ def forget():
     free_work_memory()
 
 
-def _key(plan, inputs, out, stream, settings):
+def make_key(plan, inputs, out, stream, settings):
     """(key of a call, addresses of its arrays); the key is None if the call cannot be repeated."""
     handle = 0 if stream is None else handle_of(stream_of(stream))
     keys, pointers = [], []
@@ -133,11 +121,8 @@ class Problem:
     def __init__(self, inputs, out, stream, settings):
         self.repeatable = True
         self.inputs, self.out, self.stream, self.settings = inputs, out, stream, settings
-        self._state = state_of(stream)
-        self.work = WorkMemory(stream, self._state.buffers)
-        self._on_host = False
-        self._target: Any = None
-        self._device: Any = None
+        self.work = WorkMemory(stream, state_of(stream).buffers)
+        self._output: Any = None
 
     def on_device(self, array: Any) -> Any:
         """An array as a C-contiguous device array: itself if it is one already, otherwise a copy; None for None."""
@@ -156,50 +141,31 @@ class Problem:
         like : array, optional
             The result is of its library; the first input unless given.
         """
-        if self.out is not None:
-            check_writable("out", self.out)
         like = self.inputs[0] if like is None else like
-        self._on_host = not cuda.is_cuda_array(like)
-        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
-        if self._on_host:
-            new = to_device(self.out, self.stream) if keep else cuda.device_array(shape, dtype, stream=self.stream)
-            self._device = new
-            return new
-        if self.out is None:
-            self.out = new_like(like, shape, dtype, self.stream)
-        self._target = self._device = as_device_array(self.out)
-        if keep:
-            self._device = to_device(self._target, self.stream)
-        elif not self._target.is_c_contiguous():
-            self._device = cuda.device_array(shape, self._target.dtype, stream=self.stream)
-        return self._device
+        self._output = Output(like, shape, self.out, self.stream, dtype, keep)
+        return self._output.device
 
     def launch(self, launches: list, key):
         """Make the launches, record them under the key if they can be repeated, and give the caller's result."""
-        if key is None or not self.repeatable or self._on_host or self._device is not self._target:
-            with self._state.lock:
-                for launch, arguments in launches:
-                    launch(*arguments)
-            return self._finish()
-        prepared = [prepare(launch, *arguments) for launch, arguments in launches]
-        with self._state.lock:
-            for launch in prepared:
-                launch()
-        if prepared:
-            inputs = [array for array in self.inputs if array is not None]
-            recorded = RecordedCall(prepared, inputs, self._device, self._state)
-            if recorded.replayable:
-                CACHE.store(key, recorded)
-        return self._finish()
+        if self._output is None:  # nothing was asked for
+            return self.out
+        return launch(launches, self.inputs, self._output, key if self.repeatable else None, CACHE)
 
-    def _finish(self):
-        if self._on_host:
-            host = self._device.copy_to_host(stream=self.stream)
-            if self.stream:
-                self.stream.synchronize()
-            if self.out is None:
-                return host
-            self.out[...] = host
-        elif self._device is not self._target:
-            copy_to(self._device, self._target, self.stream)
-        return self.out
+
+def launch(launches: list, inputs: tuple, output: Output, key, cache: LaunchCache):
+    """Make launches, record them in the cache under the key if they can be repeated, and give the caller's result."""
+    state = state_of(output.stream)
+    if key is None or not output.in_place:
+        with state.lock:
+            for configured, arguments in launches:
+                configured(*arguments)
+        return output.finish()
+    prepared = [prepare(configured, *arguments) for configured, arguments in launches]
+    with state.lock:
+        for one in prepared:
+            one()
+    if prepared:
+        recorded = RecordedCall(prepared, [array for array in inputs if array is not None], output.device, state)
+        if recorded.replayable:
+            cache.store(key, recorded)
+    return output.finish()

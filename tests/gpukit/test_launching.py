@@ -10,6 +10,7 @@ import pytest
 import gpukit
 from gpukit import launching
 from gpukit._host import prepared
+from gpukit._host.arrays import Output, stream_of, to_device
 from gpukit.backend import cuda, float32, float64, int32
 
 RANDOM = np.random.default_rng(6)
@@ -210,8 +211,50 @@ def test_a_prepared_launch_is_cheap():
 
 def test_examples():
     assert doctest.testmod(prepared) == (0, 9)
+    assert doctest.testmod(launching) == (0, 7)
 
 
 def test_public_names():
     assert gpukit.launching is launching
     assert launching.look is launching.array_key
+
+
+# -- plans: a cache of one's own ------------------------------------------------------------------
+
+
+@cuda.jit
+def add_weighted(a, b, weight, out):
+    for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+        out[i] = a[i] + weight * b[i]
+
+
+def make_add(**options):
+    """A host function with plans of its own, the plans, and the weights of the calls that were not repeated ones."""
+    plans, planned = launching.Plans(**options), []
+
+    def add(a, b, weight=1.0, *, out=None, stream=None):
+        call = plans.call((a, b), out, stream, weight)
+        if call.plan is not None:
+            return call.again()
+        planned.append(weight)
+        result = Output(a, a.shape, out, stream_of(stream))
+        a, b = (to_device(x, stream_of(stream)) for x in (a, b))
+        return call.first([(add_weighted[1, 32, stream_of(stream)], (a, b, weight, result.device))], result)
+
+    return add, plans, planned
+
+
+def test_a_call_like_an_earlier_one_repeats_its_launches():
+    add, plans, planned = make_add(most=3)
+    stream = cuda.stream()
+    for weight in (1, 1.0, True, 0.0):
+        for options in ({}, {"stream": stream}):
+            for _ in range(3):
+                a, b = RANDOM.random(101), RANDOM.random(101)
+                found = add(cuda.to_device(a), cuda.to_device(b), weight, **options)
+                stream.synchronize()
+                np.testing.assert_allclose(found.copy_to_host(), a + weight * b)
+    assert len(planned) == 8 and len(plans.kept) == 3
+    out = np.empty(101)
+    assert add(a, b, out=out) is out and len(planned) == 9  # NumPy arrays are planned anew each time
+    np.testing.assert_allclose(out, a + b)
