@@ -52,7 +52,7 @@ def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dt
     return dtype
 
 
-def check_sizes(name: str, value: Any, minima: tuple, maxima: tuple, what: str) -> tuple[int, ...]:
+def check_sizes(name: str, value: Any, minima: tuple, maxima: tuple, what: str) -> Any:
     """Return ``value``, a tuple or list of as many ints as there are minima and maxima (None for no maximum)."""
     if not isinstance(value, tuple | list):
         raise TypeError(f"{name} is {value!r}; it must be {what}")

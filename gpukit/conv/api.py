@@ -222,7 +222,7 @@ def _images_of_columns(problem):
     (columns,), out, (size, *how, request) = problem.inputs, problem.out, problem.settings
     check_array("columns", columns, 3, DTYPES)
     size = pair("output_size", size, 0)
-    geometry = make_geometry(size, *how, "output_size")
+    geometry = make_geometry(size, *how, source="output_size")
     shape = *_check_columns(columns, geometry), *size
     check_choice("request", request, REQUESTS)
     if out is None and request != "write":

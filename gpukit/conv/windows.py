@@ -152,9 +152,9 @@ def pair(name: str, value: Any, least: int) -> tuple[int, int]:
     return check_int(f"{name}[0]", value[0], least), check_int(f"{name}[1]", value[1], least)
 
 
-def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> list[int]:
+def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> tuple[int, int, int, int]:
     """Check N, C, H and W, none of which may be below its least."""
-    return list(check_sizes(name, shape, least, (None,) * 4, "a tuple of 4 ints: N, C, H, W"))
+    return check_sizes(name, shape, least, (None,) * 4, "a tuple of 4 ints: N, C, H, W")
 
 
 def check_size(name: str, planes: int, **threads: int) -> None:
