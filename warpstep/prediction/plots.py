@@ -45,8 +45,8 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
             chosen = [point for point in points if point["group"] == group and not point["flops"]]
             axes[0].scatter([0] * len(chosen), [p["bytes"] / p["seconds"] * 1e-12 for p in chosen], **look)
         for point in points:
-            if point.get("label"):
-                _name(axes[1] if point["flops"] else axes[0], point)
+            x = point["flops"] / point["bytes"] if point["flops"] else 0
+            _name(axes[int(x > 0)], point, x, (point["flops"] or point["bytes"]) / point["seconds"] * 1e-12)
         peak = ceilings.dram_read * 1e-12
         axes[0].axhline(peak, color=plot.INK, linewidth=1)
         axes[0].set(xlim=(-1, 1), xticks=[], yscale="log", ylim=(peak / 60, peak * 1.4), ylabel="TB/s")
@@ -70,10 +70,9 @@ def _roof(ax, ceilings):
     ax.grid(alpha=0.5)
 
 
-def _name(ax, point):
-    x = point["flops"] / point["bytes"] if point["flops"] else 0
-    height = (point["flops"] or point["bytes"]) / point["seconds"] * 1e-12
-    ax.annotate(point["label"], (x, height), (6, -3), textcoords="offset points", fontsize=7.5)
+def _name(ax, point, x, y):
+    if point.get("label"):
+        ax.annotate(point["label"], (x, y), (6, -3), textcoords="offset points", fontsize=7.5)
 
 
 def _looks(groups):
@@ -114,9 +113,7 @@ def compared(points: Iterable[dict], *, within: float = 1.5, ax=None):
         predicted, measured = ([point[name] * 1e6 for point in chosen] for name in ("predicted", "measured"))
         ax.scatter(predicted, measured, label=group, alpha=0.85, **look)
     for point in points:
-        if point.get("label"):
-            place = point["predicted"] * 1e6, point["measured"] * 1e6
-            ax.annotate(point["label"], place, (6, -3), textcoords="offset points", fontsize=7.5)
+        _name(ax, point, point["predicted"] * 1e6, point["measured"] * 1e6)
     ax.set(xscale="log", yscale="log", xlim=x, ylim=x, xlabel="predicted, us", ylabel="measured, us")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("{x:g}")

@@ -116,20 +116,12 @@ def _times(one, other):
 def _lines(a, b):
     """The accesses by line; no rows unless the kernels have a line with accesses in common."""
     header = ["line a", "line b", "code", "access", "a", "b", "ideal a", "ideal b", "b / a"]
-    pairs = _pairs(_by_line(a), _by_line(b))
+    pairs = _pairs(*(list(facts.by_place(trace.accesses).values()) for trace in (a, b)))
     rows = []
     if any(one and other and one[0].code == other[0].code for one, other in pairs):
         rows = [row for one, other in pairs for row in _line(one, other)]
     title = "By line: wavefronts in shared memory, sectors elsewhere"
     return Table(header, rows, title, words=("code", "access"), code=("code",))
-
-
-def _by_line(trace):
-    """The accesses of each line, in the order of the source."""
-    lines = {}
-    for access in trace.accesses:
-        lines.setdefault((access.filename, access.line), []).append(access)
-    return list(lines.values())
 
 
 def _pairs(a, b):

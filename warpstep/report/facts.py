@@ -185,11 +185,10 @@ def totals(trace: Recording) -> list[tuple[str, str, str]]:
 
 def grouped(records):
     """Group findings or advice by kind and cure, then by line: [(cure, [records of one line, ...])]."""
-    groups = {}
+    groups = defaultdict(list)
     for record in records:
-        lines = groups.setdefault((record.kind, record.cure), {})
-        lines.setdefault((record.filename, record.line), []).append(record)
-    return [(cure, list(lines.values())) for (_, cure), lines in groups.items()]
+        groups[record.kind, record.cure].append(record)
+    return [(cure, list(by_place(group).values())) for (_, cure), group in groups.items()]
 
 
 def involved(record: Place, trace: Recording) -> str:
@@ -268,8 +267,8 @@ def listing(trace: Recording) -> list[Line]:
     A long docstring is cut to its first line, and a long run of lines without a record loses its middle.
     """
     first, source = trace.source[0], code(trace)
-    accesses, found, worst = _by_place(trace.accesses), _by_place(trace.findings), worst_place(trace)
-    busy = _by_place(
+    accesses, found, worst = by_place(trace.accesses), by_place(trace.findings), worst_place(trace)
+    busy = by_place(
         [*trace.accesses, *trace.branches, *trace.barriers, *trace.operations, *trace.findings, *trace.advice]
     )
     docstring = _docstring(source)
@@ -294,9 +293,9 @@ def elsewhere(trace: Recording) -> list[tuple[str, Line]]:
     """Lines outside of the kernel's source that have accesses, each with the name of its file."""
     first, text = trace.source
     inside = range(first, first + len(text.splitlines())) if text else ()
-    found, worst = _by_place(trace.findings), worst_place(trace)
+    found, worst = by_place(trace.findings), worst_place(trace)
     lines = []
-    for place, accesses in _by_place(trace.accesses).items():
+    for place, accesses in by_place(trace.accesses).items():
         if place[0] == trace.filename and place[1] in inside:
             continue
         name = location(accesses[0], trace).partition(" of ")[2] or "outside of the kernel"
@@ -304,7 +303,8 @@ def elsewhere(trace: Recording) -> list[tuple[str, Line]]:
     return lines
 
 
-def _by_place(records):
+def by_place(records) -> dict[tuple[str, int], list]:
+    """Group records by (filename, line)."""
     places = defaultdict(list)
     for record in records:
         places[record.filename, record.line].append(record)

@@ -8,6 +8,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import BANKS, LINE, SECTOR, WARP, WORD
 from warpstep.report import axes as plot
 from warpstep.report import facts
@@ -133,10 +134,7 @@ def banks(trace: Recording, line: int | None = None, array: str | None = None):
 
 def _groups(itemsize):
     """The lanes that are served together: the warp, its halves, or its quarters."""
-    parts = 1
-    while parts * WORD < itemsize and parts < WARP:
-        parts *= 2
-    return np.split(np.arange(WARP), parts)
+    return np.split(np.arange(WARP), min(next_power_of_two(ceil_div(itemsize, WORD)), WARP))
 
 
 def _bank_words(request, lanes):
@@ -310,12 +308,9 @@ def _memory_line(ax, request, base, pieces, y):
     boxes = [Rectangle((first, y), count, 1) for first, count, _ in pieces]
     ax.add_collection(PatchCollection(boxes, facecolors=faces, edgecolors="white", linewidths=0.5, gid="cells"))
     for sector, count in enumerate(used):
-        look = {
-            "edgecolor": plot.FAINT if count else "#CCCCCC",
-            "facecolor": "none",
-            "linewidth": 0.9 if count else 0.6,
-        }
-        ax.add_patch(Rectangle((sector * SECTOR, y), SECTOR, 1, zorder=2 if count else 1.5, **look))
+        edge, width, order = (plot.FAINT, 0.9, 2) if count else ("#CCCCCC", 0.6, 1.5)
+        look = {"facecolor": "none", "edgecolor": edge, "linewidth": width, "zorder": order}
+        ax.add_patch(Rectangle((sector * SECTOR, y), SECTOR, 1, **look))
     _lane_numbers(ax, pieces, y)
     lanes = [lane for _, _, some in pieces for lane in some]
     first, last = (request.label(request.addresses[lane]) for lane in (min(lanes), max(lanes)))
