@@ -55,6 +55,7 @@ from numba.cuda.np import numpy_support
 from numba.cuda.np import ufunc as ufunc_package
 from numba.cuda.np.numpy_support import ufunc_find_matching_loop
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.types import unliteral
 from numba.cuda.types.ext_types import Dim3, GridGroup
 from numba.cuda.typing import make_concrete_template, signature
 from numba.cuda.typing.templates import AttributeTemplate, fold_arguments

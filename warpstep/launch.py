@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from warpstep import device
-from warpstep._numba import NUMBA_ERRORS, signature, sigutils, typeof_impl, types
+from warpstep._numba import NUMBA_ERRORS, signature, sigutils, typeof_impl, types, unliteral
 from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_int, check_limits, check_optin
@@ -25,7 +25,6 @@ from warpstep.compiler.frontend import (
     infer,
     is_inferring,
     typing_context,
-    unliteral,
 )
 from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
@@ -162,19 +161,14 @@ class Kernel:
 
     def get_call_template(self, args, kws):
         """Numba's inference asks this when a kernel calls the function."""
-        declared = None
-        if self._declared is not None and self.targetoptions["device"]:
-            declared = self._declared_signature(self._declared, self.fold_argument_types(args, kws)[1])
-        return call_template(self, args, kws, declared)
-
-    def _declared_signature(self, declared, argument_types):
-        chosen = _best_match(declared, argument_types)
-        if chosen is None:
-            return None
+        declared = self._declared if self.targetoptions["device"] else None
+        chosen = None if declared is None else _best_match(declared, self.fold_argument_types(args, kws)[1])
+        if declared is None or chosen is None:
+            return call_template(self, args, kws)
         return_type = declared[chosen]
         if return_type is None:
             return_type = infer(self, chosen, **self._infer_options).return_type
-        return signature(return_type, *chosen)
+        return call_template(self, args, kws, signature(return_type, *chosen))
 
     # -- launching -----------------------------------------------------------------------------------------------------
 
@@ -317,7 +311,7 @@ def _best_match(signatures, argument_types):
             continue
         kinds = [context.can_convert(unliteral(a), d) for a, d in zip(argument_types, declared, strict=True)]
         if all(k is not None for k in kinds):
-            fitting.append((sum(k.value if hasattr(k, "value") else int(k) for k in kinds), declared))
+            fitting.append((sum(kinds), declared))
     return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 

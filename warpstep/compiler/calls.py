@@ -6,7 +6,6 @@ Each entry of a table takes the translator and a `Call`, and returns (expression
 
 import cmath
 import functools
-import inspect
 import itertools
 import math
 import operator
@@ -21,18 +20,18 @@ from warpstep._numba import (
     VectorType,
     cuda,
     fp16,
-    ir,
     libdevice,
     order_by_target_specificity,
     signature,
     types,
     ufunc_db,
     ufunc_find_matching_loop,
+    unliteral,
 )
 from warpstep.compiler import ops
 from warpstep.compiler.blocks import Lowered
 from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
-from warpstep.compiler.frontend import typing_context, unliteral
+from warpstep.compiler.frontend import typing_context
 from warpstep.compiler.values import Constant, counted, dtype_of
 from warpstep.machine import arithmetic
 
@@ -72,7 +71,7 @@ def entry(*keys):
     return register
 
 
-def function(t, function_type, arguments, signature, type_, expr):
+def function(t, function_type, arguments, signature, expr):
     """Translate a call of a function that Numba knows by name, not a device function, or ``np.float32(x)``."""
     key = float if isinstance(function_type, types.NumberClass) else function_type.typing_key
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
@@ -87,7 +86,6 @@ def function(t, function_type, arguments, signature, type_, expr):
             getattr(operator, key.__name__.lstrip("i"), key) if key not in _PLAIN_OPERATORS else key,
             signature,
             arguments,
-            type_,
         )
     if isinstance(unliteral(call.result), VectorType):
         return _vector(t, call)
@@ -118,15 +116,6 @@ def _inline_overload(t, template, call):
     result = t.b.variable()
     return_type = t.inline(dispatcher, tuple(types_), arguments, result)
     return None if isinstance(return_type, types.NoneType) else (result, return_type)
-
-
-def bind_arguments(function_, expr, t):
-    """Return the variables of a call in the order of the parameters; `Constant` for a default."""
-    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function_).parameters.values()):
-        t.unsupported("a device function with *arguments")
-    bound = inspect.signature(function_).bind(*t.positional_arguments(expr), **dict(expr.kws))
-    bound.apply_defaults()
-    return [v if isinstance(v, ir.Var) else Constant(v) for v in bound.arguments.values()]
 
 
 def _values(t, call, as_type=None):
@@ -625,8 +614,7 @@ _CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"
 @entry(*_CACHED_LOADS)
 def _cached_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
-    site = t.site(call.arguments[0].unversioned_name, "load")
-    return ops.LOAD(t.value(call.arguments[0]), index, site), call.result
+    return t.load(call.arguments[0], call.types[0], index, True, call.result)
 
 
 @entry(*_CACHED_STORES)

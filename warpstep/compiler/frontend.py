@@ -86,7 +86,8 @@ class _TypingContext(CUDATypingContext):
 
     def _resolve_user_function_type(self, func, args, kws, literals=None):
         if isinstance(func, types.Dispatcher) and isinstance(func.dispatcher, CUDADispatcher):
-            return _call_type(self, func.dispatcher, args, kws)
+            template, pysig, args, kws = call_template(func.dispatcher, args, kws)
+            return template(self).apply(args, kws).replace(pysig=pysig)
         return super()._resolve_user_function_type(func, args, kws, literals)
 
     def insert_function(self, ft):
@@ -96,11 +97,6 @@ class _TypingContext(CUDATypingContext):
         if isinstance(gty, types.Function):
             gty = types.Function([_typed_only(template) for template in gty.templates])
         super().insert_global(gv, gty)
-
-
-def _call_type(context, dispatcher, args, kws):
-    template, pysig, args, kws = call_template(dispatcher, args, kws)
-    return template(context).apply(args, kws).replace(pysig=pysig)
 
 
 class _TypedDispatcher(CUDADispatcher):
@@ -244,8 +240,3 @@ def fold_argument_types(function, args, kws) -> tuple:
         lambda index, parameter, values: types.StarArgTuple(values),
     )
     return pysig, tuple(folded)
-
-
-def unliteral(type_):
-    """Return the plain type behind a literal one (``Literal[int](16)`` is int64)."""
-    return types.unliteral(type_)

@@ -6,19 +6,20 @@ known function becomes stands in `calls`.
 """
 
 import functools
+import inspect
 import operator
 from collections import Counter
 from typing import NoReturn
 
 import numpy as np
 
-from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types
+from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, ops
 from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Pools, Program, Site
 from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
-from warpstep.compiler.frontend import infer, unliteral
+from warpstep.compiler.frontend import infer
 from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, constant_of, counted, dtype_of
 from warpstep.errors import UnsupportedError
 from warpstep.machine.memory import global_view
@@ -444,18 +445,16 @@ class Translator:
         return self.value(expr.value, type_), type_
 
     def expr_binop(self, target, expr, type_):
-        return self.binary(expr.fn, expr, expr.lhs, expr.rhs, type_)
+        return self.binary(expr.fn, expr)
 
     def expr_inplace_binop(self, target, expr, type_):
-        return self.binary(expr.immutable_fn, expr, expr.lhs, expr.rhs, type_)
+        return self.binary(expr.immutable_fn, expr)
 
-    def binary(self, function, expr, lhs, rhs, type_):
+    def binary(self, function, expr):
         signature = self.frame.typed.calltypes[expr]
-        if signature is None:
-            return None
-        return self.operation(function, signature, (lhs, rhs), type_)
+        return None if signature is None else self.operation(function, signature, (expr.lhs, expr.rhs))
 
-    def operation(self, function, signature, operands, type_):
+    def operation(self, function, signature, operands):
         """Apply an operator to typed operands; shared with calls of functions of the operator module."""
         result = signature.return_type
         if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
@@ -623,10 +622,7 @@ class Translator:
             self.unsupported(f"a subscript of {owner}")
         if isinstance(expr.index, str):
             return calls.field_array(self, expr.value, expr.index, type_)
-        if expr.index_var is not None:
-            index, scalar = self.index(expr.index_var, owner)
-        else:
-            index, scalar = self.static_index(expr.index, owner)
+        index, scalar = self.index(expr.index_var, owner, expr.index)
         return self.load(expr.value, owner, index, scalar, type_)
 
     def tuple_item(self, variable, index, type_):
@@ -650,8 +646,10 @@ class Translator:
             return ops.RECORD(array, index, site), type_
         return ops.LOAD(array, index, site), owner.dtype
 
-    def index(self, variable, owner):
-        """Return (index expression, whether it selects one element)."""
+    def index(self, variable, owner, constant=None):
+        """Return (index expression, whether it selects one element). Without a variable the index is ``constant``."""
+        if variable is None:
+            return self.static_index(constant, owner)
         type_ = self.type_of(variable)
         known = self.known(variable)
         if known is not None and not isinstance(type_, types.Array):
@@ -714,10 +712,7 @@ class Translator:
         if not isinstance(owner, types.Array):
             self.unsupported(f"an assignment to an item of {owner}")
         index_variable = statement.index_var if static else statement.index
-        if index_variable is not None:
-            index, scalar = self.index(index_variable, owner)
-        else:
-            index, scalar = self.static_index(statement.index, owner)
+        index, scalar = self.index(index_variable, owner, statement.index)
         array = self.value(statement.target)
         site = self.site(statement.target.unversioned_name, "store")
         value_type = self.type_of(statement.value)
@@ -767,17 +762,20 @@ class Translator:
             owner = self.frame.known[expr.func.name].owner
             return calls.method(self, owner, function_type, arguments, signature)
         if isinstance(function_type, types.Function | types.NumberClass):
-            return calls.function(self, function_type, arguments, signature, type_, expr)
+            return calls.function(self, function_type, arguments, signature, expr)
         return self.unsupported(f"a call of {function_type}")
 
     def call_arguments(self, expr, signature):
-        """Return variables (or `Constant` defaults) in the order of the signature."""
-        positional = self.positional_arguments(expr)
+        """Return the arguments of a call of a function that Numba knows."""
         if not expr.kws:
-            return positional
+            return self.positional_arguments(expr)
         if signature.pysig is None:
             self.unsupported("keyword arguments of this function")
-        bound = signature.pysig.bind(*positional, **dict(expr.kws))
+        return self.bind_arguments(expr, signature.pysig)
+
+    def bind_arguments(self, expr, pysig):
+        """Return variables (or `Constant` defaults) in the order of the parameters."""
+        bound = pysig.bind(*self.positional_arguments(expr), **dict(expr.kws))
         bound.apply_defaults()
         return [v if isinstance(v, ir.Var) else Constant(v) for v in bound.arguments.values()]
 
@@ -796,10 +794,12 @@ class Translator:
 
     def call_device_function(self, dispatcher, target, expr, signature, type_):
         function = dispatcher.py_func
-        folded = calls.bind_arguments(function, expr, self)
+        pysig = inspect.signature(function)
+        if any(p.kind is p.VAR_POSITIONAL for p in pysig.parameters.values()):
+            self.unsupported("a device function with *arguments")
         argument_types = tuple(signature.args)
         arguments = []
-        for item, argument_type in zip(folded, argument_types, strict=True):
+        for item, argument_type in zip(self.bind_arguments(expr, pysig), argument_types, strict=True):
             if isinstance(item, Constant):
                 arguments.append((item, argument_type))
             else:

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from warpstep._numba import Dim3, GridGroup, numpy_support, types
-from warpstep.compiler.frontend import unliteral
+from warpstep._numba import Dim3, GridGroup, numpy_support, types, unliteral
 from warpstep.errors import UnsupportedError
 
 #: Types that exist only while compiling: their variables hold nothing at run time.
