@@ -108,7 +108,7 @@ devices = _Namespace(
 )
 cudadrv = _Namespace("cuda.cudadrv", devicearray=devicearray, devices=devices, error=_numba.driver_errors)
 
-reduce = Reduce = _reimported.reduction(_here)
+reduce = Reduce = _reimported.second_copy(_numba.REDUCTION, _here).Reduce
 vectorize, guvectorize = _reimported.ufunc_decorators(_here, lambda function, args: _infer(function, args).return_type)
 
 _take_over()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from warpstep._numba import REDUCTION, UFUNC_DECORATORS, VECTORIZERS
+from warpstep._numba import UFUNC_DECORATORS, VECTORIZERS
 
 
 def second_copy(name: str, cuda, replaced: dict | None = None) -> Any:
@@ -47,11 +47,6 @@ def second_copy(name: str, cuda, replaced: dict | None = None) -> Any:
     module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_}
     spec.loader.exec_module(module)
     return module
-
-
-def reduction(cuda) -> type:
-    """Make the class ``Reduce`` for the emulator."""
-    return second_copy(REDUCTION, cuda).Reduce
 
 
 def ufunc_decorators(cuda, infer: Callable) -> tuple[Callable, Callable]:

@@ -33,6 +33,7 @@ from warpstep.compiler.blocks import Lowered
 from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
 from warpstep.compiler.frontend import typing_context
 from warpstep.compiler.values import Constant, counted, dtype_of
+from warpstep.limits import WARP
 from warpstep.machine import arithmetic
 
 TABLE = {}
@@ -228,7 +229,7 @@ def _tuple(t, call):
     return t.value(call.arguments[0]), call.result
 
 
-@entry(breakpoint)
+@entry(breakpoint, cuda.cg.this_grid)
 def _nothing(t, call):
     return None
 
@@ -541,11 +542,6 @@ def _nanosleep(t, call):
     t.b.emit(Op("K.sleep", ops.ACTION)(*_values(t, call)))
 
 
-@entry(cuda.cg.this_grid)
-def _this_grid(t, call):
-    return None
-
-
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -631,8 +627,12 @@ def _cached_store(t, call):
 def attribute(t, target, expr, owner, type_):
     """Translate ``array.shape``, ``record.x``, ``math.pi``, ``cuda.laneid`` ..."""
     name = expr.attr
-    if isinstance(owner, types.Module):
-        return _module_attribute(t, target, owner, name, type_)
+    if isinstance(owner, types.Module) and name in _SPECIAL_REGISTERS:
+        return _SPECIAL_REGISTERS[name], types.int32
+    if isinstance(owner, types.Module | types.EnumClass):
+        source = owner.pymod if isinstance(owner, types.Module) else owner.instance_class
+        t.frame.known[target] = Constant(getattr(source, name))
+        return None
     if isinstance(owner, types.Array):
         return _array_attribute(t, expr.value, owner, name, type_)
     if isinstance(owner, types.Record):
@@ -647,30 +647,13 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.NamedTuple | types.NamedUniTuple):
         place = owner.fields.index(name)
         return ops.ITEM(t.value(expr.value), place), unliteral(owner.types[place])
-    if isinstance(owner, types.EnumMember | types.EnumClass):
-        return _enum_attribute(t, target, expr, type_)
+    if isinstance(owner, types.EnumMember):  # at run time an enum member is its value
+        return t.value(expr.value), type_
     return t.unsupported(f"the attribute {name} of {owner}")
 
 
-def _module_attribute(t, target, owner, name, type_):
-    if name == "laneid":
-        return _LANEID(), types.int32
-    if name == "warpsize":
-        return scalar(32, np.int32), types.int32
-    value = getattr(owner.pymod, name)
-    t.frame.known[target] = Constant(value)
-    return None
-
-
-def _enum_attribute(t, target, expr, type_):
-    """Translate ``Color.red`` or ``Color.red.value``; at run time an enum member is its value."""
-    owner = t.type_of(expr.value)
-    if isinstance(owner, types.EnumClass):
-        t.frame.known[target] = Constant(getattr(owner.instance_class, expr.attr))
-        return None
-    return t.value(expr.value), type_
-
-
+#: Attributes of ``numba.cuda`` that a kernel reads as numbers.
+_SPECIAL_REGISTERS = {"laneid": _LANEID(), "warpsize": scalar(WARP, np.int32)}
 _PARTS = {"real": Op("{}.real"), "imag": Op("{}.imag")}
 _TRANSPOSED = Op("{0}.with_window({0}.base, {0}.shape[::-1], {0}.strides[::-1])", Trait.SHAPE)
 #: Attributes of any array, and their types.

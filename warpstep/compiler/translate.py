@@ -88,9 +88,6 @@ class Frame:
         assignments = (s for block in typed.blocks.values() for s in block.find_insts(ir.Assign))
         self.definitions = Counter(statement.target.name for statement in assignments)
 
-    def type(self, name):
-        return self.typed.typemap[name]
-
     def active(self, function, argument_types):
         """Return True if this function is being inlined already: a recursion."""
         frame = self
@@ -185,15 +182,15 @@ class Translator:
         return self.frame.names[variable]
 
     def type_of(self, variable):
-        return self.frame.type(variable.name if isinstance(variable, ir.Var) else variable)
+        return self.frame.typed.typemap[variable.name if isinstance(variable, ir.Var) else variable]
 
     def known(self, variable):
         """Return the compile-time value of a variable as a `Constant`, or None."""
         if isinstance(variable, Constant):
             return variable
-        name = variable.name if isinstance(variable, ir.Var) else variable
+        name = variable.name
         if name not in self.frame.constants:
-            self.frame.constants[name] = constant_of(self.frame.type(name))
+            self.frame.constants[name] = constant_of(self.type_of(variable))
         value = self.frame.constants[name] or self.frame.known.get(name)
         return value if isinstance(value, Constant) else None
 
@@ -380,7 +377,7 @@ class Translator:
 
     def assign(self, statement):
         target, value = statement.target.name, statement.value
-        type_ = self.frame.type(target)
+        type_ = self.type_of(target)
         if isinstance(value, ir.Var):
             self.copy(target, value, type_)
         elif isinstance(value, ir.Arg):
@@ -754,7 +751,7 @@ class Translator:
         if isinstance(function_type, types.RecursiveCall):
             function_type = function_type.dispatcher_type
         if isinstance(function_type, types.Dispatcher):
-            return self.call_device_function(function_type.dispatcher, target, expr, signature, type_)
+            return self.call_device_function(function_type.dispatcher, expr, signature, type_)
         if isinstance(function_type, types.ExceptionClass):
             return None
         arguments = self.call_arguments(expr, signature)
@@ -792,7 +789,7 @@ class Translator:
             items.append(ir.Var(expr.vararg.scope, name, expr.vararg.loc))
         return [*expr.args, *items]
 
-    def call_device_function(self, dispatcher, target, expr, signature, type_):
+    def call_device_function(self, dispatcher, expr, signature, type_):
         function = dispatcher.py_func
         pysig = inspect.signature(function)
         if any(p.kind is p.VAR_POSITIONAL for p in pysig.parameters.values()):

@@ -248,7 +248,7 @@ def sectors(trace: Recording, line: int | None = None, array: str | None = None)
         base = bases[row]
         if before is not None and base != before + LINE:
             _write(ax, -3, y - 0.32, "⋮", fontsize=FONT_SIZE + 1, ha="right", color=plot.FAINT)
-        _memory_line(ax, request, base, memory[base], y)
+        _memory_line(ax, request, memory[base], y)
         offset = f"{base - origin:+,}" if base != origin else "0"
         _write(ax, -3, y + 0.5, offset, ha="right", color=plot.FAINT)
         y, before = y + pitch, base
@@ -293,7 +293,7 @@ def _used(pieces):
     return used.reshape(-1, SECTOR).sum(axis=1)
 
 
-def _memory_line(ax, request, base, pieces, y):
+def _memory_line(ax, request, pieces, y):
     used, named = _used(pieces), not any(text.get_gid() == "used" for text in ax.texts)
     for sector, count in enumerate(used):
         face = TOUCHED if count else "white"
