@@ -3,6 +3,7 @@
 import functools
 import sys
 import warnings
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -126,16 +127,18 @@ def _check_interface(name, array, interface):
     what = f"{name}.__cuda_array_interface__"
     if not isinstance(interface, dict):
         raise TypeError(f"{what} is a {type(interface).__name__}; it must be a dict")
-    for key, kind in {"shape": tuple, "typestr": str, "data": tuple, "version": int}.items():
+    for key, kind in {"shape": tuple | list, "typestr": str, "data": tuple | list, "version": Integral}.items():
         if not isinstance(interface.get(key), kind):
-            raise TypeError(f"{what}[{key!r}] is {interface.get(key)!r}; it must be a {kind.__name__}")
+            kinds = {"typestr": "a str", "version": "an int"}
+            raise TypeError(f"{what}[{key!r}] is {interface.get(key)!r}; it must be {kinds.get(key, 'a tuple')}")
     shape, strides, data = interface["shape"], interface.get("strides"), interface["data"]
     for key, sizes in {"shape": shape, "strides": shape if strides is None else strides}.items():
-        if not isinstance(sizes, tuple) or not all(isinstance(n, int) for n in sizes) or len(sizes) != len(shape):
+        right = isinstance(sizes, tuple | list) and all(isinstance(n, Integral) for n in sizes)
+        if not right or len(sizes) != len(shape):
             raise TypeError(f"{what}[{key!r}] is {sizes!r}; it must be a tuple of ints, one for each dimension")
     if min(shape, default=0) < 0:
         raise ValueError(f"{what}['shape'] is {shape}; no size may be negative")
-    if len(data) != 2 or not isinstance(data[0], int):
+    if len(data) != 2 or not isinstance(data[0], Integral):
         raise TypeError(f"{what}['data'] is {data!r}; it must be a tuple of an address and whether it is read-only")
     if interface["version"] < 1 or interface.get("mask") is not None:
         raise ValueError(f"{what} has version {interface['version']}, or a mask; it must be 1 or more, without a mask")
@@ -144,7 +147,7 @@ def _check_interface(name, array, interface):
         as_device_array(array)
     except Exception as error:
         raise TypeError(f"{name} cannot be used as a device array: {error}") from error
-    if own_shape != shape:
+    if own_shape != tuple(shape):
         raise ValueError(f"{name} has shape {own_shape}, but {what}['shape'] is {shape}")
 
 
