@@ -154,7 +154,7 @@ def pair(name: str, value: Any, least: int) -> tuple[int, int]:
 
 def check_shape(shape: tuple, least: tuple = (1, 1, 0, 0), name: str = "shape") -> tuple[int, int, int, int]:
     """Check N, C, H and W, none of which may be below its least."""
-    return check_sizes(name, shape, least, (None,) * 4, "a tuple of 4 ints: N, C, H, W")
+    return check_sizes(name, shape, least, (None,) * 4, "N, C, H, W")
 
 
 def check_size(name: str, planes: int, **threads: int) -> None:

@@ -330,7 +330,7 @@ REFUSED = [
     (lambda: resize.blob(IMAGE, (2, 2), dtype=None), TypeError, "dtype is None; it must be float32 or float16"),
     (lambda: matmul.configure("tiled", 5), TypeError, "shape is 5; it must be a tuple of 2 ints, M and N"),
     (lambda: transpose.configure("tiled", 5), TypeError, "shape is 5; it must be a tuple of 2 ints, M and N"),
-    (lambda: conv.workspace_size(5, 1), TypeError, "x_shape is 5; it must be a tuple of 4 ints: N, C, H, W"),
+    (lambda: conv.workspace_size(5, 1), TypeError, "x_shape is 5; it must be N, C, H, W"),
     (lambda: conv.extra_memory((1,) * 4, (1,) * 4, itemsize=float("nan")), TypeError, "itemsize is nan"),
     (lambda: reduce.reduce(A, stream="s"), TypeError, "stream is 's'; it must be None or a CUDA stream"),
     (lambda: reduce.reduce(A.astype(">f4")), TypeError, "x has dtype >f4; .* in native order"),

@@ -105,7 +105,8 @@ def cases(draw, least=0):
 def usable(variant, shape, how, dtype=np.float32):
     """The variant, or another one for images that it is not for."""
     geometry = windows.make_geometry(shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
-    width, across, span = geometry.out_size[1], int(geometry.kernel_w.value), columns._span(geometry)
+    width, across = geometry.out_size[1], int(geometry.kernel_w.value)
+    span = windows.covered(4, int(geometry.stride_w.value), across, int(geometry.dilation_w))
     possible = {
         "aligned": width >= 8 and across <= 16,
         "quads": dtype == np.float32 and width % 4 == 0 and span <= 4 * across,
@@ -625,7 +626,7 @@ WRONG = [
     (lambda: conv.col2im(COLUMNS, (5, 6), 3, request="sum"), ValueError, "request is 'sum'; it must be one of write"),
     (lambda: conv.col2im(COLUMNS, (5, 6), 3, request="add"), ValueError, r"out is None; .* of shape \(2, 4, 5, 6\)"),
     (lambda: conv.col2im(COLUMNS, (5, 6), 3, out=IMAGE[:1], request="null"), ValueError, r"out has shape \(1, 4, 5, 6"),
-    (lambda: conv.configure_col2im(X.shape, 3, request="null"), ValueError, "request is 'null'; it must be write or"),
+    (lambda: conv.configure_col2im(X.shape, 3, request="null"), ValueError, "request is 'null'; it must be one of write, add"),
     (
         lambda: conv.conv2d(X, WEIGHT[0], out=MADE),
         ValueError,
