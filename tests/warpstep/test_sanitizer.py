@@ -421,3 +421,51 @@ def test_an_atomic_operation_changes_what_another_thread_writes():
     for first, words in ((False, ("writes count[0]", "changes it")), (True, ("changes count[0]", "writes it"))):
         (found,) = findings(mixed[1, 64], np.zeros(1, np.int32), first)
         assert found.kind == "race" and all(word in found.message for word in words) and "reads" not in found.message
+
+
+# -- loops that never end ----------------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def endless(a, n, how):
+    i = cuda.grid(1)
+    if how == 0:
+        while i < n:  # endless 0
+            a[i] = 2
+    elif how == 1:
+        while i < n:  # endless 1
+            total = 0
+            for k in range(300):
+                total += k
+            a[i] = total
+    elif how == 2:
+        while i >= 0:  # endless 2
+            i = (i + 1) % 7
+            a[0] = 1
+    elif how == 3:
+        while cuda.atomic.max(a, 0, 0) < 5:  # endless 3
+            cuda.syncwarp()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("how", range(4))
+def test_a_loop_whose_state_repeats_is_named(how, traced):
+    launch = endless[4, 64]
+    with pytest.raises(KernelError) as raised:
+        if traced:
+            gpukit.trace(launch, np.zeros(1024, np.int64), 200, how)
+        else:
+            launch(np.zeros(1024, np.int64), 200, how)
+    assert raised.value.kind == "no-progress" and f"# endless {how}" in code(raised.value)
+    assert "without any change" in str(raised.value)
+
+
+def test_a_long_loop_that_stores_the_same_value_for_a_while_ends():
+    @cuda.jit
+    def patient(a, n):
+        for k in range(n):
+            a[0] = k // 20_000
+
+    out = np.zeros(1, np.int64)
+    patient[1, 1](out, 50_000)
+    assert out[0] == 2

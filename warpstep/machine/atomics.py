@@ -71,8 +71,9 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
         view.known[at] = True
     items, at = _whole_items(memory, view, at, site)
     if not wants_old and (op in _IN_PLACE or op in _EXTREMES):
+        before = items[at].tobytes() if memory.watched else None
         _without_result(items, op, at, operand)
-        memory.batch.epoch += 1
+        memory.batch.epoch += before is None or before != items[at].tobytes()
         return None
     old = _with_result(memory, items, op, at, operand, second)
     result = np.zeros(shape, view.dtype)

@@ -271,6 +271,8 @@ class Memory:
         #: The row of each block in shared memory, and the position of each thread in local memory.
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
+        #: True while the scheduler asks which stores change memory: then only these count as changes.
+        self.watched = False
 
     @functools.cached_property
     def copies(self):
@@ -410,7 +412,15 @@ class Memory:
 
     def put(self, view, position, value, mask):
         """Store to checked positions."""
-        self.batch.epoch += 1
+        if not self.watched:
+            self.batch.epoch += 1
+            self._put(view, position, value, mask)
+            return
+        before = self.fetch(view, position)
+        self._put(view, position, value, mask)
+        self.batch.epoch += before.tobytes() != self.fetch(view, position).tobytes()
+
+    def _put(self, view, position, value, mask):
         if view.space == "local":
             self._put_local(view, position, value, mask)
             return
@@ -620,7 +630,15 @@ class Memory:
         return _gather_bytes(self._bytes_of(view), at, dtype)
 
     def _store_bytes(self, view, at, value, dtype, mask, site):
-        self.batch.epoch += 1
+        if not self.watched:
+            self.batch.epoch += 1
+            self._put_bytes(view, at, value, dtype, mask)
+            return
+        before = Memory._load_bytes(self, view, at, dtype, mask, site)
+        self._put_bytes(view, at, value, dtype, mask)
+        self.batch.epoch += before.tobytes() != Memory._load_bytes(self, view, at, dtype, mask, site).tobytes()
+
+    def _put_bytes(self, view, at, value, dtype, mask):
         view.all_known()
         shape = (self.blocks, self.threads)
         if view.space == "local":

@@ -6,9 +6,11 @@ before the exit, so that groups reconverge wherever they can. A barrier holds la
 arrived.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from warpstep.machine.memory import Either, RecordRef, View
 
 #: Pc of a finished kernel.
 DONE = -1
@@ -58,7 +60,12 @@ class Scheduler:
         self.held = {}
         self.waiting = False
         self._turns = 0
-        self._snapshot = None
+        #: Back edges still to be watched; how many at a time; at each header the first visit and the last one.
+        self._watched = 0
+        self._width = 1
+        self._first = {}
+        self._last = {}
+        self._releases = 0
         self._yield_to: Any = None
         self._stuck: Any = False
         self._stuck_at = None
@@ -185,6 +192,7 @@ class Scheduler:
             if not complete.any():
                 continue
             released = True
+            self._releases += 1
             self.passed(held, complete)
             self._add(pc, complete)
             rest = held.lanes & ~complete
@@ -197,31 +205,54 @@ class Scheduler:
     # -- loops without progress ----------------------------------------------------------------------------------------
 
     def tick(self, pc, mask, state, site):
-        """Check a loop with header ``pc`` for progress, every so many back edges; returns the count to go on from.
+        """Watch a loop with header ``pc`` for progress, some back edges at a time; returns the count to go on from.
 
-        A loop whose variables and memory did not change over one iteration will never change by itself: it yields to
-        other warps, and if there are none the launch fails. It also fails beyond the limit of iterations.
+        A loop that comes back to the same values of its variables, while no store changed memory, will go on like that
+        for ever: it yields to other warps, and if there are none the launch fails. It also fails beyond the limit of
+        iterations.
         """
-        if self._turns > self.batch.loop_limit:
-            self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
-        snapshot = (pc, self.batch.epoch, mask, state)
-        before, self._snapshot = self._snapshot, snapshot
-        if before is None or before[0] != pc:
-            self._turns += 1
-            return CHECK_INTERVAL - 1  # compare after the next iteration
-        self._snapshot = None
-        turns = SHORT_INTERVAL if self.waiting else CHECK_INTERVAL
+        now = _Visit(self._turns, (self.batch.epoch, self._releases), mask, state, site)
+        if not self._watched:
+            if self._turns > self.batch.loop_limit:
+                self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
+            if pc not in self._first:  # another loop than the last time
+                self._width = 1
+            self._watched = self._width
+            self._first, self._last = {pc: now}, {pc: now}
+            self.batch.memory.watched = True
+            return CHECK_INTERVAL - 1
+        self._turns += 1
+        self._patience -= 1
+        self._watched -= 1
+        first, self._last[pc] = self._first.setdefault(pc, now), now
+        stuck = first is not now and first.same(now)
+        if self._watched and not stuck and (self._patience >= 0 or not self.waiting):
+            return CHECK_INTERVAL - 1
+        self.batch.memory.watched = False
+        self._watched = 0
+        turns = self._pause()
         self._turns += turns
         self._patience -= turns
-        if _same(before, snapshot):
+        if stuck:
+            self._width = 1
             self._yield_to = self._runnable_elsewhere(mask, stuck=True)
             if self._yield_to is None:
+                # The outermost loop goes round; those inside end and begin again.
+                outer = max((p for p, v in self._last.items() if v.turn >= first.turn), key=self.order.__getitem__)
+                site = self._last[outer].site
                 self.batch.no_progress(site, mask, "went round without any change to its variables or to memory")
         elif self._patience < 0:
             # It may be spinning on another warp while it counts, so yield periodically.
             self._patience = CHECK_INTERVAL
             self._yield_to = self._runnable_elsewhere(mask, stuck=False)
         return CHECK_INTERVAL - turns
+
+    def _pause(self):
+        """Widen the watch for long periods; returns the back edges until it begins: it may take few of all."""
+        traced = self.batch.traced
+        turns = max(SHORT_INTERVAL if self.waiting or traced else CHECK_INTERVAL, (4 if traced else 128) * self._width)
+        self._width *= 2
+        return turns
 
     def _runnable_elsewhere(self, mask, stuck):
         """Choose the lanes of other warps to run next; None if none can.
@@ -259,17 +290,42 @@ class Scheduler:
         return self.batch.warp_bits(mask) != 0
 
 
-def _same(before, after):
-    if before[1] != after[1] or not _equal(before[2], after[2]):
-        return False
-    return all(_equal(a, b) for a, b in zip(before[3], after[3], strict=True))
+class _Visit(NamedTuple):
+    """The state of a loop at a back edge."""
+
+    turn: int
+    epoch: tuple
+    mask: Any
+    state: tuple
+    site: int
+
+    def same(self, other):
+        if self.epoch != other.epoch or not _equal(self.mask, other.mask, None):
+            return False
+        return all(_equal(a, b, self.mask) for a, b in zip(self.state, other.state, strict=True))
 
 
-def _equal(a, b):
+def _equal(a, b, mask):
+    """True if two values are the same, bit by bit, in the lanes of a mask."""
     if a is b:
         return True
-    if isinstance(a, tuple):
-        return all(_equal(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.generic | np.ndarray) and isinstance(b, np.generic | np.ndarray):
-        return np.array_equal(a, b)
-    return False
+        if a.dtype != b.dtype or mask is None and a.shape != b.shape:
+            return False
+        if a.dtype.kind == "f":
+            a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+        differ = a != b
+        return not np.any(differ if mask is None else differ & mask)
+    if a.__class__ is not b.__class__:
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(_equal(x, y, mask) for x, y in zip(a, b, strict=True))
+    if isinstance(a, View):
+        return a.items is b.items and a.dtype == b.dtype and _equal(_window(a), _window(b), mask)
+    if isinstance(a, Either | RecordRef):
+        return all(_equal(getattr(a, name), getattr(b, name), mask) for name in a.__slots__)
+    return isinstance(a, int | str | np.dtype) and a == b
+
+
+def _window(view):
+    return view.base, view.shape, view.strides
