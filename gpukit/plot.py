@@ -64,6 +64,7 @@ MAX_CELL = 0.38  # inches; a cell is twice as large if its number needs it
 MIN_FONT_SIZE = 5.0  # points; smaller numbers are left out
 DIGIT = 0.85  # width of a digit over its font size, with some air
 MAX_COLUMNS, MAX_ROWS, MAX_SLICES = 38, 20, 4  # cells along an axis; the middle of more is left out
+MAX_SIZE, MAX_NUMBER, MAX_TILES = 2**31 - 1, 2**63 - 1, 1000  # of what is drawn, and of tiles along k
 GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and below a name
 ELEMENTS_TOP = 3.2  # of the row of elements below their threads, in cells
 
@@ -296,7 +297,7 @@ def _axis(blocks, threads, most, gap=GAP):
     missing : list of float
         The positions where blocks are left out.
     """
-    inside, outside = list(range(threads)), list(range(blocks))
+    inside, outside = range(threads), range(blocks)
     if blocks * (threads + gap) - gap > most:
         inside = abridge(threads, max(5, int((most + gap) / blocks - gap)))
     if blocks * (len(inside) + gap) - gap > most:
@@ -353,6 +354,8 @@ def launch(
         For an argument of another type, shape or range.
     """
     grid, block = as_dim3("grid", grid), as_dim3("block", block)
+    if prod(grid) * prod(block) > MAX_NUMBER:
+        raise ValueError(f"grid is {grid} and block {block}; together they must have 2**63 - 1 threads or less")
     color_by = _per_thread("color_by", color_by, grid, block)
     label = None if label is None else _per_thread("label", label, grid, block)
     cells, threads = _Cells(), []
@@ -646,7 +649,8 @@ def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) ->
     TypeError, ValueError
         For an argument of another type, shape or range.
     """
-    n, threads, blocks = check_int("n", n, 0), check_int("threads", threads, 1), check_int("blocks", blocks, 1)
+    n, threads = check_int("n", n, 0, MAX_NUMBER), check_int("threads", threads, 1, MAX_SIZE)
+    blocks = check_int("blocks", blocks, 1, MAX_SIZE)
     stride = threads * blocks
     steps = ceil_div(n, stride)
     drawn, missing = _axis(blocks, threads, _room(n, WIDTH - 1, MAX_COLUMNS - 4))
@@ -702,8 +706,11 @@ def product_tiles(
     TypeError, ValueError
         If an argument is not as above, or there is no such block or step.
     """
-    m, n, k, tile = check_int("m", m, 1), check_int("n", n, 1), check_int("k", k, 1), check_int("tile", tile, 1)
+    m, n, k = check_int("m", m, 1, MAX_SIZE), check_int("n", n, 1, MAX_SIZE), check_int("k", k, 1, MAX_SIZE)
+    tile = check_int("tile", tile, 1, MAX_SIZE)
     steps = ceil_div(k, tile)
+    if steps > MAX_TILES:
+        raise ValueError(f"k is {k}: {steps:,} tiles of {tile}; {MAX_TILES:,} at most can be drawn")
     step = check_int("step", step, 0, steps - 1)
     x = check_int("block[0]", block[0], 0, ceil_div(n, tile) - 1) * tile
     y = check_int("block[1]", block[1], 0, ceil_div(m, tile) - 1) * tile

@@ -387,10 +387,11 @@ class Launch:
 
     def batches(self, wanted: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Positions of the blocks in each batch, of all blocks or of those in ``wanted``."""
-        wanted = np.arange(self.blocks, dtype=np.int64) if wanted is None else wanted
-        step = wanted.size if self.program.cooperative else self.blocks_per_batch()
-        for first in range(0, wanted.size, step):
-            yield wanted[first : first + step]
+        total = self.blocks if wanted is None else wanted.size
+        step = total if self.program.cooperative else self.blocks_per_batch()
+        for first in range(0, total, step):
+            ids = np.arange(first, min(first + step, total), dtype=np.int64)
+            yield ids if wanted is None else wanted[ids]
 
     def finish(self) -> None:
         """After the last batch: raise what the kernel raised."""

@@ -14,6 +14,7 @@ import numpy as np
 from warpstep.checks import check_int
 from warpstep.errors import KernelError
 from warpstep.launch import Configured, emulated_kernel, prepare
+from warpstep.limits import WARP
 from warpstep.prediction.model import Prediction, predict
 from warpstep.report import html, text
 from warpstep.report.comparison import Comparison, compare
@@ -22,6 +23,7 @@ from warpstep.tracing.batch import run
 from warpstep.tracing.build import summarize
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
+from warpstep.tracing.shadow import THREAD_BITS
 
 __all__ = ["Trace", "load_trace", "trace"]
 
@@ -175,7 +177,10 @@ def _registers(registers, launch, args):
 
 def _chosen(blocks, prepared):
     """Positions of the blocks to run; None for all."""
-    total = prepared.run.blocks
+    total, threads = prepared.run.blocks, prepared.run.threads
+    most = (1 << THREAD_BITS) // max(threads, WARP)
+    if total > most and (blocks is None or (isinstance(blocks, Integral) and blocks > most)):
+        raise ValueError(f"blocks is {blocks}; of {total:,} blocks a trace runs {most:,} at most: give blocks=64")
     if blocks is None:
         return None
     if prepared.run.program.cooperative:

@@ -28,6 +28,8 @@ __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", 
 #: The accepted values of ``order`` and ``buffers``.
 ORDERS = ("depth", "breadth")
 BUFFERS = ("task", "stream", "shared")
+#: Tasks of a pipeline, at most.
+MAX_CHUNKS = 4096
 
 
 def run_pipeline(
@@ -58,7 +60,8 @@ def run_pipeline(
     x : ndarray, shape (n, ...)
         Any dtype. An array that is not contiguous, or not pinned where it should be, is copied first.
     chunks : int, or sequence of int
-        The number of tasks, of rows as equal as can be, or the rows of each. A task without rows does nothing.
+        The number of tasks, at most 4,096, of rows as equal as can be, or the rows of each. A task without rows does
+        nothing.
     streams : int
         The number of streams, 1 or more.
     order : {"depth", "breadth"}
@@ -259,7 +262,7 @@ def _check(x, out, order, buffers, pinned):
 def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
     """Compute the rows of each task. ``chunks`` equal ones, the first ones longer by one where they do not divide."""
     if isinstance(chunks, Integral) and not isinstance(chunks, bool):
-        count = check_int("chunks", chunks, 1)
+        count = check_int("chunks", chunks, 1, MAX_CHUNKS)
         return tuple(rows // count + (i < rows % count) for i in range(count))
     try:
         sizes = tuple(check_int(f"chunks[{i}]", size, 0) for i, size in enumerate(chunks))

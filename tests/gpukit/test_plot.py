@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import time
 from itertools import product
 
 import numpy as np
@@ -213,6 +214,27 @@ def test_bad_arguments_are_named_and_leave_no_figure(call, error, message):
     with pytest.raises(error, match=message):
         call()
     assert gpukit.plot.plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: gpukit.plot.launch(2**31, 2**31),
+        lambda: gpukit.plot.launch(2**62, 4),
+        lambda: gpukit.plot.warps(2**31),
+        lambda: gpukit.plot.grid_stride(2**31, 256, 2**31 - 1),
+        lambda: gpukit.plot.grid_stride(2**64, 256, 2),
+        lambda: gpukit.plot.product_tiles(8, 8, 2**31, 1),
+        lambda: gpukit.plot.product_tiles(8, 8, 2**31 - 1, 4),
+    ],
+)
+def test_absurd_sizes_are_abridged_or_refused_at_once(draw):
+    began = time.perf_counter()
+    try:
+        draw()
+    except ValueError as error:
+        assert re.search("must (be|have)|at most", str(error))
+    assert time.perf_counter() - began < 5
 
 
 def test_source_is_shown_as_it_stands_in_the_file():

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -270,6 +271,27 @@ def test_sampled_blocks_are_scaled_and_said():
     assert "unwritten" not in {a.kind for a in sampled.advice}
     assert gpukit.trace(classes[100, 64], x, out, wide, blocks=[5, 6]).blocks == 2
     assert gpukit.trace(classes[100, 64], x, out, wide, blocks=1000).blocks == 100
+
+
+def test_the_largest_grid_takes_no_memory_by_its_size():
+    @emulated.jit
+    def clash(a):
+        if emulated.threadIdx.x == 0:
+            a[0] = emulated.blockIdx.x
+            a[emulated.blockIdx.x % 3] = 1
+
+    grid = 2**31 - 1
+    tracemalloc.start()
+    try:
+        found = gpukit.trace(clash[grid, 1024], np.zeros(3), blocks=[5, grid - 1]).findings
+        with pytest.raises(ValueError, match="blocks is None; of 2,147,483,647 blocks a trace runs"):
+            gpukit.trace(clash[grid, 32], np.zeros(3))
+        with pytest.raises(emulator.KernelError, match="index 2 is out of bounds"):
+            clash[grid, 32](np.zeros(2))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 30
+    finally:
+        tracemalloc.stop()
+    assert any("of block (5, 0, 0)" in f.message for f in found)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,9 @@ class TracedBatch(Batch):
     def __init__(self, launch, ids, recorder):
         self.recorder = recorder
         self.ids = ids
-        recorder.order.start_batch(ids)
+        #: The blocks' numbers in the order of the trace, from which those of its threads come.
+        self.ranks = np.arange(recorder.blocks_begun - ids.size, recorder.blocks_begun)
+        recorder.order.start_batch(self.ranks)
         super().__init__(launch, ids)
 
     def make_memory(self):
@@ -163,14 +165,14 @@ class TracedBatch(Batch):
         recorder = self.recorder
         row, mine = divmod(int(threads[0]), self.threads)
         block, other = divmod(int(conflict.keys[0]) & THREAD, self.threads)
-        same_block = block == int(self.ids[row])
+        same_block = block == int(self.ranks[row])
         here = recorder.sites[site]
         there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS & ~IN_FLIGHT]]
         in_flight = conflict.earlier == "store" and conflict.keys[0] >= IN_FLIGHT_KEYS
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
         did = {"load": "reads", "store": "writes", "begin copy": "copies to", "atomic": "changes", "cas": "changes"}
-        of_block = "" if same_block else f" of block {unravel(block, self.launch.grid)}"
+        of_block = "" if same_block else f" of block {unravel(recorder.position(block), self.launch.grid)}"
         # The shadow keeps an atomic among the reads.
         earlier, rest = did["atomic" if there.op == "atomic" else conflict.earlier], "and nothing orders the two"
         if in_flight:
@@ -183,7 +185,7 @@ class TracedBatch(Batch):
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = int(self.distances(threads, conflict.keys).max())
         cure = COPY_CURE if in_flight else RACE_CURES[weight]
-        if recorder.order.fenced_too_early(int(conflict.keys[0]), int(self.ids[row]) * self.threads + mine):
+        if recorder.order.fenced_too_early(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine):
             cure, weight = FENCE_CURE, weight + 1
         recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
 
@@ -191,7 +193,7 @@ class TracedBatch(Batch):
         """The distance of the threads of races: 0 in one warp, 1 in one block, 2 in two blocks."""
         rows, mine = np.divmod(threads, self.threads)
         blocks, others = np.divmod(keys & THREAD, self.threads)
-        return np.where(blocks != self.ids[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
+        return np.where(blocks != self.ranks[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
 
     def _element(self, view, position, lanes, unit):
         """Name the element that the first lane of a mask accesses as the source would."""
@@ -263,6 +265,7 @@ def run(prepared, recorder, chosen=None, progress=None):
     written = {parameters[i] for i in launch.program.written}
     for name, array in prepared.transfers.arrays:
         recorder.declare(array.allocation, name.split("[")[0] in written)
+    recorder.chosen = chosen
     total = launch.blocks if chosen is None else chosen.size
     try:
         with np.errstate(all="ignore"):

@@ -21,21 +21,21 @@ class Order:
 
     Parameters
     ----------
-    blocks, threads : int
-        Of the launch: blocks in the grid, threads in a block.
+    threads : int
+        Threads in a block.
     fences : bool
         True if the kernel has memory fences: only then can an atomic release anything.
     partial_warps : bool
         True if parts of warps may synchronise.
 
-    The number of a thread in the grid is ``block * threads + thread``.
+    Blocks are numbered in the order of the trace, and a thread is ``block * threads + thread``.
     """
 
-    def __init__(self, blocks, threads, fences, partial_warps):
+    def __init__(self, threads, fences, partial_warps):
         self.threads = threads
         #: False if only whole warps, blocks and grids synchronise.
         self.by_thread = fences or partial_warps
-        self.block_time = np.ones(blocks, np.int64)
+        self.block_time = np.ones(0, np.int64)
         self.grid_time = 1
         self.fences = fences
         self.fenced_yet = False
@@ -51,6 +51,9 @@ class Order:
     def start_batch(self, ids):
         """``ids``: the blocks of the batch, ascending."""
         self.ids = ids
+        if ids[-1] >= self.block_time.size:
+            more = max(ids.size, self.block_time.size)
+            self.block_time = np.concatenate([self.block_time, np.ones(more, np.int64)])
         self.warp_time = np.ones((ids.size, ceil_div(self.threads, WARP)), np.int64)
         self.pair_time = None
         #: For each thread at its last fence, and at its last fence for the whole device: the time, the last barriers of

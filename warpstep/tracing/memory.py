@@ -21,8 +21,8 @@ class TracedMemory(Memory):
         self.recorder = batch.recorder
         #: Lanes of the present access that are out of bounds, and those whose index was negative.
         self._bad = self._negative = None
-        #: Number in the grid of each thread: (B, T).
-        self.tids = batch.ids[:, None] * batch.threads + np.arange(batch.threads)
+        #: Number in the trace of each thread: (B, T).
+        self.tids = batch.ranks[:, None] * batch.threads + np.arange(batch.threads)
         #: Rows of the shadow of shared memory: one for all blocks as long as they do the same, else one for each.
         self.shared_rows = 1
         self._shared: Any = None

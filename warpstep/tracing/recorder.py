@@ -86,8 +86,9 @@ class Recorder:
     def __init__(self, launch):
         self.launch = launch
         self.sites = launch.program.sites
-        self.order = Order(launch.blocks, launch.threads, launch.program.fences, launch.program.partial_warps)
+        self.order = Order(launch.threads, launch.program.fences, launch.program.partial_warps)
         self.blocks_begun = 0
+        self.chosen: np.ndarray | None = None
         self.time = 0
         #: The site of the access at each tick.
         self.site_at = [None]
@@ -126,6 +127,10 @@ class Recorder:
             self.memories[allocation.address] = cells
             self._owners.append((allocation, cells))
         return self.memories[allocation.address]
+
+    def position(self, block):
+        """The position in the grid of a block that is numbered in the order of the trace."""
+        return block if self.chosen is None else int(self.chosen[block])
 
     def _warp_of(self, tids):
         block, thread = np.divmod(tids, self.launch.threads)

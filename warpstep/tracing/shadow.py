@@ -2,7 +2,7 @@
 
 A cell is the largest piece of memory that no access has split so far: 4 bytes for an array of float32, one byte for an
 image. Accesses come as flat arrays of the active lanes: ``cell`` (position in the memory) and ``tids`` (number of the
-thread in the grid).
+thread in the trace).
 """
 
 import math
