@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import os
 import platform
 import subprocess
 import sys
@@ -343,3 +344,13 @@ def test_kernels_need_nothing_of_the_notebooks():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.stdout == 'gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"\n', done.stderr
+
+
+def test_work_can_start_with_numba_numba_cuda_and_numpy_alone(tmp_path):
+    hidden = ("matplotlib", "cv2", "ipykernel", "IPython", "jupyter_client", "torch", "cupy")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({hidden}))\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(doctor.__file__).parents[1])])
+    command = [sys.executable, "-m", "gpukit", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "matplotlib" in done.stdout and done.stdout.rstrip().endswith("Work can start.")
