@@ -179,7 +179,7 @@ def _chosen(blocks, prepared):
     """Positions of the blocks to run; None for all."""
     total, threads = prepared.run.blocks, prepared.run.threads
     most = (1 << THREAD_BITS) // max(threads, WARP)
-    if total > most and (blocks is None or (isinstance(blocks, Integral) and blocks > most)):
+    if total > most and (blocks is None or (isinstance(blocks, Integral) and int(blocks) > most)):
         raise ValueError(f"blocks is {blocks}; of {total:,} blocks a trace runs {most:,} at most: give blocks=64")
     if blocks is None:
         return None

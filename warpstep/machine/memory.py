@@ -634,9 +634,10 @@ class Memory:
             self.batch.epoch += 1
             self._put_bytes(view, at, value, dtype, mask)
             return
-        before = Memory._load_bytes(self, view, at, dtype, mask, site)
+        before = np.array(Memory._load_bytes(self, view, at, dtype, mask, site))
         self._put_bytes(view, at, value, dtype, mask)
-        self.batch.epoch += before.tobytes() != Memory._load_bytes(self, view, at, dtype, mask, site).tobytes()
+        after = np.asarray(Memory._load_bytes(self, view, at, dtype, mask, site))
+        self.batch.epoch += before.tobytes() != after.tobytes()
 
     def _put_bytes(self, view, at, value, dtype, mask):
         view.all_known()
