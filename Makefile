@@ -50,6 +50,12 @@ bench: env
 
 lint: env
 	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m pyright --pythonpath $(BIN)/python
+
+wheel: env
+	@$(BIN)/python tools/wheel.py
 
 sync: env
 	@$(BIN)/python tools/notebooks.py sync
