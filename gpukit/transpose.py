@@ -34,6 +34,7 @@ from gpukit._host.checks import check_choice, check_dtype, check_sizes
 from gpukit.backend import cuda, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = [
     "CONTROLS",
@@ -340,7 +341,7 @@ CONTROLS = {"copy": copy, "copy_shared": copy_shared, "wide_copy": wide_copy}
 #: The variants that are kernels as they are; the others are made for a dtype.
 PLAIN = ("copy", "naive", "naive_gather")
 #: Rows or columns of blocks in one launch: the limit of ``gridDim.y``.
-MAX_BLOCKS = 65535
+MAX_BLOCKS = MAX_GRID_YZ
 #: Tile and rows of threads of "tall".
 TALL = (64, 8)
 #: Of "wide", by bytes of an element: the kernel, its tile, and the elements of an access.

@@ -27,6 +27,7 @@ from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
 from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
 
@@ -77,7 +78,7 @@ NUMBERS = {np.dtype(np.float32): float32, np.dtype(np.float64): float64}
 TILES = (8, 16, 32)
 MAX_PAD = 8
 #: Rows or columns of blocks, or matrices, in one launch: the limit of ``gridDim.y`` and ``gridDim.z``.
-MAX_BLOCKS = 65535
+MAX_BLOCKS = MAX_GRID_YZ
 #: From this K on the largest tile stores its sums one by one. Stores of four need consecutive registers, and the
 #: multiply-adds of the loop then get the remaining ones: 2 % at 4096 x 4096 x 4096.
 SINGLE_STORES_MIN_K = 512

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpukit.backend import cuda
 from gpukit.matmul.fast import Tile
 from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
 
 __all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict", "predicted_time"]
 
@@ -59,7 +60,7 @@ NARROW = 1.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond.
 WIDEN, WIDEN_BYTES = 3.5, 2.5e6
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
-MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, 65535
+MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
