@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import warpstep._numpy  # noqa: F401 - before numba.cuda
+import warpstep._compilers  # noqa: F401 - before numba.cuda
 
 # isort: split
 import numba.cuda

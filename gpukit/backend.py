@@ -9,7 +9,7 @@ The environment variable ``GPUKIT_BACKEND`` overrides the choice: ``emulator`` t
 import os
 from typing import TYPE_CHECKING, Any
 
-import warpstep._numpy  # noqa: F401 - before numba.cuda
+import warpstep._compilers  # noqa: F401 - before numba.cuda
 from warpstep import run
 
 ENVIRONMENT_VARIABLE = "GPUKIT_BACKEND"

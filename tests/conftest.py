@@ -6,7 +6,7 @@ import os
 import hypothesis
 import pytest
 
-import warpstep._numpy  # noqa: F401 - tests import numba.cuda themselves
+import warpstep._compilers  # noqa: F401 - tests import numba.cuda themselves
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from warpstep._numba import UFUNC_DECORATORS, VECTORIZERS
+from warpstep._numba import IMPORT_OF_CUDA, UFUNC_DECORATORS, VECTORIZERS
 
 
 def second_copy(name: str, cuda, replaced: dict | None = None) -> Any:
@@ -35,10 +35,11 @@ def second_copy(name: str, cuda, replaced: dict | None = None) -> Any:
         raise ImportError(f"there is no module {name}", name=name)
     module = importlib.util.module_from_spec(spec)
     replaced = replaced or {}
+    package, attribute = IMPORT_OF_CUDA
 
     def import_(wanted, globals=None, locals=None, fromlist=(), level=0):
-        if level == 0 and wanted == "numba" and fromlist == ("cuda",):
-            return SimpleNamespace(cuda=cuda)
+        if level == 0 and wanted == package and fromlist == (attribute,):
+            return SimpleNamespace(**{attribute: cuda})
         if level == 0 and wanted in replaced:
             return replaced[wanted]
         return builtins.__import__(wanted, globals, locals, fromlist, level)

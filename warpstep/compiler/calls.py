@@ -15,18 +15,20 @@ from typing import NamedTuple
 import numpy as np
 
 from warpstep._numba import (
+    SAME_FUNCTIONS,
     GridGroup,
     NumbaValueError,
     VectorType,
     cuda,
     fp16,
+    has_ufunc,
     libdevice,
     order_by_target_specificity,
     signature,
     types,
-    ufunc_db,
     ufunc_find_matching_loop,
     unliteral,
+    vector_parts,
 )
 from warpstep.compiler import ops
 from warpstep.compiler.blocks import Lowered
@@ -75,6 +77,7 @@ def entry(*keys):
 def function(t, function_type, arguments, signature, expr):
     """Translate a call of a function that Numba knows by name, not a device function, or ``np.float32(x)``."""
     key = float if isinstance(function_type, types.NumberClass) else function_type.typing_key
+    key = SAME_FUNCTIONS.get(key, key)
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
     if key in TABLE:
         return TABLE[key](t, call)
@@ -360,7 +363,7 @@ def _selp(t, call):
 def _ufunc(t, call):
     """Translate a NumPy ufunc of scalars."""
     name = call.key.__name__
-    if call.key not in ufunc_db():
+    if not has_ufunc(call.key):
         what = f"np.{name} of numbers, which numba-cuda cannot compile for a GPU"
         t.unsupported(f"{what} (the math module or an operator can do it),")
     if any(isinstance(at, types.Array) for at in call.types):
@@ -444,12 +447,13 @@ def _libdevice(t, call, op):
 
 def _vector(t, call):
     """Translate ``float32x4(a, b, c, d)``, whose arguments may be vectors, to a tuple of its elements."""
-    base = call.result.base_type
+    base, _ = vector_parts(call.result)
     parts = []
     for argument, type_ in zip(call.arguments, call.types, strict=True):
         if isinstance(type_, VectorType):
             items = t.b.temporary(t.value(argument))
-            parts += [t.cast(ops.ITEM(items, i), type_.base_type, base) for i in range(type_.num_elements)]
+            element, length = vector_parts(type_)
+            parts += [t.cast(ops.ITEM(items, i), element, base) for i in range(length)]
         else:
             parts.append(t.value(argument, base))
     return ops.TUPLE(*parts), call.result
@@ -638,7 +642,7 @@ def attribute(t, target, expr, owner, type_):
     if isinstance(owner, types.Record):
         return t.load_field(expr.value, name), type_
     if isinstance(owner, VectorType):
-        return ops.ITEM(t.value(expr.value), owner.attr_names.index(name)), owner.base_type
+        return ops.ITEM(t.value(expr.value), "xyzw".index(name)), vector_parts(owner)[0]
     if isinstance(owner, types.Complex) and name in ("real", "imag"):
         return _PARTS[name](t.value(expr.value)), owner.underlying_float
     if isinstance(owner, types.Integer | types.Float) and name in ("real", "imag"):

@@ -14,30 +14,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from warpstep._numba import (
-    AnnotateTypes,
+    BACK_END,
     ConfigStack,
-    CreateLibrary,
-    CUDABackend,
     CUDACompiler,
     CUDADispatcher,
     CUDAFlags,
-    CUDANativeLowering,
     CUDATargetContext,
     CUDATypingContext,
     FunctionPass,
-    IRLegalization,
     PassManager,
     compile_extra,
     fold_arguments,
     global_compiler_lock,
+    gpu_target,
     make_concrete_template,
     register_pass,
     signature,
     types,
     utils,
 )
-
-_BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CUDABackend)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +66,7 @@ class _FrontEnd(CUDACompiler):
     def define_pipelines(self):
         passes = PassManager("cuda")
         for implementation, description in super().define_pipelines()[0].passes:
-            if implementation not in _BACK_END:
+            if implementation not in BACK_END:
                 passes.add_pass(implementation, description)
         passes.add_pass(_KeepTypedIR, "keep the typed IR")
         passes.finalize()
@@ -176,7 +171,7 @@ def infer(
 
 
 def _run_front_end(function, argument_types, return_type, debug, compute_capability):
-    with utils.numba_target_override(), compiling(debug, compute_capability) as flags:
+    with gpu_target(), compiling(debug, compute_capability) as flags:
         func_ir, typemap, calltypes, inferred = compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],

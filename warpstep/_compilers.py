@@ -1,0 +1,62 @@
+"""The compilers whose type inference the emulator can use: numba-cuda and its successor, numba-cuda-mlir.
+
+A process uses one. The first of these decides: the environment variable ``GPUKIT_FRONTEND``; `choose`, which
+`warpstep.run` calls when a program imports one of them; what is imported already; what is installed.
+"""
+
+import importlib.util
+import os
+import sys
+
+import numpy as np
+
+NUMBA_CUDA, MLIR = "numba-cuda", "numba-cuda-mlir"
+ENVIRONMENT_VARIABLE = "GPUKIT_FRONTEND"
+#: The module that programs import from each, the package it comes in, and what it needs besides.
+MODULES = {NUMBA_CUDA: "numba.cuda", MLIR: "numba_cuda_mlir.cuda"}
+_PACKAGES = {NUMBA_CUDA: ("numba", "numba_cuda"), MLIR: ("numba_cuda_mlir",)}
+
+_chosen = None
+
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack  # gone since NumPy 2.5, and numba-cuda up to 0.30 looks it up at import
+
+
+def installed(compiler: str) -> bool:
+    """True if a compiler can be imported. The copy of numba-cuda that is built into Numba does not count."""
+    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES[compiler])
+
+
+def chosen() -> str | None:
+    """The compiler that this process uses, or None as long as nothing has decided."""
+    return _chosen
+
+
+def choose(wanted: str | None = None) -> str:
+    """Return the compiler that this process uses; ``wanted`` if nothing has decided so far and it is installed.
+
+    ImportError if there is none, or if ``GPUKIT_FRONTEND`` names one that does not exist or is not installed.
+    """
+    global _chosen
+    if _chosen is None:
+        _chosen = _asked_for() or _first_of(wanted)
+    return _chosen
+
+
+def _asked_for():
+    asked = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
+    if not asked:
+        return None
+    if asked not in MODULES:
+        raise ImportError(f"{ENVIRONMENT_VARIABLE} is {asked!r}; it must be one of {', '.join(MODULES)}, or unset")
+    if not installed(asked):
+        raise ImportError(f"{ENVIRONMENT_VARIABLE}={asked}, but it is not installed: `pip install {asked}`")
+    return asked
+
+
+def _first_of(wanted):
+    loaded = [compiler for compiler, module in MODULES.items() if module in sys.modules]
+    for compiler in (wanted, *loaded, *MODULES):
+        if compiler is not None and installed(compiler):
+            return compiler
+    raise ImportError("numba-cuda is missing: `pip install numba-cuda`; `gpukit doctor` says more")

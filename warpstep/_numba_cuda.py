@@ -1,0 +1,92 @@
+"""What `_numba` has where numba-cuda types the kernels; `_numba_cuda_mlir` defines the same names.
+
+The first group is public: documented, and kept from release to release. Everything after it is internal to numba-cuda
+and moves between releases. With a new numba-cuda this is the file to adapt. It works with numba-cuda 0.24 to 0.30.
+"""
+
+# ruff: noqa: E402, F401
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false
+import warpstep._compilers
+
+# isort: split
+from numba.cuda.core import config
+
+if config.ENABLE_CUDASIM:
+    raise ImportError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
+
+# Public
+import numba
+from numba import cuda
+from numba.cuda import fp16, libdevice, types
+
+# isort: split
+# Errors: numba-cuda has its own copy of Numba's hierarchy, and raises from both.
+from numba.core.errors import NumbaError as _CoreNumbaError
+from numba.cuda import api as host_api
+from numba.cuda import compiler, cudadecl, utils
+from numba.cuda.api import _contiguous_strides_like_array as contiguous_strides_like
+from numba.cuda.api import _order_like_array as order_like
+from numba.cuda.api_util import prepare_shape_strides_dtype
+
+# Arguments of a launch
+from numba.cuda.args import ArgHint, In, Out
+
+# The front end: from bytecode to typed IR
+from numba.cuda.compiler import CreateLibrary, CUDABackend, CUDACompiler, CUDANativeLowering, compile_extra
+from numba.cuda.core import ir, sigutils
+from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.cuda.core.controlflow import CFGraph
+from numba.cuda.core.errors import NumbaError as _CudaNumbaError
+from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaValueError, TypingError
+from numba.cuda.core.targetconfig import ConfigStack
+from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
+
+# The host side
+from numba.cuda.cudadrv import devicearray, devices, driver, dummyarray
+from numba.cuda.cudadrv import error as driver_errors
+from numba.cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
+from numba.cuda.cudadrv.driver import CudaAPIError, MemoryInfo
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.kernels import reduction
+from numba.cuda.np import numpy_support
+from numba.cuda.np import ufunc as ufunc_package
+from numba.cuda.np.numpy_support import ufunc_find_matching_loop
+from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.types import unliteral
+from numba.cuda.types.ext_types import Dim3, GridGroup
+from numba.cuda.typing import make_concrete_template, signature
+from numba.cuda.typing.templates import AttributeTemplate, fold_arguments
+from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
+from numba.cuda.ufuncs import ufunc_db as _ufunc_db
+from numba.cuda.utils import order_by_target_specificity
+from numba.cuda.vector_types import VectorType
+from numba.np.ufunc import decorators as core_ufunc_decorators
+
+#: Modules that are written in terms of ``numba.cuda`` itself, of which the emulator loads copies; how they import it.
+RANDOM = "numba.cuda.random"
+REDUCTION = "numba.cuda.kernels.reduction"
+UFUNC_DECORATORS = "numba.cuda.np.ufunc.decorators"
+VECTORIZERS = "numba.cuda.vectorizers"
+IMPORT_OF_CUDA = "numba", "cuda"
+
+NUMBA_ERRORS = (_CudaNumbaError, _CoreNumbaError)
+#: Passes that make code for a GPU.
+BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CUDABackend)
+#: Context in which functions are typed as those of a GPU.
+gpu_target = utils.numba_target_override
+#: Functions that are typed as another: none.
+SAME_FUNCTIONS = {}
+#: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
+CUresult = driver.binding.CUresult
+
+
+def has_ufunc(ufunc) -> bool:
+    """True if a kernel can call this ufunc of NumPy with numbers."""
+    return ufunc in _ufunc_db()
+
+
+def vector_parts(type_) -> tuple:
+    """(type of an element, number of elements) of a vector type."""
+    return type_.base_type, type_.num_elements

@@ -1,0 +1,86 @@
+"""What `_numba` has where numba-cuda-mlir, the successor of numba-cuda, types the kernels.
+
+It carries a copy of numba-cuda's modules, ``numba_cuda_mlir.numba_cuda``, and puts its own beside and in front of them.
+Neither Numba nor llvmlite is needed. With a new release this is the file to adapt. It works with numba-cuda-mlir 0.6.
+"""
+
+# ruff: noqa: E402, F401
+# pyright: reportMissingImports=false
+import warpstep._compilers
+
+# isort: split
+from numba_cuda_mlir import cuda
+from numba_cuda_mlir import numba_cuda as numba
+from numba_cuda_mlir.cuda import experimental, fp16, libdevice, vector
+from numba_cuda_mlir.descriptor import MLIRDispatcher as CUDADispatcher
+from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
+from numba_cuda_mlir.descriptor import MLIRTypingContext as CUDATypingContext
+from numba_cuda_mlir.mlir_compiler import MLIRBackend, get_compiler_class
+from numba_cuda_mlir.numba_cuda import api as host_api
+from numba_cuda_mlir.numba_cuda import compiler, cudadecl, types, utils
+from numba_cuda_mlir.numba_cuda.api import _contiguous_strides_like_array as contiguous_strides_like
+from numba_cuda_mlir.numba_cuda.api import _order_like_array as order_like
+from numba_cuda_mlir.numba_cuda.api_util import prepare_shape_strides_dtype
+from numba_cuda_mlir.numba_cuda.args import ArgHint, In, Out
+from numba_cuda_mlir.numba_cuda.compiler import compile_extra
+from numba_cuda_mlir.numba_cuda.core import config, ir, sigutils
+from numba_cuda_mlir.numba_cuda.core.compiler_lock import global_compiler_lock
+from numba_cuda_mlir.numba_cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba_cuda_mlir.numba_cuda.core.controlflow import CFGraph
+from numba_cuda_mlir.numba_cuda.core.errors import NumbaError, NumbaPerformanceWarning, NumbaValueError, TypingError
+from numba_cuda_mlir.numba_cuda.core.target_extension import target_override
+from numba_cuda_mlir.numba_cuda.core.targetconfig import ConfigStack
+from numba_cuda_mlir.numba_cuda.core.typed_passes import AnnotateTypes, IRLegalization
+from numba_cuda_mlir.numba_cuda.cudadrv import devicearray, devices, driver, dummyarray
+from numba_cuda_mlir.numba_cuda.cudadrv import error as driver_errors
+from numba_cuda_mlir.numba_cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
+from numba_cuda_mlir.numba_cuda.cudadrv.driver import CudaAPIError, MemoryInfo
+from numba_cuda_mlir.numba_cuda.flags import CUDAFlags
+from numba_cuda_mlir.numba_cuda.kernels import reduction
+from numba_cuda_mlir.numba_cuda.np import numpy_support
+from numba_cuda_mlir.numba_cuda.np import ufunc as ufunc_package
+from numba_cuda_mlir.numba_cuda.np.numpy_support import ufunc_find_matching_loop
+from numba_cuda_mlir.numba_cuda.types import unliteral
+from numba_cuda_mlir.numba_cuda.types.ext_types import Dim3, GridGroup
+from numba_cuda_mlir.numba_cuda.typing import make_concrete_template, signature
+from numba_cuda_mlir.numba_cuda.typing.templates import AttributeTemplate, fold_arguments
+from numba_cuda_mlir.numba_cuda.typing.typeof import Purpose, typeof, typeof_impl
+from numba_cuda_mlir.numba_cuda.utils import order_by_target_specificity
+from numba_cuda_mlir.type_defs.vector_types import VectorType
+from numba_cuda_mlir.ufunc_db import get_ufunc_lowering as _ufunc_lowering
+
+#: Modules that are written in terms of ``numba_cuda_mlir.numba_cuda``, of which the emulator loads copies; how they
+#: import it.
+RANDOM = "numba_cuda_mlir.numba_cuda.random"
+REDUCTION = "numba_cuda_mlir.numba_cuda.kernels.reduction"
+UFUNC_DECORATORS = "numba_cuda_mlir.numba_cuda.np.ufunc.decorators"
+VECTORIZERS = "numba_cuda_mlir.numba_cuda.vectorizers"
+IMPORT_OF_CUDA = "numba_cuda_mlir", "numba_cuda"
+
+NUMBA_ERRORS = (NumbaError,)
+CUDACompiler = get_compiler_class({})
+#: Passes that make code for a GPU.
+BACK_END = (IRLegalization, AnnotateTypes, MLIRBackend)
+#: Functions of the copy in whose place numba-cuda-mlir has its own: {function of the copy: its own}.
+SAME_FUNCTIONS = {
+    old: new
+    for name, new in vars(cuda).items()
+    if callable(new) and (old := vars(numba).get(name)) is not None and old is not new and callable(old)
+}
+#: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
+CUresult = driver.binding.CUresult
+
+
+def gpu_target():
+    """Context in which functions are typed as those of a GPU."""
+    return target_override("numba_cuda_mlir")
+
+
+def has_ufunc(ufunc) -> bool:
+    """True if a kernel can call this ufunc of NumPy with numbers."""
+    return _ufunc_lowering(ufunc) is not None
+
+
+def vector_parts(type_) -> tuple:
+    """(type of an element, number of elements) of a vector type."""
+    return type_.dtype, type_.length
