@@ -12,6 +12,7 @@ from gpukit.backend import cuda, on_gpu
 from warpstep.checks import format_dim3
 from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.report.table import Table
+from warpstep.values import describe
 
 __all__ = ["RTX_3090", "Comparison", "DeviceInfo", "compare", "info"]
 
@@ -252,7 +253,7 @@ def info(id: int = 0) -> DeviceInfo:
     32
     """
     if not isinstance(id, Integral) or isinstance(id, bool):
-        raise TypeError(f"id is {id!r}; it must be an int")
+        raise TypeError(f"id is {describe(id)}; it must be an int")
     if not 0 <= id < len(cuda.gpus):
         there = ", ".join(f"{device.id} ({device.name})" for device in cuda.gpus)
         raise ValueError(f"id is {id}; the devices here are {there}")

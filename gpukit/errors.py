@@ -21,9 +21,10 @@ import warpstep
 from gpukit._numba import FOLDER, function_of, launch_configuration_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 from warpstep import KernelError, LaunchError
-from warpstep.checks import as_dim3, check_cooperative, check_int, check_limits, format_dim3
+from warpstep.checks import as_dim3, check_cooperative, check_limits, format_dim3
 from warpstep.launch import Configured, Kernel
 from warpstep.machine.batch import short_path
+from warpstep.values import check_int, describe
 
 __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 
@@ -65,7 +66,7 @@ def check_launch(kernel: Any, grid: int | tuple[int, ...], block: int | tuple[in
     LaunchError: kernel: 4096 threads per block (64 x 64 x 1) asked for; ...
     """
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
-        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
     grid, block = as_dim3("grid", grid, positive=False), as_dim3("block", block, positive=False)
     _check(kernel, grid, block, check_int("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))
 

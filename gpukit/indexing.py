@@ -13,12 +13,12 @@ import numpy as np
 
 from gpukit._host.arrays import check_alike, check_array, configure_quietly, dtype_of, stream_of
 from gpukit._host.call import call
-from gpukit._host.checks import check_number, launch_shape
+from gpukit._host.checks import launch_shape
 from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import check_int, check_number, describe
 
 __all__ = [
     "STEP",
@@ -405,7 +405,7 @@ def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
         If ``kernel`` is not a kernel, or ``grid`` or ``block`` is not as above.
     """
     if not hasattr(kernel, "py_func"):
-        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by gpukit.cuda.jit")
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by gpukit.cuda.jit")
     grid, block = launch_shape(grid, block)
     if on_gpu():
         from warpstep import cuda as emulated

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit.backend import cuda, float32, uint32
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
+from warpstep.values import check_int, describe
 
 __all__ = ["CASES", "Case", "Pitfall", "make_pitfall"]
 
@@ -224,7 +224,7 @@ def make_pitfall(name: str, size: tuple[int, ...] | None = None) -> Pitfall:
     """
     case = next((case for case in CASES if case.name == name), None)
     if case is None:
-        raise ValueError(f"name is {name!r}; it must be one of {', '.join(case.name for case in CASES)}")
+        raise ValueError(f"name is {describe(name)}; it must be one of {', '.join(case.name for case in CASES)}")
     size = case.small if size is None else tuple(size)
     if len(size) != len(case.size):
         raise ValueError(f"size is {size}; {name!r} takes {len(case.size)} numbers")

@@ -21,12 +21,13 @@ from matplotlib.patches import Patch, Rectangle
 from gpukit import device
 from gpukit.backend import on_gpu
 from gpukit.timing import Timing
-from warpstep.checks import as_dim3, check_int
+from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
 from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on
+from warpstep.values import check_int, describe
 
 __all__ = [
     "EMULATED",
@@ -184,9 +185,9 @@ def lines(
         If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
     """
     if not callable(value):
-        raise TypeError(f"value is {value!r}; it must be a function of seconds")
+        raise TypeError(f"value is {describe(value)}; it must be a function of seconds")
     if not unit:
-        raise ValueError(f"unit is {unit!r}; it must say what the axis shows, 'GB/s' for example")
+        raise ValueError(f"unit is {describe(unit)}; it must say what the axis shows, 'GB/s' for example")
     timings = list(timings)
     if len(timings) != len(x) or not timings:
         raise ValueError(f"timings has {len(timings)} items for {len(x)} of x; it must have one for each")
@@ -387,7 +388,7 @@ def launch(
 def _per_thread(name, given, grid, block):
     if isinstance(given, str):
         if given not in FIELDS:
-            raise ValueError(f"{name} is {given!r}; it must be one of {', '.join(FIELDS)}, or an array")
+            raise ValueError(f"{name} is {describe(given)}; it must be one of {', '.join(FIELDS)}, or an array")
         return given
     given = np.asarray(given)
     if given.dtype.kind not in "iufb":

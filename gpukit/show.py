@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from warpstep.checks import check_int
 from warpstep.report.table import Table
+from warpstep.values import check_int
 
 __all__ = ["Source", "Table", "source", "table"]
 

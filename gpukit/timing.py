@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import configure_quietly
-from gpukit._host.checks import check_number
 from gpukit._numba import device_memset
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.units import UNITS, format_seconds
+from warpstep.values import check_number, describe
 
 __all__ = ["UNITS", "EmulatedTimeError", "Timer", "Timing", "bench", "bench_many", "format_seconds"]
 
@@ -49,7 +49,7 @@ class EmulatedTimeError(RuntimeError):
 
 def _check_device(device, what):
     if device not in DEVICES:
-        raise ValueError(f"device is {device!r}; it must be one of {', '.join(map(repr, DEVICES))}")
+        raise ValueError(f"device is {describe(device)}; it must be one of {', '.join(map(repr, DEVICES))}")
     if device == "gpu" and not on_gpu():
         raise EmulatedTimeError(
             f"{what} times a GPU, but kernels run on the emulator here, whose duration says nothing about a GPU. "
@@ -87,7 +87,7 @@ class Timer:
 
     def __init__(self, message: str = "", unit: str = "ms", device: str = "cpu", stream: Any = 0, *, show: bool = True):
         if unit not in UNITS:
-            raise ValueError(f"unit is {unit!r}; it must be one of {', '.join(map(repr, UNITS))}")
+            raise ValueError(f"unit is {describe(unit)}; it must be one of {', '.join(map(repr, UNITS))}")
         _check_device(device, "Timer")
         self.message, self.unit, self.device, self.stream, self.show = message, unit, device, stream, show
         self._begin: Any = None
@@ -400,20 +400,22 @@ def _check_functions(functions):
     for name, fn in functions.items():
         if not callable(fn):
             called = f"functions[{name!r}]" if name else "fn"
-            raise TypeError(f"{called} is {fn!r}; it must be callable without arguments (wrap a launch in a lambda)")
+            raise TypeError(
+                f"{called} is {describe(fn)}; it must be callable without arguments (wrap a launch in a lambda)"
+            )
 
 
 def _check_counts(warmup, min_time, repeat, calls):
     check_number("warmup", warmup)
     check_number("min_time", min_time)
     if not 0 <= warmup < math.inf:
-        raise ValueError(f"warmup is {warmup!r}; it must be a number of seconds, 0 or more")
+        raise ValueError(f"warmup is {describe(warmup)}; it must be a number of seconds, 0 or more")
     if not 0 < min_time < math.inf:
-        raise ValueError(f"min_time is {min_time!r}; it must be a number of seconds, more than 0")
+        raise ValueError(f"min_time is {describe(min_time)}; it must be a number of seconds, more than 0")
     if repeat is not None and (not isinstance(repeat, Integral) or repeat < 1):
-        raise ValueError(f"repeat is {repeat!r}; it must be a whole number, 1 or more, or None")
+        raise ValueError(f"repeat is {describe(repeat)}; it must be a whole number, 1 or more, or None")
     if not (isinstance(calls, str) and calls == "auto") and (not isinstance(calls, Integral) or calls < 1):
-        raise ValueError(f"calls is {calls!r}; it must be a whole number, 1 or more, or 'auto'")
+        raise ValueError(f"calls is {describe(calls)}; it must be a whole number, 1 or more, or 'auto'")
     if warmup == 0 and (repeat is None or calls == "auto"):
         raise ValueError("warmup is 0; without a warm-up repeat must be given and calls must be a number")
 
@@ -426,7 +428,7 @@ def _setups(setup, functions):
         if name not in functions:
             raise ValueError(f"setup is given for {name!r}, which is not among the functions: {', '.join(functions)}")
         if not callable(call):
-            raise TypeError(f"setup is {call!r}; it must be callable without arguments")
+            raise TypeError(f"setup is {describe(call)}; it must be callable without arguments")
     return setups
 
 

@@ -30,11 +30,12 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit._host.checks import check_choice, check_dtype, check_sizes
+from gpukit._host.checks import check_dtype, check_sizes
 from gpukit.backend import cuda, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import check_choice
 
 __all__ = [
     "CONTROLS",

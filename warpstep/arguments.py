@@ -9,6 +9,7 @@ from warpstep.api.arrays import as_device_array, from_host
 from warpstep.compiler.values import dtype_of
 from warpstep.limits import POISON
 from warpstep.machine.memory import RecordRef, View, global_view
+from warpstep.values import describe
 
 __all__ = ["Transfers", "follow_writes", "type_of"]
 
@@ -51,7 +52,7 @@ class Transfers:
             hint, value = value, value.value
         if isinstance(type_, types.BaseTuple):
             if not isinstance(value, tuple) or len(value) != len(type_):
-                raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {type_}")
+                raise TypeError(f"argument {name} is {describe(value)}; the kernel's signature declares {type_}")
             return tuple(
                 self.lower(v, t, f"{name}[{i}]") for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
             )
@@ -118,7 +119,7 @@ def _scalar(value, dtype, name):
     integers = (int, np.integer, np.bool_)
     allowed = integers if dtype.kind in "iu" else (*integers, float, complex, np.number)
     if not isinstance(value, allowed) or (dtype.kind == "f" and isinstance(value, complex | np.complexfloating)):
-        raise TypeError(f"argument {name} is {value!r}; the kernel's signature declares {dtype}")
+        raise TypeError(f"argument {name} is {describe(value)}; the kernel's signature declares {dtype}")
     if isinstance(value, int) and not isinstance(value, bool) and dtype.kind in "iu":
         bits = int(value) & ((1 << dtype.itemsize * 8) - 1)
         return np.array(bits, f"u{dtype.itemsize}").view(dtype)[()]

@@ -1,4 +1,4 @@
-"""Check arguments and launches. Each message names the value and what is allowed."""
+"""Check the launches of kernels. Each message names the value and what is allowed."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,9 @@ from numbers import Integral
 from warpstep import device
 from warpstep.errors import LaunchError
 from warpstep.integers import ceil_div
+from warpstep.values import check_int, describe
 
-__all__ = ["as_dim3", "check_cooperative", "check_int", "check_limits", "check_optin", "format_dim3"]
-
-
-def check_int(name: str, value, minimum: int, maximum: int | None = None) -> int:
-    """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else."""
-    allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be an int, {allowed}")
-    number = int(value)
-    if number < minimum or (maximum is not None and number > maximum):
-        raise ValueError(f"{name} is {value}; it must be {allowed}")
-    return number
+__all__ = ["as_dim3", "check_cooperative", "check_limits", "check_optin", "format_dim3"]
 
 
 def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
@@ -29,9 +19,9 @@ def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
     """
     sizes = value if isinstance(value, tuple | list) else (value,)
     if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"{name} is {value!r}; it must have 1 to 3 dimensions")
+        raise ValueError(f"{name} is {describe(value)}; it must have 1 to 3 dimensions")
     if not all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes):
-        raise TypeError(f"{name} is {value!r}; it must be an int or 1 to 3 of them")
+        raise TypeError(f"{name} is {describe(value)}; it must be an int or 1 to 3 of them")
     if positive:
         for axis, size in enumerate(sizes):
             check_int(name if sizes is not value else f"{name}[{axis}]", size, 1)

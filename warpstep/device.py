@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from warpstep.limits import MAX_GRID_YZ, WARP
+from warpstep.values import describe
 
 KB = 2**10
 MB = 2**20
@@ -145,7 +146,7 @@ def lookup(compute_capability: tuple | str | float) -> Limits:
         asked = tuple(int(part) if part.isdigit() else part for part in str(compute_capability).split("."))
     if asked not in DEVICES:
         known = ", ".join("{}.{}".format(*capability) for capability in DEVICES)
-        raise ValueError(f"compute_capability is {compute_capability!r}; the emulator knows {known}")
+        raise ValueError(f"compute_capability is {describe(compute_capability)}; the emulator knows {known}")
     return DEVICES[asked]
 
 

@@ -17,7 +17,7 @@ from warpstep import device
 from warpstep._numba import NUMBA_ERRORS, signature, sigutils, typeof_impl, types, unliteral
 from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
-from warpstep.checks import as_dim3, check_cooperative, check_int, check_limits, check_optin
+from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
 from warpstep.compiler.frontend import (
     call_template,
     compiling,
@@ -30,6 +30,7 @@ from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
 from warpstep.integers import ceil_div
 from warpstep.machine.batch import Batch
+from warpstep.values import check_int, describe
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15
@@ -43,7 +44,7 @@ def _loop_limit_from(setting):
     try:
         return check_int("GPUKIT_LOOP_LIMIT", int(setting), 1)
     except ValueError:
-        raise ImportError(f"GPUKIT_LOOP_LIMIT is {setting!r}; it must be an int, 1 or more, or unset") from None
+        raise ImportError(f"GPUKIT_LOOP_LIMIT is {describe(setting)}; it must be an int, 1 or more, or unset") from None
 
 
 _loop_limit = _loop_limit_from(os.environ.get("GPUKIT_LOOP_LIMIT") or 50_000_000)
@@ -80,7 +81,7 @@ class Kernel:
 
     def __init__(self, py_func: Callable, options: dict | None = None, signatures=None, specialized: bool = False):
         if not inspect.isfunction(py_func):
-            raise TypeError(f"jit takes a Python function; this is {py_func!r}")
+            raise TypeError(f"jit takes a Python function; this is {describe(py_func)}")
         self.py_func = py_func
         self.targetoptions = {
             "device": False,

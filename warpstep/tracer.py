@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from warpstep.checks import check_int
 from warpstep.errors import KernelError
 from warpstep.launch import Configured, emulated_kernel, prepare
 from warpstep.limits import WARP
@@ -24,6 +23,7 @@ from warpstep.tracing.build import summarize
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
 from warpstep.tracing.shadow import THREAD_BITS
+from warpstep.values import check_int, describe
 
 __all__ = ["Trace", "load_trace", "trace"]
 
@@ -165,7 +165,9 @@ def _configuration(launch) -> Configured:
     dispatcher = getattr(launch, "dispatcher", None)
     if dispatcher is None or not hasattr(dispatcher, "py_func"):
         hint = "; write trace(kernel[grid, block], ...)" if callable(launch) else ""
-        raise TypeError(f"launch is {launch!r}; it must be a kernel with its grid and block, kernel[grid, block]{hint}")
+        raise TypeError(
+            f"launch is {describe(launch)}; it must be a kernel with its grid and block, kernel[grid, block]{hint}"
+        )
     return emulated_kernel(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
 
 
@@ -194,9 +196,9 @@ def _chosen(blocks, prepared):
     try:
         numbers = np.unique(np.array([operator.index(b) for b in blocks], np.int64))
     except TypeError:
-        raise TypeError(f"blocks is {blocks!r}; it must be an int or a sequence of ints") from None
+        raise TypeError(f"blocks is {describe(blocks)}; it must be an int or a sequence of ints") from None
     if not numbers.size or numbers[0] < 0 or numbers[-1] >= total:
-        raise ValueError(f"blocks is {blocks!r}; it must name blocks from 0 to {total - 1}")
+        raise ValueError(f"blocks is {describe(blocks)}; it must name blocks from 0 to {total - 1}")
     return numbers
 
 

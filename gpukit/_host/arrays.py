@@ -11,6 +11,7 @@ import numpy as np
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
+from warpstep.values import describe
 
 
 def as_device_array(array) -> Any:
@@ -47,7 +48,7 @@ def stream_of(stream) -> Any:
         return stream
     handle = getattr(stream, handle_name, None)
     if not isinstance(handle, int):
-        raise TypeError(f"stream is {stream!r}; it must be None or a CUDA stream")
+        raise TypeError(f"stream is {describe(stream)}; it must be None or a CUDA stream")
     return _external_stream(handle) if handle else 0
 
 
@@ -135,11 +136,13 @@ def _check_interface(name, array, interface):
     for key, sizes in {"shape": shape, "strides": shape if strides is None else strides}.items():
         right = isinstance(sizes, tuple | list) and all(isinstance(n, Integral) for n in sizes)
         if not right or len(sizes) != len(shape):
-            raise TypeError(f"{what}[{key!r}] is {sizes!r}; it must be a tuple of ints, one for each dimension")
+            raise TypeError(f"{what}[{key!r}] is {describe(sizes)}; it must be a tuple of ints, one for each dimension")
     if min(shape, default=0) < 0:
         raise ValueError(f"{what}['shape'] is {shape}; no size may be negative")
     if len(data) != 2 or not isinstance(data[0], Integral):
-        raise TypeError(f"{what}['data'] is {data!r}; it must be a tuple of an address and whether it is read-only")
+        raise TypeError(
+            f"{what}['data'] is {describe(data)}; it must be a tuple of an address and whether it is read-only"
+        )
     if interface["version"] < 1 or interface.get("mask") is not None:
         raise ValueError(f"{what} has version {interface['version']}, or a mask; it must be 1 or more, without a mask")
     try:

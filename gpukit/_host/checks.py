@@ -2,42 +2,15 @@
 
 from collections.abc import Iterable
 from math import prod
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from gpukit.backend import cuda
-from warpstep.checks import as_dim3, check_int
+from warpstep.checks import as_dim3
+from warpstep.values import check_int, check_type, describe
 
-__all__ = ["check_choice", "check_dtype", "check_flag", "check_number", "check_sizes", "launch_shape"]
-
-
-def check_number(name: str, value: Any) -> Any:
-    """Return ``value``, a real number that float64 can hold; TypeError or ValueError for anything else."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; it must be a number")
-    try:
-        float(value)
-    except OverflowError:
-        raise ValueError(f"{name} is beyond the range of float64") from None
-    return value
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str], also: str = "") -> str:
-    """Return ``value``, one of the choices or ``also``; ValueError for anything else."""
-    if not isinstance(value, str) or (value not in choices and value != (also or None)):
-        others = f"{also!r} or one of" if also else "one of"
-        raise ValueError(f"{name} is {value!r}; it must be {others} {', '.join(choices)}")
-    return value
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Return the truth of ``value``; TypeError if it has none."""
-    try:
-        return bool(value)
-    except Exception:
-        raise TypeError(f"{name} is {value!r}; it must be True or False") from None
+__all__ = ["check_dtype", "check_sizes", "launch_shape"]
 
 
 def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dtype:
@@ -45,7 +18,7 @@ def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dt
     try:
         dtype = np.dtype(value)
     except Exception:
-        raise TypeError(f"{name} is {value!r}; it must be a NumPy dtype") from None
+        raise TypeError(f"{name} is {describe(value)}; it must be a NumPy dtype") from None
     if value is None or allowed is not None and dtype not in allowed:
         what = "a NumPy dtype" if allowed is None else " or ".join(str(np.dtype(d)) for d in allowed)
         raise TypeError(f"{name} is {value if value is None else dtype}; it must be {what}")
@@ -54,10 +27,9 @@ def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dt
 
 def check_sizes(name: str, value: Any, minima: tuple, maxima: tuple, what: str) -> Any:
     """Return ``value``, a tuple or list of as many ints as there are minima and maxima (None for no maximum)."""
-    if not isinstance(value, tuple | list):
-        raise TypeError(f"{name} is {value!r}; it must be {what}")
+    check_type(name, value, (tuple, list), what)
     if len(value) != len(minima):
-        raise ValueError(f"{name} is {value!r}; it must be {what}")
+        raise ValueError(f"{name} is {describe(value)}; it must be {what}")
     limits = zip(value, minima, maxima, strict=True)
     return tuple(check_int(f"{name}[{i}]", n, low, high) for i, (n, low, high) in enumerate(limits))
 

@@ -11,6 +11,7 @@ from gpukit._host.arrays import address_of, as_device_array, handle_of
 from gpukit._host.keys import array_key
 from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
+from warpstep.values import describe
 
 __all__ = ["Prepared", "prepare"]
 
@@ -54,7 +55,9 @@ def prepare(launch, *args) -> "Prepared":
     array([2., 2., 2.])
     """
     if not all(hasattr(launch, name) for name in ("dispatcher", "griddim", "blockdim")):
-        raise TypeError(f"launch is {launch!r}; it must be a kernel with its grid and block: kernel[grid, block]")
+        raise TypeError(
+            f"launch is {describe(launch)}; it must be a kernel with its grid and block: kernel[grid, block]"
+        )
     for position, value in enumerate(args):
         _check_argument(f"argument {position}", value)
     return (_PreparedOnGpu if on_gpu() else _PreparedOnEmulator)(launch, args)

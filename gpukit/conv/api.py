@@ -7,15 +7,14 @@ import numpy as np
 from gpukit import matmul
 from gpukit._host.arrays import check_alike, check_apart, check_array, check_writable, dtype_of, share_memory, stream_of
 from gpukit._host.call import call, forget
-from gpukit._host.checks import check_choice
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
 from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
-from warpstep.checks import check_int
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import check_choice, check_int
 
 __all__ = [
     "ALGORITHMS",

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of
-from gpukit._host.checks import check_choice
 from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.conv.windows import MAX_THREADS, Geometry, check_size, covered, divided, make_divisor
 from gpukit.intrinsics import store2, store4
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
+from warpstep.values import check_choice, describe
 
 __all__ = [
     "FORMER_NAMES",
@@ -459,7 +459,7 @@ def choose(variant: str, samples: int, channels: int, geometry: Geometry, wide: 
         few = (name for name in usable if all(count <= MAX_THREADS for count in table[name].threads.values()))
         variant = next(few, "im2col_naive")
     if not table[variant].fits:
-        raise ValueError(f"variant is {variant!r}; it needs {table[variant].needs}")
+        raise ValueError(f"variant is {describe(variant)}; it needs {table[variant].needs}")
     check_size("x", samples * channels, **table[variant].threads)
     return variant
 

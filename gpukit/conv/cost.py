@@ -14,6 +14,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from warpstep.integers import ceil_div
+from warpstep.values import describe
 
 __all__ = [
     "DIRECT",
@@ -104,11 +105,13 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
         if layout is not None:
             return launch_specialised(layout, convolution, stream, wide)
         if name != "direct":
-            raise ValueError(f"algorithm is {name!r}; {_why_none_fits(name, weight.shape[2:], geometry)}")
+            raise ValueError(f"algorithm is {describe(name)}; {_why_none_fits(name, weight.shape[2:], geometry)}")
     rungs = (_make_rung(rung, convolution) for rung in (("blocked", "naive") if name == "direct" else (name,)))
     rung = next((rung for rung in rungs if rung.nbytes <= limit), None)
     if rung is None:
-        raise ValueError(f"algorithm is {name!r}; its tile, with kernel and dilation, is more than {limit:,} bytes")
+        raise ValueError(
+            f"algorithm is {describe(name)}; its tile, with kernel and dilation, is more than {limit:,} bytes"
+        )
     sizes, blocks = _sizes(convolution, rung.tile, rung.channels, is_wide(x, geometry))
     launch = _configure(rung.kernel, blocks, rung.block, stream, rung.nbytes)
     return launch, (x, weight, weight.reshape(weight.size) if bias is None else bias, out, sizes)

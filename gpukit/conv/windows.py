@@ -8,8 +8,8 @@ import numpy as np
 from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit._host.checks import check_sizes
 from gpukit.backend import cuda, uint32, uint64
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.values import check_int, describe
 
 __all__ = [
     "DTYPES",
@@ -148,7 +148,7 @@ def pair(name: str, value: Any, least: int) -> tuple[int, int]:
         both = check_int(name, value, least)
         return both, both
     if len(value) != 2:
-        raise ValueError(f"{name} is {value!r}; it must be an int or two of them")
+        raise ValueError(f"{name} is {describe(value)}; it must be an int or two of them")
     return check_int(f"{name}[0]", value[0], least), check_int(f"{name}[1]", value[1], least)
 
 

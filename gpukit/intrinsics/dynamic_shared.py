@@ -1,8 +1,9 @@
 """More than 48 KB of dynamic shared memory, which a kernel has to opt in to."""
 
 from gpukit._numba import current_gpu, function_of, numba_driver
-from warpstep.checks import check_int, check_optin
+from warpstep.checks import check_optin
 from warpstep.launch import Kernel
+from warpstep.values import check_int, describe
 
 __all__ = ["allow_dynamic_shared"]
 
@@ -31,7 +32,7 @@ def allow_dynamic_shared(kernel, nbytes: int):
         come later when they are compiled. ``gpukit.device.info().shared_memory_per_block_optin`` is what it allows.
     """
     if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
-        raise TypeError(f"kernel is {kernel!r}; it must be a kernel made by cuda.jit")
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
     check_int("nbytes", nbytes, 0)
     if isinstance(kernel, Kernel):
         kernel.allow_dynamic_shared(nbytes)

@@ -19,15 +19,15 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit._host.checks import check_choice, check_dtype, check_number, check_sizes
+from gpukit._host.checks import check_dtype, check_sizes
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import check_choice, check_int, check_number, describe
 
 __all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
 
@@ -283,7 +283,7 @@ def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None):
         return functools.partial(_matrix_by_matrix, lambda aligned: form)
     for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
         if not isinstance(value, Integral | None) or value != default:
-            raise ValueError(f"{name} is {value!r}; variant {variant!r} has none: leave it out")
+            raise ValueError(f"{name} is {describe(value)}; variant {variant!r} has none: leave it out")
     if dtype != np.float32 and variant not in ANY_DTYPE:
         raise TypeError(f"a has dtype {dtype}; variant {variant!r} is for float32")
     if variant == "fast":
@@ -344,7 +344,7 @@ def _check_pad(variant, dtype, tile, pad):
     if variant in PADDED:
         return tiles.right_pad(dtype, tile) if pad is None else check_int("pad", pad, 0, MAX_PAD)
     if pad is not None:
-        raise ValueError(f"pad is {pad!r}; variant {variant!r} has none: leave it out")
+        raise ValueError(f"pad is {describe(pad)}; variant {variant!r} has none: leave it out")
     return 0
 
 
@@ -352,7 +352,7 @@ def _check_depth(variant, tile, depth):
     if depth is None:
         return tile
     if variant not in DYNAMIC:
-        raise ValueError(f"depth is {depth!r}; it is for the dynamic variants, not {variant!r}: leave it out")
+        raise ValueError(f"depth is {describe(depth)}; it is for the dynamic variants, not {variant!r}: leave it out")
     depth = check_int("depth", depth, tile)
     if depth % tile:
         raise ValueError(f"depth is {depth}; it must be a multiple of tile, {tile}")

@@ -17,11 +17,11 @@ from gpukit._host.arrays import (
     to_device,
 )
 from gpukit._host.call import Problem, call
-from gpukit._host.checks import check_flag, check_number
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.reduce import cost, ladder, operators
 from gpukit.reduce.operators import Operation
+from warpstep.values import check_flag, check_number, describe
 
 __all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
 
@@ -166,7 +166,9 @@ def _reduction(problem: Problem):
         first, again = operators.make_operations(op, dtype_of(x))
     except (OverflowError, TypeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"op is {op!r}; it must be a name, or a device function and its identity: {error}") from error
+        raise kind(
+            f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
+        ) from error
     axes, keepdims = _check_axes(axis, len(x.shape)), check_flag("keepdims", keepdims)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     if problem.out is not None:
@@ -193,9 +195,9 @@ def _check_op(x, op):
     if isinstance(op, str):
         if op not in operators.OPERATORS:
             known = ", ".join(map(repr, operators.OPERATORS))
-            raise ValueError(f"op is {op!r}; it must be one of {known}, or a function and its identity")
+            raise ValueError(f"op is {describe(op)}; it must be one of {known}, or a function and its identity")
     elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
-        raise TypeError(f"op is {op!r}; it must be a name, or a tuple of a function and its identity")
+        raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
     elif not isinstance(op[1], bool | np.bool_):
         check_number("op[1]", op[1])
 
@@ -207,12 +209,12 @@ def _check_axes(axis, dimensions):
     found = []
     for one in axis if isinstance(axis, tuple) else (axis,):
         if not isinstance(one, int | np.integer) or isinstance(one, bool):
-            raise TypeError(f"axis is {axis!r}; it must be an int, a tuple of ints, or None")
+            raise TypeError(f"axis is {describe(axis)}; it must be an int, a tuple of ints, or None")
         if not -dimensions <= one < dimensions:
-            raise ValueError(f"axis is {axis!r}; x has {dimensions} dimensions")
+            raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
         found.append(int(one) % dimensions)
     if len(set(found)) != len(found):
-        raise ValueError(f"axis is {axis!r}; it must not name an axis twice")
+        raise ValueError(f"axis is {describe(axis)}; it must not name an axis twice")
     return frozenset(found)
 
 

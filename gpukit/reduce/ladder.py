@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import stream_of
-from gpukit._host.checks import check_choice
 from gpukit.backend import cuda, float32, int32
 from gpukit.intrinsics import load4
 from gpukit.reduce.primitives import is_last
 from warpstep.integers import ceil_div
+from warpstep.values import check_choice
 
 __all__ = [
     "THREADS",

@@ -8,12 +8,13 @@ import numpy as np
 
 from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, new_like, span, stream_of
 from gpukit._host.call import Problem, call
-from gpukit._host.checks import check_choice, check_dtype, check_flag
+from gpukit._host.checks import check_dtype
 from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda, on_gpu
 from gpukit.resize import cost, frames
 from gpukit.resize.frames import Frames
 from gpukit.resize.placing import CHANNELS, Letterbox, Placement, as_fill, as_three, check_size, place
+from warpstep.values import check_choice, check_flag
 
 __all__ = ["METHODS", "blob", "letterbox", "resize"]
 

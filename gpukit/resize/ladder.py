@@ -22,6 +22,7 @@ from gpukit.resize.placing import as_fill, as_three, placement
 from gpukit.resize.sampling import mix, neighbours
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import describe
 
 __all__ = [
     "BLOCK",
@@ -195,7 +196,7 @@ def rung(
         For another name, or another kind of image.
     """
     if name not in (*VARIANTS, *FAST):
-        raise ValueError(f"name is {name!r}; it must be one of {', '.join((*VARIANTS, *FAST))}")
+        raise ValueError(f"name is {describe(name)}; it must be one of {', '.join((*VARIANTS, *FAST))}")
     check_array("image", image, 4, frames.DTYPES)
     stream, swap, planes = stream_of(stream), int(bool(swap_rb)), name.endswith("planes")
     height, width = out.shape[2:] if planes else out.shape[1:3]

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit._host.checks import check_flag, check_number
-from warpstep.checks import check_int
+from warpstep.values import check_flag, check_int, check_number, describe
 
 __all__ = [
     "CHANNELS",
@@ -138,7 +137,7 @@ def place(source: tuple[int, int], target: tuple[int, int], center: bool) -> Pla
 def check_size(name: str, size: Any) -> tuple[int, int]:
     """Height and width of an image as two ints; TypeError or ValueError for anything else."""
     if not isinstance(size, tuple | list) or len(size) != 2:
-        raise TypeError(f"{name} is {size!r}; it must be a tuple of 2 ints, height and width")
+        raise TypeError(f"{name} is {describe(size)}; it must be a tuple of 2 ints, height and width")
     height, width = (check_int(f"{name}[{axis}]", n, 1, MAX_PIXELS) for axis, n in enumerate(size))
     return height, width
 
@@ -147,7 +146,7 @@ def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = 
     """One number or three as a tuple of three of the dtype; TypeError for another kind."""
     values = tuple(value) if isinstance(value, tuple | list | np.ndarray) and np.ndim(value) else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        raise TypeError(f"{name} is {value!r}; it must be one {what} or {CHANNELS} of them")
+        raise TypeError(f"{name} is {describe(value)}; it must be one {what} or {CHANNELS} of them")
     return tuple(dtype(check_number(name, v)) for v in values)
 
 
@@ -157,5 +156,5 @@ def as_fill(fill: Any, dtype: np.dtype) -> tuple:
         return as_three("fill", fill, dtype.type)
     values = as_three("fill", fill, int, Integral, "int")
     if not all(0 <= v <= 255 for v in values):
-        raise ValueError(f"fill is {fill!r}; it must be from 0 to 255 for an image of {dtype}")
+        raise ValueError(f"fill is {describe(fill)}; it must be from 0 to 255 for an image of {dtype}")
     return tuple(dtype.type(v) for v in values)

@@ -16,7 +16,7 @@ from gpukit.backend import cuda
 from gpukit.resize.api import _request, blob
 from gpukit.resize.frames import check_image
 from gpukit.resize.placing import CHANNELS, Letterbox, check_size
-from warpstep.checks import check_int
+from warpstep.values import check_int
 
 __all__ = ["MAX_DEPTH", "video"]
 

@@ -16,8 +16,8 @@ from gpukit.backend import cuda, on_gpu, uint32
 from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
 from gpukit.timing import Timer
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.values import check_int
 
 __all__ = ["BLOCK", "SleepKernel", "WorkKernel", "occupancy", "scrambled", "sleep", "work"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpukit.backend import cuda
-from warpstep.checks import check_int
 from warpstep.integers import ceil_div
+from warpstep.values import check_int
 
 __all__ = ["pipelined"]
 

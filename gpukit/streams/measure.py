@@ -12,7 +12,7 @@ from gpukit.streams.model import Model
 from gpukit.streams.pipeline import Pipeline, prepare_copy
 from gpukit.streams.schedule import Schedule, require_gpu
 from gpukit.timing import Timer
-from warpstep.checks import check_int
+from warpstep.values import check_int
 
 __all__ = ["copy_speeds", "engine_starts", "measured_model", "operation_seconds"]
 

@@ -20,8 +20,9 @@ from gpukit.streams.kernels import BLOCK, occupancy
 from gpukit.streams.model import Model, modelled
 from gpukit.streams.schedule import Schedule, require_gpu
 from gpukit.streams.timeline import Timeline
-from warpstep.checks import as_dim3, check_int
+from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
+from warpstep.values import check_int, describe
 
 __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", "run_pipeline", "split_rows"]
 
@@ -252,11 +253,11 @@ def _check(x, out, order, buffers, pinned):
         if np.may_share_memory(x, out):
             raise ValueError("out shares memory with x; they must be apart")
     if order not in ORDERS:
-        raise ValueError(f"order is {order!r}; it must be 'depth' or 'breadth'")
+        raise ValueError(f"order is {describe(order)}; it must be 'depth' or 'breadth'")
     if buffers not in BUFFERS:
-        raise ValueError(f"buffers is {buffers!r}; it must be 'task', 'stream' or 'shared'")
+        raise ValueError(f"buffers is {describe(buffers)}; it must be 'task', 'stream' or 'shared'")
     if not isinstance(pinned, bool | np.bool_):
-        raise TypeError(f"pinned is {pinned!r}; it must be True or False")
+        raise TypeError(f"pinned is {describe(pinned)}; it must be True or False")
 
 
 def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
@@ -269,7 +270,9 @@ def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
     except TypeError as error:
         if "chunks[" in str(error):
             raise
-        raise TypeError(f"chunks is {chunks!r}; it must be an int, 1 or more, or the rows of each task") from None
+        raise TypeError(
+            f"chunks is {describe(chunks)}; it must be an int, 1 or more, or the rows of each task"
+        ) from None
     if sum(sizes) != rows:
         raise ValueError(f"chunks has {sum(sizes)} rows in all; x has {rows}")
     return sizes
@@ -292,7 +295,7 @@ def _adapt(kernel):
             raise TypeError(f"kernel is the device function {dispatcher.py_func.__name__}; it must be a kernel")
         return partial(_adapt_launch, dispatcher, None if configuration is None else kernel)
     if not callable(kernel):
-        raise TypeError(f"kernel is {kernel!r}; it must be a kernel, or a function of (source, target, stream)")
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel, or a function of (source, target, stream)")
     return lambda source, target, _: (lambda stream: kernel(source, target, stream), {})
 
 

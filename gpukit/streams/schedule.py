@@ -18,7 +18,7 @@ from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
 from gpukit.timing import EmulatedTimeError
-from warpstep.checks import check_int
+from warpstep.values import check_int, describe
 
 __all__ = ["Operation", "Race", "Schedule", "is_done", "require_gpu"]
 
@@ -153,9 +153,9 @@ class Schedule:
         """
         number = len(self.operations)
         if engine not in ENGINES:
-            raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(map(repr, ENGINES))}")
+            raise ValueError(f"engine is {describe(engine)}; it must be one of {', '.join(map(repr, ENGINES))}")
         if not callable(action):
-            raise TypeError(f"action is {action!r}; it must be a function of a stream")
+            raise TypeError(f"action is {describe(action)}; it must be a function of a stream")
         check_int("stream", stream, 0)
         after = tuple(after)
         for other in after:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from warpstep.values import describe
+
 __all__ = ["ENGINES", "Bar", "Timeline"]
 
 #: The engines of a device: with two copy engines or more they all work at the same time.
@@ -111,7 +113,7 @@ class Timeline:
         from gpukit import plot
 
         if by not in ("stream", "engine"):
-            raise ValueError(f"by is {by!r}; it must be 'stream' or 'engine'")
+            raise ValueError(f"by is {describe(by)}; it must be 'stream' or 'engine'")
         present = sorted({bar.stream for bar in self.bars}) if by == "stream" else ENGINES
         if ax is None:
             with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(present), 1)), mark=self.mark) as ax:

@@ -4,7 +4,7 @@ import math
 from html import escape
 from typing import NamedTuple
 
-from warpstep.checks import as_dim3, check_int
+from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
 from warpstep.limits import SECTOR, WARP
 from warpstep.prediction.ceilings import Ceilings, recorded
@@ -13,6 +13,7 @@ from warpstep.report.facts import plural
 from warpstep.report.table import Table
 from warpstep.report.units import format_seconds
 from warpstep.tracing.records import Recording, check_trace
+from warpstep.values import check_int
 
 __all__ = ["Prediction", "Use", "predict"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.colors import to_rgb
 
-from warpstep.checks import check_int
+from warpstep.values import check_int
 
 #: Stands under a figure in place of the device's name if kernels ran on the emulator.
 EMULATED = "emulated: counts, no times"

@@ -13,6 +13,7 @@ from warpstep.limits import BANKS, LINE, SECTOR, WARP, WORD
 from warpstep.report import axes as plot
 from warpstep.report import facts
 from warpstep.tracing.records import Access, Recording, check_trace
+from warpstep.values import describe
 
 __all__ = ["banks", "lines", "sectors"]
 
@@ -35,9 +36,9 @@ def _choose(trace, line, array, spaces, memory) -> tuple[Access, Any]:
     """The access to draw, and its worst request: the worst of those asked for."""
     check_trace("trace", trace)
     if line is not None and (not isinstance(line, int | np.integer) or isinstance(line, bool)):
-        raise TypeError(f"line is {line!r}; it must be the number of a line, or None for the worst")
+        raise TypeError(f"line is {describe(line)}; it must be the number of a line, or None for the worst")
     if array is not None and not isinstance(array, str):
-        raise TypeError(f"array is {array!r}; it must be the name of an array, or None for the worst")
+        raise TypeError(f"array is {describe(array)}; it must be the name of an array, or None for the worst")
     candidates = [a for a in trace.accesses if a.space in spaces and a.worst is not None]
     if not candidates:
         raise ValueError(f"{trace.kernel} has no access to {memory}; there is nothing to draw")
@@ -54,7 +55,9 @@ def _choose(trace, line, array, spaces, memory) -> tuple[Access, Any]:
         chosen = [a for a in chosen if a.array == array]
         if not chosen:
             place = "the kernel" if line is None else f"line {line}"
-            raise ValueError(f"array is {array!r}; arrays in {memory} that {place} accesses: {', '.join(names)}")
+            raise ValueError(
+                f"array is {describe(array)}; arrays in {memory} that {place} accesses: {', '.join(names)}"
+            )
     access = max(chosen, key=lambda access: (facts.wasted(access), facts.cost(access)))
     return access, access.worst
 

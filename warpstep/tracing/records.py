@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from warpstep.values import describe
+
 SPACES = ("global", "shared", "local")
 OPERATIONS = ("load", "store", "atomic")
 #: Kinds of `Finding`, in the order in which a report lists them.
@@ -453,7 +455,9 @@ class Recording:
         """
         for name, value, allowed in (("space", space, SPACES), ("op", op, OPERATIONS)):
             if value is not None and value not in allowed:
-                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}, or None for all")
+                raise ValueError(
+                    f"{name} is {describe(value)}; it must be one of {', '.join(allowed)}, or None for all"
+                )
         chosen = [a for a in self.accesses if space in (None, a.space) and op in (None, a.op)]
         sums: dict[str, Any] = {item.name: sum(getattr(a, item.name) for a in chosen) for item in fields(Total)}
         lanes = sum(a.active_lanes * a.requests for a in chosen)

@@ -1,0 +1,112 @@
+"""Check single values that a caller passed. Each message names the argument, its value and what is allowed."""
+
+import math
+import os
+from collections.abc import Iterable
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "check_callable",
+    "check_choice",
+    "check_flag",
+    "check_int",
+    "check_number",
+    "check_path",
+    "check_type",
+    "describe",
+]
+
+#: Characters of a value that a message shows.
+MAX_SHOWN = 80
+
+
+def describe(value: Any) -> str:
+    """Write any value for a message: in one line, cut after 80 characters, also where its own ``repr`` fails."""
+    if isinstance(value, np.ndarray):
+        return f"a {type(value).__name__} of {value.dtype} with shape {value.shape}"
+    try:
+        text = " ".join(repr(value).splitlines())
+    except Exception:  # of a class with a defect, and of ints with more digits than Python writes
+        if isinstance(value, int):
+            return f"an int of {value.bit_length():,} bits"
+        if isinstance(value, tuple | list) and len(value) <= 4:
+            kind = "" if type(value) in (tuple, list) else f"{type(value).__name__} of "
+            return f"{kind}({', '.join(map(describe, value))})" if value not in value else f"a {type(value).__name__}"
+        return f"a {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def check_type(name: str, value: Any, kinds: type | tuple[type, ...], what: str) -> Any:
+    """Return ``value``, an instance of one of the classes; TypeError, which says ``what`` it must be, otherwise."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name} is {describe(value)}; it must be {what}")
+    return value
+
+
+def check_callable(name: str, value: Any, what: str) -> Any:
+    """Return ``value``, which can be called; TypeError, which says ``what`` it must be, otherwise."""
+    if not callable(value):
+        raise TypeError(f"{name} is {describe(value)}; it must be {what}")
+    return value
+
+
+def check_int(name: str, value, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else."""
+    allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {describe(value)}; it must be an int, {allowed}")
+    number = int(value)
+    if number < minimum or (maximum is not None and number > maximum):
+        raise ValueError(f"{name} is {describe(value)}; it must be {allowed}")
+    return number
+
+
+def check_number(name: str, value: Any, minimum: float | None = None) -> Any:
+    """Return ``value``, a real number that float64 can hold; TypeError or ValueError for anything else.
+
+    With a ``minimum`` it must also be finite, and no less.
+    """
+    check_type(name, value, Real, "a number")
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value}; it must be a number")
+    try:
+        lost = math.isinf(float(value)) and not np.isinf(value)
+    except OverflowError:
+        lost = True
+    if lost:
+        raise ValueError(f"{name} is beyond the range of float64")
+    if minimum is not None and not minimum <= float(value) < math.inf:
+        raise ValueError(f"{name} is {describe(value)}; it must be a number of {minimum} or more")
+    return value
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], also: str = "") -> str:
+    """Return ``value``, one of the choices or ``also``; ValueError for anything else."""
+    if not isinstance(value, str) or (value not in choices and value != (also or None)):
+        others = f"{also!r} or one of" if also else "one of"
+        raise ValueError(f"{name} is {describe(value)}; it must be {others} {', '.join(choices)}")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return ``value`` as a bool: True, False, 1 or 0; TypeError or ValueError for anything else."""
+    check_type(name, value, (bool, np.bool_, Integral), "True or False")
+    if value not in (0, 1):
+        raise ValueError(f"{name} is {describe(value)}; it must be True or False")
+    return bool(value)
+
+
+def check_path(name: str, value: Any) -> Path:
+    """Return ``value``, a str or path-like, as a Path; TypeError or ValueError for what no file can be called."""
+    check_type(name, value, (str, os.PathLike), "a path")
+    try:
+        path = Path(value)
+        if b"\0" in os.fsencode(path):
+            raise ValueError("it has a null character")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is {describe(value)}; it must be a path: {error}") from None
+    return path
