@@ -469,3 +469,54 @@ def test_a_long_loop_that_stores_the_same_value_for_a_while_ends():
     out = np.zeros(1, np.int64)
     patient[1, 1](out, 50_000)
     assert out[0] == 2
+
+
+def test_a_mutex_that_every_lane_of_a_warp_takes():
+    @cuda.jit
+    def count(mutex, out, fence):
+        spins = 0
+        while cuda.atomic.cas(mutex, 0, 0, 1) != 0:
+            spins += 1
+        out[0] += 1
+        out[1] = max(out[1], spins)
+        if fence:
+            cuda.threadfence()
+        cuda.atomic.exch(mutex, 0, 0)
+
+    out = np.zeros(2, np.int64)
+    count[5, 32](np.zeros(1, np.int32), out, True)
+    assert out[0] == 160 and out[1] > 0
+    assert not findings(count[2, 32], np.zeros(1, np.int32), np.zeros(2, np.int64), True)
+    found = findings(count[2, 32], np.zeros(1, np.int32), np.zeros(2, np.int64), False)
+    assert {f.kind for f in found} == {"race"}
+
+
+@cuda.jit
+def deadlock(locks, flag, how):
+    t = cuda.threadIdx.x
+    if how == 0:  # two locks in opposite order
+        while cuda.atomic.cas(locks, t % 2, 0, 1) != 0:
+            pass
+        cuda.syncwarp()
+        while cuda.atomic.cas(locks, 1 - t % 2, 0, 1) != 0:  # deadlock 0
+            pass
+    elif how == 1:  # released behind a barrier
+        while cuda.atomic.cas(locks, 0, 0, 1) != 0:  # deadlock 1
+            flag[1 + t] += 1
+        cuda.syncthreads()
+        cuda.atomic.exch(locks, 0, 0)
+    elif how == 2:  # a flag that nobody raises
+        if t == 0:
+            while cuda.atomic.add(flag, 0, 0) == 0:  # deadlock 2
+                cuda.nanosleep(100)
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("how", range(3))
+def test_a_deadlock_is_named(how, traced):
+    launch = deadlock[1, 2 if how == 0 else 64]
+    arguments = np.zeros(2, np.int32), np.zeros(65, np.int32), how
+    with pytest.raises(KernelError) as raised:
+        gpukit.trace(launch, *arguments) if traced else launch(*arguments)
+    assert raised.value.kind == "no-progress" and f"# deadlock {how}" in code(raised.value)

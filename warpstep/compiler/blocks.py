@@ -14,7 +14,8 @@ from typing import NamedTuple
 from warpstep._numba import CFGraph
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
-from warpstep.machine.scheduler import CHECK_INTERVAL, SHORT_INTERVAL
+from warpstep.compiler.loops import Loops
+from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 
 
 class Site(NamedTuple):
@@ -189,11 +190,13 @@ class Builder:
         blocks = _renumber(self._join_chains())
         graph = _graph(blocks)
         live_in = _liveness(blocks)
-        order = _reconvergence_order(blocks, {header: loop.body for header, loop in graph.loops().items()})
+        bodies = {header: loop.body for header, loop in graph.loops().items()}
+        order = _reconvergence_order(blocks, bodies)
         ranks = [0] * len(blocks)
         for rank, block in enumerate(order):
             ranks[block] = rank
-        constants = {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0]}
+        states = {header: _by_number(live_in[header]) for header in bodies}
+        constants = {"ORDER": ranks, "LIVE": _bit_sets(live_in)[0], "LOOPS": Loops(blocks, bodies, states)}
         labels = self.pools.count_operations(blocks)
         self.pools.functions.append((labels, blocks, graph))
 
@@ -464,7 +467,7 @@ class _Writer:
 
     def write(self):
         self.line(0, f"def run(K, m{''.join(', ' + self.text(p) for p in self.parameters)}):")
-        self.line(1, "S = K.scheduler(ORDER, LIVE, m)")
+        self.line(1, "S = K.scheduler(ORDER, LIVE, LOOPS, m)")
         self.line(1, "M = K.memory")
         self.line(1, "load, store = M.load, M.store")
         names = [self.text(v) for v in _by_number(self.bit.keys() - set(self.parameters))]

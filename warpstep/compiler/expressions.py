@@ -12,7 +12,7 @@ import numpy as np
 from warpstep.machine import arithmetic, sequences
 from warpstep.machine.atomics import atomic
 from warpstep.machine.memory import merge
-from warpstep.machine.scheduler import CHECK_INTERVAL
+from warpstep.machine.progress import CHECK_INTERVAL
 
 
 class Trait:

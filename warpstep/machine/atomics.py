@@ -5,30 +5,22 @@ Only lanes that hit the same address depend on each other: round r does the r-th
 
 import numpy as np
 
-from warpstep.machine.memory import Either, merge
+from warpstep.machine.memory import UNWATCHED, Either, merge
 
 _IN_PLACE = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 #: max and min keep a NaN in memory and ignore a NaN operand; nanmax and nanmin replace a NaN in memory.
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "nanmax": np.fmax, "nanmin": np.fmin}
 
 
-def _inc(old, limit, _):
+def _inc(old, limit):
     return np.where(old >= limit, 0, old + 1).astype(old.dtype)
 
 
-def _dec(old, limit, _):
+def _dec(old, limit):
     return np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype)
 
 
-def _exchange(old, new, _):
-    return new
-
-
-def _compare_and_swap(old, expected, new):
-    return np.where(old == expected, new, old)
-
-
-_STEPS = {"inc": _inc, "dec": _dec, "exch": _exchange, "cas": _compare_and_swap}
+_STEPS = {"inc": _inc, "dec": _dec}
 
 
 def atomic(memory, op, view, index, value, other, mask, site, wants_old):
@@ -71,9 +63,11 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
         view.known[at] = True
     items, at = _whole_items(memory, view, at, site)
     if not wants_old and (op in _IN_PLACE or op in _EXTREMES):
-        before = items[at].tobytes() if memory.watched else None
-        _without_result(items, op, at, operand)
-        memory.batch.epoch += before is None or before != items[at].tobytes()
+        if memory.watching == UNWATCHED:
+            memory.batch.epoch += 1
+            _without_result(items, op, at, operand)
+        else:
+            memory.watch(items, lambda: items[at], lambda: _without_result(items, op, at, operand))
         return None
     old = _with_result(memory, items, op, at, operand, second)
     result = np.zeros(shape, view.dtype)
@@ -108,16 +102,21 @@ def _with_result(memory, items, op, at, operand, second):
     sorted_at = at[order]
     starts = np.flatnonzero(np.r_[True, sorted_at[1:] != sorted_at[:-1]]) if at.size else np.zeros(0, np.int64)
     counts = np.diff(np.r_[starts, at.size])
+    memory.keep(items)
     before = items[sorted_at[starts]]
     old = np.empty(at.size, items.dtype)
     if op in _IN_PLACE and counts.size and counts.max() > 4 * counts.size:
         _few_addresses(items, op, sorted_at, starts, counts, operand[order], old)
         old[order] = old.copy()
+    elif op == "exch":
+        _exchange(items, order, sorted_at, starts, operand, old)
+    elif op == "cas":
+        _compare_and_swap(items, order, sorted_at, starts, operand, second, old)
     else:
         rank = np.arange(at.size) - np.repeat(starts, counts)
-        _by_rounds(items, op, order, rank, at, operand, second, old)
+        _by_rounds(items, op, order, rank, at, operand, old)
     if not np.array_equal(before, items[sorted_at[starts]]):
-        memory.batch.epoch += 1
+        memory.note_change(items)
     return old
 
 
@@ -132,7 +131,38 @@ def _few_addresses(items, op, at, starts, counts, operand, old):
         items[at[start]] = running[-1]
 
 
-def _by_rounds(items, op, order, rank, at, operand, second, old):
+def _exchange(items, order, at, starts, operand, old):
+    """Give each lane the operand of the lane before it at its address, the first one what is in memory."""
+    new = operand[order]
+    found = np.roll(new, 1)
+    found[starts] = items[at[starts]]
+    old[order] = found
+    items[at] = new
+
+
+def _compare_and_swap(items, order, at, starts, expected, new, old):
+    """Round by round: at each address, the lanes up to the first one that finds what it expects."""
+    expected, new = expected[order], new[order].astype(items.dtype)
+    first, found = np.zeros(at.size, np.int64), items[at]
+    first[starts] = starts
+    first = np.maximum.accumulate(first)
+    lanes = np.arange(at.size)
+    while True:  # lanes that swap anew, each the first one at its address
+        swaps = lanes[(found == expected)[lanes]]
+        if not swaps.size:
+            break
+        swaps = swaps[np.r_[True, first[swaps[1:]] != first[swaps[:-1]]]]
+        items[at[swaps]] = new[swaps]
+        # All lanes after those find the new value, until the next one swaps.
+        swapper = np.full(at.size, -1)
+        swapper[swaps] = swaps
+        swapper = np.maximum.accumulate(swapper)
+        lanes = np.flatnonzero((swapper >= first) & (swapper < np.arange(at.size)))
+        found[lanes] = new[swapper[lanes]]
+    old[order] = found
+
+
+def _by_rounds(items, op, order, rank, at, operand, old):
     by_rank = order[np.argsort(rank, kind="stable")]
     edges = np.cumsum(np.bincount(rank)) if rank.size else ()
     first = 0
@@ -142,14 +172,14 @@ def _by_rounds(items, op, order, rank, at, operand, second, old):
         where = at[lanes]
         current = items[where]
         old[lanes] = current
-        items[where] = _step(op, current, operand[lanes], None if second is None else second[lanes])
+        items[where] = _step(op, current, operand[lanes])
 
 
-def _step(op, old, operand, second):
+def _step(op, old, operand):
     if op in _IN_PLACE:
         return _IN_PLACE[op](old, operand)
     if op in _EXTREMES:
         if old.dtype.kind == "f":
             return np.where(np.isnan(operand) | (operand == old), old, _EXTREMES[op](old, operand))
         return _EXTREMES[op](old, operand)
-    return _STEPS[op](old, operand, second)
+    return _STEPS[op](old, operand)

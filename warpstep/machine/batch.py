@@ -79,9 +79,9 @@ class Batch:
     def make_memory(self):
         return Memory(self)
 
-    def scheduler(self, order, live, alive):
+    def scheduler(self, order, live, loops, alive):
         """Make the scheduler of one lowered function."""
-        return Scheduler(self, order, live, alive)
+        return Scheduler(self, order, live, loops, alive)
 
     def range(self, start, stop, step, mask, site):
         """Make the state of a ``range``: next value, iterations left, step. Fail for step 0, as Python does."""
@@ -355,7 +355,7 @@ class Batch:
             f"a loop {what}",
             site,
             mask,
-            "It is endless, or it waits for a thread that cannot run: one of its own warp, or of a block that has not\n"
+            "It is endless, or it waits for a thread that cannot run: one that waits itself, or whose block has not\n"
             "started. warpstep.set_loop_limit() raises the limit.",
         )
 

@@ -22,6 +22,10 @@ from warpstep.errors import UnsupportedError
 from warpstep.machine.async_copies import Copies
 
 INT64 = np.dtype(np.int64)
+#: How closely the stores to memory are watched: not at all, which buffers they may change, which they do change.
+UNWATCHED, WATCHED, WATCHED_EXACTLY = range(3)
+#: Bytes of the largest buffer of which a watch keeps a copy.
+MAX_KEPT_BYTES = 1 << 20
 
 
 class View:
@@ -271,8 +275,10 @@ class Memory:
         #: The row of each block in shared memory, and the position of each thread in local memory.
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
-        #: True while the scheduler asks which stores change memory: then only these count as changes.
-        self.watched = False
+        #: How closely stores are watched, when each buffer changed last, and what they held when the watch began.
+        self.watching = UNWATCHED
+        self._changes = {}
+        self.kept = {}
 
     @functools.cached_property
     def copies(self):
@@ -412,13 +418,11 @@ class Memory:
 
     def put(self, view, position, value, mask):
         """Store to checked positions."""
-        if not self.watched:
+        if self.watching == UNWATCHED:
             self.batch.epoch += 1
             self._put(view, position, value, mask)
-            return
-        before = self.fetch(view, position)
-        self._put(view, position, value, mask)
-        self.batch.epoch += before.tobytes() != self.fetch(view, position).tobytes()
+        else:
+            self.watch(view.items, lambda: self.fetch(view, position), lambda: self._put(view, position, value, mask))
 
     def _put(self, view, position, value, mask):
         if view.space == "local":
@@ -458,6 +462,42 @@ class Memory:
             mask = np.broadcast_to(mask, flat.shape)
             flat, value = flat[mask], value[mask]
         view.items.reshape(-1)[flat] = value
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def watch(self, items, there, change):
+        """Call ``change``, which writes to ``items`` at what ``there`` reads, and note if it changes anything."""
+        if self.watching == WATCHED:
+            change()
+            self.note_change(items)
+            return
+        self.keep(items)
+        before = np.asarray(there()).tobytes()
+        change()
+        if before != np.asarray(there()).tobytes():
+            self.note_change(items)
+
+    def keep(self, items):
+        """Keep what a buffer holds, to tell later whether it holds that again; None of a large one."""
+        if self.watching == WATCHED_EXACTLY and id(items) not in self.kept:
+            self.kept[id(items)] = items, items.copy() if items.nbytes <= MAX_KEPT_BYTES else None
+
+    def note_change(self, items):
+        self.batch.epoch += 1
+        if self.watching != UNWATCHED:
+            self._changes[id(items)] = items, self.batch.epoch
+
+    def changed(self, epoch, buffers):
+        """True if one of these buffers (None: any memory) has changed since, while it was watched."""
+        if buffers is None:
+            return self.batch.epoch != epoch
+        recent = [items for items, when in self._changes.values() if when > epoch]
+        return any(np.may_share_memory(items, buffer) for items in recent for buffer in buffers)
+
+    def restored(self):
+        """True if memory holds what it held when the watch began."""
+        kept = self.kept.values()
+        return all(before is not None and items.tobytes() == before.tobytes() for items, before in kept)
 
     # -- asynchronous copies -------------------------------------------------------------------------------------------
 
@@ -630,14 +670,12 @@ class Memory:
         return _gather_bytes(self._bytes_of(view), at, dtype)
 
     def _store_bytes(self, view, at, value, dtype, mask, site):
-        if not self.watched:
+        if self.watching == UNWATCHED:
             self.batch.epoch += 1
             self._put_bytes(view, at, value, dtype, mask)
-            return
-        before = np.array(Memory._load_bytes(self, view, at, dtype, mask, site))
-        self._put_bytes(view, at, value, dtype, mask)
-        after = np.asarray(Memory._load_bytes(self, view, at, dtype, mask, site))
-        self.batch.epoch += before.tobytes() != after.tobytes()
+        else:
+            there = functools.partial(Memory._load_bytes, self, view, at, dtype, mask, site)
+            self.watch(view.items, there, lambda: self._put_bytes(view, at, value, dtype, mask))
 
     def _put_bytes(self, view, at, value, dtype, mask):
         view.all_known()

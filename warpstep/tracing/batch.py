@@ -111,8 +111,8 @@ class TracedBatch(Batch):
     def make_memory(self):
         return TracedMemory(self)
 
-    def scheduler(self, order, live, alive):
-        return TracedScheduler(self, order, live, alive)
+    def scheduler(self, order, live, loops, alive):
+        return TracedScheduler(self, order, live, loops, alive)
 
     def enter(self, label, mask):
         """Count a basic block that runs."""

@@ -1,0 +1,229 @@
+"""Loops that never end, and loops that wait for other lanes.
+
+A loop is watched for some back edges at a time. It can never end by itself
+
+- once all that the conditions of its exits depend on is as it was a turn or several before, or
+- once its whole state is, and with it all memory that it has changed.
+
+Then its lanes wait until others change memory, and if no other lanes can run, the launch fails.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warpstep.machine.memory import UNWATCHED, WATCHED, WATCHED_EXACTLY, Either, RecordRef, View
+
+#: Back edges between two watches; fewer in a trace, and if other lanes wait: the loop may be waiting for them.
+CHECK_INTERVAL = 4096
+SHORT_INTERVAL = 64
+#: Fewer still while lanes are parked that wait for others: they may be waiting for this one.
+PARKED_INTERVAL = 16
+#: Back edges of the shortest watch: some lanes may leave the loop at the first.
+MIN_WIDTH = 2
+
+
+class Progress:
+    """The loops of one run of a lowered function.
+
+    Parameters
+    ----------
+    scheduler : scheduler.Scheduler
+    loops : compiler.loops.Loops
+        Tells what the exits of a loop depend on.
+    """
+
+    def __init__(self, scheduler, loops):
+        self.scheduler = scheduler
+        self.batch = scheduler.batch
+        self.memory = scheduler.batch.memory
+        self.loops = loops
+        self._level = self.memory.watching
+        self._turns = 0
+        self._patience = CHECK_INTERVAL
+        #: The present watch: where it began, back edges left, the first visit of each header, what memory held before.
+        self._start = None
+        self._left = 0
+        self._first = {}
+        self._kept = {}
+        #: How many back edges at a time, and the headers visited in this watch or the last one.
+        self._width = MIN_WIDTH
+        self._seen = set()
+        #: Lanes that cannot go on before memory changes, and those that have run since all had their turn.
+        self._blocked = []
+        self._served: Any = False
+
+    def tick(self, pc, mask, state, site):
+        """Watch a back edge to header ``pc``; returns the number of back edges to go on from."""
+        waiting = self.scheduler.waiting
+        now = _Visit(self.batch.epoch, self.scheduler.releases if waiting else None, mask, state)
+        if self._start is None:
+            if self._turns > self.batch.loop_limit:
+                self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
+            if pc not in self._seen:  # another loop than the last time
+                self._width = MIN_WIDTH
+            self._seen = set()
+            self._left = self._width
+            self._begin(pc, now)
+            return CHECK_INTERVAL - 1
+        self._turns += 1
+        self._patience -= 1
+        self._left -= 1
+        self._seen.add(pc)
+        if self.loops.encloses(pc, self._start):
+            self._left = self._width
+            self._begin(pc, now)
+            return CHECK_INTERVAL - 1
+        if pc == self._start and not _equal(self._first[pc].mask, now.mask, None):  # some lanes have left
+            self._begin(pc, now)
+        for inner in [p for p in self._first if self.loops.encloses(pc, p)]:  # they end, and begin anew
+            del self._first[inner]
+        first = self._first.setdefault(pc, now)
+        why = None if first is now else self._repeats(pc, first, now)
+        if why is None and self._left and (self._patience >= 0 or not waiting):
+            return CHECK_INTERVAL - 1
+        return self._end(pc, now, site, why)
+
+    def _begin(self, pc, now):
+        self._start, self._first = pc, {pc: now}
+        self._seen.add(pc)
+        self._kept = self.memory.kept = {}
+        self.memory.watching = WATCHED_EXACTLY
+
+    def _end(self, pc, now, site, why):
+        """End a watch; let other lanes run if the loop waits for them, or may do so while it counts."""
+        self._start = None
+        others = None
+        if why is not None:
+            self._width = MIN_WIDTH
+            lanes = np.broadcast_to(True if now.mask is None else now.mask, self.batch.shape)
+            self._blocked.append(_Blocked(lanes, now.epoch, self._arrays(pc, now)))
+            others = self._elsewhere(now.mask)
+            if others is None:
+                self.batch.no_progress(site, now.mask, f"went round without any change to {why}")
+        elif self._patience < 0:
+            self._patience = CHECK_INTERVAL
+            others = self._elsewhere(now.mask)
+        self.scheduler.yield_to = others
+        self.memory.watching = max(self._level, WATCHED if self._blocked else UNWATCHED)
+        if why is not None:
+            return CHECK_INTERVAL - 1  # to find soon that they wait still
+        turns = self._pause()
+        self._turns += turns
+        self._patience -= turns
+        return CHECK_INTERVAL - turns
+
+    def _pause(self):
+        """Widen the watch for long periods; returns the back edges until it begins: it may take few of all."""
+        traced = self.batch.traced
+        least = SHORT_INTERVAL if self.scheduler.waiting or traced else CHECK_INTERVAL
+        if self.scheduler.parked:
+            least = PARKED_INTERVAL
+        turns = max(least, (4 if traced else 128) * self._width)
+        self._width *= 2
+        return min(turns, CHECK_INTERVAL) if self.scheduler.parked else turns
+
+    # -- one loop ------------------------------------------------------------------------------------------------------
+
+    def _repeats(self, pc, first, now):
+        """Say what has not changed between two visits of a loop, if it cannot end any more; None if it can."""
+        if first.releases != now.releases or not _equal(first.mask, now.mask, None):
+            return None
+        control = self.loops.control(pc)
+        if not all(_equal(first.state[i], now.state[i], now.mask) for i in control.variables):
+            return None
+        everything = all(_equal(a, b, now.mask) for a, b in zip(first.state, now.state, strict=True))
+        if first.epoch == now.epoch:
+            return "its variables or to memory" if everything else "what its condition depends on"
+        if not self.memory.changed(first.epoch, self._arrays(pc, now)):
+            return "what its condition depends on"
+        if everything and first is self._first.get(self._start) and self._kept is self.memory.kept:
+            return "its variables or to memory, from some turns to the next" if self.memory.restored() else None
+        return None
+
+    def _arrays(self, pc, visit):
+        """The buffers that the exits of a loop depend on; None if they are not known."""
+        arrays = self.loops.control(pc).arrays
+        return None if arrays is None else [items for i in arrays for items in _buffers(visit.state[i])]
+
+    # -- other lanes ---------------------------------------------------------------------------------------------------
+
+    def _elsewhere(self, mask):
+        """Choose the lanes to run next instead of the running ones; None if none can.
+
+        Those that wait for a change of memory are not chosen before it, and every other one is chosen once before one
+        is chosen again. Other warps go first, so that a warp stays together; then the other lanes of the same warps,
+        for they may hold the lock that these spin on.
+        """
+        if not self.scheduler.waiting:
+            return None
+        self._blocked = [b for b in self._blocked if not self.memory.changed(b.epoch, b.arrays)]
+        mine = np.broadcast_to(True if mask is None else mask, self.batch.shape)
+        closed = mine.copy()
+        for blocked in self._blocked:
+            closed |= blocked.lanes
+        runnable = self.scheduler.runnable() & ~closed
+        if not runnable.any():
+            return None
+        self._served = self._served | mine
+        far = self.batch.warp_bits(mine) == 0
+        for choice in (runnable & far & ~self._served, runnable & ~self._served):
+            if choice.any():
+                return choice
+        self._served = mine
+        choice = runnable & far
+        return choice if choice.any() else runnable
+
+
+class _Blocked(NamedTuple):
+    """Lanes that cannot go on before one of these arrays changes: before any memory does, if they are not known."""
+
+    lanes: np.ndarray
+    epoch: int
+    arrays: list | None
+
+
+class _Visit(NamedTuple):
+    """The state of a loop at a back edge; ``releases``: barriers passed so far, if other lanes wait."""
+
+    epoch: int
+    releases: int | None
+    mask: Any
+    state: tuple
+
+
+def _equal(a, b, mask):
+    """True if two values are the same, bit by bit, in the lanes of a mask."""
+    if a is b:
+        return True
+    if isinstance(a, np.generic | np.ndarray) and isinstance(b, np.generic | np.ndarray):
+        if a.dtype != b.dtype or mask is None and a.shape != b.shape:
+            return False
+        if a.dtype.kind == "f":
+            a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+        differ = a != b
+        return not np.any(differ if mask is None else differ & mask)
+    if a.__class__ is not b.__class__:
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(_equal(x, y, mask) for x, y in zip(a, b, strict=True))
+    if isinstance(a, View):
+        return a.items is b.items and a.dtype == b.dtype and _equal(_window(a), _window(b), mask)
+    if isinstance(a, Either | RecordRef):
+        return all(_equal(getattr(a, name), getattr(b, name), mask) for name in a.__slots__)
+    return isinstance(a, int | str | np.dtype) and a == b
+
+
+def _window(view):
+    return view.base, view.shape, view.strides
+
+
+def _buffers(value):
+    """The memory of an array, of all arrays of a tuple, or of the array of a record."""
+    if isinstance(value, Either):
+        return _buffers(value.first) + _buffers(value.second)
+    if isinstance(value, tuple):
+        return [items for part in value for items in _buffers(part)]
+    if isinstance(value, RecordRef):
+        return _buffers(value.view)
+    return [value.items] if isinstance(value, View) else []
