@@ -6,6 +6,9 @@ and moves between releases. With a new numba-cuda this is the file to adapt. It 
 
 # ruff: noqa: E402, F401
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false
+import contextlib
+import importlib.metadata
+
 import warpstep._compilers
 
 # isort: split
@@ -16,6 +19,7 @@ if config.ENABLE_CUDASIM:
 
 # Public
 import numba
+from cuda.pathfinder import DynamicLibNotFoundError
 from numba import cuda
 from numba.cuda import fp16, libdevice, types
 
@@ -23,7 +27,10 @@ from numba.cuda import fp16, libdevice, types
 # Errors: numba-cuda has its own copy of Numba's hierarchy, and raises from both.
 from numba.core.errors import NumbaError as _CoreNumbaError
 from numba.cuda import api as host_api
-from numba.cuda import compiler, cudadecl, utils
+
+# The host side
+from numba.cuda import compiler, cudadecl, cudadrv, utils
+from numba.cuda import dispatcher as _dispatcher
 from numba.cuda.api import _contiguous_strides_like_array as contiguous_strides_like
 from numba.cuda.api import _order_like_array as order_like
 from numba.cuda.api_util import prepare_shape_strides_dtype
@@ -41,13 +48,12 @@ from numba.cuda.core.errors import NumbaError as _CudaNumbaError
 from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaValueError, TypingError
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
-
-# The host side
-from numba.cuda.cudadrv import devicearray, devices, driver, dummyarray
+from numba.cuda.cudadrv import devicearray, devices, driver, dummyarray, runtime
 from numba.cuda.cudadrv import error as driver_errors
 from numba.cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
 from numba.cuda.cudadrv.driver import CudaAPIError, MemoryInfo
 from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.dispatcher import _Kernel as GPUKernel
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.kernels import reduction
 from numba.cuda.np import numpy_support
@@ -80,6 +86,18 @@ gpu_target = utils.numba_target_override
 SAME_FUNCTIONS = {}
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
 CUresult = driver.binding.CUresult
+#: (major, minor) of the CUDA that the installed bindings are for.
+CUDA_VERSION = tuple(map(int, importlib.metadata.version("cuda-bindings").split(".")[:2]))
+#: Names of a device's attributes, as the driver has them.
+DEVICE_ATTRIBUTES = tuple(
+    name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+    for name in driver.binding.CUdevice_attribute.__members__
+    if name != "CU_DEVICE_ATTRIBUTE_MAX"
+)
+#: True if nvJitLink is there, which links code for a GPU.
+have_linker = driver._have_nvjitlink
+#: What numba-cuda raises where a library that it compiles with is missing.
+COMPILER_MISSING = (DynamicLibNotFoundError, driver_errors.CudaSupportError, driver_errors.NvvmSupportError)
 
 
 def has_ufunc(ufunc) -> bool:
@@ -90,3 +108,22 @@ def has_ufunc(ufunc) -> bool:
 def vector_parts(type_) -> tuple:
     """(type of an element, number of elements) of a vector type."""
     return type_.base_type, type_.num_elements
+
+
+@contextlib.contextmanager
+def device_queries(device):
+    """Let numba-cuda's compiler find ``device`` where it asks the driver for the current one."""
+    context = device.get_primary_context()
+    asked = {
+        (_dispatcher, "get_current_device"): lambda: device,
+        (compiler, "get_current_device"): lambda: device,
+        (devices, "get_context"): lambda devnum=None: context,
+    }
+    before = {place: getattr(*place) for place in asked}
+    try:
+        for place, answer in asked.items():
+            setattr(*place, answer)
+        yield
+    finally:
+        for place, answer in before.items():
+            setattr(*place, answer)

@@ -6,6 +6,9 @@ Neither Numba nor llvmlite is needed. With a new release this is the file to ada
 
 # ruff: noqa: E402, F401
 # pyright: reportMissingImports=false
+import contextlib
+import importlib.metadata
+
 import warpstep._compilers
 
 # isort: split
@@ -17,7 +20,7 @@ from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
 from numba_cuda_mlir.descriptor import MLIRTypingContext as CUDATypingContext
 from numba_cuda_mlir.mlir_compiler import MLIRBackend, get_compiler_class
 from numba_cuda_mlir.numba_cuda import api as host_api
-from numba_cuda_mlir.numba_cuda import compiler, cudadecl, types, utils
+from numba_cuda_mlir.numba_cuda import compiler, cudadecl, cudadrv, types, utils
 from numba_cuda_mlir.numba_cuda.api import _contiguous_strides_like_array as contiguous_strides_like
 from numba_cuda_mlir.numba_cuda.api import _order_like_array as order_like
 from numba_cuda_mlir.numba_cuda.api_util import prepare_shape_strides_dtype
@@ -31,7 +34,7 @@ from numba_cuda_mlir.numba_cuda.core.errors import NumbaError, NumbaPerformanceW
 from numba_cuda_mlir.numba_cuda.core.target_extension import target_override
 from numba_cuda_mlir.numba_cuda.core.targetconfig import ConfigStack
 from numba_cuda_mlir.numba_cuda.core.typed_passes import AnnotateTypes, IRLegalization
-from numba_cuda_mlir.numba_cuda.cudadrv import devicearray, devices, driver, dummyarray
+from numba_cuda_mlir.numba_cuda.cudadrv import devicearray, devices, driver, dummyarray, runtime
 from numba_cuda_mlir.numba_cuda.cudadrv import error as driver_errors
 from numba_cuda_mlir.numba_cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
 from numba_cuda_mlir.numba_cuda.cudadrv.driver import CudaAPIError, MemoryInfo
@@ -69,6 +72,16 @@ SAME_FUNCTIONS = {
 }
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
 CUresult = driver.binding.CUresult
+#: (major, minor) of the CUDA that the installed bindings are for.
+CUDA_VERSION = tuple(map(int, importlib.metadata.version("cuda-bindings").split(".")[:2]))
+#: Names of a device's attributes, as the driver has them.
+DEVICE_ATTRIBUTES = tuple(
+    name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+    for name in driver.binding.CUdevice_attribute.__members__
+    if name != "CU_DEVICE_ATTRIBUTE_MAX"
+)
+#: Code for a GPU is shown with numba-cuda only.
+GPUKernel, COMPILER_MISSING, have_linker = None, (), None
 
 
 def gpu_target():
@@ -84,3 +97,8 @@ def has_ufunc(ufunc) -> bool:
 def vector_parts(type_) -> tuple:
     """(type of an element, number of elements) of a vector type."""
     return type_.dtype, type_.length
+
+
+def device_queries(device):
+    """Context in which the compiler finds ``device``: it asks for none."""
+    return contextlib.nullcontext()

@@ -12,6 +12,7 @@ from warpstep import _numba
 from warpstep.api import arrays as _arrays
 from warpstep.api import context as _context
 from warpstep.api import reimported as _reimported
+from warpstep.api import sharing as _sharing
 from warpstep.api.host import *  # noqa: F403 - its __all__ is the list of host functions
 from warpstep.compiler.frontend import infer as _infer
 from warpstep.launch import jit  # noqa: F401
@@ -38,22 +39,21 @@ _MODULES = (
 
 _DRIVER = "it needs the CUDA driver or toolkit, and the emulator has neither"
 _MEMORY = "emulated memory is not managed through the driver"
-_PROCESSES = "emulated memory cannot be shared with other processes"
 #: What cannot be emulated, and why.
 _MISSING = {
     "BaseCUDAMemoryManager": _MEMORY,
-    "GetIpcHandleMixin": _PROCESSES,
+    "GetIpcHandleMixin": _MEMORY,
     "HostOnlyCUDAMemoryManager": _MEMORY,
-    "IpcHandle": _PROCESSES,
     "MappedMemory": _MEMORY,
     "MemoryPointer": _MEMORY,
     "PinnedMemory": _MEMORY,
     "driver": _DRIVER,
     "nvvm": _DRIVER,
-    "open_ipc_array": _PROCESSES,
     "runtime": _DRIVER,
-    "set_memory_manager": _MEMORY,
 }
+
+
+IpcHandle = _sharing.IpcHandle
 
 
 def _take_over():
@@ -92,6 +92,7 @@ devicearray = _Namespace(
     "cuda.cudadrv.devicearray",
     DeviceNDArray=_arrays.DeviceArray,
     DeviceRecord=_arrays.DeviceRecord,
+    IpcArrayHandle=_arrays.IpcArrayHandle,
     ManagedNDArray=_arrays.ManagedArray,
     MappedNDArray=_arrays.MappedArray,
     auto_device=_arrays.auto_device,

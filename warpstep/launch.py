@@ -9,11 +9,11 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpstep import device
+from warpstep import device, native
 from warpstep._numba import NUMBA_ERRORS, signature, sigutils, typeof_impl, types, unliteral
 from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
@@ -28,6 +28,7 @@ from warpstep.compiler.frontend import (
 )
 from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
+from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
 from warpstep.machine.batch import Batch
 from warpstep.values import check_int, describe
@@ -64,7 +65,7 @@ def set_loop_limit(turns: int) -> int:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-class Kernel:
+class Kernel(InspectedKernel):
     """What the emulator's ``cuda.jit`` returns: launch it with ``kernel[grid, block](...)``, or call it from a kernel
     if it is a device function.
 
@@ -116,7 +117,8 @@ class Kernel:
         return tuple(self.overloads)
 
     @property
-    def _infer_options(self):
+    def infer_options(self) -> dict:
+        """Keyword arguments of the front end for this kernel and what it calls."""
         return {"debug": bool(self.targetoptions["debug"]), "compute_capability": device.current().compute_capability}
 
     def _declare(self, declared):
@@ -131,7 +133,7 @@ class Kernel:
         if return_type not in (None, types.void):
             raise TypeError("CUDA kernel must have void return type.")
         if argument_types not in self.overloads:
-            options = self._infer_options
+            options = self.infer_options
             with compiling(**options):
                 if argument_types not in self.overloads:  # another thread may have made it meanwhile
                     self.overloads[argument_types] = self._lower(argument_types, options)
@@ -162,14 +164,24 @@ class Kernel:
 
     def get_call_template(self, args, kws):
         """Numba's inference asks this when a kernel calls the function."""
+        if native.is_compiling():
+            return self._for_gpu.get_call_template(args, kws)
         declared = self._declared if self.targetoptions["device"] else None
         chosen = None if declared is None else _best_match(declared, self.fold_argument_types(args, kws)[1])
         if declared is None or chosen is None:
             return call_template(self, args, kws)
         return_type = declared[chosen]
         if return_type is None:
-            return_type = infer(self, chosen, **self._infer_options).return_type
+            return_type = infer(self, chosen, **self.infer_options).return_type
         return call_template(self, args, kws, signature(return_type, *chosen))
+
+    def get_overload(self, signature):
+        """Numba asks this for a callee's code, where it compiles for a GPU."""
+        return self._for_gpu.get_overload(signature)
+
+    @functools.cached_property
+    def _for_gpu(self):
+        return native.as_dispatcher(self.py_func, self.targetoptions)
 
     # -- launching -----------------------------------------------------------------------------------------------------
 
@@ -224,36 +236,6 @@ class Kernel:
             )
         return self.overloads[chosen]
 
-    def _unknown(self, what) -> NoReturn:
-        raise UnsupportedError(
-            f"{what} of a kernel is made by the GPU's compiler; the emulator has none. Kernel.inspect_numpy() shows "
-            "the program that it runs"
-        )
-
-    def inspect_numpy(self, signature=None) -> dict | str:
-        """The NumPy programs that stand for the kernel: {argument types: source}, or one source for a signature."""
-        sources = {key: overload.program.source for key, overload in self.overloads.items()}
-        return sources if signature is None else sources[sigutils.normalize_signature(signature)[0]]
-
-    def inspect_asm(self, signature=None) -> NoReturn:
-        self._unknown("the PTX")
-
-    def inspect_llvm(self, signature=None) -> NoReturn:
-        self._unknown("the LLVM IR")
-
-    def inspect_sass(self, signature=None) -> NoReturn:
-        self._unknown("the SASS")
-
-    def get_regs_per_thread(self, signature=None) -> NoReturn:
-        self._unknown("the number of registers")
-
-    def get_shared_mem_per_block(self, signature=None) -> dict | int:
-        """Bytes of static shared memory, for one signature or {argument types: bytes}."""
-        found = {key: overload.static_shared for key, overload in self.overloads.items()}
-        if signature is not None:
-            return found[sigutils.normalize_signature(signature)[0]]
-        return next(iter(found.values())) if self.specialized else found
-
 
 _emulated = weakref.WeakKeyDictionary()
 
@@ -275,10 +257,11 @@ def _typeof_kernel(value, context):
     return types.Dispatcher(value)
 
 
-class Overload:
+class Overload(InspectedOverload):
     """A kernel lowered for given argument types."""
 
     def __init__(self, kernel: Kernel, argument_types: tuple, program):
+        super().__init__()
         self.kernel = kernel
         self.argument_types = argument_types
         self.program = program
@@ -290,6 +273,10 @@ class Overload:
 
     def max_cooperative_grid_blocks(self, blockdim: int | tuple, dynsmemsize: int = 0) -> int:
         """Blocks that the emulated device can hold at once, for a launch that synchronises the whole grid."""
+        return self.blocks_per_multiprocessor(blockdim, dynsmemsize) * device.current().multiprocessor_count
+
+    def blocks_per_multiprocessor(self, blockdim: int | tuple, dynsmemsize: int = 0) -> int:
+        """Blocks that a multiprocessor of the emulated device can hold at once, registers aside."""
         limits = device.current()
         threads = math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim
         shared = self.static_shared + dynsmemsize
@@ -297,7 +284,7 @@ class Overload:
         per_sm = min(limits.max_threads_per_multiprocessor // whole_warps, limits.max_blocks_per_multiprocessor)
         if shared:
             per_sm = min(per_sm, limits.max_shared_memory_per_multiprocessor // shared)
-        return per_sm * limits.multiprocessor_count
+        return per_sm
 
 
 def _best_match(signatures, argument_types):

@@ -139,11 +139,13 @@ def _replacements():
     host = {name: emulator[name] for name in vars(_numba.cuda) if name in emulator}
     # The modules are changed where they are, not exchanged: someone may hold them.
     host = {name: value for name, value in host.items() if callable(value) or name == "gpus"}
+    host |= {"event": streams.guest_event, "event_elapsed_time": streams.guest_elapsed_time}
     ufuncs = {"vectorize": cuda.vectorize, "guvectorize": cuda.guvectorize}
     classes = {
         "Context": context.Context,
         "Device": context.Device,
         "Event": streams.Event,
+        "IpcHandle": cuda.IpcHandle,
         "MemoryPointer": allocations.DevicePointer,
         "Stream": streams.Stream,
     }
@@ -199,15 +201,37 @@ def _redirect_dispatchers(changes):
 
 
 def _redirect_driver(changes):
-    """Let ``cuda.cudadrv.driver.driver`` show the emulated device.
+    """Let ``cuda.cudadrv.driver.driver`` and ``cuda.runtime`` show the emulated device.
 
     The rest of it stays, for it frees the memory of a real GPU.
     """
-    from warpstep._numba import driver
+    from warpstep._numba import CUDA_VERSION, driver, runtime
     from warpstep.api import context
 
-    changes.attribute(driver.Driver, "get_device", lambda driver, devnum=0: context.get_context(devnum).device)
-    changes.attribute(driver.Driver, "get_device_count", lambda driver: len(context.gpus))
+    answers = {
+        "get_device": lambda driver, devnum=0: context.get_context(devnum).device,
+        "get_device_count": lambda driver: len(context.gpus),
+        "get_version": lambda driver: CUDA_VERSION,
+        "is_available": True,
+    }
+    for name, answer in answers.items():
+        changes.attribute(driver.Driver, name, answer)
+    changes.attribute(runtime.Runtime, "get_version", lambda runtime: CUDA_VERSION)
+    _add_enums(changes)
+
+
+def _add_enums(changes):
+    """Programs written for older releases import ``numba.cuda.cudadrv.enums``: the constants of the driver."""
+    from warpstep._numba import cudadrv, driver
+
+    if hasattr(cudadrv, "enums"):
+        return
+    enums = ModuleType(f"{cudadrv.__name__}.enums")
+    for name, group in vars(driver.binding).items():
+        if name.startswith("CU") and hasattr(group, "__members__"):
+            vars(enums).update((constant, int(value)) for constant, value in group.__members__.items())
+    changes.item(sys.modules, enums.__name__, enums)
+    changes.attribute(cudadrv, "enums", enums)
 
 
 def _choose_emulator(changes):

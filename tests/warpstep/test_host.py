@@ -7,6 +7,7 @@ its signatures. NumPy is the reference for contents.
 import asyncio
 import gc
 import inspect
+import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import numba.cuda
 import numpy as np
 import pytest
 from cuda.bindings.driver import CUdevice_attribute, CUresult
+from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.cuda.core.errors import NumbaPerformanceWarning, TypingError
@@ -27,7 +29,7 @@ from numba.cuda.cudadrv.error import CudaSupportError
 import gpukit
 import warpstep.cuda as module_alias
 from warpstep import UnsupportedError, cuda, set_device, use_device
-from warpstep.api import allocations, arrays, host
+from warpstep.api import allocations, arrays, host, streams
 from warpstep.compiler.frontend import infer
 from warpstep.cuda import grid as grid_alias
 from warpstep.device import DEVICES, current
@@ -192,9 +194,7 @@ def test_views_are_laid_out_as_numba_lays_them_out(data, array):
         theirs, ours = expected, found
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(host.__all__) - {"compile_for_current_device", "compile_ptx_for_current_device"})
-)
+@pytest.mark.parametrize("name", sorted(host.__all__))
 def test_host_functions_have_numbas_parameters(name):
     if not hasattr(numba.cuda, name):
         pytest.skip(f"this numba-cuda has no {name}")
@@ -217,7 +217,7 @@ def test_every_public_name_of_numba_cuda_is_there_or_says_why_not():
         value = getattr(numba.cuda, name)
         if hasattr(cuda, name):
             same = name in host.__all__ or name in ("jit", "reduce", "Reduce", "vectorize", "guvectorize")
-            same = same or name in ("cudadrv", "devicearray", "devices", "random")
+            same = same or name in ("cudadrv", "devicearray", "devices", "random", "IpcHandle")
             assert same or getattr(cuda, name) is value, name
         else:
             with pytest.raises(AttributeError, match=f"emulator has no cuda.{name}: ."):
@@ -330,6 +330,11 @@ def read_only(array):
         (ValueError, "read-only", lambda d: cuda.mapped(read_only(A)).__enter__()),
         (TypeError, "list", lambda d: cuda.pinned([1]).__enter__()),
         (IndexError, "no device 1", lambda d: cuda.select_device(1)),
+        (IndexError, "no device 1", lambda d: type(cuda.get_current_device())(1)),
+        (UnsupportedError, "manages the memory of a GPU", lambda d: cuda.set_memory_manager(dict)),
+        (UnsupportedError, "the host uses too", lambda d: cuda.managed_array(3).device.get_ipc_handle()),
+        (ValueError, "original process", lambda d: d.get_ipc_handle().open()),
+        (ValueError, "cannot be opened", lambda d: cuda.open_ipc_array(b"/none", 3, "f4").__enter__()),
         (TypeError, "must be an int", lambda d: cuda.external_stream("x")),
         (ValueError, "compute_capability is '6.1'; the emulator knows 7.0, 7.5", lambda d: set_device("6.1")),
     ],
@@ -527,13 +532,13 @@ def test_devices(capability):
         assert (device.MAX_BLOCK_DIM_Z, device.MAX_GRID_DIM_X, device.WARP_SIZE) == (64, 2147483647, 32)
         assert device.supports_bfloat16 == (capability >= (8, 0)) == cuda.is_bfloat16_supported()
         assert device is cuda.select_device(0)
+        assert device == type(device)(0) == type(device).from_identity(device.get_device_identity())
         assert str(capability[0]) in repr(device)
-        for name in dir(device):
-            if name.isupper():
-                assert isinstance(getattr(device, name), int)
-                assert hasattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        with pytest.raises(AttributeError, match="real hardware"):
-            device.PCI_BUS_ID  # noqa: B018
+        known = {name.removeprefix("CU_DEVICE_ATTRIBUTE_") for name in CUdevice_attribute.__members__} - {"MAX"}
+        assert {name for name in dir(device) if name.isupper()} == known
+        assert all(isinstance(getattr(device, name), int) for name in known)
+        with pytest.raises(AttributeError, match="no NUMBER_OF_FANS"):
+            device.NUMBER_OF_FANS  # noqa: B018
     assert current() is outer
 
 
@@ -581,6 +586,22 @@ def test_streams():
     assert asyncio.run(wait()) is s
 
 
+@cuda.jit
+def add_one(a):
+    if cuda.grid(1) == 0:
+        a[0] += 1
+
+
+def test_a_launch_takes_the_handle_of_a_stream_that_exists():
+    d, stream = cuda.to_device(np.zeros(1)), cuda.stream()
+    handles = int(stream), stream.__cuda_stream__()[1], int(cuda.per_thread_default_stream())
+    for handle in handles:
+        add_one[1, 1, handle](d)
+    assert d[0] == len(handles)
+    with pytest.raises(TypeError, match="handle of no stream"):
+        add_one[1, 1, 4096 << 20]
+
+
 def test_events_have_no_time():
     start, end, untimed = cuda.event(), cuda.event(), cuda.event(timing=False)
     assert start.query()
@@ -596,6 +617,97 @@ def test_events_have_no_time():
         cuda.event_elapsed_time(start, end)
     with pytest.raises(TypeError, match="Stream"):
         end.record("stream")
+
+
+def test_elapsed_times_of_a_guest_are_nan(monkeypatch):
+    monkeypatch.setattr(streams, "_warned", False)
+    start, end = streams.guest_event(), streams.guest_event()
+    start.record()
+    with pytest.raises(CudaAPIError, match="end event has not been recorded"):
+        start.elapsed_time(end)
+    end.record()
+    with pytest.warns(UserWarning, match="no time") as caught:
+        assert np.isnan([start.elapsed_time(end), streams.guest_elapsed_time(start, end)]).all()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+# -- memory of other processes --
+
+
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (1,)])
+def test_an_ipc_handle_opens_the_same_memory(shape):
+    d = cuda.to_device(np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape))
+    view = d.reshape(-1)[-1:]
+    before = d.copy_to_host()
+    with pickle.loads(pickle.dumps(d.get_ipc_handle())) as shared:
+        assert same_bytes(shared.copy_to_host(), before)
+        add_one[1, 1](shared.reshape(-1))
+        assert d.copy_to_host().flat[0] == before.flat[0] + 1
+        d.reshape(-1)[-1:].copy_to_device(np.array([9], np.int32))
+        assert shared.copy_to_host().flat[-1] == view.copy_to_host().flat[0] == 9
+    with pytest.raises(CudaAPIError, match="freed"):
+        shared.copy_to_host()
+    handle = cuda.current_context().get_ipc_handle(view.gpu_data)
+    with cuda.open_ipc_array(handle.handle.reserved, 1, np.int32, offset=handle.offset) as shared:
+        assert shared[0] == 9
+    path = handle.handle.path
+    assert os.path.exists(path)
+    del d, view, handle
+    gc.collect()
+    assert not os.path.exists(path)
+
+
+# -- what a kernel is compiled to --
+
+TABLE = np.arange(6, dtype=np.float32)
+
+
+@cuda.jit(device=True)
+def twice(x):
+    return x + x
+
+
+@cuda.jit
+def inspected(a):
+    tile, mine = cuda.shared.array(32, cuda.float32), cuda.local.array(8, cuda.float64)
+    mine[a.size % 8] = TABLE[a.size % 6]
+    tile[cuda.threadIdx.x] = twice(mine[cuda.threadIdx.x % 8])
+    a[cuda.grid(1)] = tile[cuda.threadIdx.x]
+
+
+def has_compiler():
+    try:
+        return all(load_nvidia_dynamic_lib(name) for name in ("nvrtc", "nvvm", "nvJitLink"))
+    except DynamicLibNotFoundError:
+        return False
+
+
+def test_a_kernel_shows_what_it_was_compiled_to(capsys):
+    inspected[1, 32](cuda.to_device(np.zeros(32, np.float32)))
+    ((argument_types, overload),) = inspected.overloads.items()
+    alone = inspected.specialize(np.zeros(32, np.float32))
+    assert inspected.get_shared_mem_per_block() == {argument_types: 128}
+    assert alone.get_shared_mem_per_block() == inspected.get_shared_mem_per_block(overload.signature) == 128
+    assert (alone.get_local_mem_per_thread(), alone.get_const_mem_size()) == (64, 24)
+    assert alone.get_max_threads_per_block() == 1024
+    assert cuda.jit("void(float32[:])", launch_bounds=(64, 2))(add_one.py_func).get_max_threads_per_block() == 64
+    context = cuda.current_context()
+    assert context.get_max_potential_block_size(overload, 0, 0, 512)[1] == 512
+    assert context.get_active_blocks_per_multiprocessor(overload, 1024, 0) == 2
+    inspected.inspect_types()
+    shown = capsys.readouterr().out
+    assert "tile[cuda.threadIdx.x] = twice(" in shown
+    assert ":: float32" in shown
+    if not has_compiler():
+        with pytest.raises(UnsupportedError, match="pip install numba-cuda"):
+            inspected.inspect_asm()
+        with pytest.raises(UnsupportedError, match="pip install numba-cuda"):
+            cuda.compile_ptx(inspected, argument_types)
+        return
+    assert "st.shared" in inspected.inspect_asm(overload.signature)
+    assert set(inspected.inspect_llvm()) == set(inspected.inspect_lto_ptx()) == {argument_types}
+    assert 8 <= alone.get_regs_per_thread() <= 255
+    assert cuda.compile_ptx(twice, (cuda.types.float32,), device=True)[1] == cuda.types.float32
 
 
 # -- what numba-cuda writes in terms of itself --

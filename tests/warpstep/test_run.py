@@ -37,7 +37,7 @@ def last_line(result):
 # -- scripts -----------------------------------------------------------------------------------------------------------
 
 FORMS = """
-    import atexit, math, os, pickle, sys
+    import atexit, math, os, pickle, sys, warnings
 
     import numpy as np
     import numba, numba.cuda, numba.cuda as c
@@ -92,7 +92,14 @@ FORMS = """
         return d.copy_to_host()
 
     assert (inside() == 3).all()
-    assert driver.driver.get_device().name == c.get_current_device().name
+    assert driver.driver.get_device().name == c.get_current_device().name == Device(0).name
+    assert driver.get_version() == cuda.runtime.get_version() >= (12, 0)
+    from numba.cuda.cudadrv import enums
+    assert {name[20:] for name in dir(enums) if name.startswith("CU_DEVICE_ATTRIBUTE_MAX_GRID")} < set(dir(Device(0)))
+    start, end = c.event(), cuda.event()
+    start.record(), end.record()
+    with warnings.catch_warnings(record=True):
+        assert math.isnan(cuda.event_elapsed_time(start, end)) and math.isnan(start.elapsed_time(end))
 
     @vectorize(["float32(float32, float32)"], target="cuda")
     def plus(x, y):

@@ -48,6 +48,10 @@ class Allocation:
     name : str or None
     freed : bool
         True after `free`; every use through an array then raises.
+    movable : bool
+        True if nothing but device arrays uses ``bytes``, which may then be replaced.
+    path : str or None
+        The file of shared memory that ``bytes`` are in, if they are.
     known : ndarray of bool, or None
         The bytes that were written since the allocation, for a trace; None if all were, or may have been.
 
@@ -57,13 +61,26 @@ class Allocation:
         ``CUDA_ERROR_OUT_OF_MEMORY`` if the emulated device, or the machine that emulates it, has not enough left.
     """
 
-    __slots__ = ("__weakref__", "_owner", "address", "bytes", "freed", "known", "name", "nbytes", "on_device")
+    __slots__ = (
+        "__weakref__",
+        "_owner",
+        "address",
+        "bytes",
+        "freed",
+        "known",
+        "movable",
+        "name",
+        "nbytes",
+        "on_device",
+        "path",
+    )
 
     def __init__(self, nbytes: int, name: str | None = None, *, poison: bool = True, memory: np.ndarray | None = None):
         self.nbytes = nbytes
         self.name = name
         self.freed = False
-        self.on_device = memory is None
+        self.on_device = self.movable = memory is None
+        self.path = None
         if self.on_device:
             _require(nbytes)
         self.bytes = host_memory(nbytes, poison) if memory is None else memory

@@ -27,6 +27,7 @@ from warpstep._numba import (
     sentry_contiguous,
     types,
 )
+from warpstep.api import sharing
 from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
 from warpstep.api.streams import check_stream
 
@@ -88,6 +89,7 @@ class _OnDevice:
         self._host = self._view(gpu_data.allocation, gpu_data.offset)
 
     def _view(self, allocation, offset):
+        self._bytes = allocation.bytes
         try:
             return np.ndarray(self.shape, self.dtype, allocation.bytes, offset if self.size else 0, self.strides)
         except (TypeError, ValueError) as error:
@@ -112,7 +114,10 @@ class _OnDevice:
     @property
     def host(self) -> np.ndarray:
         """The array's elements in place, for the emulator itself. CudaAPIError if its memory was freed."""
-        check_alive(self.allocation)
+        allocation = self.allocation
+        check_alive(allocation)
+        if self._bytes is not allocation.bytes:  # the memory has moved: it is shared with other processes now
+            self._host = self._view(allocation, self.gpu_data.offset)
         return self._host
 
     @property
@@ -123,6 +128,14 @@ class _OnDevice:
     def as_cuda_arg(self) -> DevicePointer:
         """Return the memory, from the first element on."""
         return self.gpu_data
+
+    def get_ipc_handle(self) -> "IpcArrayHandle":
+        """Return a handle with which other processes of this machine open the array.
+
+        UnsupportedError for memory that the host uses too.
+        """
+        described = {"shape": self.shape, "strides": self.strides, "dtype": self.dtype}
+        return IpcArrayHandle(sharing.export(self.gpu_data), described)
 
     @property
     def flags(self) -> dict[str, bool]:
@@ -485,6 +498,31 @@ def _basic_index(item, ndim):
     return tuple(normal)
 
 
+class IpcArrayHandle:
+    """An array that other processes can open: what ``array.get_ipc_handle`` gives. It can be pickled.
+
+    ``with handle as array: ...`` in the other process.
+    """
+
+    def __init__(self, ipc_handle: sharing.IpcHandle, array_desc: dict):
+        self._ipc_handle = ipc_handle
+        self._array_desc = array_desc
+
+    def open(self) -> DeviceArray:
+        """Return an array on the same memory. ValueError in the process that exported it."""
+        return DeviceArray(gpu_data=self._ipc_handle.open(None), **self._array_desc)
+
+    def close(self) -> None:
+        """End the use of the memory here."""
+        self._ipc_handle.close()
+
+    def __enter__(self):
+        return self.open()
+
+    def __exit__(self, *exception):
+        self.close()
+
+
 # -- host memory that the device sees --
 
 
@@ -511,6 +549,7 @@ class MappedArray(np.ndarray):
         check_stream(stream)
         _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
         allocation = Allocation(nbytes, memory=None if cls._on_device else host_memory(nbytes))
+        allocation.movable = False
         array = np.ndarray(shape, dtype, allocation.bytes, strides=strides if nbytes else None).view(cls)
         array.allocation = allocation
         array.stream = stream

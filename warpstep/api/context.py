@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from warpstep._numba import MemoryInfo
-from warpstep.api import allocations, arrays
+from warpstep._numba import DEVICE_ATTRIBUTES, MemoryInfo
+from warpstep.api import allocations, arrays, sharing
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import current
+from warpstep.errors import UnsupportedError
 
 #: Attributes of the driver that a `Limits` knows, by the field that holds them.
 _FIGURES = {
@@ -60,13 +61,71 @@ _COMMON = {
     "UNIFIED_ADDRESSING": 1,
 }
 
+#: Limits of textures and surfaces, which kernels of Numba cannot use; the same for all devices that can be emulated.
+_TEXTURES = {
+    "CAN_TEX2D_GATHER": 1,
+    "MAXIMUM_SURFACE1D_LAYERED_LAYERS": 2048,
+    "MAXIMUM_SURFACE1D_LAYERED_WIDTH": 32768,
+    "MAXIMUM_SURFACE1D_WIDTH": 32768,
+    "MAXIMUM_SURFACE2D_HEIGHT": 65536,
+    "MAXIMUM_SURFACE2D_LAYERED_HEIGHT": 32768,
+    "MAXIMUM_SURFACE2D_LAYERED_LAYERS": 2048,
+    "MAXIMUM_SURFACE2D_LAYERED_WIDTH": 32768,
+    "MAXIMUM_SURFACE2D_WIDTH": 131072,
+    "MAXIMUM_SURFACE3D_DEPTH": 16384,
+    "MAXIMUM_SURFACE3D_HEIGHT": 16384,
+    "MAXIMUM_SURFACE3D_WIDTH": 16384,
+    "MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS": 2046,
+    "MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH": 32768,
+    "MAXIMUM_SURFACECUBEMAP_WIDTH": 32768,
+    "MAXIMUM_TEXTURE1D_LAYERED_LAYERS": 2048,
+    "MAXIMUM_TEXTURE1D_LAYERED_WIDTH": 32768,
+    "MAXIMUM_TEXTURE1D_LINEAR_WIDTH": 2**28,
+    "MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH": 32768,
+    "MAXIMUM_TEXTURE1D_WIDTH": 131072,
+    "MAXIMUM_TEXTURE2D_ARRAY_HEIGHT": 32768,
+    "MAXIMUM_TEXTURE2D_ARRAY_NUMSLICES": 2048,
+    "MAXIMUM_TEXTURE2D_ARRAY_WIDTH": 32768,
+    "MAXIMUM_TEXTURE2D_GATHER_HEIGHT": 32768,
+    "MAXIMUM_TEXTURE2D_GATHER_WIDTH": 32768,
+    "MAXIMUM_TEXTURE2D_HEIGHT": 65536,
+    "MAXIMUM_TEXTURE2D_LAYERED_HEIGHT": 32768,
+    "MAXIMUM_TEXTURE2D_LAYERED_LAYERS": 2048,
+    "MAXIMUM_TEXTURE2D_LAYERED_WIDTH": 32768,
+    "MAXIMUM_TEXTURE2D_LINEAR_HEIGHT": 65000,
+    "MAXIMUM_TEXTURE2D_LINEAR_PITCH": 2097120,
+    "MAXIMUM_TEXTURE2D_LINEAR_WIDTH": 131072,
+    "MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT": 32768,
+    "MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH": 32768,
+    "MAXIMUM_TEXTURE2D_WIDTH": 131072,
+    "MAXIMUM_TEXTURE3D_DEPTH": 16384,
+    "MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE": 32768,
+    "MAXIMUM_TEXTURE3D_HEIGHT": 16384,
+    "MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE": 8192,
+    "MAXIMUM_TEXTURE3D_WIDTH": 16384,
+    "MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE": 8192,
+    "MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS": 2046,
+    "MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH": 32768,
+    "MAXIMUM_TEXTURECUBEMAP_WIDTH": 32768,
+    "SURFACE_ALIGNMENT": 512,
+    "TEXTURE_ALIGNMENT": 512,
+    "TEXTURE_PITCH_ALIGNMENT": 32,
+}
+
 
 def _attributes(limits):
-    """{name as the driver has it: value} of everything that is known of a device."""
+    """{name as the driver has it: value} of all attributes of a device.
+
+    0 where the emulator has nothing to show, as a driver answers for what a device lacks: the PCI bus, RDMA ...
+    """
     major, minor = limits.compute_capability
-    known = {name: getattr(limits, field) for name, field in _FIGURES.items()}
+    known = dict.fromkeys(DEVICE_ATTRIBUTES, 0)
+    figures = {name: getattr(limits, field) for name, field in _FIGURES.items()}
+    known.update((name, value) for name, value in figures.items() if value is not None)
     known.update(_COMMON)
+    known.update(_TEXTURES)
     known.update(
+        ASYNC_ENGINE_COUNT=limits.copy_engines or 1,
         COMPUTE_CAPABILITY_MAJOR=major,
         COMPUTE_CAPABILITY_MINOR=minor,
         CLUSTER_LAUNCH=int(major >= 9),
@@ -74,14 +133,19 @@ def _attributes(limits):
     )
     for what, extents in (("BLOCK", limits.max_block_dim), ("GRID", limits.max_grid_dim)):
         known.update({f"MAX_{what}_DIM_{axis}": extent for axis, extent in zip("XYZ", extents, strict=True)})
-    return {name: value for name, value in known.items() if value is not None}
+    return known
 
 
 class Device:
     """The emulated device: numba.cuda's ``Device``.
 
     The driver's attributes are read by their names (``device.MAX_THREADS_PER_BLOCK``, ``device.MULTIPROCESSOR_COUNT``
-    ...). One that an emulator cannot know (the PCI bus, textures ...) raises AttributeError.
+    ...). One that an emulator has nothing to show for (the PCI bus ...) is 0.
+
+    Parameters
+    ----------
+    devnum : int
+        0; IndexError for any other.
 
     Attributes
     ----------
@@ -93,8 +157,10 @@ class Device:
 
     id = 0
 
-    def __init__(self, limits):
-        self.limits = limits
+    def __init__(self, devnum: int = 0):
+        if devnum != 0:
+            raise IndexError(f"there is no device {devnum}: the emulator has one, number 0")
+        self.limits = limits = current()
         self.name = limits.name
         self.compute_capability = limits.compute_capability
         self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, limits.name)}"
@@ -107,13 +173,25 @@ class Device:
         try:
             return self._attributes[name]
         except KeyError:
-            raise AttributeError(f"the emulated device has no {name}: it is a property of real hardware") from None
+            raise AttributeError(f"a device has no {name}: the driver knows no attribute of this name") from None
 
     def __dir__(self):
         return [*super().__dir__(), *self._attributes]
 
     def __repr__(self):
         return f"<CUDA device {self.id} '{self.name}'>"
+
+    @classmethod
+    def from_identity(cls, identity: dict) -> "Device":
+        """Return the device that gave this `get_device_identity`. RuntimeError if there is none."""
+        device = get_current_device()
+        if device.get_device_identity() != identity:
+            raise RuntimeError(f"No device of {identity} is found. Target device may not be visible in this process.")
+        return device
+
+    def get_device_identity(self) -> dict[str, int]:
+        """Return where the device is on the PCI bus: zeros."""
+        return {f"pci_{part}_id": self._attributes[f"PCI_{part.upper()}_ID"] for part in ("domain", "bus", "device")}
 
     def __eq__(self, other):
         return isinstance(other, Device) and self.limits == other.limits
@@ -220,6 +298,30 @@ class Context:
         """``with context.defer_cleanup(): ...``: on a GPU, memory that is given back inside is freed at the end."""
         yield
 
+    def mempin(self, owner, pointer, size, mapped: bool = False):
+        """Raise: memory is pinned by its address, which means nothing here. ``cuda.pinned`` takes arrays."""
+        raise UnsupportedError(
+            "the emulator's context cannot pin memory by its address; cuda.pinned(array) takes an array"
+        )
+
+    def get_ipc_handle(self, memory: allocations.DevicePointer) -> sharing.IpcHandle:
+        """Return a handle of some device memory that other processes of this machine can open."""
+        return sharing.export(memory, self.device.get_device_identity())
+
+    def array_on(self, memory: allocations.DevicePointer, shape, strides, dtype) -> arrays.DeviceArray:
+        """Return an array on some device memory."""
+        return arrays.DeviceArray(shape, strides, dtype, gpu_data=memory)
+
+    # -- occupancy --
+
+    def get_active_blocks_per_multiprocessor(self, func, blocksize: int, memsize: int, flags=None) -> int:
+        """Blocks of an overload of a kernel that a multiprocessor can hold at once, registers aside."""
+        return func.blocks_per_multiprocessor(blocksize, memsize)
+
+    def get_max_potential_block_size(self, func, b2d_func, memsize: int, blocksizelimit: int, flags=None) -> tuple:
+        """(0, threads per block that ``forall`` would take) of an overload of a kernel."""
+        return 0, min(blocksizelimit, func.max_threads_per_block)
+
     # -- streams and events --
 
     def get_default_stream(self):
@@ -322,7 +424,7 @@ _devices = {}
 def get_current_device() -> Device:
     """Return the emulated device, of the compute capability that is emulated now."""
     limits = current()
-    return _devices.get(limits) or _devices.setdefault(limits, Device(limits))
+    return _devices.get(limits) or _devices.setdefault(limits, Device())
 
 
 def get_context(devnum: int | None = None) -> Context:

@@ -1,23 +1,29 @@
 """The host functions of ``numba.cuda``, for the emulated device; `cuda` joins them with Numba's own device side."""
 
+import functools
 import os
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from warpstep import native
 from warpstep._numba import compiler, contiguous_strides_like, order_like, prepare_shape_strides_dtype
-from warpstep.api import allocations, arrays, context
+from warpstep.api import allocations, arrays, context, sharing
 from warpstep.api.arrays import DeviceArray, ManagedArray, MappedArray
 from warpstep.api.context import get_context as current_context
 from warpstep.api.context import get_current_device, gpus
 from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
+from warpstep.errors import UnsupportedError
 
 __all__ = [
     "as_cuda_array",
     "close",
+    "compile",
+    "compile_all",
     "compile_for_current_device",
+    "compile_ptx",
     "compile_ptx_for_current_device",
     "cuda_error",
     "current_context",
@@ -44,6 +50,7 @@ __all__ = [
     "mapped",
     "mapped_array",
     "mapped_array_like",
+    "open_ipc_array",
     "per_thread_default_stream",
     "pinned",
     "pinned_array",
@@ -53,6 +60,7 @@ __all__ = [
     "profiling",
     "require_context",
     "select_device",
+    "set_memory_manager",
     "stream",
     "synchronize",
     "to_device",
@@ -227,6 +235,34 @@ def from_cuda_array_interface(desc: dict, owner=None, sync: bool = True) -> Devi
     raise TypeError(f"{what} lies in a real GPU, which the emulator cannot reach: copy it to the host first")
 
 
+@contextmanager
+def open_ipc_array(handle, shape, dtype, strides=None, offset=0):
+    """``with cuda.open_ipc_array(handle, shape, dtype) as array: ...``: the memory of another process as an array.
+
+    Parameters
+    ----------
+    handle : bytes
+        The ``handle.reserved`` of an IpcHandle.
+
+    Raises
+    ------
+    ValueError
+        If there is no such memory, or not so much.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    shared = sharing.IpcHandle(None, sharing.MemHandle(bytes(handle)), size, offset=offset)
+    yield shared.open_array(current_context(), shape, dtype, strides)
+    shared.close()
+
+
+def set_memory_manager(mm_plugin):
+    """Raise UnsupportedError: a plugin manages the memory of a GPU, and the emulator has none."""
+    raise UnsupportedError(
+        f"{getattr(mm_plugin, '__name__', mm_plugin)} manages the memory of a GPU, and the emulator has none: skip "
+        "set_memory_manager() here, arrays need no other change"
+    )
+
+
 # -- streams and events --
 
 
@@ -360,11 +396,22 @@ def profiling():
 # -- compiling for the GPU --
 
 
-def compile_for_current_device(pyfunc, sig, **options):
-    """Call ``numba.cuda.compile`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
-    return compiler.compile(pyfunc, sig, cc=get_current_device().compute_capability, **options)
+def _for_emulated_device(function):
+    """A function of numba-cuda that compiles, for the emulated device where it would ask for the current one.
+
+    It needs numba-cuda's compiler and no GPU: UnsupportedError where it is not installed.
+    """
+
+    @functools.wraps(function)
+    def compile_(pyfunc, *args, **options):
+        with native.compiling_for(get_current_device()):
+            return function(native.of_numba(getattr(pyfunc, "py_func", pyfunc)), *args, **options)
+
+    return compile_
 
 
-def compile_ptx_for_current_device(pyfunc, sig, **options):
-    """Call ``numba.cuda.compile_ptx`` for the compute capability that is emulated. Needs a CUDA toolkit, but no GPU."""
-    return compiler.compile_ptx(pyfunc, sig, cc=get_current_device().compute_capability, **options)
+compile = _for_emulated_device(compiler.compile)
+compile_all = _for_emulated_device(compiler.compile_all)
+compile_for_current_device = _for_emulated_device(compiler.compile_for_current_device)
+compile_ptx = _for_emulated_device(compiler.compile_ptx)
+compile_ptx_for_current_device = _for_emulated_device(compiler.compile_ptx_for_current_device)

@@ -6,7 +6,9 @@ allows, so a program that is correct on a GPU gives the same results here. There
 
 import asyncio
 import itertools
+import math
 import warnings
+import weakref
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -20,6 +22,8 @@ _NAMES = {
     PER_THREAD: "Per-thread default CUDA stream",
 }
 _handles = itertools.count(0x10)
+#: The streams that exist, by their handles.
+_live = weakref.WeakValueDictionary()
 
 
 class Stream:
@@ -35,9 +39,14 @@ class Stream:
     def __init__(self, handle=None, external=False):
         self.handle = next(_handles) if handle is None else handle
         self.external = external
+        _live[self.handle] = self
 
     def __int__(self):
         return self.handle
+
+    def __cuda_stream__(self):
+        """(0, handle): what other libraries ask a stream for."""
+        return 0, self.handle
 
     def __repr__(self):
         name = _NAMES.get(self.handle, f"{'External ' if self.external else ''}CUDA stream {self.handle}")
@@ -79,9 +88,17 @@ class Stream:
 
 
 def check_stream(stream):
-    """Raise TypeError for what is neither a Stream nor 0 (or None), which both mean the default stream."""
-    if stream and not isinstance(stream, Stream):
-        raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}")
+    """Raise TypeError for what is no stream: neither a Stream, nor the handle of one that exists, nor 0 or None.
+
+    0 and None mean the default stream.
+    """
+    if not stream or isinstance(stream, Stream):
+        return
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        if stream in _NAMES or stream in _live:
+            return
+        raise TypeError(f"Expected a Stream object or 0, got int {stream}, which is the handle of no stream here")
+    raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}")
 
 
 class Event:
@@ -113,9 +130,9 @@ class Event:
         """Let what the stream is asked to do from now on wait for the mark."""
         check_stream(stream)
 
-    def elapsed_time(self, evtend: "Event") -> NoReturn:
+    def elapsed_time(self, evtend: "Event") -> float:
         """Raise: see `event_elapsed_time`."""
-        event_elapsed_time(self, evtend)
+        return event_elapsed_time(self, evtend)
 
 
 def event_elapsed_time(evtstart: Event, evtend: Event) -> NoReturn:
@@ -129,13 +146,59 @@ def event_elapsed_time(evtstart: Event, evtend: Event) -> NoReturn:
     UnsupportedError
         Otherwise: an emulated time would mean nothing.
     """
+    _check_measurable(evtstart, evtend)
+    raise UnsupportedError(
+        f"{_NO_TIME}: measure on a GPU, or look at the recorded results of one; what a kernel does can be counted "
+        "without a GPU by gpukit.trace"
+    )
+
+
+_NO_TIME = "the emulator has no time, so there is none between two events"
+
+
+def _check_measurable(evtstart, evtend):
     for role, mark in (("start", evtstart), ("end", evtend)):
         fault = None if mark.recorded else "has not been recorded"
         fault = fault if mark.timing else "was made with timing=False"
         if fault:
             code = CUresult.CUDA_ERROR_INVALID_HANDLE
             raise CudaAPIError(code, f"Call to cuEventElapsedTime results in {code.name}: the {role} event {fault}")
-    raise UnsupportedError(
-        "the emulator has no time, so there is none between two events: measure on a GPU, or look at the recorded "
-        "results of one; what a kernel does can be counted without a GPU by gpukit.trace"
-    )
+
+
+# -- for programs that know nothing of the emulator --------------------------------------------------------------------
+
+
+class GuestEvent(Event):
+    """An event of a program that was written for a GPU: measuring between two does not end it."""
+
+    def elapsed_time(self, evtend: Event) -> float:
+        """Return NaN: see `guest_elapsed_time`."""
+        return _not_a_time(self, evtend)
+
+
+def guest_event(timing: bool = True) -> GuestEvent:
+    """``cuda.event`` where the emulator stands in for ``numba.cuda``: its elapsed time is NaN."""
+    return GuestEvent(timing)
+
+
+def guest_elapsed_time(evtstart: Event, evtend: Event) -> float:
+    """Return NaN, with one warning in a process: a time would be made up, an error would end the program.
+
+    Raises
+    ------
+    CudaAPIError
+        As `event_elapsed_time`.
+    """
+    return _not_a_time(evtstart, evtend)
+
+
+def _not_a_time(evtstart, evtend):
+    global _warned
+    _check_measurable(evtstart, evtend)
+    if not _warned:
+        _warned = True
+        warnings.warn(f"{_NO_TIME}: it is nan, here and wherever this program measures it", stacklevel=3)
+    return math.nan
+
+
+_warned = False

@@ -106,6 +106,8 @@ class Program:
         Bytes of every static shared array, by key.
     local_bytes : int
         Bytes of local arrays per thread.
+    constant_bytes : int
+        Bytes of the global arrays that it has as constants.
     cooperative : bool
         True if the kernel synchronises the grid.
     places : dict
@@ -124,6 +126,7 @@ class Program:
     partial_warps: bool
     static_shared: dict
     local_bytes: int
+    constant_bytes: int
     cooperative: bool
     places: dict
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from warpstep._numba import (
     BACK_END,
+    AnnotateTypes,
     ConfigStack,
     CUDACompiler,
     CUDADispatcher,
@@ -71,6 +72,32 @@ class _FrontEnd(CUDACompiler):
         passes.add_pass(_KeepTypedIR, "keep the typed IR")
         passes.finalize()
         return [passes]
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _KeepAnnotation(FunctionPass):
+    _name = "warpstep_keep_annotation"
+
+    def __init__(self):
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state):
+        AnnotateTypes().run_pass(state)
+        state.cr = str(state.type_annotation)
+        return True
+
+
+class _Annotation(_FrontEnd):
+    """The same, to show the types."""
+
+    def define_pipelines(self):
+        (passes,) = super().define_pipelines()
+        shown = PassManager("cuda annotated")
+        for implementation, description in passes.passes[:-1]:
+            shown.add_pass(implementation, description)
+        shown.add_pass(_KeepAnnotation, "show the types")
+        shown.finalize()
+        return [shown]
 
 
 class _TypingContext(CUDATypingContext):
@@ -170,9 +197,21 @@ def infer(
     return memory[key]
 
 
+def annotate(dispatcher, argument_types, return_type, debug: bool, compute_capability: tuple) -> str:
+    """Return the source of a function with Numba's IR and types, as ``inspect_types`` prints it."""
+    function = getattr(dispatcher, "py_func", dispatcher)
+    return _compile(function, argument_types, return_type, debug, compute_capability, _Annotation)
+
+
 def _run_front_end(function, argument_types, return_type, debug, compute_capability):
+    found = _compile(function, argument_types, return_type, debug, compute_capability, _FrontEnd)
+    func_ir, typemap, calltypes, inferred = found
+    return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
+
+
+def _compile(function, argument_types, return_type, debug, compute_capability, pipeline):
     with gpu_target(), compiling(debug, compute_capability) as flags:
-        func_ir, typemap, calltypes, inferred = compile_extra(
+        return compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
             func=function,
@@ -180,9 +219,8 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
             return_type=return_type,
             flags=flags,
             locals={},
-            pipeline_class=_FrontEnd,
+            pipeline_class=pipeline,
         )
-    return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ def lower(typed, infer_options):
         pools.partial_warps,
         pools.static_shared,
         sum(pools.local_bytes.values()),
+        sum(allocation.nbytes for allocation in pools.allocations),
         pools.cooperative,
         pools.places,
     )
