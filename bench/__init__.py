@@ -6,4 +6,4 @@ and ``add_options(parser)``. A tool has ``run(options)`` instead, which returns 
 package imports gpukit before it is needed in Numba's simulator, where gpukit cannot be imported.
 """
 
-import warpstep._numpy  # noqa: F401 - before numba.cuda
+import warpstep._compilers  # noqa: F401 - before numba.cuda

@@ -137,7 +137,7 @@ def races_of_clocks(kinds, cells, masks, in_shared):
                     fenced[i] = dict(clock[i])
                     continue
                 for j, earlier, what in past.setdefault(place, []):
-                    if j != i and WRITE in (kind, what) and clock[i][j] < earlier:
+                    if j != i and {kind, what} not in ({READ}, {ADD}) and clock[i][j] < earlier:
                         found.add((earlier, step))
                 past[place].append((i, step, kind))
                 if kind == ADD:

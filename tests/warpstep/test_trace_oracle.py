@@ -266,7 +266,8 @@ def test_counts_of_atomics_are_those_of_sets(rng):
 
 # -- races -------------------------------------------------------------------------------------------------------------
 
-NOTHING, READ, WRITE, ADD, FENCE = range(5)
+NOTHING, READ, WRITE, ADD, FENCE, LOOK = range(6)
+ATOMICS = (ADD, LOOK)
 NO_BARRIER, BLOCK, WHOLE_WARP, HALF_WARP = range(4)
 CELLS = 4
 
@@ -294,6 +295,9 @@ def interpreter(space, dtype):
             elif kind == ADD:
                 if not in_local:
                     cuda.atomic.add(data, cell, 0)
+            elif kind == LOOK:
+                if not in_local:
+                    out[step, b, t] = cuda.atomic.add(data, cell, 0)
             elif kind == FENCE:
                 cuda.threadfence()
             barrier = barriers[step]
@@ -345,34 +349,46 @@ class Clocks:
 
 
 class Races:
-    """Accesses of every cell, and whether any two of them race."""
+    """Accesses of every cell, and whether any two of them race.
 
-    def __init__(self, clocks):
+    A thread that has seen the result of an atomic operation, or has met one that has, comes after all earlier ones at
+    the same cell.
+    """
+
+    def __init__(self, clocks, met):
         self.clocks = clocks
+        self.met = met
         self.past = {}
+        self.looks = {}
         self.found = set()
 
     def access(self, thread, place, kind, step, value, there):
         """``value``: of a write; ``there``: what the memory holds before the step."""
         number = self.clocks.access(thread)
-        for other, when, what, before, written in self.past.setdefault(place, []):
-            plain = kind == WRITE or what == WRITE
-            if other == thread or not plain or self.clocks.seen[thread, other] >= when:
+        self.met.access(thread)
+        past, looks = self.past.setdefault(place, []), self.looks.setdefault(place, [])
+        last = max((i for i, looker, when in looks if self.met.seen[thread, looker] >= when), default=-1)
+        for i, (other, when, what, before, written) in enumerate(past):
+            harmless = {kind, what} == {READ} or kind in ATOMICS and what in ATOMICS
+            seen = what in ATOMICS and kind not in ATOMICS and last > i
+            if other == thread or harmless or seen or self.clocks.seen[thread, other] >= when:
                 continue
             if kind == what == WRITE and value == (written if before == step else there):
                 continue
             self.found.add((what, kind))
-        self.past[place].append((thread, number, kind, step, value))
+        if kind == LOOK:
+            looks.append((len(past), thread, number))
+        past.append((thread, number, kind, step, value))
 
 
 def expected_races(kinds, cells, values, barriers, shared, together=True):
     """Kinds of the pairs that race; ``together``: all blocks go step by step, not one block after another."""
     steps, blocks, threads = kinds.shape
-    clocks = Clocks(blocks, threads)
-    races, memory = Races(clocks), {}
+    clocks, met = Clocks(blocks, threads), Clocks(blocks, threads)
+    races, memory = Races(clocks, met), {}
     for group in [range(blocks)] if together else [[block] for block in range(blocks)]:
         for step in range(steps):
-            for kind in (READ, WRITE, ADD, FENCE):
+            for kind in (READ, WRITE, ADD, LOOK, FENCE):
                 there = dict(memory)
                 for block, t in ((b, t) for b in group for t in np.flatnonzero(kinds[step, b] == kind).tolist()):
                     thread, place = block * threads + t, (block if shared else 0, int(cells[step, block, t]))
@@ -383,13 +399,14 @@ def expected_races(kinds, cells, values, barriers, shared, together=True):
                     races.access(thread, place, kind, step, value, there.get(place))
                     if kind == WRITE:
                         memory[place] = value
-                    if kind == ADD:
+                    if kind in ATOMICS:
                         clocks.atomic(thread, place)
             clocks.barrier(barriers[step], group)
+            met.barrier(barriers[step], group)
     return races.found
 
 
-def random_steps(rng, blocks, threads, allowed=(READ, READ, WRITE, WRITE, ADD), kinds_of_barrier=4):
+def random_steps(rng, blocks, threads, allowed=(READ, READ, WRITE, WRITE, ADD, LOOK), kinds_of_barrier=4):
     """A random program: few threads act in a step, or whole warps, or all; the first few kinds of barrier only."""
     steps = int(rng.integers(2, 8))
     shape = (steps, blocks, threads)

@@ -52,7 +52,9 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
             site, f"an atomic operation on local array {view.name!r}: atomics need memory that threads share"
         )
     shape = (memory.blocks, memory.threads)
-    position, mask = memory.reach(view, index, mask, site, "cas" if op == "cas" else "atomic")
+    memory.operands(view, (value, other), mask, site)
+    kind = "cas" if op == "cas" else "atomic" if wants_old else "reduction"
+    position, mask = memory.reach(view, index, mask, site, kind)
     if view.row:
         position = position + memory.block_row * np.int64(view.row)
     active = slice(None) if mask is None else np.broadcast_to(mask, shape).reshape(-1)

@@ -186,11 +186,13 @@ class Batch:
         else:
             source = lanes ^ operand
         source = np.where((source < 0) | (source >= WARP), lanes, source)
-        self.shuffled(mode, source, warp_mask, mask, site)
-        return self.from_warps(np.take_along_axis(values, np.broadcast_to(source, values.shape), axis=2))
+        source = np.broadcast_to(source, values.shape)
+        taken = self.from_warps(np.take_along_axis(values, source, axis=2))
+        return self.shuffled(taken, value, source, warp_mask, mask, site)
 
-    def shuffled(self, mode, source, warp_mask, mask, site):
-        """Hook for traces: ``source`` is the lane that each lane reads from, (..., 32)."""
+    def shuffled(self, taken, value, source, warp_mask, mask, site):
+        """Hook for traces: ``taken`` of ``value``, from the lanes ``source`` (B, W, 32)."""
+        return taken
 
     def fence(self, mask, whole_device):
         """Hook for traces: a memory fence. Emulated memory is sequentially consistent, so there is nothing to do."""

@@ -290,6 +290,9 @@ class Memory:
             return self.position(view, index, mask, site), mask
         return self.wide_position(view, index, count, mask, site), mask
 
+    def operands(self, view, values, mask, site):
+        """Hook for traces: the operands of an atomic operation."""
+
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     def position(self, view, index, mask, site):

@@ -11,6 +11,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.machine.batch import Batch, format_index, split_warps, unravel
 from warpstep.machine.scheduler import Scheduler
+from warpstep.tracing.marks import LANE_BITS, Marked, mark, marks_of, plain
 from warpstep.tracing.memory import TracedMemory
 from warpstep.tracing.recorder import is_contiguous
 from warpstep.tracing.records import element_name
@@ -22,16 +23,30 @@ RACE_CURES = (
     "let each thread have its own element.",
     "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
     "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in "
-    "another launch.",
+    "another launch. What another block is to read needs a cuda.threadfence() behind it, then a flag that atomic "
+    "operations raise and look at.",
 )
 COPY_CURE = (
     "The thread that began the copy must wait for it, with wait_copies; then a cuda.syncthreads() makes it visible to "
     "the others."
 )
-FENCE_CURE = (
-    "The flag is raised by a thread whose fence came before the barrier, or that has none: put the cuda.threadfence() "
-    "between the cuda.syncthreads() and the atomic operation, in the thread that raises the flag."
+FENCE_CURES = {
+    "behind the write": "Put a cuda.threadfence() between the write and the atomic operation that announces it.",
+    "behind the barrier": "The flag is raised by a thread whose fence came before the barrier, or that has none: put "
+    "the cuda.threadfence() between the cuda.syncthreads() and the atomic operation, in the thread that raises it.",
+}
+#: Why the value of a shuffle is undefined, and what to do.
+ABSENT = (
+    "which the mask names but which is not there (it has returned, or the block has no such thread)",
+    "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or use the value "
+    "only where its lane takes part.",
 )
+UNNAMED = (
+    "which the mask does not name",
+    "Name the source lane in the mask too, and let it call the shuffle, or use the value only where it comes from a "
+    "lane that the mask names.",
+)
+DECIDES = "a branch depends on it"
 
 
 class TracedScheduler(Scheduler):
@@ -39,6 +54,9 @@ class TracedScheduler(Scheduler):
 
     def branch(self, condition, if_true, if_false, mask, site):
         batch = self.batch
+        if condition.__class__ is Marked:
+            batch.use(DECIDES, (condition,), mask, site)
+            condition = plain(condition)
         same = condition.shape[0] == 1 and (mask is None or mask.shape[0] == 1)
         height = 1 if same else batch.blocks
         there = np.broadcast_to(True if mask is None else mask, (height, batch.threads))
@@ -167,27 +185,32 @@ class TracedBatch(Batch):
         block, other = divmod(int(conflict.keys[0]) & THREAD, self.threads)
         same_block = block == int(self.ranks[row])
         here = recorder.sites[site]
-        there = recorder.sites[recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS & ~IN_FLIGHT]]
+        there_site = recorder.site_at[int(conflict.keys[0]) >> THREAD_BITS & ~IN_FLIGHT]
+        there = recorder.sites[there_site]
         in_flight = conflict.earlier == "store" and conflict.keys[0] >= IN_FLIGHT_KEYS
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
-        did = {"load": "reads", "store": "writes", "begin copy": "copies to", "atomic": "changes", "cas": "changes"}
+        did = {"load": "reads", "store": "writes", "begin copy": "copies to"}
         of_block = "" if same_block else f" of block {unravel(recorder.position(block), self.launch.grid)}"
-        # The shadow keeps an atomic among the reads.
-        earlier, rest = did["atomic" if there.op == "atomic" else conflict.earlier], "and nothing orders the two"
+        now, earlier = (did.get(what, "changes") for what in (op, conflict.earlier))
+        rest = "and nothing orders the two"
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
         message = (
-            f"thread {unravel(mine, self.launch.block)} {did[op]} {self._element(view, position, first, unit)} "
+            f"thread {unravel(mine, self.launch.block)} {now} {self._element(view, position, first, unit)} "
             f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{of_block} "
             f"{earlier} it at line {there.line}, {rest}"
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = int(self.distances(threads, conflict.keys).max())
         cure = COPY_CURE if in_flight else RACE_CURES[weight]
-        if recorder.order.fenced_too_early(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine):
-            cure, weight = FENCE_CURE, weight + 1
-        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
+        where = recorder.order.missing_fence(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine)
+        if where:
+            cure, weight = FENCE_CURES[where], weight + 1
+        reader = None
+        if "atomic" in (here.op, there.op) and "store" not in (op, conflict.earlier):
+            reader = site if op == "load" else there_site
+        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight, reader)
 
     def distances(self, threads, keys):
         """The distance of the threads of races: 0 in one warp, 1 in one block, 2 in two blocks."""
@@ -213,39 +236,64 @@ class TracedBatch(Batch):
         )
         self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
 
-    def shuffled(self, mode, source, warp_mask, mask, site):
-        running = self.by_warp(True if mask is None else mask, False)
-        source = np.broadcast_to(source, running.shape)
-        named = self.by_warp(self.named(warp_mask), 0) >> source & 1 == 1
-        absent = running & named & ~np.take_along_axis(running, source, axis=2)
-        self._undefined_shuffle(
-            site,
-            absent,
-            source,
-            "which the mask names but which is not there: it has returned, or the block has no such thread",
-            "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or "
-            "name only those that run in the mask.",
-        )
-        foreign = running & (source != np.arange(WARP))
-        unnamed = foreign & ~named
-        if mode in ("up", "down"):  # at the end of a row of lanes nobody uses the value, as a rule
-            unnamed &= ~(foreign & named).any(axis=2, keepdims=True)
-        self._undefined_shuffle(
-            site,
-            unnamed,
-            source,
-            "which the mask does not name: the value is undefined",
-            "Name the source lane in the mask too, and let it call the shuffle, or take the value of a lane that the "
-            "mask names.",
-        )
+    # -- undefined values, and reads of what atomics change ------------------------------------------------------------
 
-    def _undefined_shuffle(self, site, lanes, source, why, cure):
-        """Record lanes (B, W, 32) that take an undefined value, if there are any."""
-        if lanes.any():
-            lanes = self.from_warps(lanes)
-            taken = int(self.from_warps(source)[self.place(lanes)[2]])
-            message = f"a thread takes a value from lane {taken} of its warp, {why}"
-            self.recorder.problem(self, "barrier-divergence", site, message, lanes, cure)
+    def shuffled(self, taken, value, source, warp_mask, mask, site):
+        """Mark the values that come from lanes which take no part, and pass on the marks of the others."""
+        running = self.by_warp(True if mask is None else mask, False)
+        named = self.by_warp(self.named(warp_mask), 0) >> source & 1 == 1
+        foreign = running & (source != np.arange(WARP))
+        absent = foreign & named & ~np.take_along_axis(running, source, axis=2)
+        marks = marks_of(value)
+        if marks is None and not absent.any() and not (foreign & ~named).any():
+            return taken
+        marks = self.by_warp(np.int64(0) if marks is None else marks, 0)
+        marks = np.take_along_axis(marks, source, axis=2)
+        for lanes, why in ((absent, ABSENT), (foreign & ~named, UNNAMED)):
+            if lanes.any():
+                origin = self.recorder.origin(site, why) << LANE_BITS
+                marks = np.where(lanes, origin | source, marks)
+        return mark(plain(taken), self.from_warps(marks))
+
+    def use(self, how, values, mask, site=None, array=None):
+        """Note that the lanes of a mask use values; ``array``: that an atomic operation gives them to."""
+        found = [m for m in map(marks_of, values) if m is not None]
+        if not found:
+            return
+        active = np.broadcast_to(True if mask is None else mask, self.shape)
+        for marks in found:
+            marks = np.where(active, marks, 0)
+            for number in np.unique(marks >> LANE_BITS).tolist():
+                if number:
+                    self._used(self.recorder.origins[number - 1], marks, marks >> LANE_BITS == number, how, site, array)
+
+    def _used(self, origin, marks, lanes, how, user, array):
+        recorder = self.recorder
+        site, why = origin
+        if why is None:
+            if how is DECIDES:
+                recorder.decisions.add(site)
+            elif array is None or array != recorder.sites[site].array:
+                recorder.uses.add(site)
+            return
+        lane = int(marks[self.place(lanes)[2]]) & (1 << LANE_BITS) - 1
+        where = "" if user is None else f" at line {recorder.sites[user].line}"
+        message = (
+            f"a thread takes a value from lane {lane} of its warp, {why[0]}: the value is undefined, and {how}{where}"
+        )
+        recorder.problem(self, "barrier-divergence", site, message, lanes, why[1])
+
+    def vote(self, mode, warp_mask, predicate, mask):
+        self.use(DECIDES, (predicate,), mask)
+        return super().vote(mode, warp_mask, plain(predicate), mask)
+
+    def match(self, mode, warp_mask, value, mask):
+        self.use(DECIDES, (value,), mask)
+        return super().match(mode, warp_mask, plain(value), mask)
+
+    def count(self, mode, predicate, mask):
+        self.use(DECIDES, (predicate,), mask)
+        return super().count(mode, plain(predicate), mask)
 
 
 def run(prepared, recorder, chosen=None, progress=None):

@@ -195,6 +195,7 @@ def _findings(recorder):
             count=p.count,
         )
         for p in recorder.problems.values()
+        if recorder.matters(p)
     ]
     return sorted(found, key=lambda f: (FINDINGS.index(f.kind), f.line))
 

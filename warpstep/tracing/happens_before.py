@@ -44,7 +44,8 @@ class Order:
         self.ids = np.zeros(0, np.int64)
         #: The atomics so far: place, thread, time, and what the thread had seen at its last fences.
         self.atomics = []
-        self._last = None
+        #: The last two kinds of atomics.
+        self._recent: list[np.ndarray] = []
         self._releases: Any = None
         self._seen = {}
 
@@ -111,9 +112,11 @@ class Order:
         block, thread = tids // self.threads, tids % self.threads
         row = np.searchsorted(self.ids, block)
         event = np.stack([place, tids, *self.fenced[:, :, row, thread].reshape(8, -1)])
-        if self._last is not None and np.array_equal(event, self._last):
-            return  # a loop that waits: nothing has changed since its last turn
-        self._last = event
+        # The threads of a turn acquire in their order, so that it takes a second turn until all know of all. In a loop
+        # that waits nothing changes after that.
+        if len(self._recent) == 2 and all(np.array_equal(event, earlier) for earlier in self._recent):
+            return
+        self._recent = [*self._recent[-1:], event]
         self.atomics.append(np.insert(event, 2, now, axis=0))
         self._releases = None
         self._seen = {}
@@ -122,6 +125,14 @@ class Order:
 
     def unordered(self, times, earlier, later):
         """Mask the unordered pairs of accesses: one by thread ``earlier`` at ``times``, one by thread ``later`` now."""
+        loose = self.not_met(times, earlier, later)
+        at = np.flatnonzero(loose)
+        if at.size and self.fences and self.atomics:
+            loose[at] = ~self._released(times[at], earlier[at], later[at])
+        return loose
+
+    def not_met(self, times, earlier, later):
+        """Mask the pairs of accesses that no barrier orders."""
         blocks = earlier // self.threads, later // self.threads
         same = blocks[0] == blocks[1]
         loose = np.where(same, times >= self.block_time[blocks[1]], times >= self.grid_time)
@@ -129,9 +140,6 @@ class Order:
         at = np.flatnonzero(loose & same)
         if at.size:
             loose[at] = ~self._in_warp(times[at], earlier[at], later[at])
-        at = np.flatnonzero(loose)
-        if at.size and self.fences and self.atomics:
-            loose[at] = ~self._released(times[at], earlier[at], later[at])
         return loose
 
     def _in_warp(self, times, earlier, later):
@@ -156,21 +164,30 @@ class Order:
                 result[i] = int(times[i]) < seen.until(int(earlier[i]), self.threads)
         return result
 
-    def fenced_too_early(self, key, later):
-        """True if a race would be none, had a thread that raised a flag fenced right before it.
+    def missing_fence(self, key, later):
+        """Say where a fence is missing before an atomic operation that announces a write, by the looks of it.
 
-        ``key``: of the earlier access. The thread that did it has met the one that raised the flag at a barrier of
-        their block, and the thread ``later``, or one that it has met at a barrier, has looked at the flag.
+        ``key``: of the earlier access. After it, its thread or one that it has met at a barrier of their block has done
+        an atomic operation; at that place the thread ``later`` has looked, or one that it has met.
+
+        Returns
+        -------
+        str
+            "behind the write", "behind the barrier", or "" if no fence would help.
         """
-        time, block, other = key >> 32, (key & 0xFFFFFFFF) // self.threads, later // self.threads
-        if not self.atomics or block == other or time >= self.block_time[block]:
-            return False
+        time, writer = key >> 32, key & 0xFFFFFFFF
+        block, other = writer // self.threads, later // self.threads
+        if not self.atomics or block == other:
+            return ""
         self.atomics = [np.concatenate(self.atomics, axis=1)]
         place, tids, when = self.atomics[0][:3]
-        raised = (tids // self.threads == block) & (when >= self.block_time[block])
         looked = (tids == later) | ((tids // self.threads == other) & (when < self.block_time[other]))
-        flags = np.unique(place[looked]).tolist()
-        return any(when[raised & (place == p)].min(initial=NOW) < when[looked & (place == p)].max() for p in flags)
+        last = dict(zip(place[looked].tolist(), np.flatnonzero(looked).tolist(), strict=True))
+        before_look = np.arange(place.size) < [last.get(p, -1) for p in place.tolist()]
+        raised = before_look & (when > time) & (tids // self.threads == block)
+        if (raised & (tids == writer)).any():
+            return "behind the write"
+        return "behind the barrier" if raised.any() and time < self.block_time[block] else ""
 
     def _seen_by(self, thread):
         """The knowledge that a thread has acquired until now."""

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections import defaultdict
 from copy import copy
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.machine.memory import Either, Memory
+from warpstep.tracing.marks import LANE_BITS, Marked, mark, plain
 from warpstep.tracing.shadow import IN_FLIGHT, THREAD_BITS, Cells, Conflict, shifted
 
 
@@ -27,6 +29,8 @@ class TracedMemory(Memory):
         self.shared_rows = 1
         self._shared: Any = None
         self._local = {}
+        #: {(space, name of an array): {site: lanes that read the array there}} of arrays that atomics change.
+        self._reads = defaultdict(dict)
         #: What to add to the number of a thread of the first block for the same thread of each block.
         self.shifts = self.tids[:, 0] - self.tids[0, 0]
 
@@ -41,6 +45,11 @@ class TracedMemory(Memory):
     def _check(self, view, index, mask, site, op, count):
         """As `Memory.reach`, but only for the lanes whose access is in bounds."""
         self._bad = self._negative = None
+        if any(i.__class__ is Marked for i in index):
+            if op != "load":
+                array = None if op == "store" else view.name
+                self.batch.use("it is the index of an element that changes", index, mask, site, array)
+            index = tuple(plain(i) for i in index)
         position, mask = super().reach(view, index, mask, site, op, count)
         if not view.aligned:
             self.batch.misaligned(site, view, 1, mask)
@@ -90,7 +99,13 @@ class TracedMemory(Memory):
         if view.__class__ is Either:
             return super().load(view, index, mask, site)
         position, _ = self.reach(view, index, mask, site, "load")
-        return self.fetch(view, position)
+        return self._mark(self.fetch(view, position), view, index, mask, site)
+
+    def load_wide(self, view, index, count, mask, site):
+        if view.__class__ is Either:
+            return super().load_wide(view, index, count, mask, site)
+        values = super().load_wide(view, index, count, mask, site)
+        return tuple(self._mark(value, view, index, mask, site) for value in values)
 
     def store(self, view, index, value, mask, site):
         if view.__class__ is Either or view.space == "const":
@@ -104,6 +119,9 @@ class TracedMemory(Memory):
         else:
             self._store(view, index, values, len(values), mask, site)
 
+    def operands(self, view, values, mask, site):
+        self.batch.use("an atomic operation takes it", values, mask, site, view.name)
+
     def land(self, copy, lanes):
         super().land(copy, lanes)
         nbytes = len(copy.values) * copy.view.dtype.itemsize
@@ -112,11 +130,14 @@ class TracedMemory(Memory):
     def _load_bytes(self, view, at, dtype, mask, site):
         if mask is None or mask.any():
             self.access(view, at, mask, site, "load", dtype.itemsize, unit=1)
-        return super()._load_bytes(view, at, dtype, mask, site)
+        return self._mark(super()._load_bytes(view, at, dtype, mask, site), view, (), mask, site)
 
     def _store_bytes(self, view, at, value, dtype, mask, site):
         if mask is not None and not mask.any():
             return
+        if view.space != "local":
+            self.batch.use("it is stored", (value,), mask, site)
+        value = plain(value)
 
         def differs(lanes, _):
             return self._differs(value, super(TracedMemory, self)._load_bytes(view, at, dtype, mask, site), lanes)
@@ -128,6 +149,10 @@ class TracedMemory(Memory):
 
     def _store(self, view, index, values, count, mask, site):
         """Store where the access is in bounds, and look for races."""
+        if any(v.__class__ is Marked for v in values):
+            if view.space != "local":
+                self.batch.use("it is stored", values, mask, site)
+            values = [plain(v) for v in values]
         position, mask = self._check(view, index, mask, site, "store", count)
         if mask is not None and not mask.any():
             return
@@ -172,7 +197,8 @@ class TracedMemory(Memory):
         if view.space != "local":
             address = address + np.int64(view.address)
         if op != "land copy":
-            self.recorder.count(self.batch, view, address, mask, site, "store" if op == "begin copy" else op, nbytes)
+            counted = {"begin copy": "store", "reduction": "atomic"}.get(op, op)
+            self.recorder.count(self.batch, view, address, mask, site, counted, nbytes)
         if view.space == "local":
             self._access_local(view, position, mask, site, op, nbytes, unit)
             return None
@@ -210,12 +236,14 @@ class TracedMemory(Memory):
             unknown = cells.unknown(cell)
             if unknown is not None:
                 access.report_unknown(unknown)
-            if op in ("atomic", "cas"):
-                conflicts = cells.atomic(cell, tids, time)
-                self._note_atomic(view, cells, cell, tids, time)
+            if op == "load":
+                races, doubtful = cells.load(cell, tids, time)
             else:
-                conflicts = cells.load(cell, tids, time)
-            access.report_races(conflicts)
+                races, doubtful = cells.atomic(cell, tids, time, op != "reduction")
+                self._note_atomic(view, cells, cell, tids, time)
+                self._change(view, mask)
+            access.report_races(races)
+            access.report_races(doubtful)
             return None
         return access.store(cell, tids, time, differs)
 
@@ -232,6 +260,29 @@ class TracedMemory(Memory):
         if self.shared_rows < self.blocks:
             place, tids = np.tile(place, self.blocks), (tids + self.shifts[:, None]).ravel()
         order.atomic(-1 - place - tids // self.threads * nbytes, tids, time)
+
+    # -- reads of what atomics change ----------------------------------------------------------------------------------
+
+    def _mark(self, value, view, index, mask, site):
+        """Mark a loaded value, if its index is marked or if the kernel changes the array by atomics."""
+        marks = None
+        for i in index:
+            if i.__class__ is Marked and i.marks is not None:
+                marks = i.marks if marks is None else np.maximum(marks, i.marks)
+        if view.name in self.recorder.changed and view.space != "local":
+            lanes = np.broadcast_to(True if mask is None else mask, self.batch.shape)
+            reads = self._reads[view.space, view.name]
+            reads[site] = reads[site] | lanes if site in reads else lanes
+            own = self.recorder.origin(site) << LANE_BITS
+            marks = np.array(own) if marks is None else np.maximum(marks, own)
+        return mark(value, marks)
+
+    def _change(self, view, mask):
+        """Note an atomic operation: reads of the same threads in its array, before it, were attempts to avoid it."""
+        self.recorder.changed.add(view.name)
+        for site, lanes in self._reads[view.space, view.name].items():
+            if site not in self.recorder.guesses and (lanes if mask is None else lanes & mask).any():
+                self.recorder.guesses.add(site)
 
     # -- shared and local memory ---------------------------------------------------------------------------------------
 
@@ -262,6 +313,9 @@ class TracedMemory(Memory):
         """Forget what no longer can race: every thread has passed a barrier of its block."""
         if self._shared is not None:
             self._shared.forget()
+        for (space, _), reads in self._reads.items():
+            if space == "shared":
+                reads.clear()
 
     def _access_local(self, view, position, mask, site, op, nbytes, unit):
         key = view.items.__array_interface__["data"][0]

@@ -60,6 +60,8 @@ class Problem:
     threads: tuple
     weight: int = 0
     count: int = 0
+    #: Of a race between reads and atomics: the sites of the reads. None for any other problem.
+    readers: set | None = None
 
 
 class Recorder:
@@ -98,6 +100,13 @@ class Recorder:
         self.blocks = defaultdict(BlockCount)
         self.problems = {}
         self.returned = {}
+        #: Where marked values come from: (site, why they are undefined).
+        self.origins = []
+        #: The names of the arrays that atomics change.
+        self.changed = {site.array for site in self.sites if site.op == "atomic"}
+        #: Sites that read such arrays: whose values are stored, those on which a branch depends, and those whose
+        #: threads then change the array by an atomic operation.
+        self.uses, self.decisions, self.guesses = set(), set(), set()
         self.patterns = {}
         self.memories = {}
         self.arguments = set()
@@ -207,7 +216,18 @@ class Recorder:
 
     # -- problems ------------------------------------------------------------------------------------------------------
 
-    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0):
+    def origin(self, site, why=None):
+        """The number of an origin of marked values, from 1."""
+        if (site, why) not in self.origins:
+            self.origins.append((site, why))
+        return self.origins.index((site, why)) + 1
+
+    def matters(self, problem):
+        """Tell a race from a read that does no harm: of what atomics change, only to choose the next atomic."""
+        readers = problem.readers
+        return readers is None or readers & self.uses or readers & (self.decisions - self.guesses)
+
+    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0, reader=None):
         """Record an error in the lanes of a (B, T) mask; one entry for each place, with its heaviest cure."""
         place = self.sites[site]
         key = (kind, place.filename, place.line, array, *key)
@@ -218,6 +238,11 @@ class Recorder:
             named = np.flatnonzero(lanes[row])[:MAX_NAMED_THREADS] if threads is None else threads
             named = tuple(unravel(int(t), self.launch.block) for t in named)
             found = self.problems[key] = Problem(kind, site, message, cure, array, block, named)
+            found.readers = set()
+        if reader is None:
+            found.readers = None
+        elif found.readers is not None:
+            found.readers.add(reader)
         if weight > found.weight:
             found.cure, found.weight = cure, weight
         found.count += int(np.count_nonzero(lanes))

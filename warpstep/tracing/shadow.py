@@ -17,7 +17,7 @@ THREAD = (1 << THREAD_BITS) - 1
 IN_FLIGHT = 1 << 30
 #: The keys of such copies start here.
 IN_FLIGHT_KEYS = IN_FLIGHT << THREAD_BITS
-#: Lanes of reads that are logged before they are merged into ``last_reads``.
+#: Lanes of accesses that are logged before they are merged.
 MAX_LOGGED_LANES = 1 << 18
 
 
@@ -26,7 +26,7 @@ class Conflict(NamedTuple):
 
     lanes: np.ndarray
     keys: np.ndarray
-    earlier: str  # "load" or "store"
+    earlier: str  # "load", "store" or "atomic"
 
 
 class Cells:
@@ -60,38 +60,39 @@ class Cells:
         self.read = np.zeros(count, bool)
         self.written = np.zeros(count, bool)
         self.last_write = np.zeros(count, np.int64)
-        self.last_reads = None
+        self.reads = Log(self._past)
+        self.atomics = Log(self._past)
+        #: The atomics whose result the kernel uses: it has seen what was done at the cell before.
+        self.looks = Log(lambda: Every(self.last_write.size, order))
         #: Whether there were asynchronous copies.
         self.copies = False
         #: Earlier writes that are not ordered before the last one, and wrote the same value.
-        self.equal_writes = None
-        self._log = []
-        self._logged = 0
+        self.equal_writes = Log(self._past)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     def split(self, size):
         """Split the cells into cells of ``size`` bytes."""
         times = self.size // size
-        self.flush()
+        for log in self._logs:
+            log.split(times)
         for name in ("known", "read", "written", "last_write"):
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, np.repeat(values, times))
-        for past in (self.last_reads, self.equal_writes):
-            if past is not None:
-                past.split(times)
         self.size = size
 
     def repeat(self, shifts):
         """Repeat the shadow for several blocks; ``shifts`` are added to the numbers of the threads."""
-        self.flush()
+        for log in self._logs:
+            log.repeat(shifts)
         for name in ("known", "read", "written"):
             setattr(self, name, np.tile(getattr(self, name), shifts.size))
         self.last_write = shifted(self.last_write, shifts)
-        for past in (self.last_reads, self.equal_writes):
-            if past is not None:
-                past.repeat(shifts)
+
+    @property
+    def _logs(self):
+        return self.reads, self.atomics, self.looks, self.equal_writes
 
     def fits(self, *offsets):
         """Split the cells, if need be, so that one starts at each multiple of all these numbers of bytes."""
@@ -116,27 +117,36 @@ class Cells:
         return None if there.all() else np.flatnonzero(~there)
 
     def load(self, cell, tids, time):
-        """Read; returns the `Conflict`s with earlier writes."""
+        """Read; returns the `Conflict`s with earlier plain writes, and those with earlier atomics."""
         self.read[cell] = True
         if not self.races:
-            return ()
-        writes = self._write_conflicts(cell, tids)
-        self._remember(cell, tids, time)
-        return writes
+            return (), ()
+        conflicts = self._write_conflicts(cell, tids), self._atomic_conflicts(cell, tids)
+        self.reads.add(cell, tids, time)
+        return conflicts
 
-    def atomic(self, cell, tids, time):
-        """Do an atomic operation: it races with plain writes only, so later accesses see it as a read."""
-        self.written[cell] = True
+    def atomic(self, cell, tids, time, looks):
+        """Do an atomic operation; returns the `Conflict`s with earlier plain writes, and those with earlier reads.
+
+        ``looks``: the kernel uses the old value.
+        """
+        self.read[cell] = self.written[cell] = True
         if self.known is not None:
             self.known[cell] = True
-        return self.load(cell, tids, time)
-
-    def store_conflicts(self, cell, tids):
-        """Check a plain write before it: (`Conflict`s with earlier writes, those with earlier reads)."""
         if not self.races:
             return (), ()
-        self.flush()
-        return self._write_conflicts(cell, tids), self._conflicts(self.last_reads, cell, tids, "load")
+        conflicts = self._write_conflicts(cell, tids), self._conflicts(self.reads, cell, tids, "load")
+        self.atomics.add(cell, tids, time)
+        if looks:
+            self.looks.add(cell, tids, time)
+        return conflicts
+
+    def store_conflicts(self, cell, tids):
+        """Check a plain write before it: (`Conflict`s with earlier writes, those with earlier reads and atomics)."""
+        if not self.races:
+            return (), ()
+        others = self._conflicts(self.reads, cell, tids, "load") + self._atomic_conflicts(cell, tids)
+        return self._write_conflicts(cell, tids), others
 
     def store(self, cell, tids, time, conflicts):
         """Write; returns the `Conflict` with other lanes of the same access, or None.
@@ -150,12 +160,12 @@ class Cells:
             return None
         key = (time << THREAD_BITS) | tids
         for earlier in conflicts:
-            self._equal(cell[earlier.lanes], earlier.keys)
+            self.equal_writes.merge(cell[earlier.lanes], earlier.keys)
         self.last_write[cell] = key
         lost = np.flatnonzero(self.last_write[cell] != key)
         if not lost.size:
             return None
-        self._equal(cell[lost], key[lost])
+        self.equal_writes.merge(cell[lost], key[lost])
         return Conflict(lost, self.last_write[cell[lost]], "store")
 
     # -- asynchronous copies -------------------------------------------------------------------------------------------
@@ -178,11 +188,6 @@ class Cells:
 
     # -- conflicts -----------------------------------------------------------------------------------------------------
 
-    def _equal(self, cell, key):
-        if self.equal_writes is None:
-            self.equal_writes = self._past()
-        self.equal_writes.add(cell, key)
-
     def _past(self):
         """Make a store of the accesses that a later one may race with."""
         count = self.last_write.size
@@ -192,10 +197,26 @@ class Cells:
         last = self._conflict(self.last_write[cell], tids, "store")
         return [c for c in (last, *self._conflicts(self.equal_writes, cell, tids, "store")) if c is not None]
 
-    def _conflicts(self, past, cell, tids, earlier):
-        if past is None:
-            return []
-        conflicts = [self._conflict(found, tids, earlier, lanes) for found, lanes in past.at(cell)]
+    def _atomic_conflicts(self, cell, tids):
+        """Find conflicts with atomics, but for those whose effect the thread has seen in the result of its own.
+
+        The accesses to one cell have one order, without a fence too: who has seen a change of a cell sees that cell no
+        more as it was before.
+        """
+        conflicts = self._conflicts(self.atomics, cell, tids, "atomic")
+        return [c for c in (self._unseen(c, cell, tids) for c in conflicts) if c.lanes.size]
+
+    def _unseen(self, conflict, cell, tids):
+        lanes, keys, _ = conflict
+        seen = np.zeros(lanes.size, bool)
+        for looks, at in self.looks.at(cell[lanes]):
+            after = looks > keys[at]
+            looks, at = looks[after], at[after]
+            seen[at[~self.order.not_met(looks >> THREAD_BITS, looks & THREAD, tids[lanes[at]])]] = True
+        return conflict._replace(lanes=lanes[~seen], keys=keys[~seen])
+
+    def _conflicts(self, log, cell, tids, earlier):
+        conflicts = [self._conflict(found, tids, earlier, lanes) for found, lanes in log.at(cell)]
         return [c for c in conflicts if c is not None]
 
     def _conflict(self, found, tids, earlier, lanes=None):
@@ -216,32 +237,59 @@ class Cells:
         hot = hot[loose]
         return Conflict(hot if lanes is None else lanes[hot], found[loose], earlier)
 
-    # -- reads ---------------------------------------------------------------------------------------------------------
+    def forget(self):
+        """Drop what cannot race any more: all threads have passed a barrier."""
+        for log in self._logs:
+            log.forget(self.order.by_thread or log in (self.looks, self.equal_writes))
 
-    def _remember(self, cell, tids, time):
-        """Log a read. Few logged reads are ever used: as a rule a barrier follows before the next write."""
+
+class Log:
+    """Accesses of one kind, most of which nobody asks for: as a rule a barrier follows before the next write."""
+
+    def __init__(self, make):
+        self.make = make
+        #: A `Latest` or an `Every`.
+        self.past = None
+        self._log = []
+        self._logged = 0
+
+    def add(self, cell, tids, time):
         self._log.append((cell, tids, time))
         self._logged += cell.size
         if self._logged > MAX_LOGGED_LANES:
             self.flush()
 
-    def forget(self):
-        """Drop what cannot race any more: all threads have passed a barrier."""
-        self._log.clear()
-        self._logged = 0
-        self.equal_writes = None
-        if self.order.by_thread:
-            self.last_reads = None
+    def merge(self, cell, key):
+        if self.past is None:
+            self.past = self.make()
+        self.past.add(cell, key)
 
     def flush(self):
-        """Merge the logged reads into ``last_reads``."""
+        """Merge what was logged."""
         log, self._log, self._logged = self._log, [], 0
-        if not log:
-            return
-        if self.last_reads is None:
-            self.last_reads = self._past()
         for cell, tids, time in log:
-            self.last_reads.add(cell, (time << THREAD_BITS) | tids)
+            self.merge(cell, (time << THREAD_BITS) | tids)
+
+    def at(self, cell):
+        """Yield keys of earlier accesses to these cells, and the lanes in ``cell`` that they belong to."""
+        self.flush()
+        return () if self.past is None else self.past.at(cell)
+
+    def forget(self, everything):
+        self._log.clear()
+        self._logged = 0
+        if everything:
+            self.past = None
+
+    def split(self, times):
+        self.flush()
+        if self.past is not None:
+            self.past.split(times)
+
+    def repeat(self, shifts):
+        self.flush()
+        if self.past is not None:
+            self.past.repeat(shifts)
 
 
 class Latest:
