@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
         transpose,
     )
     from gpukit.backend import cuda, on_gpu
-    from warpstep import compare, load_trace, predict, run, trace
+    from warpstep import compare, debug, load_trace, predict, run, trace
 
 _moved.install()
 
@@ -45,6 +45,7 @@ __version__ = "0.1.0"
 _SOURCES = {
     "compare": ("warpstep", "compare"),
     "cuda": ("gpukit.backend", "cuda"),
+    "debug": ("warpstep", "debug"),
     "load_trace": ("warpstep", "load_trace"),
     "load_ipython_extension": ("warpstep.run", "load_ipython_extension"),  # %load_ext gpukit
     "on_gpu": ("gpukit.backend", "on_gpu"),
@@ -76,6 +77,7 @@ _SOURCES = {
 __all__ = [
     "compare",
     "cuda",
+    "debug",
     "load_trace",
     "on_gpu",
     "predict",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
     from warpstep import cuda
+    from warpstep.debugger import debug
     from warpstep.device import device as use_device
     from warpstep.device import set_device
     from warpstep.errors import KernelError, LaunchError, UnsupportedError
@@ -28,6 +29,7 @@ __all__ = [
     "UnsupportedError",
     "compare",
     "cuda",
+    "debug",
     "load_trace",
     "predict",
     "set_device",
@@ -43,6 +45,7 @@ _SOURCES = {
     "Trace": ("tracer", "Trace"),
     "UnsupportedError": ("errors", "UnsupportedError"),
     "compare": ("report.comparison", "compare"),
+    "debug": ("debugger", "debug"),
     "load_trace": ("tracer", "load_trace"),
     "predict": ("prediction", "predict"),
     "set_device": ("device", "set_device"),

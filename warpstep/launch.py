@@ -4,10 +4,12 @@ A launch runs the grid in batches of consecutive blocks, so memory stays bounded
 """
 
 import functools
+import importlib
 import inspect
 import math
 import os
 import weakref
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -136,16 +138,17 @@ class Kernel(InspectedKernel):
             options = self.infer_options
             with compiling(**options):
                 if argument_types not in self.overloads:  # another thread may have made it meanwhile
-                    self.overloads[argument_types] = self._lower(argument_types, options)
+                    self.overloads[argument_types] = Overload(self, argument_types, options)
         return self.overloads[argument_types]
 
-    def _lower(self, argument_types, options):
+    def lower(self, argument_types, options, debugging=False):
+        """Infer the types of the kernel and lower it; returns the program."""
         try:
             typed = infer(self, argument_types, types.void, **options)
         except NUMBA_ERRORS as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
-        return Overload(self, argument_types, lower(typed, options))
+        return lower(typed, options, debugging)
 
     def specialize(self, *args) -> "Kernel":
         """A kernel that is compiled for the types of these arguments and accepts no others."""
@@ -260,11 +263,18 @@ def _typeof_kernel(value, context):
 class Overload(InspectedOverload):
     """A kernel lowered for given argument types."""
 
-    def __init__(self, kernel: Kernel, argument_types: tuple, program):
+    def __init__(self, kernel: Kernel, argument_types: tuple, options: dict):
         super().__init__()
         self.kernel = kernel
         self.argument_types = argument_types
-        self.program = program
+        self.program = kernel.lower(argument_types, options)
+        self._options = options
+
+    @functools.cached_property
+    def debugged(self):
+        """The program that tells a debugger of every line and every variable."""
+        with compiling(**self._options):
+            return self.kernel.lower(self.argument_types, self._options, debugging=True)
 
     @property
     def static_shared(self) -> int:
@@ -320,6 +330,19 @@ class Configured:
         launch(self, args)
 
 
+def configuration(launch) -> Configured:
+    """``kernel[grid, block]`` on the emulator, for one of the emulator or of ``numba.cuda``; TypeError for others."""
+    if isinstance(launch, Configured):
+        return launch
+    dispatcher = getattr(launch, "dispatcher", None)
+    if dispatcher is None or not hasattr(dispatcher, "py_func"):
+        hint = "; write kernel[grid, block] as the first argument" if callable(launch) else ""
+        raise TypeError(
+            f"launch is {describe(launch)}; it must be a kernel with its grid and block, kernel[grid, block]{hint}"
+        )
+    return emulated_kernel(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
+
+
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +358,8 @@ class Launch:
         self.dynamic_shared = dynamic_shared
         self.loop_limit = _loop_limit
         self.user_error = None
+        #: Makes the machine for some blocks; the debugger has its own.
+        self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self._addresses = {}
         address = 0
         for key, nbytes in program.static_shared.items():
@@ -357,7 +382,7 @@ class Launch:
         try:
             run = self.program.traced_run() if batch.traced else self.program.run
             run(batch, None, *arguments)
-        except (KernelError, MemoryError):
+        except (KernelError, MemoryError, BdbQuit):
             raise
         except Exception as error:
             place = self.program.place_of(error)
@@ -370,7 +395,7 @@ class Launch:
     def run(self, arguments: list) -> None:
         with np.errstate(all="ignore"):
             for ids in self.batches():
-                self.run_batch(Batch(self, ids), arguments)
+                self.run_batch(self.make_batch(self, ids), arguments)
         self.finish()
 
     def batches(self, wanted: np.ndarray | None = None) -> Iterator[np.ndarray]:
@@ -429,6 +454,9 @@ def launch(configured: "Configured", args: Sequence) -> None:
     Host arrays are copied to the device first and back at the end, and only if all went well.
     """
     prepared = prepare(configured, args)
+    if prepared.run.program.breakpoints:
+        # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
+        prepared = importlib.import_module("warpstep.debugger").attach(prepared)
     notes = [follow_writes(args[i], prepared.arguments[i]) for i in prepared.run.program.written]
     prepared.run.run(prepared.arguments)
     for finish in (*notes, *prepared.transfers.copy_back):

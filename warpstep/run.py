@@ -16,7 +16,7 @@ import os
 import pkgutil
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing import spawn
 from types import ModuleType, TracebackType
 
@@ -259,19 +259,28 @@ class _InstallInChild:
 
 
 class Launches:
-    """Traces launches (``with launches: ...``): of each kernel with each grid and block the first.
+    """Traces launches (``with launches: ...``): of each kernel with each grid and block the first, or those ``wanted``.
 
     Kernels that Numba brings along (those behind ``cuda.reduce`` and ``vectorize``) run untraced, and so do kernels
     whose source cannot be read.
 
+    Parameters
+    ----------
+    wanted : function, optional
+        Tells from the number of a launch, counted from 1 for each kernel with a grid and a block, whether to trace it.
+
     Attributes
     ----------
     found : dict
-        {(code of the kernel's function, grid, block): [trace, number of launches]}, in the order of the launches.
+        {(code of the kernel's function, grid, block): [first trace, number of launches]}, in the order of the launches.
+    suspicious : list of Trace
+        Every trace with findings.
     """
 
-    def __init__(self):
+    def __init__(self, wanted: Callable[[int], bool] = lambda number: number == 1):
         self.found = {}
+        self.suspicious = []
+        self._wanted = wanted
         self._changes = _Changes()
         self._tracing = False
 
@@ -297,20 +306,24 @@ class Launches:
 
         # A kernel that is made anew in each call of a function is one kernel: it has one code object.
         key = configured.dispatcher.py_func.__code__, configured.griddim, configured.blockdim
-        if key in self.found:
-            self.found[key][1] += 1
+        entry = self.found.get(key, [None, 0])
+        if not self._wanted(entry[1] + 1):
+            entry[1] += 1
             plain(configured, *args)
             return
         self._tracing = True
         try:
-            self.found[key] = [trace(configured, *args), 1]
+            made = trace(configured, *args)
         finally:
             self._tracing = False
+        self.found[key] = [entry[0] or made, entry[1] + 1]
+        if made.findings:
+            self.suspicious.append(made)
 
     @property
     def findings(self) -> list:
         """The findings of all traces."""
-        return [finding for trace, _ in self.found.values() for finding in trace.findings]
+        return [finding for trace in self.suspicious for finding in trace.findings]
 
     def report(self) -> str:
         """Report every trace, how many launches each stands for, and all findings at the end."""
@@ -323,6 +336,26 @@ class Launches:
         kinds = dict.fromkeys(f"{f.kind} at {f.filename}:{f.line}" for f in self.findings)
         parts.append(f"Launches traced: {len(self.found)}; findings: {', '.join(kinds) or 'none'}")
         return "\n\n".join(parts)
+
+    def report_findings(self, allowed: Collection[str] = ()) -> str:
+        """Report the findings alone, each place once; "" if there are none.
+
+        ``allowed`` names those to leave out: "race", "race:kernel", "race:file.py" or "race:file.py:12".
+        """
+        from warpstep.report import text
+
+        seen = {}
+        for trace in self.suspicious:
+            for finding in trace.findings:
+                name = os.path.basename(finding.filename)
+                places = trace.kernel, name, f"{name}:{finding.line}"
+                if not {finding.kind, *(f"{finding.kind}:{place}" for place in places)} & set(allowed):
+                    key = finding.kind, finding.filename, finding.line, finding.array
+                    seen.setdefault(key, (trace, finding))
+        by_trace = {id(trace): (trace, []) for trace, _ in seen.values()}
+        for trace, finding in seen.values():
+            by_trace[id(trace)][1].append(finding)
+        return "\n\n".join(text.render_findings(trace, chosen) for trace, chosen in by_trace.values())
 
 
 def _is_users(function):

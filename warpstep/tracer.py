@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from warpstep.errors import KernelError
-from warpstep.launch import Configured, emulated_kernel, prepare
+from warpstep.launch import configuration, prepare
 from warpstep.limits import WARP
 from warpstep.prediction.model import Prediction, predict
 from warpstep.report import html, text
@@ -141,7 +141,7 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
         For a loop that makes no progress. Its attribute ``trace`` has what was recorded until then; the status of that
         is "stopped".
     """
-    configured = _configuration(launch)
+    configured = configuration(launch)
     registers = _registers(registers, launch, args)
     with gpu.emulated_arguments(args) as here:
         prepared = prepare(configured, here)
@@ -156,19 +156,6 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
         for write in prepared.transfers.copy_back:
             write()
     return Trace(**summarize(prepared, recorder, registers))
-
-
-def _configuration(launch) -> Configured:
-    """``kernel[grid, block]`` on the emulator."""
-    if isinstance(launch, Configured):
-        return launch
-    dispatcher = getattr(launch, "dispatcher", None)
-    if dispatcher is None or not hasattr(dispatcher, "py_func"):
-        hint = "; write trace(kernel[grid, block], ...)" if callable(launch) else ""
-        raise TypeError(
-            f"launch is {describe(launch)}; it must be a kernel with its grid and block, kernel[grid, block]{hint}"
-        )
-    return emulated_kernel(dispatcher)[launch.griddim, launch.blockdim, 0, launch.sharedmem]
 
 
 def _registers(registers, launch, args):

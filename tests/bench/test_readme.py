@@ -30,10 +30,12 @@ def output_of(script, tmp_path):
 
 
 def test_its_scripts_run(tmp_path):
-    first, traced = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    first, traced, debugged = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
     assert output_of(first, tmp_path).split() in (["False", "1998.0"], ["True", "1998.0"])
     report = output_of(traced, tmp_path)
     assert "race, line" in report and report.endswith("8 ['race']\n")
+    session = output_of(traced + debugged, tmp_path).removeprefix(report)
+    assert re.search(r"^> +3  line \d+ +3  +3\.0$", session, re.MULTILINE) and "shift was ended" in session
 
 
 def test_its_targets_and_files_exist():

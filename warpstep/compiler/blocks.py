@@ -18,6 +18,35 @@ from warpstep.compiler.loops import Loops
 from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 
 
+class FrameInfo:
+    """A function of the source in which a kernel can stop: the kernel, or a device function that is called at a line.
+
+    Attributes
+    ----------
+    function : function
+    caller : FrameInfo or None
+    line : int
+        Line of the call in the caller.
+    depth : int
+        Calls from the kernel to here.
+    variables : dict
+        {name in the source: number by which a `Batch` is told its value}.
+    """
+
+    def __init__(self, function, caller, line):
+        self.function, self.caller, self.line = function, caller, line
+        self.depth = 0 if caller is None else caller.depth + 1
+        self.variables = {}
+
+
+class Stop(NamedTuple):
+    """A place where a kernel can be stopped: the start of a line."""
+
+    line: int
+    filename: str
+    frame: FrameInfo
+
+
 class Site(NamedTuple):
     """One place in the source that touches memory, waits or loops."""
 
@@ -110,6 +139,10 @@ class Program:
         Bytes of the global arrays that it has as constants.
     cooperative : bool
         True if the kernel synchronises the grid.
+    breakpoints : bool
+        True if the kernel calls ``breakpoint``.
+    stops : list of Stop or None
+        Of a program for the debugger: where it can be stopped.
     places : dict
         {file name of a generated function: {its line: (file, line) of the kernel's source}}.
     """
@@ -128,6 +161,8 @@ class Program:
     local_bytes: int
     constant_bytes: int
     cooperative: bool
+    breakpoints: bool
+    stops: list | None
     places: dict
 
     def place_of(self, error):
@@ -270,9 +305,14 @@ class Builder:
 class Pools:
     """What the functions of one kernel share."""
 
-    def __init__(self):
+    def __init__(self, debugging=False):
         self.printer = Printer()
         self.sites = []
+        self.breakpoints = False
+        #: Places where the debugger can stop; None in a program that runs without it.
+        self.stops = [] if debugging else None
+        #: Variables of the source that the debugger is told of.
+        self.variables = 0
         self.operations = []
         #: (labels, blocks, control-flow graph) of each function.
         self.functions = []

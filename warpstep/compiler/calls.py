@@ -232,9 +232,16 @@ def _tuple(t, call):
     return t.value(call.arguments[0]), call.result
 
 
-@entry(breakpoint, cuda.cg.this_grid)
+@entry(cuda.cg.this_grid)
 def _nothing(t, call):
     return None
+
+
+@entry(breakpoint)
+def _breakpoint(t, call):
+    t.pools.breakpoints = True
+    if t.pools.stops is not None:
+        t.b.emit(ops.BREAKPOINT(t.site()))
 
 
 # -- iteration ---------------------------------------------------------------------------------------------------------

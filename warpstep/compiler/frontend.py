@@ -7,6 +7,7 @@ compile is refused here with the same message.
 """
 
 import contextlib
+import dis
 import functools
 import types as python_types
 import weakref
@@ -25,6 +26,7 @@ from warpstep._numba import (
     FunctionPass,
     PassManager,
     compile_extra,
+    cudadecl,
     fold_arguments,
     global_compiler_lock,
     gpu_target,
@@ -214,13 +216,59 @@ def _compile(function, argument_types, return_type, debug, compute_capability, p
         return compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
-            func=function,
+            func=_with_set_trace(function),
             args=argument_types,
             return_type=return_type,
             flags=flags,
             locals={},
             pipeline_class=pipeline,
         )
+
+
+@functools.cache
+def _declare_set_trace():
+    """Type ``pdb.set_trace`` in kernels as ``breakpoint``, which Numba knows; return it."""
+    import pdb  # it takes its time to load
+
+    template = make_concrete_template("set_trace", key=breakpoint, signatures=[signature(types.none)])
+    cudadecl.register_global(pdb.set_trace, types.Function(template))
+    return pdb
+
+
+def _with_set_trace(function):
+    """Return a function in which ``from pdb import set_trace; set_trace()`` can be typed, or ``import pdb``.
+
+    Numba's simulator runs that, and its documentation recommends it; Numba knows no import inside of a kernel. Each
+    import of pdb becomes a constant in the bytecode.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or "set_trace" not in code.co_names:
+        return function
+    pdb = _declare_set_trace()
+    binary, constants = bytearray(code.co_code), [*code.co_consts, pdb, pdb.set_trace]
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+    for at, instruction in enumerate(instructions):
+        if instruction.opname == "IMPORT_NAME" and instruction.argval == "pdb" and len(constants) < 256:
+            following = instructions[at + 1]
+            whole = following.opname != "IMPORT_FROM"
+            made = instruction if whole else following
+            dropped = instructions[at - 2 : at + 1]
+            if not whole:  # the module is taken off the stack after the name has been stored
+                dropped.append(instructions[at + 3])
+            for each in dropped:
+                binary[each.offset : each.offset + 2] = dis.opmap["NOP"], 0
+            constant = len(constants) - (2 if whole else 1)
+            binary[made.offset : made.offset + 2] = dis.opmap["LOAD_CONST"], constant
+    code = code.replace(co_code=bytes(binary), co_consts=tuple(constants))
+    made = python_types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    made.__kwdefaults__, made.__module__, made.__qualname__ = (
+        function.__kwdefaults__,
+        function.__module__,
+        function.__qualname__,
+    )
+    return made
 
 
 @contextlib.contextmanager

@@ -87,3 +87,6 @@ RUN = Op("{}.run(K, m, *{})", ACTION | Trait.WRITES_ANY)
 PRINT = Op("K.print(m, {})", ACTION)
 RAISED = Op("K.raised({}, m, {})", ACTION)
 CHECK_DIVISOR = Op("K.check_divisor({}, m, {})", ACTION)
+#: For the debugger: the start of a line, a breakpoint, the value of a variable of the source.
+STOP, BREAKPOINT = Op("K.stop({}, m)", ACTION), Op("K.breakpoint({}, m)", ACTION)
+NOTE = Op("K.note({}, {}, m)", ACTION)

@@ -7,6 +7,8 @@ known function becomes stands in `calls`.
 
 import functools
 import inspect
+import itertools
+import linecache
 import operator
 from collections import Counter
 from typing import NoReturn
@@ -17,7 +19,18 @@ from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, ops
-from warpstep.compiler.blocks import Barrier, Branch, Builder, Jump, Leave, Pools, Program, Site
+from warpstep.compiler.blocks import (
+    Barrier,
+    Branch,
+    Builder,
+    FrameInfo,
+    Jump,
+    Leave,
+    Pools,
+    Program,
+    Site,
+    Stop,
+)
 from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
 from warpstep.compiler.frontend import infer
 from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, constant_of, counted, dtype_of
@@ -30,7 +43,7 @@ _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
-def lower(typed, infer_options):
+def lower(typed, infer_options, debugging=False):
     """Lower a kernel.
 
     Parameters
@@ -38,12 +51,14 @@ def lower(typed, infer_options):
     typed : frontend.Typed
     infer_options : dict
         Keyword arguments of `frontend.infer` for the functions that it calls.
+    debugging : bool
+        Make a program that tells a debugger of every line and every variable.
 
     Returns
     -------
     blocks.Program
     """
-    pools = Pools()
+    pools = Pools(debugging)
     lowered = _lower_function(typed, pools, infer_options)
     return Program(
         typed.function.__name__,
@@ -60,6 +75,8 @@ def lower(typed, infer_options):
         sum(pools.local_bytes.values()),
         sum(allocation.nbytes for allocation in pools.allocations),
         pools.cooperative,
+        pools.breakpoints,
+        pools.stops,
         pools.places,
     )
 
@@ -73,8 +90,11 @@ def _lower_function(typed, pools, infer_options, recursive=False):
 class Frame:
     """One function being translated: its types, and the variables of the generated program that stand for its own."""
 
-    def __init__(self, typed, arguments, on_return, caller=None):
+    def __init__(self, typed, arguments, on_return, caller=None, line=0):
         self.typed = typed
+        self.info = FrameInfo(typed.function, caller and caller.info, line)
+        #: The block of the IR that is being translated, and the line of the last stop in it.
+        self.block = self.stop_line = None
         #: (expression, type) of each argument.
         self.arguments = arguments
         #: Translates ``return``: called with the expression that is returned.
@@ -128,6 +148,7 @@ class Translator:
             frame.labels[label] = self.b.current if label == first else self.b.new_block()
         for label in sorted(blocks):
             self.b.current = frame.labels[label]
+            frame.block, frame.stop_line = blocks[label], None
             for statement in blocks[label].body:
                 self.statement(statement)
         self.frame = outer
@@ -146,7 +167,7 @@ class Translator:
         entry = self.b.new_block()
         self.b.end(Jump((entry,), site=self.site()))
         self.b.current = entry
-        self.body(Frame(typed, arguments, on_return, self.frame))
+        self.body(Frame(typed, arguments, on_return, self.frame, line))
         self.b.current = after
         self.line = line
         return typed.return_type
@@ -313,12 +334,46 @@ class Translator:
             self.line = statement.loc.line
         self.b.place = (self.frame.typed.filename, self.line)
         try:
+            if self.pools.stops is not None:
+                self.stop(statement)
             self.translate(statement)
+            if self.pools.stops is not None:
+                self.note(statement)
         except (UnsupportedError, *NUMBA_ERRORS):
             raise
         except Exception as error:
             # An unforeseen construct: say where in the kernel it is.
             self.unsupported(f"this statement ({type(error).__name__}: {error})", error)
+
+    def stop(self, statement):
+        """Let the debugger stop before this statement if a line of the source begins with it."""
+        frame = self.frame
+        if self.line == frame.stop_line or _is_hidden(statement):
+            return
+        if self._is_implicit_return(statement):
+            return
+        frame.stop_line = self.line
+        self.pools.stops.append(Stop(self.line, frame.typed.filename, frame.info))
+        self.b.emit(ops.STOP(len(self.pools.stops) - 1))
+
+    def _is_implicit_return(self, statement):
+        """True at the end of a function without a ``return``, which Numba places at some line before."""
+        rest = itertools.dropwhile(lambda s: s is not statement, self.frame.block.body)
+        trivial = all(isinstance(s, ir.Del | ir.Return) or _is_none_or_cast(s) for s in rest)
+        return trivial and "return" not in linecache.getline(self.frame.typed.filename, self.line)
+
+    def note(self, statement):
+        """Tell the debugger the value of the variable that this statement has assigned."""
+        if not isinstance(statement, ir.Assign) or self.b.blocks[self.b.current].end is not None:
+            return
+        name = statement.target.unversioned_name
+        if not name.isidentifier() or isinstance(self.type_of(statement.target), COMPILE_TIME):
+            return
+        variables = self.frame.info.variables
+        if name not in variables:
+            variables[name] = self.pools.variables
+            self.pools.variables += 1
+        self.b.emit(ops.NOTE(variables[name], self.value(statement.target)))
 
     def translate(self, statement):
         """Translate a statement of the IR."""
@@ -822,6 +877,24 @@ class Translator:
         after = self.b.new_block()
         self.b.end(Barrier((after,), members, self.site(op=op or kind), kind))
         self.b.current = after
+
+
+def _is_hidden(statement):
+    """True for a statement that stands for nothing in the source: a parameter, or another version of a variable."""
+    if isinstance(statement, ir.Del | ir.PopBlock | ir.Jump):
+        return True
+    if not isinstance(statement, ir.Assign):
+        return False
+    value = statement.value
+    same = isinstance(value, ir.Var) and value.unversioned_name == statement.target.unversioned_name
+    return same or isinstance(value, ir.Arg)
+
+
+def _is_none_or_cast(statement):
+    if not isinstance(statement, ir.Assign):
+        return False
+    value = statement.value
+    return isinstance(value, ir.Const) and value.value is None or isinstance(value, ir.Expr) and value.op == "cast"
 
 
 def _multiplications(exponent):

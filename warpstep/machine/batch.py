@@ -270,6 +270,17 @@ class Batch:
             return [_printf_float(v) for v in values.tolist()]
         return [str(v) for v in values.tolist()]
 
+    # -- hooks for the debugger ----------------------------------------------------------------------------------------
+
+    def stop(self, number, mask):
+        """Note that the lanes of a mask begin a line of the source: ``Program.stops[number]``."""
+
+    def note(self, variable, value, mask):
+        """Note that the lanes of a mask give a variable of the source this value."""
+
+    def breakpoint(self, site, mask):
+        """Note that the lanes of a mask call ``breakpoint``."""
+
     # -- errors --------------------------------------------------------------------------------------------------------
 
     def place(self, lanes):

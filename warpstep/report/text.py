@@ -1,14 +1,14 @@
 """A trace as plain text, for ``print(trace)``."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from warpstep.report import facts
 from warpstep.report.table import WIDTH
-from warpstep.tracing.records import Recording, check_trace
+from warpstep.tracing.records import Finding, Recording, check_trace
 
-__all__ = ["render", "wrapped"]
+__all__ = ["render", "render_findings", "wrapped"]
 
 MIN_CODE = 28  # columns that the source gets at least
 
@@ -25,16 +25,25 @@ def render(trace: Recording) -> str:
         If ``trace`` is something else.
     """
     check_trace("trace", trace)
-    wrong = f"{facts.plural(len(trace.findings), 'finding').upper()}: {facts.WRONG}"
     parts = [
         _head(trace),
-        _remarks(wrong, trace.findings, trace),
+        _findings(trace, trace.findings),
         _listing(trace),
         *(table.text() for table in facts.tables(trace)),
         _remarks(f"Advice: {facts.SLOW}", trace.advice, trace),
         _totals(trace),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def render_findings(trace: Recording, findings: Sequence[Finding]) -> str:
+    """Write findings of a trace without the rest of it: the launch and its file, then each finding with its cure."""
+    place = f" at {trace.filename}:{trace.source[0]}" if trace.source[0] else f" in {trace.filename}"
+    return f"{facts.launch(trace)}{place}\n{_findings(trace, findings)}"
+
+
+def _findings(trace, findings):
+    return _remarks(f"{facts.plural(len(findings), 'finding').upper()}: {facts.WRONG}", findings, trace)
 
 
 def _head(trace):
