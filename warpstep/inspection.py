@@ -103,10 +103,7 @@ class InspectedOverload:
     @property
     def max_threads_per_block(self) -> int:
         """Threads that a block may have on the emulated device; on a GPU the registers may allow fewer."""
-        bounds = self.kernel.targetoptions["launch_bounds"]
-        if bounds is not None:
-            return bounds[0] if isinstance(bounds, tuple | list) else bounds
-        return get_current_device().MAX_THREADS_PER_BLOCK
+        return self.kernel.max_threads_per_block
 
 
 def _registers(cubin):

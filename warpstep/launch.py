@@ -97,6 +97,7 @@ class Kernel(InspectedKernel):
         functools.update_wrapper(self, py_func)
         self.overloads: dict[Any, Overload] = {}
         self.specialized = specialized
+        self.specializations = {}
         self.dynamic_shared = 0
         self._declared = None if signatures is None else dict(map(self._declare, signatures))
 
@@ -117,6 +118,13 @@ class Kernel(InspectedKernel):
     @property
     def signatures(self) -> tuple:
         return tuple(self.overloads)
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Threads that a block may have, by ``launch_bounds`` or on the device."""
+        bounds = self.targetoptions["launch_bounds"]
+        most = bounds[0] if isinstance(bounds, tuple | list) else bounds
+        return most or device.current().max_threads_per_block
 
     @property
     def infer_options(self) -> dict:
@@ -151,9 +159,17 @@ class Kernel(InspectedKernel):
         return lower(typed, options, debugging)
 
     def specialize(self, *args) -> "Kernel":
-        """A kernel that is compiled for the types of these arguments and accepts no others."""
+        """Return the kernel that is compiled for the types of these arguments and accepts no others.
+
+        RuntimeError if this is one.
+        """
+        if self.specialized:
+            raise RuntimeError("Dispatcher already specialized")
         argument_types = tuple(type_of(a, str(i)) for i, a in enumerate(args))
-        return Kernel(self.py_func, self.targetoptions, [argument_types], specialized=True)
+        key = device.current().compute_capability, argument_types
+        if key not in self.specializations:
+            self.specializations[key] = Kernel(self.py_func, self.targetoptions, [argument_types], specialized=True)
+        return self.specializations[key]
 
     # -- called from a kernel ------------------------------------------------------------------------------------------
 
@@ -201,7 +217,7 @@ class Kernel(InspectedKernel):
         """A 1-D launch of at least ``ntasks`` threads."""
         if ntasks < 0:
             raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
-        threads = tpb or FORALL_THREADS
+        threads = tpb or min(FORALL_THREADS, self.max_threads_per_block)
 
         def run(*args):
             if ntasks:

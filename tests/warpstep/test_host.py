@@ -686,11 +686,16 @@ def test_a_kernel_shows_what_it_was_compiled_to(capsys):
     inspected[1, 32](cuda.to_device(np.zeros(32, np.float32)))
     ((argument_types, overload),) = inspected.overloads.items()
     alone = inspected.specialize(np.zeros(32, np.float32))
+    assert alone is inspected.specialize(np.ones(32, np.float32))
+    with pytest.raises(RuntimeError, match="already specialized"):
+        alone.specialize(np.zeros(32, np.float32))
     assert inspected.get_shared_mem_per_block() == {argument_types: 128}
     assert alone.get_shared_mem_per_block() == inspected.get_shared_mem_per_block(overload.signature) == 128
     assert (alone.get_local_mem_per_thread(), alone.get_const_mem_size()) == (64, 24)
     assert alone.get_max_threads_per_block() == 1024
-    assert cuda.jit("void(float32[:])", launch_bounds=(64, 2))(add_one.py_func).get_max_threads_per_block() == 64
+    bounded = cuda.jit("void(float32[:])", launch_bounds=(64, 2))(add_one.py_func)
+    assert bounded.get_max_threads_per_block() == 64
+    bounded.forall(100)(np.zeros(100, np.float32))
     context = cuda.current_context()
     assert context.get_max_potential_block_size(overload, 0, 0, 512)[1] == 512
     assert context.get_active_blocks_per_multiprocessor(overload, 1024, 0) == 2
@@ -737,6 +742,15 @@ def test_vectorize_and_random():
     assert multiply(np.arange(3), 4).tolist() == [0, 4, 8]
     on_device = multiply(cuda.to_device(A[0]), cuda.to_device(A[1]))
     assert on_device.copy_to_host().tolist() == (A[0] * A[1]).tolist()
+
+    @cuda.guvectorize(["(float32[:], float32[:])"], "(n)->()")
+    def total(row, out):
+        out[0] = 0
+        for value in row:
+            out[0] += value
+
+    assert total(A).tolist() == A.sum(1).tolist()
+    assert total(cuda.to_device(A)).copy_to_host().tolist() == A.sum(1).tolist()
     states = cuda.random.create_xoroshiro128p_states(3, seed=1)
     assert states[0]["s0"] == 0x910A2DEC89025CC1  # the first number of splitmix64 for this seed
     assert len(set(states.copy_to_host().tolist())) == 3
