@@ -4,7 +4,7 @@ from gpukit.backend import types
 from gpukit.intrinsics import functions
 from gpukit.intrinsics.signatures import COPIES, LOADS, STORES
 from warpstep.compiler import calls, ops
-from warpstep.compiler.expressions import Op
+from warpstep.compiler.expressions import Op, Trait
 from warpstep.compiler.values import counted
 
 
@@ -74,4 +74,4 @@ def _emulate_commit(t, call):
 
 @calls.entry(functions.wait_copies)
 def _emulate_wait(t, call):
-    t.b.emit(Op("M.wait_copies({}, m)", ops.ACTION)(call.types[0].literal_value))
+    t.b.emit(Op("M.wait_copies({}, m)", ops.ACTION | Trait.WRITES_ANY)(call.types[0].literal_value))

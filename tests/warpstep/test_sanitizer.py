@@ -445,10 +445,20 @@ def endless(a, n, how):
     elif how == 3:
         while cuda.atomic.max(a, 0, 0) < 5:  # endless 3
             cuda.syncwarp()
+    elif how == 4:
+        total = 0
+        while i < n:  # endless 4
+            total += a[i] + 1
+        a[0] = total
+    elif how == 5:
+        while a[i] < n:  # endless 5
+            for _ in range(1, 300):
+                a[i] += 1
+            a[i] = 0
 
 
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("how", range(4))
+@pytest.mark.parametrize("how", range(6))
 def test_a_loop_whose_state_repeats_is_named(how, traced):
     launch = endless[4, 64]
     with pytest.raises(KernelError) as raised:
@@ -469,6 +479,29 @@ def test_a_long_loop_that_stores_the_same_value_for_a_while_ends():
     out = np.zeros(1, np.int64)
     patient[1, 1](out, 50_000)
     assert out[0] == 2
+
+
+def test_loops_beside_what_ends_them():
+    @cuda.jit
+    def beat(flag, count, out):
+        t = cuda.threadIdx.x
+        if t == 0:
+            while cuda.atomic.add(flag, 0, 0) == 0:
+                cuda.atomic.add(count, 0, 1)
+        elif t == 32:
+            while cuda.atomic.add(count, 0, 0) < 500:
+                pass
+            cuda.atomic.exch(flag, 0, 1)
+        out[t] = 1
+        k = 0
+        while out[t] == 1:
+            k += 1
+            if k == 5000:
+                out[t] = 2
+
+    out = np.zeros(64)
+    beat[1, 64](np.zeros(1, np.int32), np.zeros(1, np.int32), out)
+    assert np.all(out == 2)
 
 
 def test_a_mutex_that_every_lane_of_a_warp_takes():

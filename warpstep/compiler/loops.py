@@ -9,8 +9,9 @@ from typing import NamedTuple
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Trait
 
-#: Operations that read the memory of their first operand, and those that depend on their operands alone.
+#: Operations that read the memory of their first operand, that write it, and that depend on their operands alone.
 _READS = frozenset((ops.LOAD, ops.LOAD_WIDE, ops.ATOMIC, ops.LOAD_FIELD))
+_WRITES_FIRST = frozenset((ops.COPY_RECORD, ops.STORE_FIELD))
 _WINDOWS = frozenset((ops.WINDOW, ops.RECORD))
 _KNOWN = _WINDOWS | {ops.RANGE, ops.RANGE_NEXT, ops.SHARED_ARRAY, ops.LOCAL_ARRAY, ops.CONSTANT_RECORD, ops.TUPLE_ITEM}
 
@@ -23,10 +24,13 @@ class Control(NamedTuple):
     variables : tuple of int
     arrays : tuple of int, or None
         Those whose elements matter; None if any memory may.
+    written : tuple of int, or None
+        The arrays that the rest of the loop may write, in turns to come if not in this one; None if it may be any.
     """
 
     variables: tuple
     arrays: tuple | None
+    written: tuple | None
 
 
 class Loops:
@@ -55,10 +59,13 @@ class Loops:
         """Return the `Control` of the loop with this header."""
         slice_ = Slice(self.blocks, header, self.bodies[header])
         state = self.states[header]
-        arrays = None
-        if slice_.arrays is not None and slice_.arrays <= set(state):
-            arrays = tuple(i for i, v in enumerate(state) if v in slice_.arrays)
-        return Control(tuple(i for i, v in enumerate(state) if v in slice_.variables), arrays)
+
+        def positions(variables):
+            known = variables is not None and variables <= set(state)
+            return tuple(i for i, v in enumerate(state) if v in variables) if known else None
+
+        variables = tuple(i for i, v in enumerate(state) if v in slice_.variables)
+        return Control(variables, positions(slice_.arrays), positions(slice_.written))
 
 
 class Slice:
@@ -69,11 +76,14 @@ class Slice:
     variables : set of Expression
     arrays : set of Expression, or None
         The variables of the arrays that it reads; None if it reads other memory, or the clock.
+    written : set of Expression, or None
+        Those of the arrays that the other statements of the loop write.
     """
 
     def __init__(self, blocks, header, body):
         self.blocks, self.header, self.body = blocks, header, body
         self.variables, self.arrays = set(), set()
+        self.written = set()
         self._done = set()
         self._definitions = {}
         for label in body:
@@ -82,6 +92,10 @@ class Slice:
         for label in body:
             if not body.issuperset(blocks[label].end.targets):
                 self._add_branch(label)
+        for label in body:
+            for statement in blocks[label].statements:
+                if statement.target is None or statement.target not in self.variables:
+                    self._add_writes(statement.expression)
 
     def _add_branch(self, label):
         if ("branch", label) in self._done:
@@ -122,7 +136,7 @@ class Slice:
             if node.op is VARIABLE:
                 self._add_variable(node)
             elif node.op in _READS:
-                self._add_array(node.operands[0])
+                self.arrays = self._with_array(self.arrays, node.operands[0])
             elif node.op.traits & (Trait.IMPURE | Trait.EFFECT) and node.op not in _KNOWN:
                 self.arrays = None
 
@@ -134,16 +148,22 @@ class Slice:
             self._add(expression)
             self._add_block(label)
 
-    def _add_array(self, expression):
-        """Note the array that is read: one from before the loop, or a window on one."""
-        if self.arrays is None:
+    def _add_writes(self, expression):
+        if not expression.traits & (Trait.WRITES | Trait.WRITES_ANY):
             return
+        for node in expression.walk():
+            if node.op.traits & Trait.WRITES or node.op in _WRITES_FIRST:
+                self.written = self._with_array(self.written, node.operands[0])
+            elif node.op.traits & Trait.WRITES_ANY:
+                self.written = None
+
+    def _with_array(self, arrays, expression):
+        """Add an array, one from before the loop or a window on one, to a set; None if it is another one."""
         definitions = [d for _, d in self._definitions.get(expression, ())]
-        if expression.op in _WINDOWS:
-            self._add_array(expression.operands[0])
-        elif expression.op is VARIABLE and not definitions:
-            self.arrays.add(expression)
-        elif expression.op is VARIABLE and len(definitions) == 1 and definitions[0].op in (VARIABLE, *_WINDOWS):
-            self._add_array(definitions[0].operands[0] if definitions[0].operands else definitions[0])
-        else:
-            self.arrays = None
+        if arrays is None or expression.op in _WINDOWS:
+            return None if arrays is None else self._with_array(arrays, expression.operands[0])
+        if expression.op is VARIABLE and not definitions:
+            return arrays | {expression}
+        if expression.op is VARIABLE and len(definitions) == 1 and definitions[0].op in (VARIABLE, *_WINDOWS):
+            return self._with_array(arrays, definitions[0])
+        return None

@@ -207,6 +207,13 @@ def _unaligned_view(allocation, host, name, space, start):
     return view
 
 
+def overlap(some, others):
+    """True if two lists of buffers may have memory in common; None stands for all memory."""
+    if some is None or others is None:
+        return some != [] and others != []
+    return any(np.may_share_memory(a, b) for a in some for b in others)
+
+
 def is_lane_array(value):
     """True if a value may differ by thread."""
     return isinstance(value, np.ndarray)
@@ -494,8 +501,11 @@ class Memory:
         """True if one of these buffers (None: any memory) has changed since, while it was watched."""
         if buffers is None:
             return self.batch.epoch != epoch
-        recent = [items for items, when in self._changes.values() if when > epoch]
-        return any(np.may_share_memory(items, buffer) for items in recent for buffer in buffers)
+        return overlap(self.changes(epoch), buffers)
+
+    def changes(self, epoch):
+        """The buffers that have changed since, while they were watched."""
+        return [items for items, when in self._changes.values() if when > epoch]
 
     def restored(self):
         """True if memory holds what it held when the watch began."""

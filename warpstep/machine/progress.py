@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpstep.machine.memory import UNWATCHED, WATCHED, WATCHED_EXACTLY, Either, RecordRef, View
+from warpstep.machine.memory import UNWATCHED, WATCHED, WATCHED_EXACTLY, Either, RecordRef, View, overlap
 
 #: Back edges between two watches; fewer in a trace, and if other lanes wait: the loop may be waiting for them.
 CHECK_INTERVAL = 4096
@@ -79,10 +79,10 @@ class Progress:
         for inner in [p for p in self._first if self.loops.encloses(pc, p)]:  # they end, and begin anew
             del self._first[inner]
         first = self._first.setdefault(pc, now)
-        why = None if first is now else self._repeats(pc, first, now)
-        if why is None and self._left and (self._patience >= 0 or not waiting):
+        blocked = None if first is now else self._repeats(pc, first, now)
+        if blocked is None and self._left and (self._patience >= 0 or not waiting):
             return CHECK_INTERVAL - 1
-        return self._end(pc, now, site, why)
+        return self._end(pc, now, site, blocked)
 
     def _begin(self, pc, now):
         self._start, self._first = pc, {pc: now}
@@ -90,23 +90,23 @@ class Progress:
         self._kept = self.memory.kept = {}
         self.memory.watching = WATCHED_EXACTLY
 
-    def _end(self, pc, now, site, why):
+    def _end(self, pc, now, site, blocked):
         """End a watch; let other lanes run if the loop waits for them, or may do so while it counts."""
         self._start = None
         others = None
-        if why is not None:
+        if blocked is not None:
             self._width = MIN_WIDTH
-            lanes = np.broadcast_to(True if now.mask is None else now.mask, self.batch.shape)
-            self._blocked.append(_Blocked(lanes, now.epoch, self._arrays(pc, now)))
+            rest = [b._replace(lanes=b.lanes & ~blocked.lanes) for b in self._blocked]
+            self._blocked = [*(b for b in rest if b.lanes.any()), blocked]
             others = self._elsewhere(now.mask)
             if others is None:
-                self.batch.no_progress(site, now.mask, f"went round without any change to {why}")
+                self.batch.no_progress(site, now.mask, f"went round without any change to {blocked.why}")
         elif self._patience < 0:
             self._patience = CHECK_INTERVAL
             others = self._elsewhere(now.mask)
         self.scheduler.yield_to = others
         self.memory.watching = max(self._level, WATCHED if self._blocked else UNWATCHED)
-        if why is not None:
+        if blocked is not None:
             return CHECK_INTERVAL - 1  # to find soon that they wait still
         turns = self._pause()
         self._turns += turns
@@ -126,25 +126,25 @@ class Progress:
     # -- one loop ------------------------------------------------------------------------------------------------------
 
     def _repeats(self, pc, first, now):
-        """Say what has not changed between two visits of a loop, if it cannot end any more; None if it can."""
+        """Say what keeps a loop from ending, from two visits of it; None if it may still end by itself."""
         if first.releases != now.releases or not _equal(first.mask, now.mask, None):
             return None
         control = self.loops.control(pc)
         if not all(_equal(first.state[i], now.state[i], now.mask) for i in control.variables):
             return None
-        everything = all(_equal(a, b, now.mask) for a, b in zip(first.state, now.state, strict=True))
-        if first.epoch == now.epoch:
-            return "its variables or to memory" if everything else "what its condition depends on"
-        if not self.memory.changed(first.epoch, self._arrays(pc, now)):
-            return "what its condition depends on"
-        if everything and first is self._first.get(self._start) and self._kept is self.memory.kept:
-            return "its variables or to memory, from some turns to the next" if self.memory.restored() else None
-        return None
-
-    def _arrays(self, pc, visit):
-        """The buffers that the exits of a loop depend on; None if they are not known."""
-        arrays = self.loops.control(pc).arrays
-        return None if arrays is None else [items for i in arrays for items in _buffers(visit.state[i])]
+        lanes = np.broadcast_to(True if now.mask is None else now.mask, self.batch.shape)
+        read, written = _arrays(control.arrays, now.state), _arrays(control.written, now.state)
+        if all(_equal(a, b, now.mask) for a, b in zip(first.state, now.state, strict=True)):
+            if first.epoch == now.epoch:
+                return _Blocked(lanes, now.epoch, read, [], "its variables or to memory")
+            began = first is self._first.get(self._start) and self._kept is self.memory.kept
+            if began and self.memory.restored():
+                return _Blocked(lanes, now.epoch, None, None, "its variables or to memory, from some turns to the next")
+        if self.memory.changed(first.epoch, read) or overlap(read, written):
+            return None
+        if written is not None:
+            written += self.memory.changes(first.epoch)
+        return _Blocked(lanes, now.epoch, read, written, "what its condition depends on")
 
     # -- other lanes ---------------------------------------------------------------------------------------------------
 
@@ -157,13 +157,13 @@ class Progress:
         """
         if not self.scheduler.waiting:
             return None
-        self._blocked = [b for b in self._blocked if not self.memory.changed(b.epoch, b.arrays)]
+        self._blocked = [b for b in self._blocked if not self.memory.changed(b.epoch, b.read)]
         mine = np.broadcast_to(True if mask is None else mask, self.batch.shape)
-        closed = mine.copy()
+        runnable = self.scheduler.runnable() & ~mine
         for blocked in self._blocked:
-            closed |= blocked.lanes
-        runnable = self.scheduler.runnable() & ~closed
-        if not runnable.any():
+            if blocked.written == []:
+                runnable &= ~blocked.lanes
+        if not runnable.any() or self._deadlocked(runnable):
             return None
         self._served = self._served | mine
         far = self.batch.warp_bits(mine) == 0
@@ -174,13 +174,24 @@ class Progress:
         choice = runnable & far
         return choice if choice.any() else runnable
 
+    def _deadlocked(self, runnable):
+        """True if all lanes that can run wait for memory that none of them writes while it waits."""
+        for blocked in self._blocked:
+            runnable = runnable & ~blocked.lanes
+        return not runnable.any() and not any(overlap(a.read, b.written) for a in self._blocked for b in self._blocked)
+
 
 class _Blocked(NamedTuple):
-    """Lanes that cannot go on before one of these arrays changes: before any memory does, if they are not known."""
+    """Lanes in a loop that does not end before one of the buffers that it has read changes.
+
+    While they wait they may write to ``written``. Either is None if it may be any memory.
+    """
 
     lanes: np.ndarray
     epoch: int
-    arrays: list | None
+    read: list | None
+    written: list | None
+    why: str
 
 
 class _Visit(NamedTuple):
@@ -216,6 +227,11 @@ def _equal(a, b, mask):
 
 def _window(view):
     return view.base, view.shape, view.strides
+
+
+def _arrays(positions, state):
+    """The buffers of the arrays at these positions in a state; None if there are no positions."""
+    return None if positions is None else [items for i in positions for items in _buffers(state[i])]
 
 
 def _buffers(value):
