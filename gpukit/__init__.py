@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
         transpose,
     )
     from gpukit.backend import cuda, on_gpu
+    from gpukit.replaying import replay
     from warpstep import compare, debug, load_trace, predict, run, trace
 
 _moved.install()
@@ -50,6 +51,7 @@ _SOURCES = {
     "load_ipython_extension": ("warpstep.run", "load_ipython_extension"),  # %load_ext gpukit
     "on_gpu": ("gpukit.backend", "on_gpu"),
     "predict": ("warpstep", "predict"),
+    "replay": ("gpukit.replaying", "replay"),
     "trace": ("warpstep", "trace"),
     "unload_ipython_extension": ("warpstep.run", "unload_ipython_extension"),
     "backend": ("gpukit.backend", None),
@@ -81,6 +83,7 @@ __all__ = [
     "load_trace",
     "on_gpu",
     "predict",
+    "replay",
     "trace",
     "backend",
     "conv",

@@ -260,7 +260,7 @@ STICKY = (
 )
 
 
-def _code(error):
+def driver_error(error) -> str | None:
     """The driver's name of an error that numba-cuda or cuda.core raised; None for other exceptions."""
     module = type(error).__module__
     if module.startswith("numba.cuda"):
@@ -271,7 +271,7 @@ def _code(error):
 
 def _kernel_error(error, launches):
     """KernelError for a driver error that one of these launches caused; None for other exceptions."""
-    code = _code(error)
+    code = driver_error(error)
     if code not in KERNEL_ERRORS:
         return None
     kind, what = KERNEL_ERRORS[code]
@@ -279,7 +279,7 @@ def _kernel_error(error, launches):
     lines = [f"{what} ({code})", *_candidates(launches), STICKY]
     if kind != "no-progress":
         call = f"{launch.kernel}[grid, block]" if launch else "kernel[grid, block]"
-        lines.append(f"For line, block and thread run it as gpukit.trace({call}, ...) in a new process.")
+        lines.append(f"For line, block and thread: gpukit.replay({call}, ...), with the same arguments.")
     place = {"line": launch.line, "filename": launch.filename} if launch else {"line": None, "filename": None}
     found = KernelError("\n".join(lines), kind=kind, **place)
     found.launch, found.sticky = launch, True
@@ -311,7 +311,7 @@ def _launch_error(error, configuration, args, launch):
         return _with_launch(refused, launch)
     except Exception:
         return None  # the kernel cannot be loaded, which ``error`` says already
-    code = _code(error)
+    code = driver_error(error)
     if code not in LAUNCH_ERRORS or type(error).__module__.startswith("numba.cuda"):
         return None
     return _with_launch(LaunchError(f"{launch.kernel}: the driver refused the launch ({code})"), launch)
@@ -402,7 +402,7 @@ class _Region:
         """The error behind an exception of a launch: of an earlier one, of this one, or neither (None)."""
         if isinstance(configuration, Configured):
             return None
-        if _code(error) in KERNEL_ERRORS:
+        if driver_error(error) in KERNEL_ERRORS:
             # cuda.core fails before the launch; numba.cuda also after it, when it copies host arrays back.
             launches = self.pending if type(error).__module__.startswith("cuda.") else {**self.pending, launch: None}
             return _kernel_error(error, list(launches))

@@ -370,3 +370,64 @@ def test_the_bench_prints_and_writes(tmp_path, capsys, monkeypatch):
     assert mistakes.recorded("empty_grid", False, backend.NAME) == mistakes.make("empty_grid", checked=False)
     with pytest.raises(KeyError):
         mistakes.recorded("nothing")
+
+
+# -- replay --------------------------------------------------------------------------------------------
+
+
+@emulated.jit
+def shift(x, out):
+    i = emulated.grid(1)
+    out[i + 1] = x[i]
+
+
+@emulated.jit
+def spin(x):
+    while x[0] >= 0:
+        x[0] = 1
+
+
+class Lost:
+    """An array on a GPU whose context is lost."""
+
+    def __init__(self, shape, dtype):
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": np.dtype(dtype).str,
+            "data": (1 << 8, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+def test_replay_says_at_which_line_a_launch_on_a_gpu_failed():
+    x = np.arange(64.0)
+    try:
+        try:
+            raise api_error("CUDA_ERROR_ILLEGAL_ADDRESS")
+        except CudaAPIError as error:
+            raise RuntimeError("in a library") from error
+    except RuntimeError:
+        replayed = gpukit.replay(shift[1, 64], x, Lost((64,), "f8"))
+    assert (replayed.gpu, replayed.lost) == ("CUDA_ERROR_ILLEGAL_ADDRESS", ("out",))
+    (finding,) = replayed.trace.findings
+    assert (finding.kind, finding.line, finding.threads) == ("out-of-bounds", shift_line(), ((63, 0, 0),))
+    shown = str(replayed)
+    assert shown.startswith("On the GPU: CUDA_ERROR_ILLEGAL_ADDRESS, a thread read or wrote where no memory")
+    assert f"out-of-bounds, line {shift_line()}:  out[i + 1] = x[i]" in shown
+    assert "Lost with the CUDA context: the contents of out. Zeros stood in" in shown
+    assert list(x) == list(range(64))
+
+
+def test_replay_of_what_never_ends_and_of_what_is_right():
+    x = np.ones(1)
+    endless = gpukit.replay(spin[1, 1], x, error=api_error("CUDA_ERROR_LAUNCH_TIMEOUT"))
+    assert endless.gpu == "CUDA_ERROR_LAUNCH_TIMEOUT" and "went round without any change" in str(endless)
+    right = gpukit.replay(shift[1, 63], np.ones(64), emulated.to_device(np.zeros(64)), error=ValueError("else"))
+    assert "nothing is wrong in this launch with these arguments" in str(right) and not right.lost
+    with pytest.raises(TypeError, match=r"kernel\[grid, block\]"):
+        gpukit.replay(shift, x)
+
+
+def shift_line():
+    return shift.py_func.__code__.co_firstlineno + 3
