@@ -19,7 +19,7 @@ _NOTHING = (
     "nothing is wrong in this launch with these arguments. They may differ from those of the failure, or an earlier "
     "launch failed: a GPU reports an error late, and gpukit.errors.checked(every_launch=True) says which launch it was."
 )
-_LOST = "Zeros stood in for them. If the kernel computes indices from them, give host arrays of the same values in their place."
+_LOST = "Zeros stood in for them. If the kernel computes indices from them, give host arrays of the same values."
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +62,8 @@ def replay(launch, *args, error: BaseException | None = None) -> Replay:
     """Run a launch that failed on a GPU again in the emulator, and say which line it was.
 
     The arguments are copied, and nothing is written to them. Arrays on a GPU whose context is lost cannot be read any
-    more: zeros of their shapes and types stand in for them, and the report says so. Give host arrays instead if you can.
+    more: zeros of their shapes and types stand in for them, and the report says so. Host arrays of the same values are
+    better.
 
     Parameters
     ----------
