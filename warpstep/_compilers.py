@@ -32,6 +32,16 @@ def chosen() -> str | None:
     return _chosen
 
 
+def is_open() -> bool:
+    """True as long as the program can decide: several compilers are installed, and it has imported none."""
+    return (
+        _chosen is None
+        and not os.environ.get(ENVIRONMENT_VARIABLE)
+        and all(map(installed, MODULES))
+        and not any(module in sys.modules for module in MODULES.values())
+    )
+
+
 def choose(wanted: str | None = None) -> str:
     """Return the compiler that this process uses; ``wanted`` if nothing has decided so far and it is installed.
 

@@ -78,10 +78,19 @@ VECTORIZERS = "numba.cuda.vectorizers"
 IMPORT_OF_CUDA = "numba", "cuda"
 
 NUMBA_ERRORS = (_CudaNumbaError, _CoreNumbaError)
+#: Options of ``cuda.jit``. Those that steer the GPU's compiler change nothing in the emulator.
+JIT_OPTIONS = frozenset(
+    "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath "
+    "max_registers extensions boundscheck nvvm_options nopython forceobj argtypes restype bind".split()
+)
+#: How many items ``kernel[...]`` takes.
+MAX_CONFIGURATION = 4
 #: Passes that make code for a GPU.
 BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CUDABackend)
 #: Context in which functions are typed as those of a GPU.
 gpu_target = utils.numba_target_override
+#: Modules that hold the host functions.
+HOST_MODULES = (cuda, host_api)
 #: Functions that are typed as another: none.
 SAME_FUNCTIONS = {}
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
@@ -98,6 +107,22 @@ DEVICE_ATTRIBUTES = tuple(
 have_linker = driver._have_nvjitlink
 #: What numba-cuda raises where a library that it compiles with is missing.
 COMPILER_MISSING = (DynamicLibNotFoundError, driver_errors.CudaSupportError, driver_errors.NvvmSupportError)
+
+
+def earlier_launch(launch) -> tuple:
+    """(class, name of its method, method) of launches whose configuration was made before the emulator was installed.
+
+    The method calls ``launch(dispatcher, grid, block, bytes of shared memory, args)``.
+    """
+
+    def call(self, args, configuration):
+        return launch(self, configuration.griddim, configuration.blockdim, configuration.sharedmem, args)
+
+    return CUDADispatcher, "call", call
+
+
+def annotated_signature(function):
+    """Return the signature that a function's annotations declare: numba-cuda does not read them."""
 
 
 def has_ufunc(ufunc) -> bool:

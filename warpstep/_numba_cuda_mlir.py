@@ -12,12 +12,14 @@ import importlib.metadata
 import warpstep._compilers
 
 # isort: split
-from numba_cuda_mlir import cuda
-from numba_cuda_mlir import numba_cuda as numba
+import numba_cuda_mlir as numba
+from numba_cuda_mlir import cuda, decorators
+from numba_cuda_mlir import numba_cuda as _copy
 from numba_cuda_mlir.cuda import experimental, fp16, libdevice, vector
 from numba_cuda_mlir.descriptor import MLIRDispatcher as CUDADispatcher
 from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
 from numba_cuda_mlir.descriptor import MLIRTypingContext as CUDATypingContext
+from numba_cuda_mlir.descriptor import _ArgMarshaller, mlir_target
 from numba_cuda_mlir.mlir_compiler import MLIRBackend, get_compiler_class
 from numba_cuda_mlir.numba_cuda import api as host_api
 from numba_cuda_mlir.numba_cuda import compiler, cudadecl, cudadrv, types, utils
@@ -61,14 +63,24 @@ VECTORIZERS = "numba_cuda_mlir.numba_cuda.vectorizers"
 IMPORT_OF_CUDA = "numba_cuda_mlir", "numba_cuda"
 
 NUMBA_ERRORS = (NumbaError,)
+#: Numba's own registry of ``vectorize``: Numba is not used.
+core_ufunc_decorators = None
 CUDACompiler = get_compiler_class({})
+#: Options of ``cuda.jit``. Those that steer the GPU's compiler change nothing in the emulator.
+JIT_OPTIONS = frozenset(option.name for option in decorators._get_schema())
+#: How many items ``kernel[...]`` takes: a cluster is the last.
+MAX_CONFIGURATION = 5
+#: Signature that a function's annotations declare, or None.
+annotated_signature = decorators._extract_signature_from_annotations
 #: Passes that make code for a GPU.
 BACK_END = (IRLegalization, AnnotateTypes, MLIRBackend)
+#: Modules that hold the host functions.
+HOST_MODULES = (cuda, _copy, host_api)
 #: Functions of the copy in whose place numba-cuda-mlir has its own: {function of the copy: its own}.
 SAME_FUNCTIONS = {
     old: new
     for name, new in vars(cuda).items()
-    if callable(new) and (old := vars(numba).get(name)) is not None and old is not new and callable(old)
+    if callable(new) and (old := vars(_copy).get(name)) is not None and old is not new and callable(old)
 }
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
 CUresult = driver.binding.CUresult
@@ -86,7 +98,18 @@ GPUKernel, COMPILER_MISSING, have_linker = None, (), None
 
 def gpu_target():
     """Context in which functions are typed as those of a GPU."""
+    mlir_target.ensure_initialized()  # typing asks whether an intrinsic of the copy can be lowered
     return target_override("numba_cuda_mlir")
+
+
+def earlier_launch(launch) -> tuple:
+    """As in `_numba_cuda`."""
+
+    def call(self, *args):
+        configuration = self._available_launch_config
+        return launch(self._dispatcher, *(configuration[key] for key in ("grid", "block", "sharedmem")), args)
+
+    return _ArgMarshaller, "__call__", call
 
 
 def has_ufunc(ufunc) -> bool:

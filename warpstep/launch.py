@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpstep import device, native
-from warpstep._numba import NUMBA_ERRORS, signature, sigutils, typeof_impl, types, unliteral
+from warpstep._numba import (
+    JIT_OPTIONS,
+    MAX_CONFIGURATION,
+    NUMBA_ERRORS,
+    annotated_signature,
+    signature,
+    sigutils,
+    typeof_impl,
+    types,
+    unliteral,
+)
 from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
@@ -205,12 +215,18 @@ class Kernel(InspectedKernel):
     # -- launching -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, configuration):
-        if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= MAX_CONFIGURATION:
             raise ValueError("must specify at least the griddim and blockdim")
         return self.configure(*configuration)
 
-    def configure(self, griddim, blockdim, stream=0, sharedmem: int = 0) -> "Configured":
-        """The kernel with a launch configuration, to be called with its arguments."""
+    def configure(self, griddim, blockdim, stream=0, sharedmem: int | None = 0, cluster=None) -> "Configured":
+        """The kernel with a launch configuration, to be called with its arguments.
+
+        ``cluster`` is an argument of numba-cuda-mlir; UnsupportedError for clusters of several blocks.
+        """
+        if cluster is not None and math.prod(as_dim3("cluster", cluster)) != 1:
+            raise UnsupportedError(f"cluster is {cluster}: the emulator has no clusters of several blocks")
+        stream, sharedmem = stream or 0, 0 if sharedmem is None else sharedmem
         return Configured(self, griddim, blockdim, stream, sharedmem)
 
     def forall(self, ntasks: int, tpb: int = 0, stream=0, sharedmem: int = 0) -> Callable[..., None]:
@@ -482,12 +498,6 @@ def launch(configured: "Configured", args: Sequence) -> None:
 
 # -- the decorator -----------------------------------------------------------------------------------------------------
 
-#: Options of numba.cuda.jit. Those that steer the GPU's compiler change nothing here.
-_OPTIONS = frozenset(
-    "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath "
-    "max_registers extensions boundscheck nvvm_options nopython forceobj argtypes restype bind".split()
-)
-
 
 def jit(func_or_sig=None, **options):
     """``cuda.jit`` on the emulator, with numba.cuda's arguments.
@@ -507,9 +517,9 @@ def jit(func_or_sig=None, **options):
     NotImplementedError
         For ``link`` (CUDA C++ or PTX cannot be emulated) and ``boundscheck``.
     """
-    unknown = sorted(set(options) - _OPTIONS)
+    unknown = sorted(set(options) - JIT_OPTIONS)
     if unknown:
-        raise TypeError(f"cuda.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(_OPTIONS))}")
+        raise TypeError(f"cuda.jit has no option {unknown[0]!r}; it takes {', '.join(sorted(JIT_OPTIONS))}")
     if options.get("boundscheck"):
         raise NotImplementedError("bounds checking is not supported for CUDA")
     if options.get("link"):
@@ -521,7 +531,12 @@ def jit(func_or_sig=None, **options):
     if isinstance(func_or_sig, list):
         return lambda function: Kernel(function, options, func_or_sig)
     if func_or_sig is None:
-        return lambda function: Kernel(function, options)
+        return lambda function: _without_signature(function, options)
     if isinstance(func_or_sig, Kernel):
         return func_or_sig
-    return Kernel(func_or_sig, options)
+    return _without_signature(func_or_sig, options)
+
+
+def _without_signature(function, options):
+    annotated = annotated_signature(function) if options.get("annotations_as_signatures", True) else None
+    return Kernel(function, options) if annotated is None else Kernel(function, options, [annotated], specialized=True)

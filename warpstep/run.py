@@ -1,13 +1,15 @@
 """Run code that knows nothing of the emulator on it: ``gpukit run script.py`` and ``%load_ext gpukit``.
 
-`install` puts the emulator in place of ``numba.cuda`` in this process, `uninstall` takes it back. The module object
-stays what it is and is changed in place, so that every form of import finds the emulator, before and after.
+`install` puts the emulator in place of ``numba.cuda`` and ``numba_cuda_mlir.cuda`` in this process, `uninstall` takes
+it back. The module object stays what it is and is changed in place, so that every form of import finds the emulator,
+before and after.
 """
 
 import argparse
 import builtins
 import contextlib
 import functools
+import importlib
 import importlib.machinery
 import importlib.util
 import linecache
@@ -20,8 +22,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing import spawn
 from types import ModuleType, TracebackType
 
+from warpstep import _compilers
+from warpstep.imports import Imports
+
 _ABSENT = object()
-OWN_PACKAGES = ("numba", "numba_cuda", "gpukit", "warpstep")
+OWN_PACKAGES = ("numba", "numba_cuda", "numba_cuda_mlir", "gpukit", "warpstep")
 _INSIDE = os.path.join(os.path.dirname(__file__), "")
 #: Prefixes of the files whose frames a script's traceback leaves out.
 _MACHINERY = (_INSIDE, "<frozen runpy>", "<lockstep ")
@@ -45,6 +50,10 @@ class _Changes:
         undo = (operator.delitem, mapping, key) if before is _ABSENT else (store, mapping, key, before)
         self._undo.append(functools.partial(*undo))
         store(mapping, key, value)
+
+    def undo(self, function):
+        """Have ``function()`` called when the changes are taken back."""
+        self._undo.append(function)
 
     def take_back(self):
         while self._undo:
@@ -71,6 +80,9 @@ def installed() -> bool:
 def install() -> None:
     """Put the emulator in place of ``numba.cuda`` in this process; nothing happens if it is there already.
 
+    ``numba_cuda_mlir.cuda`` becomes the emulator too, whether it is installed or not. Where both are installed, kernels
+    are typed with the one that is imported first.
+
     Everything that the host uses is replaced: in ``numba.cuda``, in ``numba.cuda.cudadrv``, in ``numba.vectorize``
     and in every loaded module that took a name earlier (``from numba.cuda import jit``). Kernels that exist already are
     launched on the emulator from now on. Arrays that are in the memory of a real GPU cannot be used until `uninstall`.
@@ -83,10 +95,16 @@ def install() -> None:
     global _changes
     if installed():
         return
-    _changes = _Changes()
+    changes = _changes = _Changes()
     try:
-        _replace_numba_cuda(_changes)
-        _choose_emulator(_changes)
+        imports = Imports(lambda: _replace_numba_cuda(changes))
+        sys.meta_path.insert(0, imports)
+        changes.undo(imports.remove)
+        _choose_emulator(changes)
+        if not _compilers.is_open():
+            if "warpstep.cuda" in sys.modules:
+                _replace_numba_cuda(changes)
+            importlib.import_module("warpstep.cuda")
     except BaseException:
         uninstall()
         raise
@@ -149,8 +167,8 @@ def _replacements():
         "MemoryPointer": allocations.DevicePointer,
         "Stream": streams.Stream,
     }
-    yield _numba.cuda, host
-    yield _numba.host_api, host
+    for module in _numba.HOST_MODULES:
+        yield module, host
     yield _numba.devicearray, vars(cuda.devicearray)
     yield _numba.devices, vars(cuda.devices)
     yield _numba.driver, {**classes, **{name: host[name] for name in host if hasattr(_numba.driver, name)}}
@@ -171,6 +189,8 @@ def _replace_ufunc_targets(changes):
     from warpstep import cuda
     from warpstep._numba import core_ufunc_decorators
 
+    if core_ufunc_decorators is None:
+        return
     for kind, decorator in (("Vectorize", cuda.vectorize), ("GUVectorize", cuda.guvectorize)):
         emulated_class = decorator.__globals__[kind].target_registry["cuda"]
         registry = getattr(core_ufunc_decorators, kind).target_registry
@@ -182,7 +202,7 @@ def _replace_ufunc_targets(changes):
 
 def _redirect_dispatchers(changes):
     """Let kernels that numba.cuda.jit made earlier run on the emulator."""
-    from warpstep._numba import CUDADispatcher
+    from warpstep._numba import CUDADispatcher, earlier_launch
     from warpstep.launch import emulated_kernel
 
     def redirected(name):
@@ -191,13 +211,12 @@ def _redirect_dispatchers(changes):
 
         return method
 
-    def call(self, args, launch_config):
-        # A launch that was configured earlier; its stream belongs to the GPU.
-        return emulated_kernel(self)[launch_config.griddim, launch_config.blockdim, 0, launch_config.sharedmem](*args)
+    def launch(dispatcher, grid, block, shared, args):
+        return emulated_kernel(dispatcher)[grid, block, 0, shared](*args)  # its stream belongs to the GPU
 
     for name in ("configure", "forall", "specialize"):
         changes.attribute(CUDADispatcher, name, redirected(name))
-    changes.attribute(CUDADispatcher, "call", call)
+    changes.attribute(*earlier_launch(launch))
 
 
 def _redirect_driver(changes):

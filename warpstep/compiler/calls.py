@@ -479,7 +479,8 @@ _LANEMASK_LT = Op("((np.int64(1) << {}.astype(np.int64)) - np.int64(1)).astype(n
 def _grid(t, call):
     op = ops.GRID if call.key is cuda.grid else ops.GRIDSIZE
     dimensions = _constant(t, call, 0)
-    values = [op(axis) for axis in range(dimensions)]
+    item = call.result if dimensions == 1 else call.result.types[0]  # int64, or int32 with numba-cuda-mlir
+    values = [t.cast(op(axis), types.int64, item) for axis in range(dimensions)]
     return values[0] if dimensions == 1 else ops.TUPLE(*values), call.result
 
 
@@ -556,10 +557,15 @@ def _nanosleep(t, call):
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def _literal_shape(type_):
-    if isinstance(type_, types.BaseTuple):
-        return tuple(int(item.literal_value) for item in type_.types)
-    return (int(type_.literal_value),)
+def _fixed_shape(t, variable, type_):
+    """The shape of a shared or local array, which has to be known while compiling."""
+    parts = type_.types if isinstance(type_, types.BaseTuple) else (type_,)
+    if all(isinstance(part, types.Literal) for part in parts):
+        return tuple(int(part.literal_value) for part in parts)
+    known = t.folded(variable)
+    if known is None:
+        t.unsupported("a shared or local array whose shape is no constant")
+    return tuple(map(int, known.value)) if isinstance(known.value, tuple) else (int(known.value),)
 
 
 def _check_alignment(t, alignment):
@@ -574,7 +580,7 @@ def _check_alignment(t, alignment):
 
 @entry(cuda.shared.array, cuda.local.array)
 def _array(t, call):
-    shape = _literal_shape(call.types[0])
+    shape = _fixed_shape(t, call.arguments[0], call.types[0])
     if len(call.types) > 2 and isinstance(call.types[2], types.IntegerLiteral):
         _check_alignment(t, call.types[2].literal_value)
     dtype = dtype_of(call.result.dtype)

@@ -117,10 +117,10 @@ class _TypingContext(CUDATypingContext):
     def insert_function(self, ft):
         super().insert_function(_typed_only(type(ft))(self))
 
-    def insert_global(self, gv, gty):
+    def _insert_global(self, gv, gty):
         if isinstance(gty, types.Function):
             gty = types.Function([_typed_only(template) for template in gty.templates])
-        super().insert_global(gv, gty)
+        super()._insert_global(gv, gty)
 
 
 class _TypedDispatcher(CUDADispatcher):

@@ -90,11 +90,13 @@ def _lower_function(typed, pools, infer_options, recursive=False):
 class Frame:
     """One function being translated: its types, and the variables of the generated program that stand for its own."""
 
-    def __init__(self, typed, arguments, on_return, caller=None, line=0):
+    def __init__(self, typed, arguments, on_return, caller=None, line=0, folded=()):
         self.typed = typed
         self.info = FrameInfo(typed.function, caller and caller.info, line)
         #: The block of the IR that is being translated, and the line of the last stop in it.
         self.block = self.stop_line = None
+        #: `Constant` or None for each argument: what a compiler knows once the call is inlined, though no type says so.
+        self.folded = dict(enumerate(folded))
         #: (expression, type) of each argument.
         self.arguments = arguments
         #: Translates ``return``: called with the expression that is returned.
@@ -153,7 +155,7 @@ class Translator:
                 self.statement(statement)
         self.frame = outer
 
-    def inline(self, dispatcher, argument_types, arguments, target):
+    def inline(self, dispatcher, argument_types, arguments, target, folded=()):
         """Splice a device function in at the current place; its result goes to ``target``."""
         typed = infer(dispatcher, argument_types, **self.infer_options)
         after = self.b.new_block()
@@ -167,7 +169,7 @@ class Translator:
         entry = self.b.new_block()
         self.b.end(Jump((entry,), site=self.site()))
         self.b.current = entry
-        self.body(Frame(typed, arguments, on_return, self.frame, line))
+        self.body(Frame(typed, arguments, on_return, self.frame, line, folded))
         self.b.current = after
         self.line = line
         return typed.return_type
@@ -215,6 +217,10 @@ class Translator:
             self.frame.constants[name] = constant_of(self.type_of(variable))
         value = self.frame.constants[name] or self.frame.known.get(name)
         return value if isinstance(value, Constant) else None
+
+    def folded(self, variable):
+        """Return the value of a variable that is constant once calls are inlined as a `Constant`, or None."""
+        return self.known(variable) or self.frame.folded.get(variable.name)
 
     def value(self, variable, as_type=None):
         """Return the expression for a variable, converted to ``as_type``."""
@@ -447,6 +453,8 @@ class Translator:
 
     def copy(self, target, value, type_):
         source = self.frame.known.get(value.name)
+        if self.frame.definitions[target] == 1 and value.name in self.frame.folded:
+            self.frame.folded[target] = self.frame.folded[value.name]
         if source is not None and self.frame.definitions[target] == 1:
             self.frame.known[target] = source
             if isinstance(source, Constant):
@@ -458,6 +466,8 @@ class Translator:
         expression, argument_type = self.frame.arguments[value.index]
         if isinstance(expression, Constant | BoundMethod):
             self.frame.known[target] = expression
+        if self.frame.definitions[target] == 1:
+            self.frame.folded[target] = self.frame.folded.get(value.index)
         if isinstance(type_, COMPILE_TIME) or isinstance(type_, types.Literal):
             return
         if isinstance(expression, Constant):
@@ -851,8 +861,9 @@ class Translator:
         if any(p.kind is p.VAR_POSITIONAL for p in pysig.parameters.values()):
             self.unsupported("a device function with *arguments")
         argument_types = tuple(signature.args)
-        arguments = []
+        arguments, folded = [], []
         for item, argument_type in zip(self.bind_arguments(expr, pysig), argument_types, strict=True):
+            folded.append(self.folded(item))
             if isinstance(item, Constant):
                 arguments.append((item, argument_type))
             else:
@@ -864,7 +875,7 @@ class Translator:
         if self.frame.active(function, argument_types):
             return self.recursive_call(dispatcher, argument_types, arguments), signature.return_type
         result = None if isinstance(type_, COMPILE_TIME) else self.b.variable()
-        return_type = self.inline(dispatcher, argument_types, arguments, result)
+        return_type = self.inline(dispatcher, argument_types, arguments, result, folded)
         if result is None:
             return None
         return result, return_type
