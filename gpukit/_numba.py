@@ -121,6 +121,13 @@ def device_array_class() -> type:
     return DeviceNDArray
 
 
+def device_array_base() -> type:
+    """The class of all arrays of Numba that the device sees, mapped and managed ones too."""
+    from numba.cuda.cudadrv.devicearray import DeviceNDArrayBase
+
+    return DeviceNDArrayBase
+
+
 def find_libdevice():
     """(path or None, how it was found) of the library of device functions."""
     from numba.cuda import cuda_paths

@@ -73,7 +73,7 @@ class Call:
         self.key, self.pointers = make_key(None, inputs, out, stream, parameters)
         try:
             found = None if self.key is None else cache.find(self.key)
-        except TypeError:  # a parameter cannot be hashed
+        except Exception:  # a parameter cannot be hashed or compared
             self.key = found = None
         if found is not None and (out is None or not found.overlaps(self.pointers)):
             self.plan = found

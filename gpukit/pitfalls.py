@@ -11,6 +11,7 @@ exercise.
 """
 
 import functools
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,12 @@ import numpy as np
 from gpukit.backend import cuda, float32, uint32
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
-from warpstep.values import check_int, describe
+from warpstep.values import check_choice, check_int, check_items, describe
 
 __all__ = ["CASES", "Case", "Pitfall", "make_pitfall"]
 
+#: Of a case: rows or columns, and elements.
+MAX_EXTENT, MAX_ELEMENTS = 2**31 - 1, 2**31 - 1
 THREADS = 128
 WARPS = THREADS // WARP
 
@@ -222,14 +225,15 @@ def make_pitfall(name: str, size: tuple[int, ...] | None = None) -> Pitfall:
     12288
     1536
     """
-    case = next((case for case in CASES if case.name == name), None)
-    if case is None:
-        raise ValueError(f"name is {describe(name)}; it must be one of {', '.join(case.name for case in CASES)}")
-    size = case.small if size is None else tuple(size)
+    check_choice("name", name, [case.name for case in CASES])
+    case = next(case for case in CASES if case.name == name)
+    size = case.small if size is None else tuple(check_items("size", size, f"{len(case.size)} ints"))
     if len(size) != len(case.size):
-        raise ValueError(f"size is {size}; {name!r} takes {len(case.size)} numbers")
+        raise ValueError(f"size is {describe(size)}; {name!r} takes {len(case.size)} numbers")
     for axis, extent in enumerate(size):
-        check_int(f"size[{axis}]", extent, 1)
+        check_int(f"size[{axis}]", extent, 1, MAX_EXTENT)
+    if prod(size) > MAX_ELEMENTS:
+        raise ValueError(f"size is {size}; it must have at most {MAX_ELEMENTS:,} elements")
     x = np.random.default_rng(9).random(size, np.float32) + np.float32(0.5)
     out = cuda.to_device(np.full(size, np.nan, np.float32))
     return Pitfall(*_MAKERS[name](x, cuda.to_device(x), out))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._host.checks import as_numbers, check_sizes
+
 try:
     import matplotlib.pyplot as plt
 except ImportError as error:
@@ -27,7 +29,7 @@ from warpstep.limits import WARP
 from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
 from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on
-from warpstep.values import check_int, describe
+from warpstep.values import check_callable, check_int, check_items, check_number, check_text, check_type, describe
 
 __all__ = [
     "EMULATED",
@@ -66,6 +68,7 @@ MIN_FONT_SIZE = 5.0  # points; smaller numbers are left out
 DIGIT = 0.85  # width of a digit over its font size, with some air
 MAX_COLUMNS, MAX_ROWS, MAX_SLICES = 38, 20, 4  # cells along an axis; the middle of more is left out
 MAX_SIZE, MAX_NUMBER, MAX_TILES = 2**31 - 1, 2**63 - 1, 1000  # of what is drawn, and of tiles along k
+MAX_PIXELS, MAX_POINTS = 2**26, 2**20  # of an image, and of a line
 GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and below a name
 ELEMENTS_TOP = 3.2  # of the row of elements below their threads, in cells
 
@@ -99,9 +102,9 @@ def figure(
     Raises
     ------
     TypeError, ValueError
-        If ``rows`` or ``columns`` is not an int of 1 or more.
+        If ``rows`` or ``columns`` is not an int from 1 to 16, or ``size`` not two numbers up to 100.
     """
-    with axes.figure(title, size, rows, columns, mark or _device(), **options) as made:
+    with axes.figure(title, size, rows, columns, check_text("mark", mark) or _device(), **options) as made:
         yield made
 
 
@@ -136,12 +139,14 @@ def image(pixels: np.ndarray, title: str = "", *, ax: Axes | None = None) -> Axe
     TypeError, ValueError
         If ``pixels`` is not as above.
     """
-    if not isinstance(pixels, np.ndarray):
-        raise TypeError(f"pixels is a {type(pixels).__name__}; it must be a NumPy array")
+    check_text("title", title)
+    check_type("pixels", pixels, np.ndarray, "a NumPy array")
     if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
         raise TypeError(f"pixels has dtype {pixels.dtype}; it must be uint8 or float")
     if not (pixels.ndim == 2 or pixels.ndim == 3 and pixels.shape[2] == 3) or pixels.size == 0:
         raise ValueError(f"pixels has shape {pixels.shape}; it must be (H, W) or (H, W, 3), neither 0")
+    if pixels.size > MAX_PIXELS:
+        raise ValueError(f"pixels has shape {pixels.shape}; at most {MAX_PIXELS:,} values can be drawn")
     if ax is None:
         height = min(MAX_IMAGE_HEIGHT, WIDTH * pixels.shape[0] / pixels.shape[1])
         ax = _new_axes(height * pixels.shape[1] / pixels.shape[0], height)
@@ -184,11 +189,16 @@ def lines(
     TypeError, ValueError
         If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
     """
-    if not callable(value):
-        raise TypeError(f"value is {describe(value)}; it must be a function of seconds")
-    if not unit:
-        raise ValueError(f"unit is {describe(unit)}; it must say what the axis shows, 'GB/s' for example")
-    timings = list(timings)
+    check_callable("value", value, "a function of seconds")
+    if not check_text("unit", unit):
+        raise ValueError("unit is ''; it must say what the axis shows, 'GB/s' for example")
+    check_text("label", label)
+    timings = check_items("timings", timings, "timings of bench, one for each of x", MAX_POINTS)
+    for i, timing in enumerate(timings):
+        check_type(f"timings[{i}]", timing, Timing, "a Timing")
+    x = check_items("x", x, "a sequence of numbers", MAX_POINTS)
+    for i, number in enumerate(x):
+        check_number(f"x[{i}]", number)
     if len(timings) != len(x) or not timings:
         raise ValueError(f"timings has {len(timings)} items for {len(x)} of x; it must have one for each")
     if ax is None:
@@ -357,6 +367,8 @@ def launch(
     grid, block = as_dim3("grid", grid), as_dim3("block", block)
     if prod(grid) * prod(block) > MAX_NUMBER:
         raise ValueError(f"grid is {grid} and block {block}; together they must have 2**63 - 1 threads or less")
+    if title is not None:
+        check_text("title", title)
     color_by = _per_thread("color_by", color_by, grid, block)
     label = None if label is None else _per_thread("label", label, grid, block)
     cells, threads = _Cells(), []
@@ -390,9 +402,7 @@ def _per_thread(name, given, grid, block):
         if given not in FIELDS:
             raise ValueError(f"{name} is {describe(given)}; it must be one of {', '.join(FIELDS)}, or an array")
         return given
-    given = np.asarray(given)
-    if given.dtype.kind not in "iufb":
-        raise TypeError(f"{name} has dtype {given.dtype}; it must hold numbers")
+    given = as_numbers(name, given, "iufb")
     count = prod(grid) * prod(block)
     if given.shape != (count,):
         raise ValueError(f"{name} has shape {given.shape}; it must be ({count},), one number for each thread")
@@ -573,9 +583,9 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
         For an argument of another type, shape or range.
     """
     size, threads = check_int("size", size, 1), check_int("threads", threads, 1)
-    elements = np.asarray(elements)
-    if elements.dtype.kind not in "iu":
-        raise TypeError(f"elements has dtype {elements.dtype}; it must hold integers")
+    elements = as_numbers("elements", elements, "iu")
+    if elements.size > MAX_PIXELS:
+        raise ValueError(f"elements has shape {elements.shape}; at most {MAX_PIXELS:,} threads can be drawn")
     if elements.ndim != 1 or elements.size == 0 or elements.size % threads:
         raise ValueError(f"elements has shape {elements.shape}; it must be one element for each thread of whole blocks")
     cells, idle = _Cells(), (elements < 0) | (elements >= size)
@@ -713,8 +723,9 @@ def product_tiles(
     if steps > MAX_TILES:
         raise ValueError(f"k is {k}: {steps:,} tiles of {tile}; {MAX_TILES:,} at most can be drawn")
     step = check_int("step", step, 0, steps - 1)
-    x = check_int("block[0]", block[0], 0, ceil_div(n, tile) - 1) * tile
-    y = check_int("block[1]", block[1], 0, ceil_div(m, tile) - 1) * tile
+    most = ceil_div(n, tile) - 1, ceil_div(m, tile) - 1
+    block = check_sizes("block", block, (0, 0), most, "a tuple of 2 ints, x and y")
+    x, y = (index * tile for index in block)
     gap = 0.12 * (k + max(m, n))
     left, above = k + gap, k + gap
     if ax is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import warpstep
 from gpukit.show import Table
+from warpstep.values import check_items, check_path, check_text, check_type, describe
 
 if TYPE_CHECKING:
     from gpukit.timing import Timing
@@ -78,9 +79,11 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """
     fields = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    gpu, driver, *numbers = (
-        subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0].split(", ")
-    )
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RuntimeError(f"there is no GPU to describe here: nvidia-smi does not answer ({error})") from error
+    gpu, driver, *numbers = answer.split("\n")[0].split(", ")
     power, sm, memory = (float(text) if text.replace(".", "").isdigit() else None for text in numbers)
     return {
         "gpu": gpu,
@@ -119,9 +122,9 @@ def cpu_name() -> str:
 
 def _versions(packages):
     found = {}
-    for name in packages:
+    for name in check_items("packages", packages, "names of packages"):
         try:
-            found[name] = version(name)
+            found[name] = version(check_text("packages", name) or "?")
         except PackageNotFoundError:
             continue
     return found
@@ -131,8 +134,16 @@ def record(
     chapter: str, case: str, variant: str, shape: Sequence[int], dtype: Any, value: Any, unit: str = "s", **further: Any
 ) -> dict[str, Any]:
     """Make the record of a value. ``further`` tells the variant from others: a tile or a pad for example."""
-    head = {"chapter": chapter, "case": case, "variant": variant, "shape": list(shape), "dtype": str(dtype)}
+    sizes = check_items("shape", shape, "a sequence of ints")
+    head = {"chapter": chapter, "case": case, "variant": variant, "shape": sizes, "dtype": _text("dtype", dtype)}
     return head | further | {"value": value, "unit": unit}
+
+
+def _text(name, value):
+    try:
+        return str(value)
+    except Exception as error:
+        raise TypeError(f"{name} is {describe(value)}; it must have a text") from error
 
 
 def of_timing(
@@ -143,6 +154,9 @@ def of_timing(
     ``further`` is as for `record`. Present if they hold are "invalid" (the spread is too wide), "launch_bound" (the
     time may include the launch) and "clock" (the host's).
     """
+    from gpukit.timing import Timing  # it brings in Numba, which records do without
+
+    check_type("timing", timing, Timing, "a Timing")
     made = record(chapter, case, variant, shape, dtype, timing.median, **further)
     made |= {"spread": timing.spread, "n": timing.n, "quartiles": list(timing.quartiles)}
     remarks = {"invalid": not timing.valid, "launch_bound": timing.launch_bound, "clock": timing.device == "cpu"}
@@ -159,20 +173,34 @@ def of_timings(
 
 def by_variant(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """Return {variant: value} of the records that have these values."""
-    return {record["variant"]: record["value"] for record in _having(wanted, records)}
+    found = list(_having(wanted, _checked(records)))
+    return dict(zip(_fields(found, "variant"), _fields(found, "value"), strict=True))
 
 
 def taken_on(records: Sequence[dict[str, Any]]) -> str:
     """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure."""
-    return f"{records[0]['gpu']}{'' if records[0].get('here') else ', recorded'} {records[0]['date']}"
+    found = _checked(records)[:1]
+    if not found:
+        raise ValueError("records is empty; it must have one record or more")
+    (gpu,), (date,) = _fields(found, "gpu"), _fields(found, "date")
+    return f"{gpu}{'' if found[0].get('here') else ', recorded'} {date}"
 
 
 def save(path: str | Path, records: Iterable[dict[str, Any]], head: dict[str, Any] | None = None) -> None:
     """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them."""
-    head = machine() if head is None else head
-    text = json.dumps(head, indent=2)
-    lines = ",\n".join("    " + json.dumps(record) for record in records)
-    Path(path).write_text(f'{text[: text.rindex("}")].rstrip()},\n  "records": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+    path = check_path("path", path)
+    head = machine() if head is None else check_type("head", head, dict, "a dict or None")
+    text = _as_json("head", head, indent=2)
+    opening = text[: text.rindex("}")].rstrip() + ",\n" * bool(head)
+    lines = ",\n".join("    " + _as_json("records", record) for record in _checked(records))
+    path.write_text(f'{opening}  "records": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+
+
+def _as_json(name, value, **options):
+    try:
+        return json.dumps(value, **options)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} has what JSON has no form for: {error}") from None
 
 
 def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
@@ -209,22 +237,31 @@ def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
 
 def joined(head: dict[str, Any], records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join a head with its records, as `load` returns them."""
-    return [head | record | ({"shape": tuple(record["shape"])} if "shape" in record else {}) for record in records]
+    check_type("head", head, dict, "a dict")
+    return [
+        head | record | ({"shape": tuple(record["shape"])} if "shape" in record else {}) for record in _checked(records)
+    ]
 
 
 def read(source: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read a file of records: the ``head`` and the ``records`` that `save` took. ``source`` is as for `load`."""
-    path = Path(source) if Path(source).suffix == ".json" else path_in(RECORDED, f"{source}.json")
+    path = check_path("source", source)
+    path = path if path.suffix == ".json" else path_in(RECORDED, f"{source}.json")
     if not path.is_file():
         there = ", ".join(sorted(p.stem for folder in (RECORDED, CEILINGS) for p in folder.glob("*.json")))
         raise FileNotFoundError(f"{path} is not there; recorded are {there}")
-    try:
-        head = json.loads(path.read_text(encoding="utf-8"))
-        if not (isinstance(head, dict) and _is_records(head.get("records"))):
-            raise ValueError('it needs "records", a list of objects')
-    except ValueError as error:
-        raise ValueError(f"{path} is no file of records: {error}") from None
+    head = read_json(path, "file of records")
+    if not (isinstance(head, dict) and _is_records(head.get("records"))):
+        raise ValueError(f'{path} is no file of records: it needs "records", a list of objects')
     return head, head.pop("records")
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """Read a JSON file; a ValueError names the file if it is no ``what``."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no {what}: {error}") from None
 
 
 def _is_records(value):
@@ -238,7 +275,28 @@ def path_in(folder: str | Path, name: str) -> Path:
 
 
 def _having(wanted, records):
+    for key, value in wanted.items():
+        if not isinstance(value, str | int | float | tuple | list | None):
+            raise TypeError(
+                f"{key} is {describe(value)}; it must be a str, a number, a tuple or list of these, or None"
+            )
     return (record for record in records if all(_fits(record.get(key), value) for key, value in wanted.items()))
+
+
+def _checked(records):
+    """The records as a list."""
+    found = check_items("records", records, "a list of dicts")
+    for i, record in enumerate(found):
+        check_type(f"records[{i}]", record, dict, "a dict")
+    return found
+
+
+def _fields(records, name):
+    """One field of every record."""
+    for i, record in enumerate(records):
+        if name not in record:
+            raise ValueError(f"records[{i}] is {describe(record)}; it must have a field {name!r}")
+    return [record[name] for record in records]
 
 
 def _fits(value, wanted):
@@ -265,7 +323,10 @@ def documents(row: str) -> dict[str, Any]:
     KeyError
         If they measured nothing for that row.
     """
-    return json.loads(DOCUMENTS.read_text(encoding="utf-8"))[row]
+    measured = read_json(DOCUMENTS, "file of the documents' figures")
+    if check_text("row", row) not in measured:
+        raise KeyError(f"row is {row!r}; the documents measured {', '.join(measured)}")
+    return measured[row]
 
 
 def profile(name: str) -> tuple[str, list[dict[str, str]]]:
@@ -276,15 +337,19 @@ def profile(name: str) -> tuple[str, list[dict[str, str]]]:
     str, list of dict
         The device, its driver and the date; and the rows of the table, all of whose values are text.
     """
-    about, *lines = (PROFILES / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    path = check_path("name", PROFILES / f"{check_text('name', name)}.csv")
+    if not path.is_file():
+        there = ", ".join(sorted(p.stem for p in PROFILES.glob("*.csv")))
+        raise FileNotFoundError(f"name is {name!r}, and there is no {path}; recorded are {there}")
+    about, *lines = path.read_text(encoding="utf-8").splitlines()
     return about.removeprefix("# "), list(csv.DictReader(lines))
 
 
 def first(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     """Find the first record that has these values; LookupError, naming them, if none has."""
-    for record in _having(wanted, records):
+    for record in _having(wanted, _checked(records)):
         return record
-    raise LookupError(f"no record with {', '.join(f'{key}={value!r}' for key, value in wanted.items())}")
+    raise LookupError(f"no record with {', '.join(f'{key}={describe(value)}' for key, value in wanted.items())}")
 
 
 def table(records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[dict[str, Any]], Any]]) -> Table:
@@ -305,4 +370,9 @@ def table(records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[
         value = column(record) if callable(column) else record.get(column)
         return "" if value is None else str(value)
 
-    return Table(list(columns), [[cell(record, column) for column in columns.values()] for record in records])
+    check_type("columns", columns, dict, "a dict of headings to fields or functions")
+    for heading, column in columns.items():
+        check_text("columns", heading)
+        if not callable(column):
+            check_text(f"columns[{heading!r}]", column)
+    return Table(list(columns), [[cell(record, column) for column in columns.values()] for record in _checked(records)])

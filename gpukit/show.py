@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpstep.report.table import Table
-from warpstep.values import check_int
+from warpstep.values import check_int, check_items, check_text, describe
 
 __all__ = ["Source", "Table", "source", "table"]
 
@@ -56,7 +56,7 @@ def source(*things: Any) -> Source:
     functions = [inspect.unwrap(getattr(thing, "py_func", thing)) for thing in things]
     for thing, function in zip(things, functions, strict=True):
         if not inspect.isfunction(function):
-            raise TypeError(f"{thing!r} has no Python source; source shows kernels and functions")
+            raise TypeError(f"{describe(thing)} has no Python source; source shows kernels and functions")
     path, line = Path(inspect.getfile(functions[0])), inspect.getsourcelines(functions[0])[1]
     place = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else path.name
     return Source(f"{place}, line {line}", "\n\n".join(map(_source_to_read, functions)))
@@ -94,9 +94,9 @@ def table(records: np.ndarray, columns: Sequence[str] | None = None, rows: int =
         raise TypeError(f"records is a {type(records).__name__}; it must be a structured NumPy array")
     if records.ndim != 1:
         raise ValueError(f"records has shape {records.shape}; it must have one dimension")
-    columns = list(records.dtype.names if columns is None else columns)
+    columns = list(records.dtype.names) if columns is None else check_items("columns", columns, "names of fields")
     for name in columns:
-        if name not in records.dtype.names:
+        if check_text("columns", name) not in records.dtype.names:
             raise ValueError(f"columns has {name!r}; it must be among {', '.join(records.dtype.names)}")
     check_int("rows", rows, 3)
     first = records if len(records) <= rows else records[: rows - 2]

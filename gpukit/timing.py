@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,16 @@ from gpukit._host.arrays import configure_quietly
 from gpukit._numba import device_memset
 from gpukit.backend import cuda, on_gpu
 from warpstep.report.units import UNITS, format_seconds
-from warpstep.values import check_number, describe
+from warpstep.values import (
+    check_callable,
+    check_choice,
+    check_flag,
+    check_number,
+    check_text,
+    check_type,
+    describe,
+    is_int,
+)
 
 __all__ = ["UNITS", "EmulatedTimeError", "Timer", "Timing", "bench", "bench_many", "format_seconds"]
 
@@ -48,8 +56,7 @@ class EmulatedTimeError(RuntimeError):
 
 
 def _check_device(device, what):
-    if device not in DEVICES:
-        raise ValueError(f"device is {describe(device)}; it must be one of {', '.join(map(repr, DEVICES))}")
+    check_choice("device", device, DEVICES)
     if device == "gpu" and not on_gpu():
         raise EmulatedTimeError(
             f"{what} times a GPU, but kernels run on the emulator here, whose duration says nothing about a GPU. "
@@ -86,9 +93,10 @@ class Timer:
     """
 
     def __init__(self, message: str = "", unit: str = "ms", device: str = "cpu", stream: Any = 0, *, show: bool = True):
-        if unit not in UNITS:
-            raise ValueError(f"unit is {describe(unit)}; it must be one of {', '.join(map(repr, UNITS))}")
+        check_text("message", message)
+        check_choice("unit", unit, UNITS)
         _check_device(device, "Timer")
+        show = check_flag("show", show)
         self.message, self.unit, self.device, self.stream, self.show = message, unit, device, stream, show
         self._begin: Any = None
         self._seconds: float | None = None
@@ -221,15 +229,16 @@ class Timing:
 
     def rate(self, amount: float) -> float:
         """Units per second at the median, for a call that handles ``amount`` units (bytes, elements, images)."""
-        return amount / self.median
+        check_number("amount", amount)
+        return amount / self.median if self.median else math.inf
 
     def gbps(self, nbytes: float) -> float:
         """GB/s (10**9 bytes) at the median, for a call that reads and writes ``nbytes`` bytes in all."""
-        return self.rate(nbytes) * 1e-9
+        return self.rate(check_number("nbytes", nbytes)) * 1e-9
 
     def tflops(self, flops: float) -> float:
         """TFLOP/s (10**12) at the median, for a call of ``flops`` operations (a multiply-add is two)."""
-        return self.rate(flops) * 1e-12
+        return self.rate(check_number("flops", flops)) * 1e-12
 
     @property
     def timed(self) -> str:
@@ -324,7 +333,7 @@ def bench(
     20
     """
     return bench_many(
-        {name: fn},
+        {check_text("name", name): fn},
         device=device,
         warmup=warmup,
         min_time=min_time,
@@ -377,7 +386,7 @@ def bench_many(
     _check_device(device, "bench")
     _check_functions(functions)
     _check_counts(warmup, min_time, repeat, calls)
-    setups = _setups(setup, functions)
+    l2_flush, setups = check_flag("l2_flush", l2_flush), _setups(setup, functions)
     meter = _GpuMeter(stream, l2_flush) if device == "gpu" else _CpuMeter()
     cases = [
         _Case(name, fn, setups.get(name), 1 if isinstance(calls, str) else calls) for name, fn in functions.items()
@@ -393,8 +402,7 @@ def bench_many(
 
 
 def _check_functions(functions):
-    if not isinstance(functions, dict):
-        raise TypeError(f"functions is a {type(functions).__name__}; it must be a dict of names to callables")
+    check_type("functions", functions, dict, "a dict of names to callables")
     if not functions:
         raise ValueError("functions is empty; it must hold at least one callable")
     for name, fn in functions.items():
@@ -406,15 +414,12 @@ def _check_functions(functions):
 
 
 def _check_counts(warmup, min_time, repeat, calls):
-    check_number("warmup", warmup)
-    check_number("min_time", min_time)
-    if not 0 <= warmup < math.inf:
-        raise ValueError(f"warmup is {describe(warmup)}; it must be a number of seconds, 0 or more")
-    if not 0 < min_time < math.inf:
-        raise ValueError(f"min_time is {describe(min_time)}; it must be a number of seconds, more than 0")
-    if repeat is not None and (not isinstance(repeat, Integral) or repeat < 1):
+    check_number("warmup", warmup, 0)
+    if check_number("min_time", min_time, 0) == 0:
+        raise ValueError("min_time is 0; it must be a number of seconds, more than 0")
+    if repeat is not None and (not is_int(repeat) or repeat < 1):
         raise ValueError(f"repeat is {describe(repeat)}; it must be a whole number, 1 or more, or None")
-    if not (isinstance(calls, str) and calls == "auto") and (not isinstance(calls, Integral) or calls < 1):
+    if not (isinstance(calls, str) and calls == "auto") and (not is_int(calls) or calls < 1):
         raise ValueError(f"calls is {describe(calls)}; it must be a whole number, 1 or more, or 'auto'")
     if warmup == 0 and (repeat is None or calls == "auto"):
         raise ValueError("warmup is 0; without a warm-up repeat must be given and calls must be a number")
@@ -426,9 +431,10 @@ def _setups(setup, functions):
     setups = setup if isinstance(setup, dict) else dict.fromkeys(functions, setup)
     for name, call in setups.items():
         if name not in functions:
-            raise ValueError(f"setup is given for {name!r}, which is not among the functions: {', '.join(functions)}")
-        if not callable(call):
-            raise TypeError(f"setup is {describe(call)}; it must be callable without arguments")
+            raise ValueError(
+                f"setup is given for {describe(name)}, which is not among the functions: {', '.join(functions)}"
+            )
+        check_callable("setup", call, "callable without arguments")
     return setups
 
 

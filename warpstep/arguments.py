@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warpstep._numba import NUMBA_ERRORS, ArgHint, In, Out, Purpose, typeof, types
+from warpstep._numba import ArgHint, In, Out, Purpose, typeof, types
 from warpstep.api.arrays import as_device_array, from_host
 from warpstep.compiler.values import dtype_of
 from warpstep.limits import POISON
@@ -20,9 +20,10 @@ def type_of(value, name: str):
         value = value.value
     try:
         type_ = typeof(value, Purpose.argument)
-    except (ValueError, *NUMBA_ERRORS):
+    except Exception:  # Numba's, and those of the value's own class
         type_ = None
-    if type_ is None or isinstance(type_, types.List | types.Set | types.UnicodeType):
+    no_array = isinstance(type_, types.Buffer) and not isinstance(type_, types.Array)  # bytes, memoryview ...
+    if type_ is None or no_array or isinstance(type_, types.List | types.Set | types.UnicodeType):
         raise TypeError(
             f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
             "and tuples of these"

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 
 from warpstep import device
 from warpstep.errors import LaunchError
 from warpstep.integers import ceil_div
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, describe, is_int
 
 __all__ = ["as_dim3", "check_cooperative", "check_limits", "check_optin", "format_dim3"]
 
@@ -20,11 +19,14 @@ def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
     sizes = value if isinstance(value, tuple | list) else (value,)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"{name} is {describe(value)}; it must have 1 to 3 dimensions")
-    if not all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes):
+    if not all(map(is_int, sizes)):
         raise TypeError(f"{name} is {describe(value)}; it must be an int or 1 to 3 of them")
-    if positive:
-        for axis, size in enumerate(sizes):
-            check_int(name if sizes is not value else f"{name}[{axis}]", size, 1)
+    for axis, size in enumerate(sizes):
+        one = name if sizes is not value else f"{name}[{axis}]"
+        if positive:
+            check_int(one, size, 1)
+        if abs(int(size)) >= 1 << 63:
+            raise ValueError(f"{one} is {describe(size)}; it must fit into 64 bits")
     x, y, z = (*map(int, sizes), 1, 1)[:3]
     return x, y, z
 

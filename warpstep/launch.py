@@ -11,6 +11,7 @@ import os
 import weakref
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -231,9 +232,10 @@ class Kernel(InspectedKernel):
 
     def forall(self, ntasks: int, tpb: int = 0, stream=0, sharedmem: int = 0) -> Callable[..., None]:
         """A 1-D launch of at least ``ntasks`` threads."""
-        if ntasks < 0:
-            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
-        threads = tpb or min(FORALL_THREADS, self.max_threads_per_block)
+        if isinstance(ntasks, Integral) and ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {describe(ntasks)}")
+        ntasks = check_int("ntasks", ntasks, 0)
+        threads = check_int("tpb", tpb, 0) or min(FORALL_THREADS, self.max_threads_per_block)
 
         def run(*args):
             if ntasks:

@@ -1,13 +1,11 @@
 """``warpstep.trace``: run one launch in the emulator and record every access, branch and barrier."""
 
 import math
-import operator
 import sys
 import time
 from collections.abc import Sequence
 from numbers import Integral
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from warpstep.tracing.build import summarize
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
 from warpstep.tracing.shadow import THREAD_BITS
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, check_items, check_path, describe
 
 __all__ = ["Trace", "load_trace", "trace"]
 
@@ -87,7 +85,7 @@ class Trace(Recording):
 
     def save(self, path: str | PathLike) -> None:
         """Write the trace to a JSON file, for `load_trace`."""
-        Path(path).write_text(storage.to_json(self), encoding="utf-8")
+        check_path("path", path).write_text(storage.to_json(self), encoding="utf-8")
 
 
 def load_trace(path: str | PathLike) -> Trace:
@@ -100,8 +98,9 @@ def load_trace(path: str | PathLike) -> Trace:
     ValueError
         If it holds something else.
     """
+    path = check_path("path", path)
     try:
-        return Trace(**storage.from_json(Path(path).read_text(encoding="utf-8")))
+        return Trace(**storage.from_json(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"path is {str(path)!r}, which is no saved trace: {error}") from None
 
@@ -169,22 +168,22 @@ def _chosen(blocks, prepared):
     total, threads = prepared.run.blocks, prepared.run.threads
     most = (1 << THREAD_BITS) // max(threads, WARP)
     if total > most and (blocks is None or (isinstance(blocks, Integral) and int(blocks) > most)):
-        raise ValueError(f"blocks is {blocks}; of {total:,} blocks a trace runs {most:,} at most: give blocks=64")
+        raise ValueError(
+            f"blocks is {describe(blocks)}; of {total:,} blocks a trace runs {most:,} at most: give blocks=64"
+        )
     if blocks is None:
         return None
     if prepared.run.program.cooperative:
         raise ValueError("blocks cannot be chosen in a cooperative launch: its blocks wait for each other")
     if isinstance(blocks, Integral) and not isinstance(blocks, bool):
         if blocks < 1:
-            raise ValueError(f"blocks is {blocks}; it must be 1 or more")
+            raise ValueError(f"blocks is {describe(blocks)}; it must be 1 or more")
         if blocks >= total:
             return None
         return np.unique(np.linspace(0, total - 1, int(blocks)).round().astype(np.int64))
-    try:
-        numbers = np.unique(np.array([operator.index(b) for b in blocks], np.int64))
-    except TypeError:
-        raise TypeError(f"blocks is {describe(blocks)}; it must be an int or a sequence of ints") from None
-    if not numbers.size or numbers[0] < 0 or numbers[-1] >= total:
+    chosen = check_items("blocks", blocks, "an int or a sequence of ints")
+    numbers = np.unique(np.array([check_int(f"blocks[{i}]", b, 0, total - 1) for i, b in enumerate(chosen)], np.int64))
+    if not numbers.size:
         raise ValueError(f"blocks is {describe(blocks)}; it must name blocks from 0 to {total - 1}")
     return numbers
 

@@ -3,9 +3,10 @@
 import math
 import os
 from collections.abc import Iterable
+from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,10 +15,13 @@ __all__ = [
     "check_choice",
     "check_flag",
     "check_int",
+    "check_items",
     "check_number",
     "check_path",
+    "check_text",
     "check_type",
     "describe",
+    "is_int",
 ]
 
 #: Characters of a value that a message shows.
@@ -33,9 +37,8 @@ def describe(value: Any) -> str:
     except Exception:  # of a class with a defect, and of ints with more digits than Python writes
         if isinstance(value, int):
             return f"an int of {value.bit_length():,} bits"
-        if isinstance(value, tuple | list) and len(value) <= 4:
-            kind = "" if type(value) in (tuple, list) else f"{type(value).__name__} of "
-            return f"{kind}({', '.join(map(describe, value))})" if value not in value else f"a {type(value).__name__}"
+        if type(value) is tuple and len(value) <= 4 and not any(isinstance(item, tuple | list) for item in value):
+            return f"({', '.join(map(describe, value))})"
         return f"a {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
@@ -54,10 +57,15 @@ def check_callable(name: str, value: Any, what: str) -> Any:
     return value
 
 
+def is_int(value: Any) -> TypeGuard[Integral]:
+    """Whether a value is an int of Python or NumPy, and neither a bool nor a duration, which count as ints there."""
+    return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
+
+
 def check_int(name: str, value, minimum: int, maximum: int | None = None) -> int:
     """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else."""
     allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if not is_int(value):
         raise TypeError(f"{name} is {describe(value)}; it must be an int, {allowed}")
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
@@ -70,11 +78,10 @@ def check_number(name: str, value: Any, minimum: float | None = None) -> Any:
 
     With a ``minimum`` it must also be finite, and no less.
     """
-    check_type(name, value, Real, "a number")
-    if isinstance(value, bool):
-        raise TypeError(f"{name} is {value}; it must be a number")
+    if not isinstance(value, Real) or isinstance(value, bool | np.timedelta64):
+        raise TypeError(f"{name} is {describe(value)}; it must be a number")
     try:
-        lost = math.isinf(float(value)) and not np.isinf(value)
+        lost = math.isinf(float(value)) and abs(value) != math.inf
     except OverflowError:
         lost = True
     if lost:
@@ -94,10 +101,32 @@ def check_choice(name: str, value: Any, choices: Iterable[str], also: str = "") 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return ``value`` as a bool: True, False, 1 or 0; TypeError or ValueError for anything else."""
-    check_type(name, value, (bool, np.bool_, Integral), "True or False")
+    if not isinstance(value, bool | np.bool_) and not is_int(value):
+        raise TypeError(f"{name} is {describe(value)}; it must be True or False")
     if value not in (0, 1):
         raise ValueError(f"{name} is {describe(value)}; it must be True or False")
     return bool(value)
+
+
+def check_text(name: str, value: Any) -> str:
+    """Return ``value``, a str; TypeError for anything else."""
+    return check_type(name, value, str, "a str")
+
+
+def check_items(name: str, value: Any, what: str, maximum: int = 2**20) -> list:
+    """Return the items of an iterable other than a str, ``maximum`` at most; TypeError or ValueError otherwise.
+
+    ``what`` says what the argument must be.
+    """
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError("it is one text")
+        items = list(islice(value, maximum + 1))
+    except Exception as error:
+        raise TypeError(f"{name} is {describe(value)}; it must be {what}: {error}") from error
+    if len(items) > maximum:
+        raise ValueError(f"{name} has more than {maximum:,} items; it must be {what}")
+    return items
 
 
 def check_path(name: str, value: Any) -> Path:

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_class, numba_driver
+from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 from warpstep.values import describe
+
+#: NumPy arrays up to this size are not compared with the memory that the device has left.
+UNCHECKED_BYTES = 2**28
 
 
 def as_device_array(array) -> Any:
@@ -43,12 +46,15 @@ def stream_of(stream) -> Any:
     """
     if stream is None or type(stream) is int and stream == 0:
         return 0
-    handle_name = _handle_name(type(stream))
+    try:
+        handle_name = _handle_name(type(stream))
+        handle = getattr(stream, handle_name) if handle_name else None
+    except Exception:  # of a class of one's own
+        handle = None
+    if handle is None or handle_name != "handle" and not isinstance(handle, int):
+        raise TypeError(f"stream is {describe(stream)}; it must be None or a CUDA stream")
     if handle_name == "handle":
         return stream
-    handle = getattr(stream, handle_name, None)
-    if not isinstance(handle, int):
-        raise TypeError(f"stream is {describe(stream)}; it must be None or a CUDA stream")
     return _external_stream(handle) if handle else 0
 
 
@@ -67,8 +73,11 @@ def _external_stream(handle):
 
 
 def handle_of(stream) -> int:
-    """The driver's handle of a stream, 0 for the default stream."""
-    return int(getattr(stream, "handle", stream))
+    """The driver's handle of a stream, 0 for the default stream; TypeError for what is no stream."""
+    try:
+        return int(getattr(stream, "handle", stream))
+    except Exception:
+        raise TypeError(f"stream is {describe(stream)}; it must be 0 or a CUDA stream") from None
 
 
 def _library(thing):
@@ -95,7 +104,7 @@ def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None 
 
     ``dimensions`` may be a tuple of allowed numbers; with ``more`` any larger number is allowed too.
     """
-    _check_kind(name, array)
+    check_kind(name, array)
     dtype = dtype_of(array)
     if dtypes is not None and dtype not in dtypes:
         raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
@@ -104,23 +113,62 @@ def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None 
         what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
         what += " or more" if more else ""
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must have {what}")
+    if isinstance(array, np.ndarray) and array.nbytes > UNCHECKED_BYTES and array.nbytes > (free := _free_memory()):
+        # A broadcast array can be larger than any memory: it must not be copied on the way to a device without room.
+        raise MemoryError(f"{name} has shape {array.shape}, {array.nbytes:,} bytes; the device has {free:,} left")
 
 
-def _check_kind(name, array):
+def _free_memory():
+    """Bytes that the device can still give."""
+    if on_gpu():
+        return cuda.current_context().get_memory_info().free
+    from warpstep.api.allocations import free_memory
+
+    return free_memory()
+
+
+def allocate(what: str, shape: tuple, dtype, stream) -> Any:
+    """Make a device array; MemoryError, which says ``what`` it is for, if the device has no room for it."""
+    try:
+        return cuda.device_array(shape, dtype, stream=stream)
+    except cuda_api_error() as error:
+        if "OUT_OF_MEMORY" not in str(error):
+            raise
+        raise MemoryError(
+            f"{what} has shape {shape} and dtype {np.dtype(dtype)}, too much for the device: {error}"
+        ) from error
+
+
+def check_kind(name, array):
     """Raise TypeError or ValueError unless ``array`` is a plain NumPy array or a device array."""
+    if type(array) is np.ndarray or isinstance(array, _own_classes()):
+        return
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, and its mask would be lost; fill it first: {name}.filled(0)")
     if isinstance(array, np.matrix):
         raise TypeError(f"{name} is a np.matrix; it must be an array: np.asarray({name})")
-    if isinstance(array, np.ndarray) or getattr(array, "__cuda_ndarray__", False) is True:
-        return
     try:
+        claims = getattr(array, "__cuda_ndarray__", False)
         interface = getattr(array, "__cuda_array_interface__", None)
     except Exception as error:
         raise TypeError(f"{name} cannot be used as a device array: {error}") from error
+    if claims:
+        raise TypeError(f"{name} is a {type(array).__name__}; it has __cuda_ndarray__, but is no array of numba.cuda")
+    if isinstance(array, np.ndarray) and interface is None:
+        return
     if interface is None:
         raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
     _check_interface(name, array, interface)
+
+
+@functools.cache
+def _own_classes():
+    """The classes of the device arrays that launches take as they are."""
+    if on_gpu():
+        return device_array_base()
+    from warpstep.api.arrays import DeviceArray, DeviceRecord, MappedArray
+
+    return DeviceArray, DeviceRecord, MappedArray
 
 
 def _check_interface(name, array, interface):
@@ -131,27 +179,31 @@ def _check_interface(name, array, interface):
     for key, kind in {"shape": tuple | list, "typestr": str, "data": tuple | list, "version": Integral}.items():
         if not isinstance(interface.get(key), kind):
             kinds = {"typestr": "a str", "version": "an int"}
-            raise TypeError(f"{what}[{key!r}] is {interface.get(key)!r}; it must be {kinds.get(key, 'a tuple')}")
+            raise TypeError(
+                f"{what}[{key!r}] is {describe(interface.get(key))}; it must be {kinds.get(key, 'a tuple')}"
+            )
     shape, strides, data = interface["shape"], interface.get("strides"), interface["data"]
     for key, sizes in {"shape": shape, "strides": shape if strides is None else strides}.items():
         right = isinstance(sizes, tuple | list) and all(isinstance(n, Integral) for n in sizes)
         if not right or len(sizes) != len(shape):
             raise TypeError(f"{what}[{key!r}] is {describe(sizes)}; it must be a tuple of ints, one for each dimension")
     if min(shape, default=0) < 0:
-        raise ValueError(f"{what}['shape'] is {shape}; no size may be negative")
+        raise ValueError(f"{what}['shape'] is {describe(shape)}; no size may be negative")
     if len(data) != 2 or not isinstance(data[0], Integral):
         raise TypeError(
             f"{what}['data'] is {describe(data)}; it must be a tuple of an address and whether it is read-only"
         )
     if interface["version"] < 1 or interface.get("mask") is not None:
-        raise ValueError(f"{what} has version {interface['version']}, or a mask; it must be 1 or more, without a mask")
+        raise ValueError(
+            f"{what} has version {describe(interface['version'])}, or a mask; it must be 1 or more, without a mask"
+        )
     try:
         own_shape = tuple(array.shape)
         as_device_array(array)
     except Exception as error:
         raise TypeError(f"{name} cannot be used as a device array: {error}") from error
     if own_shape != tuple(shape):
-        raise ValueError(f"{name} has shape {own_shape}, but {what}['shape'] is {shape}")
+        raise ValueError(f"{name} has shape {describe(own_shape)}, but {what}['shape'] is {describe(shape)}")
 
 
 def check_writable(name: str, array) -> None:
@@ -268,14 +320,14 @@ def to_device(array, stream) -> Any:
         # An axis of length 1 may have any stride; reshaped by way of one dimension it gets the usual one.
         if array.flags.c_contiguous:
             return cuda.to_device(array.reshape(-1).reshape(array.shape), stream=stream)
-        # A broadcast array can be larger than any memory: the device refuses it before the host copies it.
-        target = cuda.device_array(array.shape, array.dtype, stream=stream)
+        # The device refuses what is too large before the host copies it.
+        target = allocate("an argument", array.shape, array.dtype, stream)
         target.copy_to_device(np.ascontiguousarray(array).reshape(-1).reshape(array.shape), stream=stream)
         return target
     array = as_device_array(array)
     if array.is_c_contiguous():
         return array
-    contiguous = cuda.device_array(array.shape, array.dtype, stream=stream)
+    contiguous = allocate("an argument", array.shape, array.dtype, stream)
     copy_to(array, contiguous, stream)
     return contiguous
 
@@ -287,6 +339,12 @@ def upload(array, values: np.ndarray, stream):
 
     Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
     """
+    if not cuda.is_cuda_array(array):
+        raise TypeError(f"array is {describe(array)}; it must be a device array")
+    if not isinstance(values, np.ndarray) or values.nbytes != array.nbytes:
+        raise ValueError(
+            f"values is {describe(values)}; it must be a NumPy array of {array.nbytes} bytes, as array has"
+        )
     if not on_gpu():
         array.copy_to_device(values, stream=stream)
         return
@@ -318,7 +376,7 @@ def new_like(like, shape: tuple, dtype, stream) -> Any:
         return like.new_empty(shape, dtype=_torch_dtype(dtype))
     if library == "cupy":
         return type(like)(shape, dtype)
-    return cuda.device_array(shape, dtype, stream=stream)
+    return allocate("the result", shape, dtype, stream)
 
 
 def make_like(like, shape: tuple, dtype):
@@ -388,7 +446,7 @@ class Output:
         self.out, self.stream, self.on_host = out, stream, not cuda.is_cuda_array(like)
         dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
         if self.on_host:
-            self.device = to_device(out, stream) if keep else cuda.device_array(shape, dtype, stream=stream)
+            self.device = to_device(out, stream) if keep else allocate("the result", shape, dtype, stream)
             self.in_place = False
             return
         if out is None:
@@ -397,7 +455,7 @@ class Output:
         if keep:
             self.device = to_device(self.target, stream)
         elif not self.target.is_c_contiguous():
-            self.device = cuda.device_array(shape, self.target.dtype, stream=stream)
+            self.device = allocate("the result", shape, self.target.dtype, stream)
         self.in_place = self.device is self.target
 
     def finish(self):

@@ -69,7 +69,7 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     key, pointers = make_key(plan, inputs, out, stream, settings)
     try:
         recorded = None if key is None else CACHE.find(key)
-    except TypeError:  # a setting cannot be hashed
+    except Exception:  # a setting cannot be hashed or compared
         key = recorded = None
     if recorded is not None and (out is None or not recorded.overlaps(pointers)):
         return recorded.replay(pointers, out)

@@ -10,7 +10,7 @@ from gpukit.backend import cuda
 from warpstep.checks import as_dim3
 from warpstep.values import check_int, check_type, describe
 
-__all__ = ["check_dtype", "check_sizes", "launch_shape"]
+__all__ = ["as_numbers", "check_dtype", "check_sizes", "launch_shape"]
 
 
 def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dtype:
@@ -23,6 +23,20 @@ def check_dtype(name: str, value: Any, allowed: Iterable | None = None) -> np.dt
         what = "a NumPy dtype" if allowed is None else " or ".join(str(np.dtype(d)) for d in allowed)
         raise TypeError(f"{name} is {value if value is None else dtype}; it must be {what}")
     return dtype
+
+
+def as_numbers(name: str, value: Any, kinds: str = "iuf") -> np.ndarray:
+    """Return ``value``, an array or nested sequences, as an array of these kinds of dtypes; TypeError otherwise."""
+    try:
+        array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    except Exception as error:
+        raise TypeError(f"{name} is {describe(value)}; it must be an array of numbers: {error}") from error
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and its mask would be lost; fill it first: {name}.filled(0)")
+    if array.dtype.kind not in kinds:
+        what = "hold integers" if kinds == "iu" else "be a type of real numbers"
+        raise TypeError(f"{name} has dtype {array.dtype}; it must {what}")
+    return array
 
 
 def check_sizes(name: str, value: Any, minima: tuple, maxima: tuple, what: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, as_device_array, handle_of
+from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_of
 from gpukit._host.keys import array_key
 from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
@@ -67,10 +67,16 @@ def _check_argument(name, value):
     if isinstance(value, tuple):
         for part in value:
             _check_argument(name, part)
-    elif isinstance(value, np.ndarray):
-        raise TypeError(f"{name} is a NumPy array; it must be a device array: copy it with cuda.to_device")
-    elif not cuda.is_cuda_array(value) and not isinstance(value, int | float | complex | np.number | np.bool_):
-        raise TypeError(f"{name} is a {type(value).__name__}; it must be a device array, a number, or a tuple of these")
+        return
+    if not isinstance(value, int | float | complex | np.number | np.bool_):
+        if isinstance(value, np.ndarray) and not cuda.is_cuda_array(value):
+            raise TypeError(f"{name} is a NumPy array; it must be a device array: copy it with cuda.to_device")
+        check_kind(name, value)
+    try:
+        argument_type(value)
+    except Exception as error:
+        what = "a device array, a number, or a tuple of these"
+        raise TypeError(f"{name} is {describe(value)}; it must be {what}: {error}") from error
 
 
 class Prepared:

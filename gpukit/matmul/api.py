@@ -27,7 +27,7 @@ from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
-from warpstep.values import check_choice, check_int, check_number, describe
+from warpstep.values import check_choice, check_int, check_number, check_type, describe
 
 __all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
 
@@ -191,6 +191,7 @@ def steps(
     TypeError, ValueError
         For an argument that is not as above.
     """
+    check_type("work", work, (WorkMemory, type(None)), "a WorkMemory or None")
     check_array("out", out, 2, DTYPES, more=True)
     _check_operands(a, b, out)
     _check_scalars(alpha, beta, out)

@@ -11,6 +11,7 @@ from gpukit.backend import cuda
 from gpukit.matmul.fast import Tile
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
+from warpstep.values import check_int
 
 __all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict", "predicted_time"]
 
@@ -61,6 +62,8 @@ NARROW = 1.12
 WIDEN, WIDEN_BYTES = 3.5, 2.5e6
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
+#: Of an axis.
+MAX_SIZE = 2**31 - 1
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -93,7 +96,14 @@ def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multip
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
-    """Predict the microseconds of one launch for a product of float32 by the best tile, with K in one part."""
+    """Predict the microseconds of one launch for a product of float32 by the best tile, with K in one part.
+
+    TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1.
+    """
+    (m, n, batch), k = (
+        [check_int(name, size, 1, MAX_SIZE) for name, size in {"m": m, "n": n, "batch": batch}.items()],
+        check_int("k", k, 0, MAX_SIZE),
+    )
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     return min(predict(speed, m, n, k, batch, 1, multiprocessors) for speed in SPEEDS)
 

@@ -17,7 +17,9 @@ import functools
 import numba
 import numpy as np
 
+from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda, types, uint32
+from warpstep.values import check_int
 
 __all__ = [
     "dynamic",
@@ -222,8 +224,8 @@ def right_pad(dtype, tile):
     -------
     int
     """
-    lanes = 128 // np.dtype(str(dtype) if isinstance(dtype, types.Type) else dtype).itemsize
-    return max(1, lanes // tile)
+    dtype = check_dtype("dtype", str(dtype) if isinstance(dtype, types.Type) else dtype)
+    return max(1, 128 // max(dtype.itemsize, 1) // check_int("tile", tile, 1))
 
 
 # -- dynamic shared memory (A11, A12) --------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import stream_of
+from gpukit._host.arrays import check_alike, check_array, stream_of
 from gpukit.backend import cuda, float32, int32
 from gpukit.intrinsics import load4
 from gpukit.reduce.primitives import is_last
@@ -293,11 +293,14 @@ def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
 
     Raises
     ------
-    ValueError
-        For another variant, or if there is nothing to add.
+    TypeError, ValueError
+        For another variant or other arrays, or if there is nothing to add.
     """
     check_variant(variant)
-    if x.size == 0:
+    for name, array in {"x": x, "out": out}.items():
+        check_array(name, array, 1, (np.float32,))
+    check_alike("out", out, "x", x, (1,))
+    if x.shape[0] == 0:
         raise ValueError("x has no elements; it must have one or more")
     stream, kernel = stream_of(stream), VARIANTS[variant]
     if variant == "one_launch":

@@ -267,14 +267,19 @@ def _request(*parameters):
     """The `Request` for what a caller passed; always the same one for the same parameters."""
     try:
         return _known_request(parameters, _types(parameters))
-    except TypeError:  # an argument is a list or an array, or is refused
+    except Exception:  # an argument is a list or an array, or is refused
         pass
-    parameters = tuple(tuple(p) if isinstance(p, list | np.ndarray) and np.ndim(p) == 1 else p for p in parameters)
+    parameters = tuple(tuple(p) if isinstance(p, list | np.ndarray) and _is_short(p) else p for p in parameters)
     request = _checked_request(*parameters)
     try:
         return _known_request(parameters, _types(parameters))
-    except TypeError:
+    except Exception:
         return request
+
+
+def _is_short(values):
+    """Whether a list or array can be one of two or three numbers."""
+    return len(values) <= CHANNELS if isinstance(values, list) else values.ndim == 1 and values.size <= CHANNELS
 
 
 def _types(parameters):

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpukit._host.arrays import (
     address_of,
+    allocate,
     as_device_array,
     check_alike,
     check_array,
@@ -209,7 +210,7 @@ def pack(images: list, places: list[tuple], stream: Any) -> Frames:
     pitches = [4 * ceil_div(CHANNELS * host.shape[1], 4) for host in hosts]
     sizes = [host.shape[0] * pitch for host, pitch in zip(hosts, pitches, strict=True)]
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
-    flat = cuda.device_array(sum(sizes), hosts[0].dtype, stream=stream)  # refused before broadcast images are copied
+    flat = allocate("image", (sum(sizes),), hosts[0].dtype, stream)  # refused before broadcast images are copied
     packed = np.zeros(flat.size, flat.dtype)
     for host, start, size, pitch in zip(hosts, starts, sizes, pitches, strict=True):
         rows = packed[start : start + size].reshape(-1, pitch)

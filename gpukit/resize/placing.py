@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpukit._host.checks import as_numbers
 from warpstep.values import check_flag, check_int, check_number, describe
 
 __all__ = [
@@ -85,9 +86,7 @@ class Placement(NamedTuple):
 
 
 def _pairs(points):
-    points = np.asarray(points)
-    if points.dtype.kind not in "iuf":
-        raise TypeError(f"points has dtype {points.dtype}; it must be a type of real numbers")
+    points = as_numbers("points", points)
     if points.ndim == 0 or points.shape[-1] not in (2, 4):
         raise ValueError(f"points has shape {points.shape}; it must end in 2 (x, y) or 4 (x, y, x, y)")
     return points.astype(np.float64).reshape(*points.shape[:-1], -1, 2), points.shape
@@ -144,7 +143,8 @@ def check_size(name: str, size: Any) -> tuple[int, int]:
 
 def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = "real number") -> tuple:
     """One number or three as a tuple of three of the dtype; TypeError for another kind."""
-    values = tuple(value) if isinstance(value, tuple | list | np.ndarray) and np.ndim(value) else (value,) * CHANNELS
+    several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim)
+    values = tuple(value) if several else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f"{name} is {describe(value)}; it must be one {what} or {CHANNELS} of them")
     return tuple(dtype(check_number(name, v)) for v in values)

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 
-from gpukit.resize.placing import CHANNELS, Placement
+from gpukit._host.checks import check_sizes
+from gpukit.resize.placing import CHANNELS, Placement, check_size
 from warpstep.limits import SECTOR
+from warpstep.values import check_flag, check_int, check_type
 
 __all__ = ["least_bytes"]
 
@@ -39,7 +41,16 @@ def least_bytes(
     Returns
     -------
     int
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above.
     """
+    frames, source, target = check_int("frames", frames, 0), check_size("source", source), check_size("target", target)
+    check_type("place", place, (Placement, type(None)), "a Placement or None")
+    items = check_sizes("items", items, (1, 1), (8, 8), "a tuple of 2 ints, bytes")
+    nearest = check_flag("nearest", nearest)
     size = target if place is None else (place.height, place.width)
     rows, columns = (_used(n, to, nearest) for n, to in zip(source, size, strict=True))
     needed = np.repeat(rows[:, None] & columns, CHANNELS * items[0]).reshape(-1)

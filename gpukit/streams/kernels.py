@@ -17,7 +17,7 @@ from gpukit.intrinsics import clock64, globaltimer
 from gpukit.launching import prepare
 from gpukit.timing import Timer
 from warpstep.integers import ceil_div
-from warpstep.values import check_int
+from warpstep.values import check_int, check_number, check_type
 
 __all__ = ["BLOCK", "SleepKernel", "WorkKernel", "occupancy", "scrambled", "sleep", "work"]
 
@@ -25,6 +25,8 @@ __all__ = ["BLOCK", "SleepKernel", "WorkKernel", "occupancy", "scrambled", "slee
 BLOCK = 256
 #: The start stamp of a kernel that has not started.
 NEVER = np.iinfo(np.int64).max
+#: Cycles or rounds that a kernel can count.
+MAX_COUNT = 2**63 - 1
 
 
 @cuda.jit(device=True)
@@ -85,6 +87,9 @@ def work(source, target, rounds, stamps):
 
 def scrambled(words: np.ndarray, rounds: int) -> np.ndarray:
     """Compute with NumPy what ``work`` makes of an array of 4-byte elements; same dtype."""
+    rounds = check_int("rounds", rounds, 0, MAX_COUNT)
+    if check_type("words", words, np.ndarray, "a NumPy array").dtype.itemsize != 4:
+        raise TypeError(f"words has dtype {words.dtype}; its elements must have 4 bytes")
     word = np.ascontiguousarray(words).view(np.uint32).copy()
     for _ in range(rounds):
         word ^= word << np.uint32(13)
@@ -171,7 +176,7 @@ class SleepKernel(_Timed):
     """
 
     def __init__(self, cycles: int, grid: Any = None, block: Any = BLOCK) -> None:
-        self.cycles = check_int("cycles", cycles, 0)
+        self.cycles = check_int("cycles", cycles, 0, MAX_COUNT)
         super().__init__(grid, block)
 
     def __repr__(self):
@@ -211,7 +216,7 @@ class WorkKernel(_Timed):
     WORDS_PER_CYCLE = 7.4  # rounds of a word, per multiprocessor and cycle, loop included: measured on an H200
 
     def __init__(self, rounds: int, grid: Any = None, block: Any = BLOCK) -> None:
-        self.rounds = check_int("rounds", rounds, 0)
+        self.rounds = check_int("rounds", rounds, 0, MAX_COUNT)
         super().__init__(grid, block)
 
     def __repr__(self):
@@ -238,11 +243,15 @@ class WorkKernel(_Timed):
 
         On a GPU two launches are measured; on the emulator the rounds follow from the figures of `seconds`.
         """
-        if not on_gpu():
-            return cls(max(round(seconds / cls(1, **options).seconds(elements)), 1), **options)
-        few, many = (cls(rounds, **options)._measured(elements) for rounds in (64, 320))
-        per_round = (many - few) / 256
-        return cls(max(round((seconds - few) / per_round + 64), 1), **options)
+        seconds, elements = float(check_number("seconds", seconds, 0)), check_int("elements", elements, 1, MAX_COUNT)
+        if on_gpu():
+            few, many = (cls(rounds, **options)._measured(elements) for rounds in (64, 320))
+            rounds = (seconds - few) / (many - few) * 256 + 64
+        else:
+            rounds = seconds / cls(1, **options).seconds(elements)
+        if rounds > MAX_COUNT:
+            raise ValueError(f"seconds is {seconds}; that is {rounds:.3g} rounds, and a kernel counts to 2**63 - 1")
+        return cls(max(round(rounds), 1), **options)
 
     def _measured(self, elements):
         """Seconds of a launch on a GPU, the best of three."""

@@ -10,9 +10,12 @@ import numpy as np
 
 from gpukit.backend import cuda
 from warpstep.integers import ceil_div
-from warpstep.values import check_int
+from warpstep.values import check_int, check_type, describe
 
 __all__ = ["pipelined"]
+
+#: Streams that are made at once.
+MAX_STREAMS = 4096
 
 
 def pipelined(kernel: Any, x: np.ndarray, out: np.ndarray, chunk: int, streams: int = 4) -> None:
@@ -52,10 +55,16 @@ def pipelined(kernel: Any, x: np.ndarray, out: np.ndarray, chunk: int, streams: 
     >>> out
     array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14., 16., 18.], dtype=float32)
     """
-    check_int("chunk", chunk, 1)
-    check_int("streams", streams, 1)
+    if not hasattr(kernel, "py_func"):
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
+    for name, array in {"x": x, "out": out}.items():
+        if check_type(name, array, np.ndarray, "a NumPy array").ndim == 0 or not array.flags.c_contiguous:
+            raise ValueError(f"{name} is {describe(array)}; it must have rows that follow one another")
+    chunk, streams = check_int("chunk", chunk, 1), check_int("streams", streams, 1, MAX_STREAMS)
     if len(x) != len(out):
         raise ValueError(f"out has {len(out)} rows; it must have {len(x)}, as x has")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; it must be writable")
     queues = [cuda.stream() for _ in range(streams)]
     kept = []  # freeing device memory waits for the whole device, so nothing is freed before the last chunk is queued
     for number, first in enumerate(range(0, len(x), chunk)):

@@ -10,8 +10,12 @@ from typing import Any
 
 from gpukit.streams.schedule import Operation, Schedule
 from gpukit.streams.timeline import Bar, Timeline
+from warpstep.values import check_flag, check_int, check_number, check_text, check_type
 
 __all__ = ["Model", "best_chunks", "best_speedup", "modelled", "predicted"]
+
+#: Beyond this, numbers of chunks are mistakes.
+MAX_CHUNKS = 2**31 - 1
 
 
 def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launch: float = 0.0) -> float:
@@ -27,15 +31,24 @@ def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launc
         N, 1 or more.
     launch : float
         Seconds of overhead per chunk: t.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument of another kind or below its least value, here and in the other functions of this module.
     """
+    (copy_in, kernel, copy_out), chunks = _stages(copy_in, kernel, copy_out), check_int("chunks", chunks, 1, MAX_CHUNKS)
+    check_number("launch", launch, 0)
     whole = copy_in + kernel + copy_out
     return whole / chunks + (chunks - 1) / chunks * max(copy_in, kernel, copy_out) + chunks * launch
 
 
 def best_chunks(copy_in: float, kernel: float, copy_out: float, launch: float, most: int = 1024) -> int:
     """Find the N from 1 to ``most`` that minimises `predicted`: near the root of (h + k + d - max(h, k, d)) / t."""
-    hidden = copy_in + kernel + copy_out - max(copy_in, kernel, copy_out)
-    near = min(max(math.isqrt(int(hidden / launch)), 1), most) if launch > 0 else most
+    stages, most = _stages(copy_in, kernel, copy_out), check_int("most", most, 1, MAX_CHUNKS)
+    launch = float(check_number("launch", launch, 0))
+    hidden = sum(sorted(stages)[:2])
+    near = max(math.isqrt(int(min(hidden / launch, most**2))), 1) if launch > 0 else most
     return min(
         (n for n in (near, near + 1) if n <= most), key=lambda n: predicted(copy_in, kernel, copy_out, n, launch)
     )
@@ -47,7 +60,16 @@ def best_speedup(copy_in: float, kernel: float, copy_out: float, both: float | N
     ``both`` is the time to copy the whole array in and out at once. It exceeds that of either direction alone where
     the two share bandwidth.
     """
-    return (copy_in + kernel + copy_out) / max(copy_in, kernel, copy_out, both or 0.0)
+    stages = _stages(copy_in, kernel, copy_out)
+    longest = max(*stages, 0.0 if both is None else float(check_number("both", both, 0)))
+    if longest == 0:
+        raise ValueError("copy_in, kernel and copy_out are all 0; one of them must be more")
+    return sum(stages) / longest
+
+
+def _stages(copy_in, kernel, copy_out):
+    stages = {"copy_in": copy_in, "kernel": kernel, "copy_out": copy_out}
+    return tuple(float(check_number(name, seconds, 0)) for name, seconds in stages.items())
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,17 @@ class Model:
     concurrent_kernels: bool = True
     in_order: bool = False
 
+    def __post_init__(self):
+        check_text("name", self.name)
+        check_int("copy_engines", self.copy_engines, 0)
+        for name in ("concurrent_kernels", "in_order"):
+            check_flag(name, getattr(self, name))
+        for name in ("copy_in", "copy_out", "both_in", "both_out", "pageable_in", "pageable_out", "memory"):
+            if check_number(name, getattr(self, name), 0) == 0:
+                raise ValueError(f"{name} is 0; it must be more")
+        for name in ("copy_start", "kernel_start", "issue"):
+            check_number(name, getattr(self, name), 0)
+
     def replace(self, **changes: Any) -> "Model":
         """Copy the model with other figures."""
         return dataclasses.replace(self, **changes)
@@ -134,6 +167,8 @@ def modelled(schedule: Schedule, model: Model | None = None) -> Timeline:
     Timeline
         With ``modelled`` True.
     """
+    check_type("schedule", schedule, Schedule, "a Schedule")
+    check_type("model", model, (Model, type(None)), "a Model or None")
     return _Simulation(schedule.operations, Model() if model is None else model).run()
 
 

@@ -22,7 +22,7 @@ from gpukit.streams.schedule import Schedule, require_gpu
 from gpukit.streams.timeline import Timeline
 from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
-from warpstep.values import check_int, describe
+from warpstep.values import check_choice, check_flag, check_int, check_items, describe
 
 __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", "run_pipeline", "split_rows"]
 
@@ -31,6 +31,7 @@ ORDERS = ("depth", "breadth")
 BUFFERS = ("task", "stream", "shared")
 #: Tasks of a pipeline, at most.
 MAX_CHUNKS = 4096
+MAX_ROWS = 2**63 - 1
 
 
 def run_pipeline(
@@ -157,8 +158,8 @@ class Pipeline:
         out: np.ndarray | None = None,
     ) -> None:
         adapted = _adapt(kernel)
-        _check(x, out, order, buffers, pinned)
-        check_int("streams", streams, 1)
+        _check(x, out, order, buffers)
+        pinned, streams = check_flag("pinned", pinned), check_int("streams", streams, 1)
         self.sizes = split_rows(chunks, len(x))
         self.x = x
         self.out = _host_memory(x, pinned) if out is None else out
@@ -236,7 +237,7 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
 # -- arguments -----------------------------------------------------------------------------------------------------
 
 
-def _check(x, out, order, buffers, pinned):
+def _check(x, out, order, buffers):
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is a {type(x).__name__}; it must be a NumPy array: a pipeline copies it to the device")
     if x.ndim == 0:
@@ -252,12 +253,8 @@ def _check(x, out, order, buffers, pinned):
             raise ValueError("out is read-only or holds Python objects; it must be an array that can be written")
         if np.may_share_memory(x, out):
             raise ValueError("out shares memory with x; they must be apart")
-    if order not in ORDERS:
-        raise ValueError(f"order is {describe(order)}; it must be 'depth' or 'breadth'")
-    if buffers not in BUFFERS:
-        raise ValueError(f"buffers is {describe(buffers)}; it must be 'task', 'stream' or 'shared'")
-    if not isinstance(pinned, bool | np.bool_):
-        raise TypeError(f"pinned is {describe(pinned)}; it must be True or False")
+    check_choice("order", order, ORDERS)
+    check_choice("buffers", buffers, BUFFERS)
 
 
 def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
@@ -265,14 +262,9 @@ def split_rows(chunks: Any, rows: int) -> tuple[int, ...]:
     if isinstance(chunks, Integral) and not isinstance(chunks, bool):
         count = check_int("chunks", chunks, 1, MAX_CHUNKS)
         return tuple(rows // count + (i < rows % count) for i in range(count))
-    try:
-        sizes = tuple(check_int(f"chunks[{i}]", size, 0) for i, size in enumerate(chunks))
-    except TypeError as error:
-        if "chunks[" in str(error):
-            raise
-        raise TypeError(
-            f"chunks is {describe(chunks)}; it must be an int, 1 or more, or the rows of each task"
-        ) from None
+    what = f"an int, 1 or more, or the rows of each task, {MAX_CHUNKS:,} at most"
+    items = check_items("chunks", chunks, what, MAX_CHUNKS)
+    sizes = tuple(check_int(f"chunks[{i}]", size, 0, MAX_ROWS) for i, size in enumerate(items))
     if sum(sizes) != rows:
         raise ValueError(f"chunks has {sum(sizes)} rows in all; x has {rows}")
     return sizes

@@ -12,18 +12,29 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit import device
-from gpukit._host.arrays import configure_quietly
+from gpukit._host.arrays import configure_quietly, stream_of
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
 from gpukit.streams.timeline import ENGINES, Bar, Timeline
 from gpukit.timing import EmulatedTimeError
-from warpstep.values import check_int, describe
+from warpstep.values import (
+    check_callable,
+    check_choice,
+    check_flag,
+    check_int,
+    check_items,
+    check_number,
+    check_text,
+    describe,
+)
 
 __all__ = ["Operation", "Race", "Schedule", "is_done", "require_gpu"]
 
 #: Nanoseconds that the device is kept busy while the host queues what must run back to back.
 HOLD = 200_000
+#: Streams of a schedule.
+MAX_STREAMS = 4096
 
 
 def is_done(stream: Any) -> bool:
@@ -39,12 +50,12 @@ def is_done(stream: Any) -> bool:
         Always True on the emulator, which runs each operation when it is queued.
     """
     mark = cuda.event(timing=False)
-    mark.record(stream)
+    mark.record(stream_of(stream))
     return mark.query()
 
 
 class Operation(NamedTuple):
-    """One entry of a `Schedule`, described in `Schedule.add`."""
+    """One entry of a `Schedule`d in `Schedule.add`."""
 
     name: str
     engine: str
@@ -152,18 +163,21 @@ class Schedule:
             For an argument that is not as above.
         """
         number = len(self.operations)
-        if engine not in ENGINES:
-            raise ValueError(f"engine is {describe(engine)}; it must be one of {', '.join(map(repr, ENGINES))}")
-        if not callable(action):
-            raise TypeError(f"action is {describe(action)}; it must be a function of a stream")
-        check_int("stream", stream, 0)
-        after = tuple(after)
+        check_choice("engine", engine, ENGINES)
+        check_callable("action", action, "a function of a stream")
+        stream = check_int("stream", stream, 0, MAX_STREAMS - 1)
+        after = tuple(check_int("after", other, 0) for other in check_items("after", after, "ints"))
         for other in after:
-            if check_int("after", other, 0) >= number:
-                raise ValueError(f"after names operation {other}; there are {number} before this one")
-        task = number if task is None else task
-        name = f"{engine} {task}" if name is None else name
-        operation = Operation(name, engine, stream, action, task, after, tuple(reads), tuple(writes), **cost)
+            if other >= number:
+                raise ValueError(f"after names operation {describe(other)}; there are {number} before this one")
+        reads, writes = (
+            tuple(check_text(what, name) for name in check_items(what, names, "names of buffers"))
+            for what, names in (("reads", reads), ("writes", writes))
+        )
+        _check_cost(**cost)
+        task = number if task is None else check_int("task", task, 0)
+        name = f"{engine} {task}" if name is None else check_text("name", name)
+        operation = Operation(name, engine, stream, action, task, after, reads, writes, **cost)
         self.operations.append(operation)
         self._recorder, self._programs = None, {}
         return number
@@ -200,6 +214,7 @@ class Schedule:
 
     def stream(self, number: int) -> Any:
         """Return the CUDA stream with this number, which is created on first use."""
+        number = check_int("number", number, 0, MAX_STREAMS - 1)
         while len(self._streams) <= number:
             self._streams.append(cuda.stream())
         return self._streams[number]
@@ -225,7 +240,7 @@ class Schedule:
             If ``record`` is true on the emulator: `gpukit.streams.modelled` simulates the schedule on a model instead.
         """
         recorder = None
-        if record:
+        if check_flag("record", record):
             require_gpu("a timeline")
             recorder = self._recorder = self._recorder or _Recorder(self.operations)
         program = self._program(recorder)
@@ -256,6 +271,14 @@ class Schedule:
                 calls += [partial(events[number].record, stream)] if number in awaited else []
             self._programs[recorder] = calls
         return self._programs[recorder]
+
+
+def _check_cost(nbytes=0, seconds=0.0, share=1.0, pageable=False, takes_stamps=False):
+    check_int("nbytes", nbytes, 0)
+    for name, value in (("seconds", seconds), ("share", share)):
+        check_number(name, value, 0)
+    for name, value in (("pageable", pageable), ("takes_stamps", takes_stamps)):
+        check_flag(name, value)
 
 
 def _queue(program):

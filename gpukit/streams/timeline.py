@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from warpstep.values import describe
+from warpstep.values import check_choice, check_type, describe
 
 __all__ = ["ENGINES", "Bar", "Timeline"]
 
@@ -55,6 +55,7 @@ class Timeline:
 
     def busy(self, engine: str) -> float:
         """Seconds in which an engine was busy."""
+        check_choice("engine", engine, ENGINES)
         return sum(length for length, active in self._intervals() if engine in active)
 
     @property
@@ -78,8 +79,12 @@ class Timeline:
     @classmethod
     def of(cls, record: dict[str, Any]) -> "Timeline":
         """Make a timeline from the dict of `record`, or from a recorded result with these fields among others."""
-        source = record.get("source") or f"recorded on {record['gpu']}, {record['date']}"
-        return cls(tuple(Bar(*bar) for bar in record["bars"]), source, record.get("modelled", False))
+        check_type("record", record, dict, "a dict with bars, as Timeline.record makes it")
+        try:
+            source = record.get("source") or f"recorded on {record['gpu']}, {record['date']}"
+            return cls(tuple(Bar(*bar) for bar in record["bars"]), source, record.get("modelled", False))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"record is {describe(record)}; it must have bars, as Timeline.record makes it") from error
 
     def __str__(self) -> str:
         word = "modelled" if self.modelled else "measured"
@@ -111,9 +116,10 @@ class Timeline:
         from matplotlib.patches import Patch
 
         from gpukit import plot
+        from warpstep.report.axes import check_axes
 
-        if by not in ("stream", "engine"):
-            raise ValueError(f"by is {describe(by)}; it must be 'stream' or 'engine'")
+        check_choice("by", by, ("stream", "engine"))
+        check_axes(ax)
         present = sorted({bar.stream for bar in self.bars}) if by == "stream" else ENGINES
         if ax is None:
             with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(present), 1)), mark=self.mark) as ax:

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpukit import conv, indexing, matmul, reduce, resize, timing, transpose
-from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
 
 
@@ -320,7 +319,7 @@ def huge(*shape, dtype=np.float32):
 )
 def test_a_broadcast_array_that_fits_into_no_device_is_not_copied_first(call, monkeypatch):
     monkeypatch.setattr(np, "ascontiguousarray", None)
-    with pytest.raises(cuda_api_error(), match="OUT_OF_MEMORY"):
+    with pytest.raises(MemoryError, match=r"^(a|x|image|image\[0\]) has shape|^image of shape"):
         call()
 
 

@@ -195,7 +195,7 @@ WRONG = [
     (lambda: gpukit.plot.mapping(X / 2, 4, 4), TypeError, "elements has dtype float64"),
     (lambda: gpukit.plot.grid_stride(-1, 4, 1), ValueError, "n is -1"),
     (lambda: gpukit.plot.grid_stride(1, 4, 0), ValueError, "blocks is 0"),
-    (lambda: gpukit.plot.image([[1]]), TypeError, "pixels is a list"),
+    (lambda: gpukit.plot.image([[1]]), TypeError, r"pixels is \[\[1\]\]; it must be a NumPy array"),
     (lambda: gpukit.plot.image(np.zeros((2, 2), int)), TypeError, "dtype int64"),
     (lambda: gpukit.plot.image(np.zeros((2, 2, 4), np.uint8)), ValueError, r"shape \(2, 2, 4\)"),
     (lambda: gpukit.plot.figure(rows=0).__enter__(), ValueError, "rows is 0"),

@@ -71,6 +71,8 @@ def test_the_plain_loop_takes_streams_in_turns(monkeypatch):
         asked.append((len(source), len(target)))
 
     class Kernel:
+        py_func = None
+
         def __getitem__(self, configuration):
             asked.append(configuration)
             return launch
@@ -343,7 +345,7 @@ def test_order_holds_in_a_thousand_random_graphs_and_would_not_without_events():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"engine": "copy"}, ValueError, "engine is 'copy'; it must be one of 'copy in', 'kernel', 'copy out'"),
+        ({"engine": "copy"}, ValueError, "engine is 'copy'; it must be one of copy in, kernel, copy out"),
         ({"action": 3}, TypeError, "action is 3"),
         ({"stream": -1}, ValueError, "stream is -1"),
         ({"after": [1]}, ValueError, "after names operation 1; there are 1 before this one"),
@@ -580,7 +582,7 @@ def test_the_picture_says_what_it_is(by, modelled):
 
 
 def test_there_is_a_picture_by_stream_and_by_engine_only():
-    with pytest.raises(ValueError, match="by is 'task'; it must be 'stream' or 'engine'"):
+    with pytest.raises(ValueError, match="by is 'task'; it must be one of stream, engine"):
         Timeline(BARS, "a device", True).plot("task")
 
 

@@ -124,8 +124,13 @@ def address_of(array: np.ndarray) -> int:
 
 
 def host_memory(nbytes: int, poison: bool = True) -> np.ndarray:
-    """Aligned host memory as a 1-D uint8 array of at least ``nbytes`` bytes."""
+    """Aligned host memory as a 1-D uint8 array of at least ``nbytes`` bytes; CudaAPIError if the machine has less."""
     size = ceil_div(nbytes, ITEM) * ITEM
+    available = _host_memory_available() if nbytes > 64 * MB else None
+    if available is not None and nbytes > available:
+        _out_of_memory(
+            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, can give {available:,} bytes"
+        )
     raw = np.empty(size + HOST_ALIGNMENT, np.uint8)
     start = -address_of(raw) % HOST_ALIGNMENT
     memory = raw[start : start + size]
@@ -146,6 +151,12 @@ def memory_in_use() -> int:
     return sum(allocation.nbytes for allocation in live_allocations() if allocation.on_device)
 
 
+def free_memory() -> int:
+    """Bytes that a new allocation may have: less than the emulated device has left where this machine has less."""
+    free, available = current().total_memory - memory_in_use(), _host_memory_available()
+    return max(0, free if available is None else min(free, available))
+
+
 def find_allocation(address: int) -> Allocation | None:
     """The allocation that a device address lies in."""
     return next((a for a in live_allocations() if a.address <= address < a.address + a.nbytes), None)
@@ -160,11 +171,6 @@ def _require(nbytes):
         free = total - memory_in_use()
     if nbytes > free:
         _out_of_memory(f"{nbytes:,} bytes asked for, {free:,} of {total:,} bytes of the emulated device are free")
-    available = _host_memory_available() if nbytes > 64 * MB else None
-    if available is not None and nbytes > available:
-        _out_of_memory(
-            f"{nbytes:,} bytes asked for; this machine, which holds the emulated memory, can give {available:,} bytes"
-        )
 
 
 def _out_of_memory(reason):

@@ -30,6 +30,10 @@ from warpstep._numba import (
 from warpstep.api import sharing
 from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
 from warpstep.api.streams import check_stream
+from warpstep.values import check_items, describe
+
+#: Axes of an array, as in NumPy.
+MAX_DIMENSIONS = 64
 
 
 def _normal_shape(shape):
@@ -48,6 +52,36 @@ def _normal_dtype(dtype):
             f"dtype is {dtype}: Python objects cannot be in device memory; use a numeric or structured dtype"
         )
     return dtype
+
+
+def as_layout(shape, strides, dtype, order) -> tuple[tuple, tuple, np.dtype]:
+    """Shape, strides in bytes and dtype of a new array, of what numba.cuda's functions take for these arguments.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For anything else, and for a dtype of Python objects, which no device can hold.
+    """
+    try:
+        dtype = _normal_dtype(dtype)
+    except Exception as error:
+        raise TypeError(f"dtype is {describe(dtype)}; it must be a NumPy dtype without Python objects") from error
+    found = []
+    for name, sizes, what in (("shape", shape, "an int or a tuple of ints"), ("strides", strides, "None, or as shape")):
+        if sizes is None and name == "strides" or isinstance(sizes, int) and not isinstance(sizes, bool):
+            found.append(sizes)
+            continue
+        found.append(tuple(check_items(name, sizes, what, MAX_DIMENSIONS)))
+        if not all(isinstance(n, int | np.integer) for n in found[-1]):
+            raise TypeError(f"{name} is {describe(sizes)}; it must be {what}")
+    if not isinstance(order, str) or order not in ("C", "F"):
+        raise ValueError(f"order is {describe(order)}; it must be 'C' or 'F'")
+    shape, strides, dtype = prepare_shape_strides_dtype(*found, dtype, order)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape is {describe(shape)}: negative dimensions are not allowed")
+    if max(map(abs, (*shape, *strides)), default=0) >= 1 << 63:
+        raise ValueError(f"shape is {describe(shape)} and strides are {describe(strides)}; they must fit into 64 bits")
+    return shape, strides, dtype
 
 
 def byte_span(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
@@ -545,15 +579,21 @@ class MappedArray(np.ndarray):
     @classmethod
     def allocate(cls, shape, dtype: Any = np.uint8, strides=None, order="C", stream=0) -> "MappedArray":
         """Make an array in new memory, uninitialised."""
-        shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+        shape, strides, dtype = as_layout(shape, strides, dtype, order)
         check_stream(stream)
-        _, nbytes = byte_span(_normal_shape(shape), strides, _normal_dtype(dtype).itemsize)
+        _, nbytes = byte_span(shape, strides, dtype.itemsize)
         allocation = Allocation(nbytes, memory=None if cls._on_device else host_memory(nbytes))
         allocation.movable = False
         array = np.ndarray(shape, dtype, allocation.bytes, strides=strides if nbytes else None).view(cls)
         array.allocation = allocation
         array.stream = stream
         return array
+
+    def is_c_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        return self.flags.f_contiguous
 
     def __array_finalize__(self, parent):
         self.stream = getattr(parent, "stream", 0)

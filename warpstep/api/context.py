@@ -14,6 +14,7 @@ from warpstep.api import allocations, arrays, sharing
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import current
 from warpstep.errors import UnsupportedError
+from warpstep.values import check_int
 
 #: Attributes of the driver that a `Limits` knows, by the field that holds them.
 _FIGURES = {
@@ -286,7 +287,7 @@ class Context:
         """Allocate host memory as bytes: an ndarray, or a MappedArray that the device sees too if ``mapped``."""
         if mapped:
             return arrays.MappedArray.allocate(_size(bytesize))
-        return allocations.host_memory(_size(bytesize))[:bytesize]
+        return allocations.host_memory(size := _size(bytesize))[:size]
 
     def reset(self):
         """Free all memory of the device. Arrays in it cannot be used any more."""
@@ -365,9 +366,7 @@ class Context:
 
 
 def _size(nbytes):
-    if nbytes < 0:
-        raise ValueError(f"bytesize is {nbytes}; it must be 0 or more")
-    return int(nbytes)
+    return check_int("bytesize", nbytes, 0)
 
 
 class ManagedDevice:

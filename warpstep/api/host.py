@@ -1,6 +1,7 @@
 """The host functions of ``numba.cuda``, for the emulated device; `cuda` joins them with Numba's own device side."""
 
 import functools
+import operator
 import os
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from warpstep import native
-from warpstep._numba import compiler, contiguous_strides_like, order_like, prepare_shape_strides_dtype
+from warpstep._numba import compiler, contiguous_strides_like, order_like
 from warpstep.api import allocations, arrays, context, sharing
 from warpstep.api.arrays import DeviceArray, ManagedArray, MappedArray
 from warpstep.api.context import get_context as current_context
@@ -16,6 +17,7 @@ from warpstep.api.context import get_current_device, gpus
 from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
 from warpstep.errors import UnsupportedError
+from warpstep.values import check_type, describe
 
 __all__ = [
     "as_cuda_array",
@@ -96,6 +98,8 @@ def to_device(obj, stream=0, copy: bool = True, to: DeviceArray | None = None):
     """
     if to is None:
         return arrays.auto_device(obj, stream=stream, copy=copy, user_explicit=True)[0]
+    if arrays.as_device_array(to) is None:
+        raise TypeError(f"to is {describe(to)}; it must be a device array or None")
     if copy:
         to.copy_to_device(obj, stream=stream)
     return to
@@ -103,7 +107,7 @@ def to_device(obj, stream=0, copy: bool = True, to: DeviceArray | None = None):
 
 def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0) -> DeviceArray:
     """Allocate device memory, uninitialised (NaN in float dtypes)."""
-    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+    shape, strides, dtype = arrays.as_layout(shape, strides, dtype, order)
     return DeviceArray(shape, strides, dtype, stream=stream)
 
 
@@ -114,7 +118,7 @@ def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, at
 
 def pinned_array(shape, dtype=np.float64, strides=None, order="C") -> np.ndarray:
     """Allocate host memory, uninitialised. It is ordinary memory: only a real GPU copies faster from pinned memory."""
-    shape, strides, dtype = prepare_shape_strides_dtype(shape, strides, dtype, order)
+    shape, strides, dtype = arrays.as_layout(shape, strides, dtype, order)
     _, nbytes = arrays.byte_span(shape, strides, dtype.itemsize)
     return np.ndarray(shape, dtype, allocations.host_memory(nbytes), strides=strides if nbytes else None)
 
@@ -140,6 +144,7 @@ def pinned_array_like(ary) -> np.ndarray:
 
 
 def _like(ary) -> dict[str, Any]:
+    check_type("ary", ary, (np.ndarray, DeviceArray), "a NumPy array or a device array")
     return {
         "shape": ary.shape,
         "dtype": ary.dtype,
@@ -221,10 +226,16 @@ def from_cuda_array_interface(desc: dict, owner=None, sync: bool = True) -> Devi
     NotImplementedError
         For a masked array.
     """
-    if desc.get("mask") is not None:
+    try:
+        masked = check_type("desc", desc, dict, "a dict").get("mask") is not None
+        shape, strides, dtype = desc["shape"], desc.get("strides"), desc["typestr"]
+        address = operator.index(desc["data"][0])
+    except Exception as error:
+        what = "the dict of a __cuda_array_interface__, with shape, typestr and data"
+        raise TypeError(f"desc is {describe(desc)}; it must be {what}") from error
+    if masked:
         raise NotImplementedError("Masked arrays are not supported")
-    shape, strides, dtype = prepare_shape_strides_dtype(desc["shape"], desc.get("strides"), desc["typestr"], "C")
-    address = desc["data"][0]
+    shape, strides, dtype = arrays.as_layout(shape, strides, dtype, "C")
     allocation = allocations.find_allocation(address) if address else None
     if allocation is not None:
         memory = allocations.DevicePointer(allocation, address - allocation.address)

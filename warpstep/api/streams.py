@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from warpstep._numba import CudaAPIError, CUresult
 from warpstep.errors import UnsupportedError
+from warpstep.values import check_type, describe
 
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2
 _NAMES = {
@@ -92,12 +93,19 @@ def check_stream(stream):
 
     0 and None mean the default stream.
     """
-    if not stream or isinstance(stream, Stream):
+    if isinstance(stream, Stream):
         return
+    try:
+        if not stream:
+            return
+    except Exception:  # such as an array, whose truth is ambiguous
+        raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}") from None
     if isinstance(stream, int) and not isinstance(stream, bool):
         if stream in _NAMES or stream in _live:
             return
-        raise TypeError(f"Expected a Stream object or 0, got int {stream}, which is the handle of no stream here")
+        raise TypeError(
+            f"Expected a Stream object or 0, got int {describe(stream)}, which is the handle of no stream here"
+        )
     raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}")
 
 
@@ -158,6 +166,7 @@ _NO_TIME = "the emulator has no time, so there is none between two events"
 
 def _check_measurable(evtstart, evtend):
     for role, mark in (("start", evtstart), ("end", evtend)):
+        check_type(f"evt{role}", mark, Event, "an event")
         fault = None if mark.recorded else "has not been recorded"
         fault = fault if mark.timing else "was made with timing=False"
         if fault:

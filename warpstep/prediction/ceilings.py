@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warpstep.compiler.instructions import ITERATION
+from warpstep.values import check_items, check_path, check_type, describe
 
 __all__ = ["CASES", "RECORDED", "Ceilings", "from_records", "recorded"]
 
@@ -117,8 +118,15 @@ CASES = {
 
 
 def from_records(records: list[dict]) -> Ceilings:
-    """Make `Ceilings` from the records that ``gpukit bench ceilings`` saves; LookupError if one is missing."""
-    values = {}
+    """Make `Ceilings` from the records that ``gpukit bench ceilings`` saves.
+
+    LookupError if one is missing, TypeError or ValueError for what are no records.
+    """
+    records, values = check_items("records", records, "a list of dicts"), {}
+    for i, record in enumerate(records):
+        missing = {"case", "variant", "value", "gpu", "date"} - set(check_type(f"records[{i}]", record, dict, "a dict"))
+        if missing:
+            raise ValueError(f"records[{i}] is {describe(record)}; it must have {', '.join(sorted(missing))}")
     for name, (case, variant) in CASES.items():
         found = [r["value"] for r in records if r["case"] == case and variant in (None, r["variant"])]
         if not found:
@@ -138,15 +146,27 @@ def _written_back(records):
         raise LookupError(f"no record of 'replacing', {error} among the ceilings") from None
 
 
-@functools.cache
 def recorded(source: str | PathLike = RECORDED) -> Ceilings:
     """Load the `Ceilings` of a file, or of a record that ships with the package: ``recorded("ceilings-h200")``.
 
-    FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it.
+    FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it, ValueError if it holds
+    something else. Each message names the file.
     """
-    path = Path(source) if Path(source).suffix == ".json" else FOLDER / f"{source}.json"
+    path = check_path("source", source)
+    path = path if path.suffix == ".json" else FOLDER / f"{path}.json"
     if not path.is_file():
         there = ", ".join(sorted(p.stem for p in FOLDER.glob("*.json")))
         raise FileNotFoundError(f"source is {str(source)!r}, and there is no {path}; recorded: {there}")
-    head = json.loads(path.read_text(encoding="utf-8"))
-    return from_records([head | record for record in head.pop("records")])
+    return _load(path)
+
+
+@functools.cache
+def _load(path):
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+        records = check_type("it", head, dict, "an object").pop("records", [])
+        return from_records([head | record for record in check_type("records", records, list, "a list")])
+    except LookupError as error:
+        raise LookupError(f"{path}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a record of ceilings: {error}") from error

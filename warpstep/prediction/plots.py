@@ -6,6 +6,7 @@ import numpy as np
 
 from warpstep.prediction.ceilings import Ceilings
 from warpstep.report import axes as plot
+from warpstep.values import check_items, check_number, check_text, check_type
 
 __all__ = ["compared", "roofline"]
 
@@ -31,9 +32,8 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
     -------
     array of 2 matplotlib Axes
     """
-    if not isinstance(ceilings, Ceilings):
-        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() returns")
-    points = list(points)
+    check_type("ceilings", ceilings, Ceilings, "Ceilings, as recorded() returns")
+    points = _checked(points, "flops", "bytes", "seconds")
     looks = _looks(point["group"] for point in points)
     ratios = {"width_ratios": (1, 6)}
     with plot.figure(title, size=(8, 4.4), columns=2, mark=mark or ceilings.device, gridspec_kw=ratios) as axes:
@@ -55,6 +55,20 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
         for ax in axes:
             ax.yaxis.set_major_formatter("{x:g}")
     return axes
+
+
+def _checked(points, *fields):
+    """The points as a list; TypeError or ValueError unless each has a group and these fields."""
+    points = check_items("points", points, "a list of dicts")
+    if not points:
+        raise ValueError("points is empty; there is nothing to draw")
+    for i, point in enumerate(points):
+        check_text(f"points[{i}]['group']", check_type(f"points[{i}]", point, dict, "a dict").get("group"))
+        for field in fields:
+            number = check_number(f"points[{i}][{field!r}]", point.get(field), 0)
+            if number == 0 and field != "flops":
+                raise ValueError(f"points[{i}][{field!r}] is 0; it must be more")
+    return points
 
 
 def _roof(ax, ceilings):
@@ -100,7 +114,8 @@ def compared(points: Iterable[dict], *, within: float = 1.5, ax=None):
     -------
     matplotlib Axes
     """
-    points = list(points)
+    points, within = _checked(points, "predicted", "measured"), check_number("within", within, 1)
+    plot.check_axes(ax)
     if ax is None:
         with plot.figure(size=(6, 5)) as ax:
             return compared(points, within=within, ax=ax)

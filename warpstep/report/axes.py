@@ -8,9 +8,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from warpstep.values import check_int
+from warpstep.values import check_int, check_items, check_number, check_text, check_type, describe
 
 #: Stands under a figure in place of the device's name if kernels ran on the emulator.
 EMULATED = "emulated: counts, no times"
@@ -47,6 +48,7 @@ STYLE: dict[Any, Any] = {
 }
 
 WIDTH = 8.0  # inches: the text column of a notebook
+MAX_AXES, MAX_INCHES = 16, 100  # axes of a figure along each side, and its sides
 
 
 @contextmanager
@@ -83,10 +85,20 @@ def figure(title="", size=(WIDTH, 3.2), rows=1, columns=1, mark=EMULATED, **opti
     Raises
     ------
     TypeError, ValueError
-        If ``rows`` or ``columns`` is not an int of 1 or more.
+        If ``rows`` or ``columns`` is not an int from 1 to 16, or ``size`` not two numbers up to 100.
     """
-    check_int("rows", rows, 1)
-    check_int("columns", columns, 1)
+    check_int("rows", rows, 1, MAX_AXES)
+    check_int("columns", columns, 1, MAX_AXES)
+    check_text("title", title)
+    check_text("mark", mark)
+    size = check_items("size", size, "a width and a height")
+    if len(size) != 2:
+        raise ValueError(f"size is {describe(size)}; it must be a width and a height")
+    for i, inches in enumerate(size):
+        if not 0 < check_number(f"size[{i}]", inches) <= MAX_INCHES:
+            raise ValueError(
+                f"size[{i}] is {describe(inches)}; it must be more than 0, and at most {MAX_INCHES} inches"
+            )
     with style():
         made, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
         if title:
@@ -101,6 +113,7 @@ def styled(mark: Callable[[], str]):
     def decorate(draw):
         @functools.wraps(draw)
         def styled_draw(*args, **kwargs):
+            check_axes(kwargs.get("ax"))
             with style():
                 ax = draw(*args, **kwargs)
                 stamp(ax.get_figure(root=True), mark())
@@ -109,6 +122,11 @@ def styled(mark: Callable[[], str]):
         return styled_draw
 
     return decorate
+
+
+def check_axes(ax) -> None:
+    """Raise TypeError if ``ax`` is neither axes nor None."""
+    check_type("ax", ax, (Axes, type(None)), "Matplotlib axes or None")
 
 
 def canvas(width: float, height: float, above: float, below: float):

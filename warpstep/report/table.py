@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 from html import escape
 
+from warpstep.values import check_items, check_text
+
 __all__ = ["WIDTH", "Table"]
 
 #: Columns of printed text.
@@ -27,6 +29,11 @@ class Table:
     code : collection of str, optional
         Columns of source code, by name: monospaced in HTML.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument that is not as above, or rows of other lengths than the header.
+
     Examples
     --------
     >>> print(Table(["kernel", "us"], [["copy", "1.5"], ["transpose", "12.25"]]))
@@ -44,11 +51,15 @@ class Table:
         words: Collection[str] | None = None,
         code: Collection[str] = (),
     ):
-        self.header, self.rows, self.title, self.code = header, rows, title, code
+        self.header, self.title, self.code = _texts("header", header), check_text("title", title), _texts("code", code)
+        self.rows = [_texts(f"rows[{i}]", row) for i, row in enumerate(check_items("rows", rows, "a sequence of rows"))]
+        for i, row in enumerate(self.rows):
+            if len(row) != len(self.header):
+                raise ValueError(f"rows[{i}] has {len(row)} cells; it must have {len(self.header)}, as header has")
         if words is None:
-            columns = zip(*rows, strict=True) if rows else [()] * len(header)
-            words = [n for n, cells in zip(header, columns, strict=True) if any(c[:1].isalpha() for c in cells)]
-        self.words = words
+            columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+            words = [n for n, cells in zip(self.header, columns, strict=True) if any(c[:1].isalpha() for c in cells)]
+        self.words = _texts("words", words)
 
     def text(self) -> str:
         """The table as text: the title, then one line for each row, cells two blanks apart."""
@@ -91,3 +102,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self.title)}</b></p>" * bool(self.title) + self.html()
+
+
+def _texts(name, values):
+    return [check_text(f"{name}[{i}]", v) for i, v in enumerate(check_items(name, values, "a sequence of str"))]

@@ -7,6 +7,7 @@ import numpy as np
 from warpstep._numba import cuda
 from warpstep.api.allocations import Allocation, DevicePointer
 from warpstep.api.arrays import DeviceArray, as_device_array, byte_span
+from warpstep.values import describe
 
 ALIGNMENT = 256
 
@@ -34,7 +35,7 @@ def emulated_arguments(args):
     if not real:
         yield args
         return
-    arrays = {i: cuda.as_cuda_array(args[i]) for i in real}
+    arrays = {i: _as_cuda_array(i, args[i]) for i in real}
     spans = {i: _span(array) for i, array in arrays.items()}
     pieces = [_copy_in(start, stop) for start, stop in _join(spans.values())]
     here = list(args)
@@ -45,6 +46,14 @@ def emulated_arguments(args):
         offset = start % ALIGNMENT
         changed = allocation.bytes[offset : offset + stop - start]
         cuda.as_cuda_array(_Memory(start, stop)).copy_to_device(np.ascontiguousarray(changed))
+
+
+def _as_cuda_array(position, argument):
+    try:
+        return cuda.as_cuda_array(argument)
+    except Exception as error:
+        what = "an array that this machine's GPU has"
+        raise TypeError(f"argument {position} is {describe(argument)}; it must be {what}: {error}") from error
 
 
 def _span(array):

@@ -454,7 +454,7 @@ class Recording:
             For any other word.
         """
         for name, value, allowed in (("space", space, SPACES), ("op", op, OPERATIONS)):
-            if value is not None and value not in allowed:
+            if value is not None and not (isinstance(value, str) and value in allowed):
                 raise ValueError(
                     f"{name} is {describe(value)}; it must be one of {', '.join(allowed)}, or None for all"
                 )
@@ -468,6 +468,4 @@ class Recording:
 def check_trace(name: str, value: object) -> None:
     """Raise TypeError if a value is not a trace."""
     if not isinstance(value, Recording):
-        text = repr(value)
-        text = text if len(text) <= 60 else text[:60] + "…"
-        raise TypeError(f"{name} is {text}; it must be a trace, as gpukit.trace returns it")
+        raise TypeError(f"{name} is {describe(value)}; it must be a trace, as gpukit.trace returns it")
