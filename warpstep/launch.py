@@ -44,6 +44,7 @@ from warpstep.errors import KernelError, UnsupportedError
 from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
 from warpstep.machine.batch import Batch
+from warpstep.machine.progress import Switch
 from warpstep.values import check_int, describe
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
@@ -310,6 +311,15 @@ class Overload(InspectedOverload):
         with compiling(**self._options):
             return self.kernel.lower(self.argument_types, self._options, debugging=True)
 
+    @functools.cached_property
+    def threadwise(self):
+        """What runs the kernel as machine code, thread after thread; None where there is no LLVM."""
+        try:
+            from warpstep.threadwise.runner import Threadwise
+        except ImportError:
+            return None
+        return Threadwise(self.program)
+
     @property
     def static_shared(self) -> int:
         """Bytes of static shared memory of a block."""
@@ -390,7 +400,7 @@ class Launch:
         self.threads = math.prod(block)
         self.blocks = math.prod(grid)
         self.dynamic_shared = dynamic_shared
-        self.loop_limit = _loop_limit
+        self.loop_limit = self.turns_allowed = _loop_limit
         self.user_error = None
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
@@ -416,7 +426,7 @@ class Launch:
         try:
             run = self.program.traced_run() if batch.traced else self.program.run
             run(batch, None, *arguments)
-        except (KernelError, MemoryError, BdbQuit):
+        except (KernelError, MemoryError, BdbQuit, Switch):
             raise
         except Exception as error:
             place = self.program.place_of(error)
@@ -426,11 +436,34 @@ class Launch:
             reason = f"{self.program.name}: the emulator does not know how to do this ({type(error).__name__}: {error})"
             raise UnsupportedError(reason + where) from error
 
-    def run(self, arguments: list) -> None:
+    def run(self, arguments: list, threadwise=None) -> None:
+        """Run all blocks in lockstep; with ``threadwise``, as machine code from where that is worth it."""
         with np.errstate(all="ignore"):
             for ids in self.batches():
-                self.run_batch(self.make_batch(self, ids), arguments)
+                if threadwise is not None and threadwise.is_worth(self, self.blocks - int(ids[0])):
+                    if threadwise.run(self, arguments, int(ids[0])):
+                        break
+                    threadwise = None
+                if not self._run_lockstep(ids, arguments, threadwise):
+                    break
         self.finish()
+
+    def _run_lockstep(self, ids, arguments, threadwise):
+        """Run a batch; False if its loops were so long that it and all blocks after it have run as machine code."""
+        if threadwise is None:
+            self.run_batch(self.make_batch(self, ids), arguments)
+            return True
+        batch = self.make_batch(self, ids)
+        saved = threadwise.before_switch(batch, arguments)
+        try:
+            self.run_batch(batch, arguments)
+        except Switch:
+            saved.restore()
+            if threadwise.run(self, arguments, int(ids[0])):
+                return False
+            self.run_batch(self.make_batch(self, ids), arguments)
+        threadwise.spent(batch)
+        return True
 
     def batches(self, wanted: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Positions of the blocks in each batch, of all blocks or of those in ``wanted``."""
@@ -492,7 +525,7 @@ def launch(configured: "Configured", args: Sequence) -> None:
         # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
         prepared = importlib.import_module("warpstep.debugger").attach(prepared)
     notes = [follow_writes(args[i], prepared.arguments[i]) for i in prepared.run.program.written]
-    prepared.run.run(prepared.arguments)
+    prepared.run.run(prepared.arguments, prepared.overload.threadwise)
     for finish in (*notes, *prepared.transfers.copy_back):
         if finish is not None:
             finish()

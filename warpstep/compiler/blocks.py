@@ -145,6 +145,9 @@ class Program:
         Of a program for the debugger: where it can be stopped.
     places : dict
         {file name of a generated function: {its line: (file, line) of the kernel's source}}.
+    parameters : list of Expression
+    blocks : list of Block
+        What `run` was generated from.
     """
 
     name: str
@@ -164,6 +167,8 @@ class Program:
     breakpoints: bool
     stops: list | None
     places: dict
+    parameters: list
+    blocks: list
 
     def place_of(self, error):
         """Return (file, line) of the kernel's source where an exception was raised; None if unknown."""
@@ -176,12 +181,15 @@ class Program:
 
 
 class Lowered(NamedTuple):
-    """One generated function, a function that returns its traced form, its source, and the parameters it may write."""
+    """One generated function, a function that returns its traced form, its source, the parameters it may write, all its
+    parameters and its blocks."""
 
     run: Callable
     traced: Callable
     source: str
     written: frozenset
+    parameters: list
+    blocks: list
 
 
 class Builder:
@@ -248,7 +256,7 @@ class Builder:
             return namespace["run"], source
 
         run, source = generate(traced=False)
-        return Lowered(run, functools.cache(lambda: generate(traced=True)[0]), source, written)
+        return Lowered(run, functools.cache(lambda: generate(traced=True)[0]), source, written, parameters, blocks)
 
     def _statements(self):
         return [statement for block in self.blocks for statement in block.statements]

@@ -78,6 +78,8 @@ def lower(typed, infer_options, debugging=False):
         pools.breakpoints,
         pools.stops,
         pools.places,
+        lowered.parameters,
+        lowered.blocks,
     )
 
 

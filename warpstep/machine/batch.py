@@ -4,6 +4,7 @@ A `Batch` runs some blocks of the grid in lockstep. B is the number of its block
 """
 
 import linecache
+import math
 import os
 import sys
 
@@ -46,7 +47,10 @@ class Batch:
         self.blocks = ids.size
         self.threads = launch.threads
         self.shape = (self.blocks, self.threads)
-        self.loop_limit = launch.loop_limit
+        self.lanes = self.blocks * self.threads
+        self.loop_limit, self.turns_allowed = launch.loop_limit, launch.turns_allowed
+        #: Turns of a function's loops after which it raises `Switch`.
+        self.turns_to_switch = math.inf
         self.epoch = 0
         self.began = Batch.clock
         #: Depth of recursive calls.

@@ -23,6 +23,10 @@ PARKED_INTERVAL = 16
 MIN_WIDTH = 2
 
 
+class Switch(Exception):
+    """Raised when the loops of a batch have taken as many turns as its ``turns_to_switch``."""
+
+
 class Progress:
     """The loops of one run of a lowered function.
 
@@ -55,10 +59,12 @@ class Progress:
 
     def tick(self, pc, mask, state, site):
         """Watch a back edge to header ``pc``; returns the number of back edges to go on from."""
+        if self._turns >= self.batch.turns_to_switch:
+            raise Switch
         waiting = self.scheduler.waiting
         now = _Visit(self.batch.epoch, self.scheduler.releases if waiting else None, mask, state)
         if self._start is None:
-            if self._turns > self.batch.loop_limit:
+            if self._turns > self.batch.turns_allowed:
                 self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
             if pc not in self._seen:  # another loop than the last time
                 self._width = MIN_WIDTH
@@ -121,7 +127,8 @@ class Progress:
             least = PARKED_INTERVAL
         turns = max(least, (4 if traced else 128) * self._width)
         self._width *= 2
-        return min(turns, CHECK_INTERVAL) if self.scheduler.parked else turns
+        turns = min(turns, CHECK_INTERVAL) if self.scheduler.parked else turns
+        return int(min(turns, max(1, self.batch.turns_to_switch - self._turns)))
 
     # -- one loop ------------------------------------------------------------------------------------------------------
 
