@@ -18,8 +18,10 @@ if config.ENABLE_CUDASIM:
     raise ImportError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
 
 # Public
+import llvmlite.binding as llvm_binding
 import numba
 from cuda.pathfinder import DynamicLibNotFoundError
+from llvmlite import ir as llvm
 from numba import cuda
 from numba.cuda import fp16, libdevice, types
 

@@ -65,6 +65,8 @@ IMPORT_OF_CUDA = "numba_cuda_mlir", "numba_cuda"
 NUMBA_ERRORS = (NumbaError,)
 #: Numba's own registry of ``vectorize``: Numba is not used.
 core_ufunc_decorators = None
+#: Its lowering functions emit MLIR.
+llvm = llvm_binding = None
 CUDACompiler = get_compiler_class({})
 #: Options of ``cuda.jit``. Those that steer the GPU's compiler change nothing in the emulator.
 JIT_OPTIONS = frozenset(option.name for option in decorators._get_schema())

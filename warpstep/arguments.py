@@ -63,6 +63,8 @@ class Transfers:
             return self._record(value, type_, name)
         if isinstance(type_, types.NoneType):
             return None
+        if isinstance(type_, types.NPDatetime | types.NPTimedelta):
+            return np.asarray(value).astype(dtype_of(type_))[()]
         if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
             with np.errstate(all="ignore"):
                 return _scalar(getattr(value, "value", value), dtype_of(type_), name)

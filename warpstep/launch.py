@@ -32,11 +32,9 @@ from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
 from warpstep.compiler.frontend import (
-    call_template,
+    callee_type,
     compiling,
-    fold_argument_types,
     infer,
-    is_inferring,
     typing_context,
 )
 from warpstep.compiler.translate import lower
@@ -95,6 +93,7 @@ class Kernel(InspectedKernel):
     """
 
     def __init__(self, py_func: Callable, options: dict | None = None, signatures=None, specialized: bool = False):
+        py_func = getattr(py_func, "py_func", py_func)  # of a function that numba.jit has compiled for the CPU
         if not inspect.isfunction(py_func):
             raise TypeError(f"jit takes a Python function; this is {describe(py_func)}")
         self.py_func = py_func
@@ -185,33 +184,19 @@ class Kernel(InspectedKernel):
 
     # -- called from a kernel ------------------------------------------------------------------------------------------
 
-    @property
-    def is_compiling(self) -> bool:
-        """Numba's inference asks this to find a recursion."""
-        return is_inferring(self.py_func)
+    def declared_signatures(self) -> list | None:
+        """The signatures with which a kernel can call the device function; None if it declares none."""
+        if self._declared is None or not self.targetoptions["device"]:
+            return None
 
-    def fold_argument_types(self, args, kws):
-        return fold_argument_types(self.py_func, args, kws)
+        def result(argument_types, return_type):
+            return return_type or infer(self, argument_types, **self.infer_options).return_type
 
-    def get_call_template(self, args, kws):
-        """Numba's inference asks this when a kernel calls the function."""
-        if native.is_compiling():
-            return self._for_gpu.get_call_template(args, kws)
-        declared = self._declared if self.targetoptions["device"] else None
-        chosen = None if declared is None else _best_match(declared, self.fold_argument_types(args, kws)[1])
-        if declared is None or chosen is None:
-            return call_template(self, args, kws)
-        return_type = declared[chosen]
-        if return_type is None:
-            return_type = infer(self, chosen, **self.infer_options).return_type
-        return call_template(self, args, kws, signature(return_type, *chosen))
-
-    def get_overload(self, signature):
-        """Numba asks this for a callee's code, where it compiles for a GPU."""
-        return self._for_gpu.get_overload(signature)
+        return [signature(result(*each), *each[0]) for each in self._declared.items()]
 
     @functools.cached_property
-    def _for_gpu(self):
+    def for_gpu(self):
+        """numba-cuda's dispatcher, for callers that are compiled for a GPU."""
         return native.as_dispatcher(self.py_func, self.targetoptions)
 
     # -- launching -----------------------------------------------------------------------------------------------------
@@ -292,7 +277,7 @@ def emulated_kernel(dispatcher) -> Kernel:
 
 @typeof_impl.register(Kernel)
 def _typeof_kernel(value, context):
-    return types.Dispatcher(value)
+    return types.Dispatcher(value.for_gpu) if native.is_compiling() else callee_type(value)
 
 
 class Overload(InspectedOverload):

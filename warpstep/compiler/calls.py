@@ -6,7 +6,7 @@ Each entry of a table takes the translator and a `Call`, and returns (expression
 
 import cmath
 import functools
-import itertools
+import inspect
 import math
 import operator
 import struct
@@ -23,7 +23,6 @@ from warpstep._numba import (
     fp16,
     has_ufunc,
     libdevice,
-    order_by_target_specificity,
     signature,
     types,
     ufunc_find_matching_loop,
@@ -33,7 +32,7 @@ from warpstep._numba import (
 from warpstep.compiler import ops
 from warpstep.compiler.blocks import Lowered
 from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
-from warpstep.compiler.frontend import typing_context
+from warpstep.compiler.frontend import Implementation, typing_context
 from warpstep.compiler.values import Constant, counted, dtype_of
 from warpstep.limits import WARP
 from warpstep.machine import arithmetic
@@ -79,6 +78,8 @@ def function(t, function_type, arguments, signature, expr):
     key = float if isinstance(function_type, types.NumberClass) else function_type.typing_key
     key = SAME_FUNCTIONS.get(key, key)
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
+    if any(map(_is_foreign, call.types)):
+        return _overload(t, function_type, call)
     if key in TABLE:
         return TABLE[key](t, call)
     if isinstance(key, np.ufunc):
@@ -93,33 +94,69 @@ def function(t, function_type, arguments, signature, expr):
         )
     if isinstance(unliteral(call.result), VectorType):
         return _vector(t, call)
-    if getattr(key, "__module__", None) == libdevice.__name__ and (op := _libdevice_op(key.__name__)):
+    if getattr(key, "__module__", None) == libdevice.__name__ and (op := libdevice_operation(key.__name__)):
         return _libdevice(t, call, op)
     return _overload(t, function_type, call)
+
+
+def _is_foreign(type_):
+    """True for a type that is defined by a program."""
+    return not type(type_).__module__.startswith("numba")
 
 
 _PLAIN_OPERATORS = {operator.invert, operator.is_, operator.is_not, operator.index}
 
 
 def _overload(t, function_type, call):
-    """Inline a function that Numba implements in Python (``@overload``)."""
-    # In the order in which Numba's inference tried them.
-    for template in order_by_target_specificity(function_type.templates, fnkey=call.key):
-        if hasattr(template, "_get_impl") and hasattr(template, "_overload_func"):
-            return _inline_overload(t, template, call)
+    """Call what Numba implements in Python (``@overload``), or with a lowering function."""
+    implementation = _implementation(function_type, signature(call.result, *call.types))
+    if isinstance(implementation, Implementation):
+        return _call_implementation(t, implementation, call)
     name = getattr(call.key, "__qualname__", getattr(call.key, "__name__", repr(call.key)))
-    return t.unsupported(f"a call of {getattr(call.key, '__module__', '')}.{name}")
+    return _lowered(t, function_type, call, f"a call of {getattr(call.key, '__module__', '')}.{name}")
 
 
-def _inline_overload(t, template, call):
-    dispatcher, types_ = template(typing_context())._get_impl(call.types, {})
-    arguments = [
-        (Constant(at.value) if isinstance(at, types.Omitted) else t.value(a, at), at)
-        for a, at in itertools.zip_longest(call.arguments, types_)  # defaults come last
-    ]
-    result = t.b.variable()
-    return_type = t.inline(dispatcher, tuple(types_), arguments, result)
-    return None if isinstance(return_type, types.NoneType) else (result, return_type)
+def _implementation(function_type, sig):
+    """Return the key of the implementation that Numba's inference chose."""
+    try:
+        return function_type.get_impl_key(sig)
+    except KeyError:
+        function_type.get_call_type(typing_context(), sig.args, {})
+    return function_type.get_impl_key(sig)
+
+
+def _call_implementation(t, implementation, call):
+    dispatcher, argument_types = implementation
+    bound = t.bind(inspect.signature(dispatcher.py_func), call.arguments, {})
+    return t.call_function(dispatcher, t.argument_values(bound, argument_types), call.result, call.result)
+
+
+def _lowered(t, function_type, call, what):
+    arguments = [(t.value(a, at), at) for a, at in zip(call.arguments, call.types, strict=True)]
+    sig = signature(call.result, *call.types)
+
+    def emit(context, builder, values):
+        return context.get_function(function_type, sig)(builder, values)
+
+    return t.lowered(emit, arguments, call.result, what)
+
+
+def _overloaded(t, function, arguments, types_, result):
+    """Call a function that ``@overload_method`` or ``@overload_attribute`` implements."""
+    function_type = typing_context().resolve_value_type(function)
+    sig = function_type.get_call_type(typing_context(), types_, {})
+    return _overload(t, function_type, Call(arguments, tuple(sig.args), sig.return_type, function, None))
+
+
+def operator_of_other_types(t, function_, sig, operands):
+    """Apply an operator that a program defines for its types."""
+    types_ = ", ".join(map(str, sig.args))
+    function_type = typing_context().resolve_value_type(function_)
+    call = Call(list(operands), tuple(sig.args), sig.return_type, function_, None)
+    implementation = _implementation(function_type, sig)
+    if isinstance(implementation, Implementation):
+        return _call_implementation(t, implementation, call)
+    return _lowered(t, function_type, call, f"the operator {function_.__name__} on {types_}")
 
 
 def _values(t, call, as_type=None):
@@ -199,11 +236,29 @@ def _divmod(t, call):
 @entry(len)
 def _len(t, call):
     owner = call.types[0]
+    if is_string(owner):
+        return Op("string_length")(t.value(call.arguments[0], _as_string(owner))), types.int64
+    if isinstance(owner, types.NumpyFlatType):
+        return Op("{}[1].size")(t.value(call.arguments[0])), types.int64
     if isinstance(owner, types.BaseTuple):
         return scalar(len(owner), np.int64), types.int64
     if isinstance(owner, types.RangeType):
         return ops.ITEM(t.value(call.arguments[0]), 1), types.int64
     return Op("np.int64({}.shape[0])", Trait.SHAPE)(t.value(call.arguments[0])), types.int64
+
+
+def is_string(type_):
+    return isinstance(unliteral(type_), types.UnicodeType | types.UnicodeCharSeq | types.CharSeq | types.Bytes)
+
+
+def _as_string(type_):
+    """Return the type of a string that is not a literal."""
+    return types.unicode_type if isinstance(type_, types.StringLiteral) else type_
+
+
+@entry(ord)
+def _ord(t, call):
+    return Op("code_point")(t.value(call.arguments[0], _as_string(call.types[0]))), call.result
 
 
 @entry(range)
@@ -251,6 +306,35 @@ def _breakpoint(t, call):
 def _enumerate(t, call):
     start = t.value(call.arguments[1], types.int64) if len(call.arguments) > 1 else ZERO
     return ops.TUPLE("enumerate", start, get_iterator(t, call.arguments[0])), call.result
+
+
+@entry(iter)
+def _iter(t, call):
+    return get_iterator(t, call.arguments[0]), call.result
+
+
+@entry(np.nditer)
+def _nditer(t, call):
+    operands = t.value(call.arguments[0])
+    if not isinstance(call.types[0], types.BaseTuple):
+        operands = ops.TUPLE(operands)
+    if not all(isinstance(a, types.Array) for a in call.result.arrays):
+        t.unsupported("np.nditer of a number")
+    return ops.TUPLE("nditer", operands, ZERO, call.result.layout), call.result
+
+
+@entry(np.ndenumerate)
+def _ndenumerate(t, call):
+    return ops.TUPLE("ndenumerate", t.value(call.arguments[0]), ZERO), call.result
+
+
+@entry(np.ndindex)
+def _ndindex(t, call):
+    if call.types and isinstance(call.types[0], types.BaseTuple):
+        shape = t.value(call.arguments[0], types.UniTuple(types.intp, len(call.types[0])))
+    else:
+        shape = ops.TUPLE(*(t.value(a, types.intp) for a in call.arguments))
+    return ops.TUPLE("ndindex", shape, ZERO), call.result
 
 
 @entry(zip)
@@ -406,36 +490,66 @@ _ELEMENTWISE = Op("elementwise(M, {}, {}, {}, {}, m, {})", Trait.EFFECT | Trait.
 
 _SIGNED_ZEROS = {np.maximum: "maximum", np.minimum: "minimum", np.fmax: "numpy_fmax", np.fmin: "numpy_fmin"}
 
+_ROUNDINGS = {"rn": "rint", "rd": "floor", "ru": "ceil", "rz": "trunc"}
+_CONVERSIONS = "double2float", *(f"{i}2{f}" for i in ("int", "uint", "ll", "ull") for f in ("float", "double"))
+_INTEGERS = {"int": "i4", "uint": "u4", "ll": "i8", "ull": "u8"}
 _LIBDEVICE = {
     **{n: Op(f"np.{n}") for n in "sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt".split()},
     **{n: Op(f"np.{n}") for n in "ceil floor trunc rint hypot fmod copysign nextafter ldexp".split()},
     **{f"a{n}": Op(f"np.arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
-    **{n: Op(n) for n in ("fmin", "fmax", "erf", "erfc", "lgamma", "clz", "popc", "brev", "ffs")},
+    **{n: Op(n) for n in "fmin fmax erf erfc lgamma clz popc brev ffs frexp modf remainder byte_perm".split()},
+    **{f"{n}{kind}": Op(f"np.{n}") for n in ("isnan", "isinf", "signbit") for kind in "df"},
+    **{n: Op("np.isfinite") for n in ("finitef", "isfinited")},
+    **{n: Op("high_product") for n in ("mulhi", "umulhi", "mul64hi", "umul64hi")},
+    **{n: Op("({0} >> 1) + ({1} >> 1) + ({0} & {1} & 1)") for n in ("hadd", "uhadd")},
+    **{n: Op("({0} >> 1) + ({1} >> 1) + (({0} | {1}) & 1)") for n in ("rhadd", "urhadd")},
+    **{n: Op("np.maximum({0}, {1}) - np.minimum({0}, {1}) + {2}") for n in ("sad", "usad")},
+    **{f"{n}_rn": ops.POS for n in _CONVERSIONS},
+    **{
+        f"{old}2{new}_{mode}": functools.partial(lambda f, d, x: ops.FLOAT_TO_INT(f(x), np.dtype(d)), Op(f"np.{f}"), d)
+        for old in ("float", "double")
+        for new, d in _INTEGERS.items()
+        for mode, f in _ROUNDINGS.items()
+    },
+    **{
+        f"{kind}{n}_rn": op
+        for kind in "df"
+        for n, op in {"add": ops.ADD, "sub": ops.SUB, "mul": ops.MUL, "div": ops.DIV}.items()
+    },
+    **{n: Op("(1 / np.sqrt({}))", Trait.QUOTIENT) for n in ("rsqrt", "frsqrt_rn")},
+    **{n: Op("(1 / {})", Trait.QUOTIENT) for n in ("rcp_rn", "frcp_rn", "drcp_rn")},
+    **{n: Op("np.sqrt") for n in ("fsqrt_rn", "dsqrt_rn")},
+    **dict.fromkeys(("fma", "fma_rn", "fmaf_rn"), _FMA),
+    **{n: Op("np.minimum") for n in ("min", "umin", "llmin", "ullmin")},
+    **{n: Op("np.maximum") for n in ("max", "umax", "llmax", "ullmax")},
     "fabs": _ABS,
-    "pow": Op("np.power"),
+    "pow": ops.POWER_FLOAT,
+    "powi": ops.POWER_FLOAT_INT,
     "exp10": Op("(10 **{})"),
     "tgamma": Op("gamma"),
-    "fma": _FMA,
-    "rsqrt": Op("(1 / np.sqrt({}))", Trait.QUOTIENT),
-    "rcp_rn": Op("(1 / {})", Trait.QUOTIENT),
     "fdivide": ops.DIV,
-    "fadd_rn": ops.ADD,
-    "fsub_rn": ops.SUB,
-    "fmul_rn": ops.MUL,
-    "fdiv_rn": ops.DIV,
-    "fsqrt_rn": Op("np.sqrt"),
+    "fdim": Op("np.maximum({0} - {1}, 0)"),
+    "rcbrt": Op("(1 / np.cbrt({}))", Trait.QUOTIENT),
+    "scalbn": Op("np.ldexp"),
+    "nearbyint": Op("np.rint"),
+    "round": Op("np.copysign(np.floor(np.abs({0}) + 0.5), {0})"),
+    "normcdf": Op("(erfc({0} * -(0.5**0.5)) / 2)"),
+    "sincos": Op("(np.sin({0}), np.cos({0}))"),
+    "sinpi": Op("np.sin(np.fmod({0}, 2) * np.pi)"),
+    "cospi": Op("np.cos(np.fmod({0}, 2) * np.pi)"),
     "float_as_int": Op("bitcast({}, np.int32)"),
     "int_as_float": Op("bitcast({}, np.float32)"),
     "double_as_longlong": Op("bitcast({}, np.int64)"),
     "longlong_as_double": Op("bitcast({}, np.float64)"),
+    "double2hiint": Op("(bitcast({}, np.int64) >> 32)"),
+    "double2loint": Op("bitcast({}, np.int64)"),
+    "hiloint2double": Op("bitcast((({0}).astype(np.int64) << 32) | ({1}.astype(np.int64) & 0xFFFFFFFF), np.float64)"),
     "abs": _ABS,
-    **{n: Op("np.minimum") for n in ("min", "umin")},
-    **{n: Op("np.maximum") for n in ("max", "umax")},
     "saturatef": Op("np.clip(np.where(np.isnan({0}), np.float32(0), {0}), np.float32(0), np.float32(1))"),
 }
 
 
-def _libdevice_op(name):
+def libdevice_operation(name):
     """Find a function of ``cuda.libdevice``; ``fast_sinf``, ``sinf`` and ``sin`` are one operation."""
     name = name.removeprefix("fast_")
     names = (name, name.removesuffix("f"), name.removeprefix("ll"), name.removesuffix("ll"))
@@ -666,7 +780,19 @@ def attribute(t, target, expr, owner, type_):
         return ops.ITEM(t.value(expr.value), place), unliteral(owner.types[place])
     if isinstance(owner, types.EnumMember):  # at run time an enum member is its value
         return t.value(expr.value), type_
-    return t.unsupported(f"the attribute {name} of {owner}")
+    return _other_attribute(t, expr.value, owner, name, type_)
+
+
+def _other_attribute(t, variable, owner, name, type_):
+    """Translate an attribute that a program defines."""
+    template = typing_context().find_matching_getattr_template(owner, name)["template"]
+    if getattr(template, "_overload_func", None):
+        return _overloaded(t, template._overload_func, [variable], (owner,), type_)
+
+    def emit(context, builder, values):
+        return context.get_getattr(owner, name)(context, builder, owner, *values, name)
+
+    return t.lowered(emit, [(t.value(variable), owner)], type_, f"the attribute {name} of {owner}")
 
 
 #: Attributes of ``numba.cuda`` that a kernel reads as numbers.
@@ -693,11 +819,18 @@ def _array_attribute(t, variable, owner, name, type_):
         return op(view), own_type or type_
     if name == "ndim":
         return scalar(owner.ndim, np.int64), types.int64
+    if name == "flat":
+        return ops.TUPLE("flat", view, ZERO), type_
     if isinstance(owner.dtype, types.Record) and name in owner.dtype.fields:
         return field_array(t, variable, name, type_)
     if isinstance(owner.dtype, types.Complex) and name in ("real", "imag"):
         return _COMPLEX_PART(view, int(name == "imag")), type_
-    return t.unsupported(f"the array attribute {name}")
+    return _other_attribute(t, variable, owner, name, type_)
+
+
+def array_attribute(view, name):
+    """Return the expression of the shape or strides of an array."""
+    return _ARRAY_ATTRIBUTES[name][0](view)
 
 
 def field_array(t, variable, name, type_):
@@ -721,12 +854,13 @@ def method(t, owner, function_type, arguments, signature):
         return _array_method(t, owner, this, name, arguments, signature)
     if isinstance(this, types.Array) and name in ("ravel", "flatten", "copy"):
         t.unsupported(f"the array method {name}, which allocates and which numba-cuda cannot compile for a GPU,")
-    if hasattr(function_type.template, "_get_impl"):
-        call = Call([owner, *arguments], (this, *signature.args), signature.return_type, key, None)
-        return _inline_overload(t, function_type.template, call)
     if isinstance(this, types.Complex) and name == "conjugate":
         return Op("np.conjugate")(t.value(owner)), this
-    return t.unsupported(f"the method {name} of {this}")
+    types_ = this, *signature.args
+    if hasattr(function_type.template, "_overload_func"):
+        return _overloaded(t, function_type.template._overload_func, [owner, *arguments], types_, signature.return_type)
+    call = Call([owner, *arguments], types_, signature.return_type, key, None)
+    return _lowered(t, function_type, call, f"the method {name} of {this}")
 
 
 _ARRAY_METHODS = ("view", "reshape", "transpose", "item")
@@ -751,10 +885,21 @@ def _new_shape(t, arguments):
     return ops.TUPLE(*(t.value(a, types.int64) for a in arguments))
 
 
+_STRING_COMPARISONS = {
+    operator.eq: Op("np.equal"),
+    operator.ne: Op("np.not_equal"),
+    operator.lt: Op("np.less"),
+    operator.le: Op("np.less_equal"),
+    operator.gt: Op("np.greater"),
+    operator.ge: Op("np.greater_equal"),
+}
+
+
 def structured_operator(t, function_, signature, operands):
     """Translate an operator on tuples or None."""
     first, second = (unliteral(at) for at in signature.args)
-    if function_ in (operator.is_, operator.is_not):
+    optional = isinstance(first, types.Optional) or isinstance(second, types.Optional)
+    if function_ in (operator.is_, operator.is_not) and not optional:
         same = isinstance(first, types.NoneType) and isinstance(second, types.NoneType)
         return scalar(same == (function_ is operator.is_), np.bool_), types.boolean
     if isinstance(first, types.BaseTuple) and isinstance(second, types.BaseTuple):
@@ -766,9 +911,13 @@ def structured_operator(t, function_, signature, operands):
             pairs = [ops.EQ(ops.ITEM(a, i), ops.ITEM(b, i)) for i in range(len(first))]
             same = functools.reduce(ops.AND, pairs) if pairs else scalar(True, np.bool_)
             return (same if function_ is operator.eq else ops.NOT(same)), types.boolean
-    if function_ is operator.contains and isinstance(first, types.BaseTuple):
+    if function_ in _STRING_COMPARISONS and is_string(first) and is_string(second):
+        values = (t.value(v, _as_string(at)) for v, at in zip(operands, signature.args, strict=True))
+        return _STRING_COMPARISONS[function_](*values), types.boolean
+    if function_ is operator.contains and isinstance(first, types.BaseTuple) and not _is_foreign(second):
         items = t.b.temporary(t.value(operands[0]))
-        value = t.value(operands[1])
-        found = [ops.EQ(ops.ITEM(items, i), value) for i in range(len(first))]
+        value = t.value(operands[1], _as_string(signature.args[1]))
+        equal = _STRING_COMPARISONS[operator.eq] if is_string(second) else ops.EQ
+        found = [equal(ops.ITEM(items, i), value) for i in range(len(first))]
         return functools.reduce(ops.OR, found) if found else scalar(False, np.bool_), types.boolean
-    return t.unsupported(f"the operator {function_.__name__} on {first} and {second}")
+    return operator_of_other_types(t, function_, signature, operands)

@@ -6,6 +6,7 @@ CUDA toolkit. Every variable therefore has the type that it has on the device, a
 compile is refused here with the same message.
 """
 
+import collections
 import contextlib
 import dis
 import functools
@@ -13,6 +14,7 @@ import types as python_types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from warpstep._numba import (
     BACK_END,
@@ -108,10 +110,13 @@ class _TypingContext(CUDATypingContext):
     It is the emulator's own, so numba-cuda never takes a function that was only typed here for a compiled one.
     """
 
+    def resolve_value_type(self, val):
+        type_ = super().resolve_value_type(val)
+        return callee_type(type_.dispatcher) if isinstance(type_, types.Dispatcher) else type_
+
     def _resolve_user_function_type(self, func, args, kws, literals=None):
-        if isinstance(func, types.Dispatcher) and isinstance(func.dispatcher, CUDADispatcher):
-            template, pysig, args, kws = call_template(func.dispatcher, args, kws)
-            return template(self).apply(args, kws).replace(pysig=pysig)
+        if isinstance(func, types.Dispatcher):
+            func = callee_type(func.dispatcher)
         return super()._resolve_user_function_type(func, args, kws, literals)
 
     def insert_function(self, ft):
@@ -123,6 +128,13 @@ class _TypingContext(CUDATypingContext):
         super()._insert_global(gv, gty)
 
 
+class Implementation(NamedTuple):
+    """What a call of an ``@overload`` runs: a dispatcher and the types of its arguments."""
+
+    dispatcher: object
+    argument_types: tuple
+
+
 class _TypedDispatcher(CUDADispatcher):
     """The implementation of an ``@overload`` in the emulator's typing context."""
 
@@ -130,20 +142,67 @@ class _TypedDispatcher(CUDADispatcher):
         return call_template(self, args, kws)
 
     def get_overload(self, sig):
-        return None  # an entry point, which only a back end would use
+        return Implementation(self, sig)
 
 
 @functools.cache
 def _typed_only(template):
     """For the template of an ``@overload``, one that types the implementation without compiling it; others as is."""
-    if not hasattr(template, "_get_jit_decorator"):
+    if not hasattr(template, "_get_jit_decorator") or "_typed_only" in template.__dict__:
         return template
 
     def jit(**options):
         return lambda function: _TypedDispatcher(function, options)
 
     caches = {name: {} for name in ("_impl_cache", "_compiled_overloads", "_inline_overloads")}
-    return type(template)(template.__name__, (template,), {"_get_jit_decorator": lambda self: jit, **caches})
+    replaced = {"_typed_only": True, "_get_jit_decorator": lambda self: jit, **caches}
+    return type(template)(template.__name__, (template,), replaced)
+
+
+class Callee:
+    """A dispatcher as inference sees it when a kernel calls it: its types are inferred, and no code is made."""
+
+    def __init__(self, dispatcher):
+        self.dispatcher = dispatcher
+        self.py_func = dispatcher.py_func
+        self.targetoptions = dispatcher.targetoptions
+
+    @property
+    def is_compiling(self) -> bool:
+        """Inference asks this to find a recursion."""
+        return _contexts()[0].callstack.findfirst(self.py_func) is not None
+
+    @property
+    def overloads(self):
+        """Of a recursion with other types, inference names the code that it would call."""
+        code = self.py_func.__code__
+        named = python_types.SimpleNamespace(modname=self.py_func.__module__, qualname=code.co_qualname, uid=id(code))
+        return collections.defaultdict(lambda: python_types.SimpleNamespace(fndesc=named))
+
+    def fold_argument_types(self, args, kws):
+        return fold_argument_types(self.py_func, args, kws)
+
+    def get_call_template(self, args, kws):
+        declared = getattr(self.dispatcher, "declared_signatures", lambda: None)()
+        return call_template(self.dispatcher, args, kws, declared)
+
+    def get_overload(self, sig):
+        return Implementation(self, sig)
+
+    def get_function_type(self):
+        return None  # numba-cuda has no pointers to functions
+
+    def __repr__(self):
+        return repr(self.dispatcher)
+
+
+def callee_type(dispatcher):
+    """Return the Numba type of a function that a kernel calls."""
+    if isinstance(dispatcher, Callee | _TypedDispatcher):
+        return types.Dispatcher(dispatcher)
+    if "_warpstep_callee" not in dispatcher.__dict__:
+        dispatcher._warpstep_callee = Callee(dispatcher)  # the type itself holds a weak reference only
+    return types.Dispatcher(dispatcher._warpstep_callee)
 
 
 @functools.cache
@@ -212,7 +271,7 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
 
 
 def _compile(function, argument_types, return_type, debug, compute_capability, pipeline):
-    with gpu_target(), compiling(debug, compute_capability) as flags:
+    with compiling(debug, compute_capability) as flags:
         return compile_extra(
             typingctx=typing_context(),
             targetctx=_contexts()[1],
@@ -280,19 +339,14 @@ def compiling(debug: bool, compute_capability: tuple) -> Iterator[CUDAFlags]:
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with global_compiler_lock, ConfigStack().enter(flags):
+    with global_compiler_lock, gpu_target(), ConfigStack().enter(flags):
         yield flags
-
-
-def is_inferring(function) -> bool:
-    """True while the types of a function are being inferred: a call of it then is a recursion."""
-    return _contexts()[0].callstack.findfirst(function) is not None
 
 
 def call_template(dispatcher, args, kws, declared=None) -> tuple:
     """Answer Numba's inference about a call of a device function: (template, pysig, args, kws).
 
-    ``declared`` is the signature that the device function declares, if it does. Otherwise its types are inferred with
+    ``declared`` are the signatures that the device function declares, if it does. Otherwise its types are inferred with
     the options of the caller.
     """
     pysig, args = fold_argument_types(dispatcher.py_func, args, kws)
@@ -300,9 +354,9 @@ def call_template(dispatcher, args, kws, declared=None) -> tuple:
         flags = ConfigStack().top()
         options = {"debug": flags.error_model == "python", "compute_capability": flags.compute_capability}
         typed = infer(dispatcher, args, **options)
-        declared = signature(typed.return_type, *args)
+        declared = [signature(typed.return_type, *args)]
     name = dispatcher.py_func.__name__
-    template = make_concrete_template(f"CallTemplate({name})", key=name, signatures=[declared])
+    template = make_concrete_template(f"CallTemplate({name})", key=name, signatures=declared)
     return template, pysig, args, {}
 
 

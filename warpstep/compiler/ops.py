@@ -15,7 +15,7 @@ ACTION = STATE | Trait.EFFECT
 
 #: A tuple; a tuple that indexes an array; an index of a type without a sign.
 TUPLE, INDEX, UNSIGNED = Op("()"), Op("()"), Op("{}")
-ITEM, ITEMS, TUPLE_ITEM = Op("{}[{}]"), Op("{}[{}:{}:{}]"), Op("K.tuple_item({}, {}, m, {})", ACTION)
+ITEM, TUPLE_ITEM = Op("{}[{}]"), Op("K.tuple_item({}, {}, m, {})", ACTION)
 SLICE, TO_INDEX = Op("slice"), Op("to_index")
 CAST, FLOAT_TO_INT = Op("({}).astype({})"), Op("float_to_int")
 ADD, SUB, MUL, DIV = Op("({} + {})"), Op("({} - {})", Trait.NEGATIVE), Op("({} * {})"), Op("({} / {})", Trait.QUOTIENT)

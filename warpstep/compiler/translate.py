@@ -11,14 +11,14 @@ import itertools
 import linecache
 import operator
 from collections import Counter
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
-from warpstep.compiler import calls, instructions, ops
+from warpstep.compiler import calls, instructions, llvm, ops
 from warpstep.compiler.blocks import (
     Barrier,
     Branch,
@@ -31,7 +31,7 @@ from warpstep.compiler.blocks import (
     Site,
     Stop,
 )
-from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, literal, scalar
+from warpstep.compiler.expressions import ELLIPSIS, LITERAL, NONE, ZERO, Op, literal, scalar
 from warpstep.compiler.frontend import infer
 from warpstep.compiler.values import COMPILE_TIME, BoundMethod, Constant, TupleValue, constant_of, counted, dtype_of
 from warpstep.errors import UnsupportedError
@@ -40,6 +40,8 @@ from warpstep.machine.memory import global_view
 #: Real operations in one on complex numbers.
 _COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+#: The index of an element of ``array.flat``.
+_FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
@@ -186,7 +188,11 @@ class Translator:
             function = self.pools.recursive[key] = calls.RecursiveFunction()
             typed = infer(dispatcher, argument_types, **self.infer_options)
             function.lowered = _lower_function(typed, self.pools, self.infer_options, recursive=True)
-        return ops.RUN(self.pools.recursive[key], ops.TUPLE(*(value for value, _ in arguments)))
+        return ops.RUN(self.pools.recursive[key], self.tuple_of(arguments))
+
+    def tuple_of(self, arguments):
+        """Return a tuple of arguments, each an expression or a `Constant`, with its type."""
+        return ops.TUPLE(*(self.constant(v.value, t) if isinstance(v, Constant) else v for v, t in arguments))
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -241,7 +247,8 @@ class Translator:
         """Return the expression for a compile-time value as a Numba type."""
         type_ = unliteral(type_)
         if isinstance(type_, types.Optional):
-            self.unsupported("a variable that is sometimes None")
+            own = types.none if value is None else type_.type
+            return self.cast(self.constant(value, own), own, type_)
         if value is None or isinstance(type_, types.NoneType):
             return NONE
         if isinstance(type_, types.EllipsisType):
@@ -256,11 +263,17 @@ class Translator:
             return self.constant_record(value)
         if isinstance(type_, types.EnumMember):
             return scalar(getattr(value, "value", value), dtype_of(type_))
-        if isinstance(type_, types.UnicodeType | types.StringLiteral):
-            return literal(str(value))
+        if isinstance(type_, types.UnicodeType | types.StringLiteral | types.UnicodeCharSeq):
+            return literal(np.str_(value))
+        if isinstance(type_, types.Bytes | types.CharSeq):
+            return literal(np.bytes_(value))
+        if isinstance(type_, types.NPDatetime | types.NPTimedelta):
+            return literal(value.astype(dtype_of(type_)))
         if isinstance(type_, types.Number | types.Boolean):
             value = value.item() if isinstance(value, np.generic) else value
             return scalar(value, dtype_of(type_))
+        if isinstance(type_, COMPILE_TIME):
+            return NONE
         return self.unsupported(f"a constant of type {type_}")
 
     def constant_slice(self, value):
@@ -304,13 +317,22 @@ class Translator:
             return self._cast_number(expression, from_type, to_type)
         if isinstance(to_type, types.Array) and isinstance(from_type, types.Array) and from_type.dtype == to_type.dtype:
             return expression
-        if isinstance(from_type, types.Optional | types.NoneType) or isinstance(to_type, types.Optional):
-            return self.unsupported("a variable that is sometimes None")
-        return (
-            expression
-            if type(from_type) is type(to_type)
-            else self.unsupported(f"a conversion of {from_type} to {to_type}")
-        )
+        if calls.is_string(from_type) and calls.is_string(to_type):
+            return expression
+        return self.lowered(
+            lambda context, builder, values: context.cast(builder, *values, from_type, to_type),
+            [(expression, from_type)],
+            to_type,
+            f"a conversion of {from_type} to {to_type}",
+        )[0]
+
+    def lowered(self, emit, arguments, return_type, what) -> Any:
+        """Translate what a lowering function of numba-cuda emits: (expression, type), or None for no value."""
+        try:
+            expression = llvm.lower(self, emit, arguments, return_type)
+        except NotImplementedError as error:
+            self.unsupported(what, error)
+        return None if expression is None else (expression, return_type)
 
     def _cast_tuple(self, expression, from_type, to_type):
         pairs = list(zip(from_type.types, to_type.types, strict=True))
@@ -415,19 +437,20 @@ class Translator:
 
     def raise_(self, statement):
         """End the thread. As on the device, only ``debug=True`` reports the exception to the host."""
+        exception = getattr(statement, "exc_class", None) or RuntimeError
+        arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
+        self.raise_exception(exception(*arguments))
+        self.b.end(Leave(()))
+
+    def raise_exception(self, exception):
         if self.recursive:
             self.unsupported("raise in a recursive function")
         if self.infer_options.get("debug"):
-            exception = getattr(statement, "exc_class", None) or RuntimeError
-            arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
-            self.b.emit(ops.RAISED(self.site(), exception(*arguments)))
-        self.b.end(Leave(()))
+            self.b.emit(ops.RAISED(self.site(), exception))
 
     def print(self, statement):
-        if statement.vararg is not None:
-            self.unsupported("print with *arguments")
         parts = []
-        for variable in statement.args:
+        for variable in self.positional_arguments(statement):
             type_ = self.type_of(variable)
             if isinstance(type_, types.StringLiteral):
                 parts.append(literal(type_.literal_value))
@@ -588,7 +611,7 @@ class Translator:
         if function is operator.not_:
             return ops.NOT(self.value(operand, argument)), types.boolean
         if not isinstance(argument, types.Number | types.Boolean):
-            return self.unsupported(f"the operator {function.__name__} on {argument}")
+            return calls.operator_of_other_types(self, function, signature, [operand])
         value, computed = self.value(operand, argument), argument
         boolean = isinstance(argument, types.Boolean) and function is not operator.invert
         if boolean or (function is operator.neg and argument == types.int16):  # the device uses a 32-bit register
@@ -665,7 +688,7 @@ class Translator:
             site = self.site(expr.value.unversioned_name, "load")
             return ops.TUPLE_ITEM(self.value(expr.value), self.value(expr.index), site), type_
         if not isinstance(owner, types.Array):
-            self.unsupported(f"a subscript of {owner}")
+            return self.item(expr, expr.index, owner, type_)
         index, scalar = self.index(expr.index, owner)
         return self.load(expr.value, owner, index, scalar, type_)
 
@@ -684,17 +707,28 @@ class Translator:
             self.frame.known[target] = Constant(owner.instance_class[expr.index])
             return None
         if not isinstance(owner, types.Array):
-            self.unsupported(f"a subscript of {owner}")
+            return self.item(expr, expr.index_var, owner, type_)
         if isinstance(expr.index, str):
             return calls.field_array(self, expr.value, expr.index, type_)
         index, scalar = self.index(expr.index_var, owner, expr.index)
         return self.load(expr.value, owner, index, scalar, type_)
 
+    def item(self, expr, index, owner, type_):
+        """Translate a subscript of ``array.flat``, or of a type that a program defines."""
+        signature = self.frame.typed.calltypes[expr]
+        if index is None or signature is None:
+            self.unsupported(f"a subscript of {owner}")
+        if isinstance(owner, types.NumpyFlatType):
+            flat, index = self.b.temporary(self.value(expr.value)), self.value(index, types.int64)
+            return ops.LOAD(ops.ITEM(flat, 1), _FLAT_INDEX(flat, index), self.site(op="load")), type_
+        return calls.operator_of_other_types(self, operator.getitem, signature, (expr.value, index))
+
     def tuple_item(self, variable, index, type_):
         source = self.frame.known.get(variable.name)
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self.type_of(variable)))
-            return ops.ITEMS(self.value(variable), start, stop, step), type_
+            items = self.b.temporary(self.value(variable))
+            places = range(len(self.type_of(variable)))[index]
+            return ops.TUPLE(*(ops.ITEM(items, i) for i in places)), type_
         if isinstance(source, TupleValue):
             return source[index]
         item_type = self.type_of(variable).types[index]
@@ -737,6 +771,8 @@ class Translator:
         for part in index:
             if part is Ellipsis:
                 parts.append(ELLIPSIS)
+            elif part is None:
+                parts.append(NONE)
             elif isinstance(part, slice):
                 parts.append(self.constant_slice(part))
             elif isinstance(part, int | np.integer):
@@ -750,13 +786,16 @@ class Translator:
         if ELLIPSIS not in parts:
             return parts
         at = parts.index(ELLIPSIS)
-        return [*parts[:at], *[ops.SLICE(NONE)] * (owner.ndim - len(parts) + 1), *parts[at + 1 :]]
+        there = sum(part is not NONE for part in parts) - 1
+        return [*parts[:at], *[ops.SLICE(NONE)] * (owner.ndim - there), *parts[at + 1 :]]
 
     def index_part(self, expression, type_):
         """Return one item of an index as int64, marked as unsigned if its type is."""
         type_ = unliteral(type_)
         if isinstance(type_, types.EllipsisType):
             return ELLIPSIS
+        if isinstance(type_, types.NoneType):  # a new axis
+            return NONE
         if type_ == types.uint64:
             return ops.UNSIGNED(ops.TO_INDEX(expression))
         if isinstance(type_, types.SliceType):
@@ -774,9 +813,17 @@ class Translator:
             name = statement.index if isinstance(statement.index, str) else list(owner.fields)[statement.index]
             self.store_field(statement.target, name, statement.value, owner)
             return
-        if not isinstance(owner, types.Array):
-            self.unsupported(f"an assignment to an item of {owner}")
         index_variable = statement.index_var if static else statement.index
+        if isinstance(owner, types.NumpyFlatType):
+            flat, index = self.b.temporary(self.value(statement.target)), self.value(index_variable, types.int64)
+            value = self.value(statement.value, owner.dtype)
+            self.b.emit(ops.STORE(ops.ITEM(flat, 1), _FLAT_INDEX(flat, index), value, self.site(op="store")))
+            return
+        if not isinstance(owner, types.Array):
+            signature = self.frame.typed.calltypes[statement]
+            operands = statement.target, index_variable, statement.value
+            calls.operator_of_other_types(self, operator.setitem, signature, operands)
+            return
         index, scalar = self.index(index_variable, owner, statement.index)
         array = self.value(statement.target)
         site = self.site(statement.target.unversioned_name, "store")
@@ -823,6 +870,8 @@ class Translator:
         if isinstance(function_type, types.ExceptionClass):
             return None
         arguments = self.call_arguments(expr, signature)
+        if isinstance(function_type, types.NamedTupleClass):
+            return ops.TUPLE(*(self.value(v, at) for v, at in zip(arguments, type_.types, strict=True))), type_
         if isinstance(function_type, types.BoundFunction):
             owner = self.frame.known[expr.func.name].owner
             return calls.method(self, owner, function_type, arguments, signature)
@@ -839,10 +888,14 @@ class Translator:
         return self.bind_arguments(expr, signature.pysig)
 
     def bind_arguments(self, expr, pysig):
-        """Return variables (or `Constant` defaults) in the order of the parameters."""
-        bound = pysig.bind(*self.positional_arguments(expr), **dict(expr.kws))
-        bound.apply_defaults()
-        return [v if isinstance(v, ir.Var) else Constant(v) for v in bound.arguments.values()]
+        return self.bind(pysig, self.positional_arguments(expr), dict(expr.kws))
+
+    def bind(self, pysig, positional, keywords):
+        """Return variables, `Constant` defaults, and a tuple for ``*args``, in the order of the parameters."""
+        bound = pysig.bind(*positional, **keywords)
+        defaults = {name: Constant(p.default) for name, p in pysig.parameters.items() if p.default is not p.empty}
+        bound.arguments = {name: defaults.get(name, ()) for name in pysig.parameters} | bound.arguments
+        return list(bound.arguments.values())
 
     def positional_arguments(self, expr):
         """Return the variables of a call's positional arguments; those of ``*tuple`` are new variables."""
@@ -858,29 +911,34 @@ class Translator:
         return [*expr.args, *items]
 
     def call_device_function(self, dispatcher, expr, signature, type_):
-        function = dispatcher.py_func
-        pysig = inspect.signature(function)
-        if any(p.kind is p.VAR_POSITIONAL for p in pysig.parameters.values()):
-            self.unsupported("a device function with *arguments")
-        argument_types = tuple(signature.args)
-        arguments, folded = [], []
-        for item, argument_type in zip(self.bind_arguments(expr, pysig), argument_types, strict=True):
-            folded.append(self.folded(item))
-            if isinstance(item, Constant):
-                arguments.append((item, argument_type))
-            else:
-                source = self.known(item) or self.frame.known.get(item.name)
-                compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(
-                    source, Constant | BoundMethod
-                )
-                arguments.append((source if compile_time else self.value(item, argument_type), argument_type))
-        if self.frame.active(function, argument_types):
-            return self.recursive_call(dispatcher, argument_types, arguments), signature.return_type
+        bound = self.bind_arguments(expr, inspect.signature(dispatcher.py_func))
+        arguments = self.argument_values(bound, signature.args)
+        folded = [None if isinstance(item, tuple) else self.folded(item) for item in bound]
+        return self.call_function(dispatcher, arguments, signature.return_type, type_, folded)
+
+    def argument_values(self, bound, argument_types):
+        return [(self.argument_value(item, at), at) for item, at in zip(bound, argument_types, strict=True)]
+
+    def argument_value(self, item, type_):
+        """Return the value of an argument: an expression, or what is known of it while compiling."""
+        if isinstance(item, tuple):  # of a parameter *args
+            values = self.argument_values(item, type_.types)
+            known = [v.value for v, _ in values if isinstance(v, Constant)]
+            return Constant(tuple(known)) if len(known) == len(values) else self.tuple_of(values)
+        if isinstance(item, Constant):
+            return item
+        source = self.known(item) or self.frame.known.get(item.name)
+        compile_time = isinstance(self.type_of(item), COMPILE_TIME) and isinstance(source, Constant | BoundMethod)
+        return source if compile_time else self.value(item, type_)
+
+    def call_function(self, dispatcher, arguments, return_type, type_, folded=()):
+        """Call a Python function with (value, type) for each argument; return (expression, type), or None."""
+        argument_types = tuple(t for _, t in arguments)
+        if self.frame.active(getattr(dispatcher, "py_func", dispatcher), argument_types):
+            return self.recursive_call(dispatcher, argument_types, arguments), return_type
         result = None if isinstance(type_, COMPILE_TIME) else self.b.variable()
         return_type = self.inline(dispatcher, argument_types, arguments, result, folded)
-        if result is None:
-            return None
-        return result, return_type
+        return None if result is None else (result, return_type)
 
     def barrier(self, kind, members=None, op=None):
         """End the block in a barrier and continue in a new one. ``op``: the operation that the site shows."""

@@ -14,7 +14,7 @@ COMPILE_TIME = (
     types.Dispatcher,
     types.DType,
     types.StringLiteral,
-    types.UnicodeType,
+    types.NamedTupleClass,
     types.NoneType,
     types.Omitted,
     types.EnumClass,

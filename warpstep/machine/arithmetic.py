@@ -166,6 +166,12 @@ def ffs(value):
     return np.where(unsigned == 0, 0, below + 1).astype(np.uint32)[()]
 
 
+def trailing_zeros(value):
+    """Count the trailing zero bits; all bits of zero."""
+    unsigned = _unsigned(value)
+    return np.bitwise_count(~unsigned & (unsigned - unsigned.dtype.type(1))).astype(value.dtype)
+
+
 def _unsigned(value):
     return value.view(_UNSIGNED[value.dtype.itemsize])
 
@@ -207,6 +213,32 @@ def floor_divide(a, b):
     if a.dtype.kind != "i" or not np.any(b == -1):
         return quotient
     return select((b == -1) & (a == np.iinfo(a.dtype).min), a.dtype.type(0), quotient)
+
+
+def high_product(a, b):
+    """Return the upper half of the product of two integers."""
+    bits = a.dtype.itemsize * 8
+    if bits == 32:
+        return (a.astype(f"{a.dtype.kind}8") * b.astype(f"{a.dtype.kind}8")) >> 32
+    half, low = a.dtype.type(32), a.dtype.type(0xFFFFFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & low, b >> half, b & low
+    middle = a_high * b_low + (_unsigned(a_low * b_low) >> np.uint64(32)).astype(a.dtype)
+    other = a_low * b_high + (middle & low)
+    return a_high * b_high + (middle >> half) + (other >> half)
+
+
+def string_length(value):
+    return np.char.str_len(value).astype(np.int64)[()]
+
+
+def code_point(value):
+    """Return ``ord`` of strings of one character."""
+    return np.asarray(value).astype("U1").view(np.uint32).astype(np.int32).reshape(np.shape(value))[()]
+
+
+def divide_towards_zero(a, b):
+    """Divide integers as the device's instruction does."""
+    return (a - np.fmod(a, b)) // b
 
 
 def divmod_float(a, b):

@@ -544,13 +544,19 @@ class Memory:
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def window(self, view, index, mask, site) -> Any:
-        """Slice: ``index`` holds integers (values) and slices; missing trailing dimensions are taken whole."""
+        """Slice: ``index`` holds integers (values), slices, and None for a new axis; the rest is taken whole."""
         if view.__class__ is Either:
             return self._choose(self.window, view, index, mask, site)
         base = view.base
         shape, strides = [], []
-        for dimension, (extent, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
-            i = index[dimension] if dimension < len(index) else slice(None)
+        dimension = 0
+        rest = len(view.shape) - sum(i is not None for i in index)
+        for i in (*index, *[slice(None)] * rest):
+            if i is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            extent, stride = view.shape[dimension], view.strides[dimension]
             if isinstance(i, slice):
                 if is_lane_array(i.step):
                     self.batch.unsupported(site, "a slice whose step differs by thread")
@@ -560,8 +566,9 @@ class Memory:
                 strides.append(_times(step, stride))
             else:
                 if not in_range(i, extent):
-                    i = self._wrap(view, index, dimension, mask, site)
+                    i = self._wrap(view, [i for i in index if i is not None], dimension, mask, site)
                 base = _add(base, _times(i, stride))
+            dimension += 1
         return view.with_window(base, tuple(shape), tuple(strides))
 
     def assign_slice(self, view, index, value, mask, site):
@@ -651,6 +658,59 @@ class Memory:
         """``a[i] = b[j]`` for records, field by field."""
         for name in target.dtype.names:
             self.store_field(target, name, self.load_field(source, name, mask, site), mask, site)
+
+    # -- pointers ------------------------------------------------------------------------------------------------------
+
+    def pointer(self, view):
+        """Return the address of an array's first element, as a record without fields."""
+        if view.__class__ is Either:
+            first, second = self.pointer(view.first), self.pointer(view.second)
+            return merge(view.mask, first, second)
+        return RecordRef(view, view.dtype, np.int64(view.items.dtype.itemsize) * view.base)
+
+    def moved(self, pointer, nbytes):
+        return RecordRef(pointer.view, pointer.dtype, pointer.offset + nbytes)
+
+    def record_at(self, pointer, dtype):
+        return RecordRef(pointer.view, dtype, pointer.offset)
+
+    def load_at(self, pointer, dtype, mask, site):
+        self._check_pointer(pointer, dtype, mask, site)
+        return self._load_bytes(pointer.view, pointer.offset, dtype, mask, site)
+
+    def store_at(self, pointer, value, dtype, mask, site):
+        self._check_pointer(pointer, dtype, mask, site)
+        self._store_bytes(pointer.view, pointer.offset, value, dtype, mask, site)
+
+    def _check_pointer(self, pointer, dtype, mask, site):
+        view = pointer.view
+        if view.__class__ is Either:
+            self.batch.unsupported(site, "an access through a pointer into different arrays")
+        size = (view.row or view.items.shape[0]) * view.items.dtype.itemsize
+        bad = (pointer.offset < 0) | (pointer.offset > size - dtype.itemsize)
+        bad = np.broadcast_to(bad if mask is None else bad & mask, (self.blocks, self.threads))
+        if bad.any():
+            self.batch.unsupported(site, f"an access through a pointer beyond array {view.name!r}")
+
+    def array_at(self, pointer, dtype, shape, strides):
+        """Return the array at an address; its strides are in bytes."""
+        view = pointer.view
+        size = view.items.dtype.itemsize
+        bases = (pointer.offset, *strides)
+        if view.items.dtype == dtype and not any(np.any(b % size) for b in bases):
+            pointer, strides, items = pointer.offset // size, tuple(s // size for s in strides), view.items
+        else:
+            pointer, items = pointer.offset, self._bytes_of(view)
+            view.all_known()
+        row = view.row * size // items.dtype.itemsize
+        base, *extents = (int(n) if not is_lane_array(n) else n for n in (pointer, *shape, *strides))
+        shape, strides = tuple(extents[: len(shape)]), tuple(extents[len(shape) :])
+        result = View(view.space, items, base, shape, strides, view.name, view.address, row)
+        if items is view.items:
+            result.known = view.known
+        else:
+            result.dtype, result.whole = np.dtype(dtype), False
+        return result
 
     def _store_field_array(self, record, name, value, mask, site):
         field = self.load_field(record, name, mask, site)

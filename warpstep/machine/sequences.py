@@ -8,7 +8,7 @@ import numpy as np
 
 from warpstep.errors import UnsupportedError
 from warpstep.machine import arithmetic
-from warpstep.machine.memory import Either, View, contiguous
+from warpstep.machine.memory import Either, View, contiguous, elements
 
 
 def iterate(memory, state, mask, site):
@@ -55,7 +55,75 @@ def _step(memory, state, mask, site):
     return iterate(memory, state, mask, site) if isinstance(state[0], str) else arithmetic.range_next(state)
 
 
-_STEPS = {"array": _step_array, "tuple": _step_tuple, "enumerate": _step_enumerate, "zip": _step_zip}
+def place(i, shape, layout="C"):
+    """Return the index of element ``i`` of an array, in the order of C or Fortran."""
+    index = []
+    for extent in shape if layout == "F" else reversed(shape):
+        extent = np.maximum(np.int64(extent), np.int64(1))
+        index.append(i % extent)
+        i = i // extent
+    return tuple(index if layout == "F" else reversed(index))
+
+
+def _next_place(i, shape, mask, layout="C"):
+    """Return (index of element i, whether there is one, the lanes that have one; False if there is none)."""
+    size = elements(shape)
+    valid = i < size
+    there = np.logical_and(valid, True if mask is None else mask)
+    last = np.maximum(size - np.int64(1), np.int64(0))
+    lanes = None if np.all(there) else there
+    return place(np.minimum(i, last), shape, layout), valid, lanes if np.any(there) else False
+
+
+def _step_flat(memory, state, mask, site):
+    kind, view, i = state
+    index, valid, there = _next_place(i, view.shape, mask)
+    value = None if there is False else memory.load(view, index, there, site)
+    return value, valid, (kind, view, i + np.int64(1))
+
+
+def _step_ndenumerate(memory, state, mask, site):
+    kind, view, i = state
+    index, valid, there = _next_place(i, view.shape, mask)
+    value = None if there is False else memory.load(view, index, there, site)
+    return (index, value), valid, (kind, view, i + np.int64(1))
+
+
+def _step_ndindex(memory, state, mask, site):
+    kind, shape, i = state
+    index, valid, _ = _next_place(i, shape, mask)
+    return index, valid, (kind, shape, i + np.int64(1))
+
+
+def _step_nditer(memory, state, mask, site):
+    """Yield an array of no dimensions for each operand; operands broadcast."""
+    kind, views, i, layout = state
+    shape = max((view.shape for view in views), key=len)
+    for view in views:
+        extents = zip(view.shape[::-1], shape[::-1], strict=False)
+        shape = (*shape[: len(shape) - len(view.shape)], *[np.maximum(a, b) for a, b in extents][::-1])
+    index, valid, there = _next_place(i, shape, mask, layout)
+    windows = None
+    if there is not False:
+        windows = []
+        for view in views:
+            own = zip(index[len(index) - len(view.shape) :], view.shape, strict=True)
+            own = tuple(np.where(extent == 1, np.int64(0), at)[()] for at, extent in own)
+            windows.append(memory.window(view, own, there, site))
+        windows = windows[0] if len(windows) == 1 else tuple(windows)
+    return windows, valid, (kind, views, i + np.int64(1), layout)
+
+
+_STEPS = {
+    "array": _step_array,
+    "tuple": _step_tuple,
+    "enumerate": _step_enumerate,
+    "zip": _step_zip,
+    "flat": _step_flat,
+    "ndenumerate": _step_ndenumerate,
+    "ndindex": _step_ndindex,
+    "nditer": _step_nditer,
+}
 
 
 def elementwise(memory, function, operands, dtypes, out, mask, site):
@@ -91,16 +159,17 @@ def complex_part(view, which):
 def field_view(view, name):
     """Return the array of one field of an array of records."""
     dtype, offset = view.dtype.fields[name][:2]
-    if view.space == "local" or dtype.subdtype is not None:
-        raise UnsupportedError(f"field {name!r} of all records of {view.space} array {view.name!r} as one array")
+    if view.space == "local":
+        raise UnsupportedError(f"field {name!r} of all records of local array {view.name!r} as one array")
     view.all_known()
     size = view.dtype.itemsize
+    dtype, inner = dtype.subdtype or (dtype, ())
     result = View(
         view.space,
         view.items.view(np.uint8),
         view.base * size + offset,
-        view.shape,
-        tuple(s * size for s in view.strides),
+        (*view.shape, *inner),
+        (*(s * size for s in view.strides), *(s * dtype.itemsize for s in contiguous(inner))),
         f"{view.name}.{name}",
     )
     result.dtype, result.row, result.whole, result.address = dtype, view.row * size, False, view.address
