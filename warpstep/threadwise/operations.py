@@ -49,11 +49,6 @@ def _item(f, items, index):
     return items[index.value]
 
 
-@handles(ops.ITEMS)
-def _items(f, items, start, stop, step):
-    return Tuple(items[start.value : stop.value : step.value])
-
-
 @handles(ops.TUPLE_ITEM)
 def _tuple_item(f, items, index, site):
     count = ir.Constant(I64, len(items))

@@ -13,7 +13,7 @@ _PARTS = {
     ops.LOAD_FIELD.template,
     "{0}.with_window({0}.base, {0}.shape[::-1], {0}.strides[::-1])",
 }
-_CONTAINERS = {ops.TUPLE.template, ops.ITEM.template, ops.ITEMS.template, VARIABLE.template}
+_CONTAINERS = {ops.TUPLE.template, ops.ITEM.template, VARIABLE.template}
 
 
 @dataclass
