@@ -135,6 +135,8 @@ class InspectedKernel:
 
     overloads: dict[Any, Any]
     specialized: bool
+    targetoptions: dict[str, Any]
+    for_gpu: Any
 
     def _each(self, ask, signature):
         if signature is not None:
@@ -154,25 +156,32 @@ class InspectedKernel:
         for overload in self.overloads.values():
             overload.inspect_types(file)
 
+    def _code(self, name, signature):
+        """``inspect_...`` of every overload; of a device function, numba-cuda's own answer."""
+        if self.targetoptions["device"]:
+            with native.compiling_for(get_current_device()):
+                return getattr(self.for_gpu, name)(signature)
+        return self._each(lambda overload: getattr(overload, name)(), signature)
+
     def inspect_llvm(self, signature=None) -> dict | str:
         """The LLVM IR that numba-cuda makes of the kernel. UnsupportedError where its compiler is not installed."""
-        return self._each(lambda overload: overload.inspect_llvm(), signature)
+        return self._code("inspect_llvm", signature)
 
     def inspect_asm(self, signature=None) -> dict | str:
         """The PTX; see `inspect_llvm`."""
-        return self._each(lambda overload: overload.inspect_asm(), signature)
+        return self._code("inspect_asm", signature)
 
     def inspect_lto_ptx(self, signature=None) -> dict | str:
         """The PTX after link-time optimisation; see `inspect_llvm`."""
-        return self._each(lambda overload: overload.inspect_lto_ptx(), signature)
+        return self._code("inspect_lto_ptx", signature)
 
     def inspect_sass(self, signature=None) -> dict | str:
-        """The SASS, which needs ``nvdisasm`` besides; see `inspect_llvm`."""
-        return self._each(lambda overload: overload.inspect_sass(), signature)
+        """The SASS, which needs ``nvdisasm`` besides; see `inspect_llvm`. RuntimeError for a device function."""
+        return self._code("inspect_sass", signature)
 
     def inspect_sass_cfg(self, signature=None) -> dict | str:
         """The control flow graph of the SASS; see `inspect_sass`."""
-        return self._each(lambda overload: overload.inspect_sass_cfg(), signature)
+        return self._code("inspect_sass_cfg", signature)
 
     def get_regs_per_thread(self, signature=None) -> dict | int:
         """Registers of a thread; see `inspect_llvm`. For a specialized kernel one number, as all that follow."""

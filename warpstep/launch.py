@@ -28,6 +28,7 @@ from warpstep._numba import (
     types,
     unliteral,
 )
+from warpstep.api.context import get_current_device
 from warpstep.api.streams import check_stream
 from warpstep.arguments import Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
@@ -131,6 +132,10 @@ class Kernel(InspectedKernel):
         return tuple(self.overloads)
 
     @property
+    def nopython_signatures(self) -> list:
+        return [overload.signature for overload in self.overloads.values()]
+
+    @property
     def max_threads_per_block(self) -> int:
         """Threads that a block may have, by ``launch_bounds`` or on the device."""
         bounds = self.targetoptions["launch_bounds"]
@@ -194,6 +199,11 @@ class Kernel(InspectedKernel):
 
         return [signature(result(*each), *each[0]) for each in self._declared.items()]
 
+    def compile_device(self, args, return_type=None):
+        """Compile a device function for a GPU; returns numba-cuda's result. UnsupportedError without its compiler."""
+        with native.compiling_for(get_current_device()):
+            return self.for_gpu.compile_device(tuple(args), return_type)
+
     @functools.cached_property
     def for_gpu(self):
         """numba-cuda's dispatcher, for callers that are compiled for a GPU."""
@@ -250,14 +260,17 @@ class Kernel(InspectedKernel):
         """The overload for these argument types: compiled now if the kernel declares no signatures."""
         if self._declared is None:
             return self.compile(tuple(argument_types))
-        chosen = next(iter(self._declared)) if self.specialized else _best_match(self._declared, argument_types)
-        if chosen is None or len(chosen) != len(argument_types):
+        fitting = [next(iter(self._declared))] if self.specialized else _best_matches(self._declared, argument_types)
+        if len(fitting) > 1:
+            candidates = "".join(f"\n{declared} -> none" for declared in fitting)
+            raise TypeError(f"Ambiguous overloading for {self.py_func} {tuple(argument_types)}:{candidates}")
+        if not fitting or len(fitting[0]) != len(argument_types):
             declared = ", ".join(str(s) for s in self._declared)
             raise TypeError(
                 f"No matching definition for argument type(s) {', '.join(map(str, argument_types))}; declared: "
                 f"{declared}"
             )
-        return self.overloads[chosen]
+        return self.overloads[fitting[0]]
 
 
 _emulated = weakref.WeakKeyDictionary()
@@ -326,11 +339,15 @@ class Overload(InspectedOverload):
         return per_sm
 
 
-def _best_match(signatures, argument_types):
-    """The declared argument types that fit: exactly if possible, else by conversions that Numba allows."""
+def _best_matches(signatures, argument_types):
+    """The declared argument types that fit: exactly if possible, else by conversions that Numba allows.
+
+    As in Numba the fewest unsafe conversions decide, then the fewest safe ones, then the fewest promotions. Several are
+    ambiguous.
+    """
     argument_types = tuple(argument_types)
     if argument_types in signatures:
-        return argument_types
+        return [argument_types]
     context = typing_context()
     fitting = []
     for declared in signatures:
@@ -338,8 +355,8 @@ def _best_match(signatures, argument_types):
             continue
         kinds = [context.can_convert(unliteral(a), d) for a, d in zip(argument_types, declared, strict=True)]
         if all(k is not None for k in kinds):
-            fitting.append((sum(kinds), declared))
-    return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
+            fitting.append((sorted(kinds, reverse=True), declared))
+    return [declared for kinds, declared in fitting if kinds == min(found for found, _ in fitting)]
 
 
 class Configured:
@@ -544,6 +561,12 @@ def jit(func_or_sig=None, **options):
         raise NotImplementedError("bounds checking is not supported for CUDA")
     if options.get("link"):
         raise UnsupportedError("link= brings in code in another language, which the emulator cannot run")
+    bounds = options.get("launch_bounds")
+    if isinstance(bounds, tuple | list) and len(bounds) > 3:
+        raise ValueError(
+            f"Got {len(bounds)} launch bounds: {bounds}; there are three: most threads of a block, fewest blocks of a "
+            "multiprocessor, most blocks of a cluster"
+        )
     if isinstance(options.get("inline"), bool):
         options["inline"] = "always" if options["inline"] else "never"
     if sigutils.is_signature(func_or_sig):

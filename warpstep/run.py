@@ -226,12 +226,14 @@ def _redirect_driver(changes):
     """
     from warpstep._numba import CUDA_VERSION, driver, runtime
     from warpstep.api import context
+    from warpstep.api.driver import FUNCTIONS
 
     answers = {
         "get_device": lambda driver, devnum=0: context.get_context(devnum).device,
         "get_device_count": lambda driver: len(context.gpus),
         "get_version": lambda driver: CUDA_VERSION,
         "is_available": True,
+        **FUNCTIONS,
     }
     for name, answer in answers.items():
         changes.attribute(driver.Driver, name, answer)

@@ -719,6 +719,33 @@ def test_a_kernel_shows_what_it_was_compiled_to(capsys):
     assert cuda.compile_ptx(twice, (cuda.types.float32,), device=True)[1] == cuda.types.float32
 
 
+def test_the_best_of_the_declared_signatures_is_taken():
+    def add(r, x, y):
+        r[0] = x + y
+
+    either = cuda.jit(["(float64[::1], float32, float64)", "(float64[::1], float64, float32)"])(add)
+    r = np.zeros(1)
+    either[1, 1](r, np.float32(1), 2.5)
+    assert r[0] == 3.5
+    with pytest.raises(TypeError, match=r"Ambiguous overloading for <function .*add at .*float64, float64\):"):
+        either[1, 1](r, 1.5, 2.5)
+
+    @cuda.jit(["int64(int64)", "float64(float64)"], device=True)
+    def own(x):
+        return x
+
+    @cuda.jit
+    def call(r, x):
+        r[0] = own(x)
+
+    call[1, 1](r, np.float32(1.5))
+    assert r[0] == 1.5
+    with pytest.raises(TypingError, match="Invalid use of type"):
+        call[1, 1](r.astype(complex), 1j)
+    with pytest.raises(ValueError, match="Got 4 launch bounds"):
+        cuda.jit(launch_bounds=(1, 2, 3, 4))
+
+
 # -- what numba-cuda writes in terms of itself --
 
 

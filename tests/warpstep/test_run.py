@@ -93,6 +93,11 @@ FORMS = """
 
     assert (inside() == 3).all()
     assert driver.driver.get_device().name == c.get_current_device().name == Device(0).name
+    driver.device_memset(d, 0, 4), driver.host_to_device(d[9:], np.float32([7]), 4)
+    b = np.zeros_like(a)
+    driver.device_to_host(b, d, 40), driver.device_to_device(d, d[9:], 4)
+    assert b.tolist() == [0, *[3] * 8, 7] and d[0] == 7 and driver.device_extents(d[3:])[1] > driver.device_pointer(d)
+    d.copy_to_device(a)
     assert driver.get_version() == cuda.runtime.get_version() >= (12, 0)
     from numba.cuda.cudadrv import enums
     assert {name[20:] for name in dir(enums) if name.startswith("CU_DEVICE_ATTRIBUTE_MAX_GRID")} < set(dir(Device(0)))

@@ -223,6 +223,11 @@ class DevicePointer:
         """The same, 0 for empty memory. Nothing outside the emulator can follow it."""
         return ctypes.c_size_t(self.device_pointer_value or 0)
 
+    @property
+    def owner(self) -> "DevicePointer":
+        """The whole allocation."""
+        return DevicePointer(self.allocation)
+
     def view(self, start: int, stop: int | None = None) -> "DevicePointer":
         """Bytes ``start`` to ``stop`` of this memory."""
         size = self.size - start if stop is None else stop - start
