@@ -182,6 +182,11 @@ class Callee:
     def fold_argument_types(self, args, kws):
         return fold_argument_types(self.py_func, args, kws)
 
+    @property
+    def nopython_signatures(self) -> list:
+        """Where no declared signature fits, Numba's message looks at them."""
+        return getattr(self.dispatcher, "declared_signatures", list)() or []
+
     def get_call_template(self, args, kws):
         declared = getattr(self.dispatcher, "declared_signatures", lambda: None)()
         return call_template(self.dispatcher, args, kws, declared)
