@@ -523,11 +523,12 @@ def launch(configured: "Configured", args: Sequence) -> None:
     Host arrays are copied to the device first and back at the end, and only if all went well.
     """
     prepared = prepare(configured, args)
+    threadwise = prepared.overload.threadwise
     if prepared.run.program.breakpoints:
         # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
-        prepared = importlib.import_module("warpstep.debugger").attach(prepared)
+        prepared, threadwise = importlib.import_module("warpstep.debugger").attach(prepared), None
     notes = [follow_writes(args[i], prepared.arguments[i]) for i in prepared.run.program.written]
-    prepared.run.run(prepared.arguments, prepared.overload.threadwise)
+    prepared.run.run(prepared.arguments, threadwise)
     for finish in (*notes, *prepared.transfers.copy_back):
         if finish is not None:
             finish()
