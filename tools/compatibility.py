@@ -4,9 +4,11 @@
     python tools/compatibility.py --ways emulator      # one way anew, the others from the recorded results
     python tools/compatibility.py --table              # the table of the recorded results
     python tools/compatibility.py --only cudapy.test_sync --ways emulator   # a few modules, nothing recorded
+    python tools/compatibility.py --only cudapy.test_sync --ways emulator --store   # these anew in the record
 
-The tests come with numba-cuda and need ``pip install pytest filecheck psutil cffi ml_dtypes``. A GPU is hidden from
-all three ways: numba.cuda by itself shows which tests need neither a GPU nor something in its place.
+The tests come with numba-cuda and need ``pip install numba-cuda[cu13] pytest filecheck psutil cffi ml_dtypes
+nvidia-cuda-nvdisasm``; the first brings the compiler that many of them ask for. A GPU is hidden from all three ways:
+numba.cuda by itself shows which tests need neither a GPU nor something in its place.
 """
 
 import argparse
@@ -425,14 +427,17 @@ def main(argv=None):
     if not arguments.table:
         names = [name for name in modules() if not arguments.only or any(part in name for part in arguments.only)]
         found = run_all(arguments.ways, names, arguments.seconds, arguments.jobs)
-        if arguments.only:
+        if arguments.only and not arguments.store:
             for name, tests in merge(found).items():
                 for test, outcomes in tests.items():
                     shown = (f"{way} {': '.join(filter(None, outcomes[way]))}" for way in found)
                     print(f"{name}.{test}: {'; '.join(shown)}")
             return 0
         if stored:
-            found = recorded(stored) | found
+            before = recorded(stored)
+            found = before | {
+                way: before.get(way, {}) | of_way if arguments.only else of_way for way, of_way in found.items()
+            }
         stored = record(merge({way: found.get(way, {}) for way in WAYS}), arguments.seconds)
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
@@ -449,6 +454,7 @@ def parse(argv):
     parser.add_argument(
         "--only", nargs="+", help="modules, or parts of their names: every test is printed, none stored"
     )
+    parser.add_argument("--store", action="store_true", help="with --only: store them, and print the table")
     parser.add_argument("--seconds", type=int, default=SECONDS, help=f"limit for one module (default: {SECONDS})")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
     parser.add_argument("--table", action="store_true", help="print the table of the stored results and run nothing")
