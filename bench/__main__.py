@@ -46,6 +46,7 @@ COMMANDS = {
     "pitfalls": ("bench.pitfalls", "five slow kernels and their fixes, on a GPU"),
     "profile": ("bench.profile", "(keeps what profilers say of a product, on a GPU)"),
     "code": ("bench.code", "(registers, occupancy and instructions of the matrix products)"),
+    "any": ("bench.any", "random problems through the public functions, beside every library"),
     "readme": ("bench.readme", "(writes the README's tables and its picture)"),
 }
 #: Commands with tables and options of their own, and their arguments when they run among others. They save nothing that

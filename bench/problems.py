@@ -1,0 +1,491 @@
+"""Problems that nobody chose: random arguments for the functions of gpukit, with references and the libraries' calls.
+
+A problem is the name of a function and a dict of settings that JSON can hold, so a slow one can be kept and measured
+again. `draw` makes such settings: sizes are spread evenly over their logarithms, and shapes, axes, dtypes, layouts,
+strides, paddings and groups are drawn. `Problem.make` makes the arrays for them, `Problem.call` calls gpukit, and
+`Problem.rivals` the libraries.
+
+All arrays are PyTorch's on a GPU. Without one they are NumPy's, so that tests reach the same code with small sizes.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+
+from gpukit import conv, matmul, reduce, resize, transpose
+
+__all__ = ["FUNCTIONS", "KEPT", "Problem", "draw"]
+
+#: Elements of the largest array, and operations, of a problem on a GPU.
+MAX_ELEMENTS, MAX_OPERATIONS = 1 << 27, 3e11
+LAYOUTS = ("NN", "NT", "TN", "TT")
+REDUCTIONS = ("sum", "max", "mean", "min", "prod")
+FLOATS = ("float32", "float16", "float64")
+#: Problems that were slow once: measured in every run.
+KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("matmul", {"lead": [[], []], "mnk": [1500, 1500, 1500], "dtype": "float32", "layout": "NN"}),
+    ("matmul", {"lead": [[], []], "mnk": [2560, 2560, 2560], "dtype": "float32", "layout": "NN"}),
+    ("matmul", {"lead": [[], []], "mnk": [5824, 32, 320], "dtype": "float32", "layout": "TN"}),
+    ("matmul", {"lead": [[], []], "mnk": [1, 4096, 4096], "dtype": "float32", "layout": "NN"}),
+    ("matmul", {"lead": [[], []], "mnk": [4096, 1, 4096], "dtype": "float32", "layout": "NN"}),
+    ("conv2d", {"x": [32, 256, 14, 14], "weight": [256, 3, 3], "stride": 1, "padding": 1}),
+    ("conv2d", {"x": [32, 128, 28, 28], "weight": [128, 3, 3], "stride": 1, "padding": 1}),
+    ("transpose", {"shape": [3, 10_000_000], "dtype": "float32"}),
+    ("transpose", {"shape": [1_000_000, 9], "dtype": "uint8"}),
+    ("transpose", {"shape": [8191, 8193], "dtype": "float32"}),
+    ("transpose", {"shape": [100, 1_000_000], "dtype": "float32"}),
+    ("reduce", {"shape": [4096, 4096], "axis": [1], "op": "sum", "dtype": "float32"}),
+    ("reduce", {"shape": [64, 512, 7, 7], "axis": [0, 2, 3], "op": "sum", "dtype": "float32"}),
+    ("reduce", {"shape": [2, 55, 164, 7], "axis": [1], "op": "max", "dtype": "float32"}),
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function with settings.
+
+    Attributes
+    ----------
+    function : str
+        A key of `FUNCTIONS`.
+    settings : dict
+    """
+
+    function: str
+    settings: dict[str, Any]
+
+    def __str__(self):
+        return f"{self.function} " + ", ".join(f"{key} {_text(value)}" for key, value in self.settings.items())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """tuple of int: sizes for a record."""
+        return FUNCTIONS[self.function].shape(**self.settings)
+
+    @property
+    def dtype(self) -> str:
+        """str: of the first input."""
+        return self.settings.get("dtype", "float32")
+
+    def make(self, rng: np.random.Generator, torch: Any = None) -> list:
+        """Make the input arrays, of random numbers; with PyTorch on its device, and otherwise of NumPy."""
+        source = _Source(rng, torch)
+        return FUNCTIONS[self.function].make(source, **self.settings)
+
+    def call(self, arrays: list) -> Any:
+        """Call gpukit."""
+        return FUNCTIONS[self.function].call(arrays, **self.settings)
+
+    def rivals(self, arrays: list, torch: Any = None, cupy: Any = None) -> dict[str, Callable[[], Any]]:
+        """Make {"torch (matmul)": function, ...} of the libraries that take this problem."""
+        return FUNCTIONS[self.function].rivals(arrays, torch, cupy, **self.settings)
+
+    def is_right(self, result: Any, arrays: list) -> bool:
+        """Compare a result with a reference in float64, as closely as the dtype and the length of the sums allow."""
+        return FUNCTIONS[self.function].is_right(result, arrays, **self.settings)
+
+
+def _text(value):
+    if isinstance(value, list):
+        return (
+            "x".join(map(_text, value)) if value and isinstance(value[0], int) else f"({', '.join(map(_text, value))})"
+        )
+    return str(value)
+
+
+class _Source:
+    """Random arrays, of NumPy or on PyTorch's device."""
+
+    def __init__(self, rng, torch):
+        self.rng, self.torch = rng, torch
+
+    def __call__(self, shape, dtype, layout="C"):
+        """An array; with the layout "T" its last two axes are swapped in memory, with "last" the second is the last."""
+        stored = list(shape)
+        if layout == "T":
+            stored[-2:] = stored[:-3:-1]
+        elif layout == "last":
+            stored = [shape[0], *shape[2:], shape[1]]
+        array = self._numbers(stored, dtype)
+        if layout == "T":
+            return array.swapaxes(-1, -2)
+        if layout == "last":
+            return array.permute(0, 3, 1, 2) if self.torch else array.transpose(0, 3, 1, 2)
+        return array
+
+    def _numbers(self, shape, dtype):
+        if not self.torch:
+            if np.dtype(dtype).kind == "f":
+                return self.rng.standard_normal(shape, np.float32).astype(dtype)
+            return self.rng.integers(0, 100, shape).astype(dtype)
+        torch = self.torch
+        torch.manual_seed(int(self.rng.integers(1 << 31)))
+        if np.dtype(dtype).kind == "f":
+            return torch.randn(shape, dtype=getattr(torch, dtype), device="cuda")
+        return torch.randint(0, 100, shape, dtype=getattr(torch, dtype), device="cuda")
+
+
+def _host(array) -> np.ndarray:
+    """A NumPy array of an array of any kind."""
+    return array.cpu().numpy() if hasattr(array, "cpu") else np.asarray(array)
+
+
+def _double(array):
+    """The same numbers in float64."""
+    return array.double() if hasattr(array, "double") else array.astype(np.float64)
+
+
+def _near(result, expected, bound) -> bool:
+    """Whether all values differ by at most ``bound``, also where both are NaN or infinite."""
+    result = _double(result)
+    return bool((((result - expected).abs() if hasattr(result, "abs") else np.abs(result - expected)) <= bound).all())
+
+
+def _epsilon(dtype):
+    return float(np.finfo(dtype).eps) if np.dtype(dtype).kind == "f" else 0.0
+
+
+# -- matmul ------------------------------------------------------------------------------------------------------------
+
+
+class _Matmul:
+    @staticmethod
+    def draw(rng, scale):
+        m, n, k = (_size(rng, 1, 16384, scale) for _ in range(3))
+        lead = [[], []]
+        if rng.random() < 0.3:
+            batch = _size(rng, 1, 1000, scale)
+            lead = [[[batch], [batch]], [[batch], []], [[], [batch]]][rng.integers(3)]
+        batch = math.prod(max(lead))
+        while batch * max(m * k, k * n, m * n) > MAX_ELEMENTS or 2.0 * batch * m * n * k > MAX_OPERATIONS:
+            m, n, k = (max(size // 2, 1) for size in (m, n, k))
+        dtype = "float64" if rng.random() < 0.15 else "float32"
+        return {"lead": lead, "mnk": [m, n, k], "dtype": dtype, "layout": LAYOUTS[rng.integers(4)]}
+
+    @staticmethod
+    def shape(lead, mnk, dtype, layout):
+        return (*max(lead), *mnk)
+
+    @staticmethod
+    def make(source, lead, mnk, dtype, layout):
+        m, n, k = mnk
+        ways = ["T" if letter == "T" else "C" for letter in layout]
+        return [source((*lead[0], m, k), dtype, ways[0]), source((*lead[1], k, n), dtype, ways[1])]
+
+    @staticmethod
+    def call(arrays, **_):
+        return matmul.matmul(*arrays)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, **_):
+        found = {"cublas (torch)": functools.partial(torch.matmul, *arrays)} if torch else {}
+        if cupy:
+            found["cublas (cupy)"] = functools.partial(cupy.matmul, *map(cupy.asarray, arrays))
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, mnk, dtype, **_):
+        a, b = map(_double, arrays)
+        k = mnk[2]
+        # Each of k steps rounds to eps/2 of a sum that grows as sqrt(k); the factor is for the largest of millions.
+        return _near(result, a @ b, _epsilon(dtype) * (8 * k**0.5 + 0.6 * k))
+
+
+# -- conv2d ------------------------------------------------------------------------------------------------------------
+
+
+class _Conv2d:
+    @staticmethod
+    def draw(rng, scale):
+        kernel = int(rng.choice([1, 1, 3, 3, 3, 5, 7, 2, 4, 9, 11]))
+        kernels = [kernel, kernel] if rng.random() < 0.85 else [kernel, int(rng.choice([1, 3, 5]))]
+        samples, size = _size(rng, 1, 64, scale), _size(rng, 7, 512, scale)
+        channels, out_channels = _size(rng, 1, 512, scale), _size(rng, 1, 512, scale)
+        groups = 1
+        if rng.random() < 0.2:
+            groups = int(rng.choice([2, 4, channels]))
+            channels = max(channels // groups, 1) * groups
+            out_channels = max(out_channels // groups, 1) * groups
+        stride = int(rng.choice([1, 1, 1, 2, 3]))
+        dilation = 2 if rng.random() < 0.1 else 1
+        padding = int(rng.choice([0, kernel // 2]))
+        height, width = max(size, dilation * kernels[0]), max(_near_size(rng, size), dilation * kernels[1])
+        while samples * height * width * max(channels, out_channels) > MAX_ELEMENTS // 4 or (
+            2.0 * samples * height * width / stride**2 * channels * out_channels / groups * math.prod(kernels) > 1e11
+        ):
+            if samples > 1:
+                samples //= 2
+            else:
+                height, width = (
+                    max(n // 2, dilation * kernels[0] + 1, dilation * kernels[1] + 1) for n in (height, width)
+                )
+                channels, out_channels = (max(n // 2 // groups, 1) * groups for n in (channels, out_channels))
+        settings = {"x": [samples, channels, height, width], "weight": [out_channels, *kernels]}
+        settings |= {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        settings["bias"] = bool(rng.random() < 0.3)
+        settings["dtype"] = "float16" if rng.random() < 0.15 else "float32"
+        settings["layout"] = "last" if rng.random() < 0.1 else "C"
+        return settings
+
+    @staticmethod
+    def shape(x, weight, **_):
+        return (*x, *weight)
+
+    @staticmethod
+    def make(source, x, weight, dtype="float32", groups=1, bias=False, layout="C", **_):
+        arrays = [source(x, dtype, layout), source((weight[0], x[1] // groups, *weight[1:]), dtype, "C")]
+        return [*arrays, source(weight[:1], dtype) if bias else None]
+
+    @staticmethod
+    def call(arrays, stride=1, padding=0, dilation=1, groups=1, **_):
+        return conv.conv2d(*arrays, stride, padding, dilation, groups)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, stride=1, padding=0, dilation=1, groups=1, **_):
+        if not torch:
+            return {}
+        return {
+            "cudnn (torch)": functools.partial(torch.nn.functional.conv2d, *arrays, stride, padding, dilation, groups)
+        }
+
+    @staticmethod
+    def is_right(result, arrays, x, weight, stride=1, padding=0, dilation=1, groups=1, dtype="float32", **_):
+        doubles = [None if array is None else _double(array) for array in arrays]
+        terms = x[1] // groups * weight[1] * weight[2]
+        if hasattr(result, "cpu"):
+            import torch
+
+            expected = torch.nn.functional.conv2d(*doubles, stride, padding, dilation, groups)
+        else:
+            expected = _convolve(*doubles, stride, padding, dilation, groups)
+        rounding = _epsilon(dtype) * abs(expected) if dtype == "float16" else 0
+        return _near(result, expected, 1e-5 + 5e-7 * terms + rounding)
+
+
+def _convolve(x, weight, bias, stride, padding, dilation, groups):
+    """Convolve in float64, window by window."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    spans = [dilation * (n - 1) + 1 for n in weight.shape[2:]]
+    windows = np.lib.stride_tricks.sliding_window_view(x, spans, (2, 3))[:, :, ::stride, ::stride]
+    windows = windows[..., ::dilation, ::dilation]
+    parts = zip(np.split(windows, groups, 1), np.split(weight, groups), strict=True)
+    out = np.concatenate([np.einsum("nchwij,ocij->nohw", part, of, optimize=True) for part, of in parts], 1)
+    return out if bias is None else out + bias[:, None, None]
+
+
+# -- reduce ------------------------------------------------------------------------------------------------------------
+
+
+class _Reduce:
+    @staticmethod
+    def draw(rng, scale):
+        dimensions = int(rng.integers(1, 5))
+        largest = min(MAX_ELEMENTS, scale) if scale else MAX_ELEMENTS
+        shape, left = [], int(2 ** rng.uniform(0, math.log2(largest)))
+        for i in range(dimensions):
+            shape.append(max(left, 1) if i == dimensions - 1 else _size(rng, 1, max(left, 1), 0))
+            left //= shape[-1]
+        shape = [shape[i] for i in rng.permutation(dimensions)]
+        axes = [int(i) for i in range(dimensions) if rng.random() < 0.5] or [int(rng.integers(dimensions))]
+        dtype = str(rng.choice([*FLOATS, "float32", "float32", "int32", "int64", "uint8"]))
+        op = str(rng.choice(REDUCTIONS[:4]))
+        layout = "T" if dimensions > 1 and rng.random() < 0.2 else "C"
+        return {"shape": shape, "axis": axes, "op": op, "dtype": dtype, "layout": layout}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype="float32", layout="C", **_):
+        return [source(shape, dtype, layout)]
+
+    @staticmethod
+    def call(arrays, axis, op, **_):
+        return reduce.reduce(arrays[0], tuple(axis), op)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, axis, op, dtype="float32", **_):
+        (x,), found, axes = arrays, {}, tuple(axis)
+        if torch and (op != "mean" or x.is_floating_point()):
+            function = getattr(torch, {"max": "amax", "min": "amin"}.get(op, op))
+            found["torch"] = functools.partial(function, x, axes)
+        if cupy:
+            found["cupy"] = functools.partial(getattr(cupy, op), cupy.asarray(x), axes)
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, axis, op, dtype="float32", **_):
+        (x,), axes = map(_double, arrays), tuple(axis)
+        names = {"max": "amax", "min": "amin"} if hasattr(x, "cpu") else {}
+        expected, count = _reduced(x, names.get(op, op), axes), math.prod(x.shape[i] for i in axes)
+        epsilon = _epsilon("float64" if np.dtype(dtype).kind != "f" else dtype)
+        # Trees of about 20 levels of float32 or better, of terms of about 1; the result is rounded to its dtype.
+        steps = 0 if op in ("max", "min") else 60 * _epsilon("float64" if epsilon < 1e-12 else "float32")
+        steps *= count**0.5 if op == "sum" else 1
+        return _near(result, expected, 1e-300 + steps + epsilon * abs(expected) * 2)
+
+
+def _reduced(x, name, axes):
+    return getattr(x, name)(axes)
+
+
+# -- transpose ---------------------------------------------------------------------------------------------------------
+
+
+class _Transpose:
+    @staticmethod
+    def draw(rng, scale):
+        largest = min(MAX_ELEMENTS, scale) if scale else MAX_ELEMENTS
+        size = 2 ** rng.uniform(0, math.log2(largest))
+        rows = _size(rng, 1, max(int(size), 1), 0)
+        dtype = str(rng.choice(["uint8", "float16", "float32", "float32", "float32", "float64", "int32", "int64"]))
+        return {"shape": [rows, max(int(size / rows), 1)], "dtype": dtype}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype):
+        return [source(shape, dtype)]
+
+    @staticmethod
+    def call(arrays, **_):
+        return transpose.transpose(arrays[0])
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, **_):
+        (a,), found = arrays, {}
+        if torch:
+            found["torch"] = lambda: a.t().contiguous() if min(a.shape) > 1 else a.t().clone()
+        if cupy:
+            view = cupy.asarray(a).T
+            found["cupy"] = lambda: view.copy("C")
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, **_):
+        return bool((result == arrays[0].swapaxes(0, 1)).all())
+
+
+# -- resize, blob ------------------------------------------------------------------------------------------------------
+
+
+class _Resize:
+    @staticmethod
+    def draw(rng, scale):
+        samples = _size(rng, 1, 32, scale)
+        source, target = ([_size(rng, 16, 2160, scale), _size(rng, 16, 3840, scale)] for _ in range(2))
+        while samples * max(math.prod(source), math.prod(target)) * 3 > MAX_ELEMENTS // 2:
+            samples = max(samples // 2, 1)
+        return {"samples": samples, "source": source, "target": target}
+
+    @staticmethod
+    def shape(samples, source, target):
+        return (samples, *source, *target)
+
+    @staticmethod
+    def make(source_of, samples, source, target):
+        return [source_of((samples, *source, 3), "float32")]
+
+    @staticmethod
+    def call(arrays, target, **_):
+        return resize.resize(arrays[0], tuple(target), swap_rb=False)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, target, **_):
+        if not torch:
+            return {}
+        last = arrays[0].permute(0, 3, 1, 2)
+        planar, how = last.contiguous(), {"size": tuple(target), "mode": "bilinear", "align_corners": False}
+        run = torch.nn.functional.interpolate
+        return {
+            "torch (interpolate)": functools.partial(run, last, **how),
+            "torch (interpolate, planes)": functools.partial(run, planar, **how),
+        }
+
+    @staticmethod
+    def is_right(result, arrays, target, **_):
+        for picture, got in zip(_host(arrays[0])[:2], _host(result)[:2], strict=True):
+            expected = cv2.resize(picture, target[::-1], interpolation=cv2.INTER_LINEAR)
+            if np.abs(expected - got).max() > 1e-3:
+                return False
+        return True
+
+
+class _Blob:
+    draw, shape = _Resize.draw, _Resize.shape
+    mean, factor, fill = (103.0, 116.0, 123.0), (0.017, 0.0175, 0.0174), 114
+
+    @staticmethod
+    def make(source_of, samples, source, target):
+        return [source_of((samples, *source, 3), "uint8")]
+
+    @classmethod
+    def call(cls, arrays, target, **_):
+        return resize.blob(arrays[0], tuple(target), cls.mean, cls.factor, cls.fill).image
+
+    @classmethod
+    def rivals(cls, arrays, torch, cupy, source, target, **_):
+        if not torch:
+            return {}
+        place = resize.placement(tuple(source), tuple(target))
+        mean, factor = (torch.tensor(v, device="cuda").view(1, 3, 1, 1) for v in (cls.mean, cls.factor))
+        pad = place.left, target[1] - place.left - place.width, place.top, target[0] - place.top - place.height
+        pictures = arrays[0].permute(0, 3, 1, 2)
+        size = place.height, place.width
+
+        def eager():
+            inner = torch.nn.functional.interpolate(pictures.float(), size, mode="bilinear", align_corners=False)
+            return (torch.nn.functional.pad(inner.flip(1), pad, value=float(cls.fill)) - mean) * factor
+
+        return {"torch (interpolate)": eager}
+
+    @classmethod
+    def is_right(cls, result, arrays, source, target, **_):
+        place = resize.placement(tuple(source), tuple(target))
+        for picture, got in zip(_host(arrays[0])[:2], _host(result)[:2], strict=True):
+            inner = cv2.resize(picture, (place.width, place.height), interpolation=cv2.INTER_LINEAR)[..., ::-1]
+            boxed = np.full((*target, 3), cls.fill, np.float64)
+            boxed[place.top : place.top + place.height, place.left : place.left + place.width] = inner
+            expected = ((boxed - cls.mean) * cls.factor).transpose(2, 0, 1)
+            if np.abs(expected - got).max() > max(cls.factor) + 1e-4:  # a level of the bytes
+                return False
+        return True
+
+
+#: What problems are drawn for, by the name of the function.
+FUNCTIONS: dict[str, Any] = {
+    "matmul": _Matmul,
+    "conv2d": _Conv2d,
+    "reduce": _Reduce,
+    "transpose": _Transpose,
+    "resize": _Resize,
+    "blob": _Blob,
+}
+
+
+def draw(function: str, rng: np.random.Generator, scale: int = 0) -> Problem:
+    """Draw a problem; with a ``scale`` sizes go up to that only, for machines without a GPU."""
+    return Problem(function, FUNCTIONS[function].draw(rng, scale))
+
+
+def _size(rng, low, high, scale):
+    """Draw a size, evenly over the logarithms; every second one is a multiple of 8, as sizes in programs are."""
+    high = min(high, scale) if scale else high
+    low = min(low, high)
+    size = int(round(math.exp(rng.uniform(math.log(low), math.log(high)))))
+    if rng.random() < 0.5 and size > 8:
+        size = size // 8 * 8
+    return min(max(size, low), high)
+
+
+def _near_size(rng, size):
+    """Draw a size like another one: the same, or up to twice as large."""
+    return size if rng.random() < 0.7 else max(int(size * 2 ** rng.uniform(-1, 1)), 1)
