@@ -10,6 +10,8 @@ import sys
 
 import numpy as np
 
+from warpstep import _without_cuda
+
 NUMBA_CUDA, MLIR = "numba-cuda", "numba-cuda-mlir"
 ENVIRONMENT_VARIABLE = "GPUKIT_FRONTEND"
 #: The module that programs import from each, the package it comes in, and what it needs besides.
@@ -20,6 +22,7 @@ _chosen = None
 
 if not hasattr(np, "row_stack"):
     np.row_stack = np.vstack  # gone since NumPy 2.5, and numba-cuda up to 0.30 looks it up at import
+_without_cuda.allow()
 
 
 def installed(compiler: str) -> bool:

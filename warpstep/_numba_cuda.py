@@ -7,9 +7,9 @@ and moves between releases. With a new numba-cuda this is the file to adapt. It 
 # ruff: noqa: E402, F401
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportPrivateImportUsage=false
 import contextlib
-import importlib.metadata
 
 import warpstep._compilers
+from warpstep._without_cuda import bindings_version
 
 # isort: split
 from numba.cuda.core import config
@@ -98,7 +98,7 @@ SAME_FUNCTIONS = {}
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
 CUresult = driver.binding.CUresult
 #: (major, minor) of the CUDA that the installed bindings are for.
-CUDA_VERSION = tuple(map(int, importlib.metadata.version("cuda-bindings").split(".")[:2]))
+CUDA_VERSION = bindings_version()
 #: Names of a device's attributes, as the driver has them.
 DEVICE_ATTRIBUTES = tuple(
     name.removeprefix("CU_DEVICE_ATTRIBUTE_")

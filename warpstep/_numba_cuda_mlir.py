@@ -7,9 +7,9 @@ Neither Numba nor llvmlite is needed. With a new release this is the file to ada
 # ruff: noqa: E402, F401
 # pyright: reportMissingImports=false
 import contextlib
-import importlib.metadata
 
 import warpstep._compilers
+from warpstep._without_cuda import bindings_version
 
 # isort: split
 import numba_cuda_mlir as numba
@@ -87,7 +87,7 @@ SAME_FUNCTIONS = {
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.
 CUresult = driver.binding.CUresult
 #: (major, minor) of the CUDA that the installed bindings are for.
-CUDA_VERSION = tuple(map(int, importlib.metadata.version("cuda-bindings").split(".")[:2]))
+CUDA_VERSION = bindings_version()
 #: Names of a device's attributes, as the driver has them.
 DEVICE_ATTRIBUTES = tuple(
     name.removeprefix("CU_DEVICE_ATTRIBUTE_")

@@ -86,6 +86,8 @@ class Imports:
         if name == "warpstep.cuda":
             self._when_loaded()
         elif name in _compilers.MODULES.values():
+            parent, _, attribute = name.rpartition(".")
+            setattr(sys.modules[parent], attribute, module)  # as the import would do after this
             importlib.import_module("warpstep.cuda")  # unless it is what imports the compiler
 
 
