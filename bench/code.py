@@ -169,9 +169,14 @@ def kernel_of(variant, tile):
     if variant == "tiled":
         return matmul.tiled(number, 16), matrices, 256
     if variant == "fast":
-        flat, sizes = types.Array(number, 1, "C"), types.UniTuple(types.uint32, 5)
+        flat, which, steps = (
+            types.Array(number, 1, "C"),
+            types.UniTuple(types.uint32, 5),
+            types.UniTuple(types.uint64, 2),
+        )
+        sizes = types.UniTuple(types.uint32, 6)
         wide = tile.thread_columns < 16  # as for large K
-        return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, sizes, number, number), tile.threads
+        return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, which, steps, number, number), tile.threads
     kernel = matmul.VARIANTS[variant](number if variant.startswith("registers") else True)
     return kernel, matrices, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
 

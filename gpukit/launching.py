@@ -5,12 +5,13 @@ and how each argument is passed. A program that launches the same kernel thousan
 own functions do so: `gpukit._host.call` repeats the launches of a call with other arrays.
 """
 
-from gpukit._host.arrays import handle_of, upload
+from gpukit._host.arrays import handle_of
 from gpukit._host.call import launch, make_key
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.keys import array_key as look
 from gpukit._host.prepared import Prepared, prepare
 from gpukit._host.replay import LaunchCache
+from gpukit._host.transfers import upload
 
 __all__ = ["Plans", "Prepared", "array_key", "handle_of", "layout_of", "look", "prepare", "upload"]
 
@@ -29,7 +30,7 @@ class Plans:
     --------
     >>> import numpy as np
     >>> from gpukit import cuda, launching
-    >>> from gpukit._host.arrays import Output
+    >>> from gpukit._host.transfers import Output
     >>> @cuda.jit
     ... def add_one(x, out):
     ...     i = cuda.grid(1)

@@ -1,4 +1,4 @@
-"""Arrays of any library: check them, bring them to the device, and make more of the same kind."""
+"""Arrays of any library: check them, find out where they are, and make more of the same kind."""
 
 import functools
 import sys
@@ -10,7 +10,6 @@ import numpy as np
 
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
-from warpstep.integers import ceil_div
 from warpstep.values import describe
 
 #: NumPy arrays up to this size are not compared with the memory that the device has left.
@@ -267,88 +266,18 @@ def _array_class():
     return DeviceArray
 
 
+def device_array_of(shape: tuple, strides: tuple, dtype, memory, offset: int = 0) -> Any:
+    """A device array with these strides in the memory of another one, from ``offset`` bytes after its beginning on."""
+    data = memory.gpu_data.view(offset) if offset else memory.gpu_data
+    return _array_class()(shape, strides, np.dtype(dtype), gpu_data=data)
+
+
 def window(array, dtype, count: int) -> Any:
     """View the memory of a device array from its first element on as ``count`` elements of a dtype in one dimension,
     gaps between rows included. On a GPU nothing checks that the memory is that long.
     """
     dtype, array = np.dtype(dtype), as_device_array(array)
-    return _array_class()((count,), (dtype.itemsize,), dtype, gpu_data=array.gpu_data)
-
-
-#: Dimensions that ``copy_strided`` takes.
-MAX_DIMENSIONS = 4
-
-
-@cuda.jit
-def copy_strided(source, target):
-    """target[...] = source[...] for two arrays with any strides, of one to four dimensions.
-
-    A grid-stride loop over the elements of the target, in the order of its indices.
-    """
-    i = cuda.grid(1)
-    while i < target.size:
-        last = i % target.shape[target.ndim - 1]
-        rest = i // target.shape[target.ndim - 1]
-        if target.ndim == 1:
-            target[last] = source[last]
-        elif target.ndim == 2:
-            target[rest, last] = source[rest, last]
-        elif target.ndim == 3:
-            index = rest // target.shape[1], rest % target.shape[1], last
-            target[index] = source[index]
-        else:
-            head = rest // target.shape[2]
-            index = head // target.shape[1], head % target.shape[1], rest % target.shape[2], last
-            target[index] = source[index]
-        i += cuda.gridsize(1)
-
-
-def copy_to(source, target, stream):
-    """Copy a device array to another of the same shape; each may have any strides."""
-    if target.ndim == 0:
-        source, target = source.reshape(1), target.reshape(1)
-    if target.ndim > MAX_DIMENSIONS:
-        for i in range(target.shape[0]):
-            copy_to(source[i], target[i], stream)
-    elif target.size:
-        copy_strided[min(ceil_div(target.size, 256), 65535), 256, stream](source, target)
-
-
-def to_device(array, stream) -> Any:
-    """Bring an array to the device, C-contiguous: itself if it is there already, otherwise a copy."""
-    if not cuda.is_cuda_array(array):
-        # An axis of length 1 may have any stride; reshaped by way of one dimension it gets the usual one.
-        if array.flags.c_contiguous:
-            return cuda.to_device(array.reshape(-1).reshape(array.shape), stream=stream)
-        # The device refuses what is too large before the host copies it.
-        target = allocate("an argument", array.shape, array.dtype, stream)
-        target.copy_to_device(np.ascontiguousarray(array).reshape(-1).reshape(array.shape), stream=stream)
-        return target
-    array = as_device_array(array)
-    if array.is_c_contiguous():
-        return array
-    contiguous = allocate("an argument", array.shape, array.dtype, stream)
-    copy_to(array, contiguous, stream)
-    return contiguous
-
-
-def upload(array, values: np.ndarray, stream):
-    """Queue a copy of a NumPy array to a C-contiguous device array of as many bytes.
-
-    It takes the host a fraction of the time of ``copy_to_device``.
-
-    Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
-    """
-    if not cuda.is_cuda_array(array):
-        raise TypeError(f"array is {describe(array)}; it must be a device array")
-    if not isinstance(values, np.ndarray) or values.nbytes != array.nbytes:
-        raise ValueError(
-            f"values is {describe(values)}; it must be a NumPy array of {array.nbytes} bytes, as array has"
-        )
-    if not on_gpu():
-        array.copy_to_device(values, stream=stream)
-        return
-    numba_driver().cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
+    return device_array_of((count,), (dtype.itemsize,), dtype, array)
 
 
 def is_pinned(array: np.ndarray) -> bool:
@@ -409,64 +338,3 @@ def make_like(like, shape: tuple, dtype):
 @functools.cache
 def _torch_dtype(dtype):
     return getattr(sys.modules["torch"], dtype.name)
-
-
-class Output:
-    """Where the array that a host function computes goes.
-
-    Parameters
-    ----------
-    like : array
-        An input: the result is of its library.
-    shape : tuple of int
-    out : array or None
-        Where the caller wants the result; checked before, but for being writable.
-    stream : 0 or a CUDA stream
-    dtype : NumPy dtype, optional
-        That of ``like`` unless given.
-    keep : bool
-        The kernels need the contents of ``out``, which must have been given.
-
-    Attributes
-    ----------
-    device : C-contiguous device array
-        For the kernels to write.
-    in_place : bool
-        Whether ``device`` is what the caller gets.
-
-    Raises
-    ------
-    ValueError
-        If ``out`` is read-only.
-    """
-
-    def __init__(self, like, shape: tuple, out, stream, dtype=None, keep: bool = False):
-        if out is not None:
-            check_writable("out", out)
-        self.out, self.stream, self.on_host = out, stream, not cuda.is_cuda_array(like)
-        dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
-        if self.on_host:
-            self.device = to_device(out, stream) if keep else allocate("the result", shape, dtype, stream)
-            self.in_place = False
-            return
-        if out is None:
-            self.out = new_like(like, shape, dtype, stream)
-        self.target = self.device = as_device_array(self.out)
-        if keep:
-            self.device = to_device(self.target, stream)
-        elif not self.target.is_c_contiguous():
-            self.device = allocate("the result", shape, self.target.dtype, stream)
-        self.in_place = self.device is self.target
-
-    def finish(self):
-        """Give the caller's result, ``out`` or a new array; the launches have been made."""
-        if self.on_host:
-            host = self.device.copy_to_host(stream=self.stream)
-            if self.stream:
-                self.stream.synchronize()
-            if self.out is None:
-                return host
-            self.out[...] = host
-        elif not self.in_place:
-            copy_to(self.device, self.target, self.stream)
-        return self.out

@@ -16,8 +16,9 @@ everything down; the planner checks the arguments and returns the launches::
         launch = configure_quietly(scale, ceil_div(x.size, 256), 256, problem.stream)
         return [(launch, (x, target, factor))]
 
-- ``inputs`` are arrays or None; the first is the one whose library a new result comes from. Only arrays that the
-  launches read in place can be exchanged at a replay; after a copy, and with NumPy arrays, each call is planned anew.
+- ``inputs`` are arrays or None; the first is the one whose library a new result comes from. ``on_device`` copies a
+  device array that is not C-contiguous by a launch of its own, ahead of those of the planner, so that it is repeated
+  with them. Calls with NumPy arrays are planned anew each time.
 - ``settings`` are all other arguments that decide the launches. Where one cannot be hashed (a list, an array), the call
   is planned anew each time.
 - The planner runs once for calls that agree in the layout and alignment (modulo 16 bytes) of every array, in stream and
@@ -33,12 +34,14 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from gpukit._host.arrays import Output, handle_of, stream_of, to_device
+from gpukit._host.arrays import as_device_array, handle_of, stream_of
 from gpukit._host.keys import READERS, array_reader, settings_key
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall
+from gpukit._host.transfers import Output, copy_launches, to_device
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
+from gpukit.backend import cuda
 
 __all__ = ["CACHE", "Problem", "call", "forget", "launch", "make_key"]
 
@@ -123,10 +126,21 @@ class Problem:
         self.inputs, self.out, self.stream, self.settings = inputs, out, stream, settings
         self.work = WorkMemory(stream, state_of(stream).buffers)
         self._output: Any = None
+        self._copies: list[tuple] = []
 
     def on_device(self, array: Any) -> Any:
         """An array as a C-contiguous device array: itself if it is one already, otherwise a copy; None for None."""
-        return None if array is None else to_device(array, self.stream)
+        if array is None or not cuda.is_cuda_array(array):
+            return None if array is None else to_device(array, self.stream)
+        array = as_device_array(array)
+        return array if array.is_c_contiguous() else self.copy(array)
+
+    def copy(self, array: Any) -> Any:
+        """A C-contiguous copy of a device array, made by a launch before those of the planner."""
+        array = as_device_array(array)
+        copy = self.work.take(f"copy {len(self._copies)}", array.size, array.dtype).reshape(array.shape)
+        self._copies += copy_launches(array, copy, self.stream)
+        return copy
 
     def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None) -> Any:
         """Declare the result of the call; gives the C-contiguous device array that the kernels write.
@@ -142,20 +156,24 @@ class Problem:
             The result is of its library; the first input unless given.
         """
         like = self.inputs[0] if like is None else like
-        self._output = Output(like, shape, self.out, self.stream, dtype, keep)
+        self._output = Output(like, shape, self.out, self.stream, dtype, keep, self.work)
         return self._output.device
 
     def launch(self, launches: list, key):
         """Make the launches, record them under the key if they can be repeated, and give the caller's result."""
         if self._output is None:  # nothing was asked for
             return self.out
-        return launch(launches, self.inputs, self._output, key if self.repeatable else None, CACHE)
+        key = key if self.repeatable else None
+        return launch(self._copies + launches, self.inputs, self._output, key, CACHE, self.work)
 
 
-def launch(launches: list, inputs: tuple, output: Output, key, cache: LaunchCache):
-    """Make launches, record them in the cache under the key if they can be repeated, and give the caller's result."""
-    state = state_of(output.stream)
-    if key is None or not output.in_place:
+def launch(launches: list, inputs: tuple, output: Output, key, cache: LaunchCache, work: WorkMemory | None = None):
+    """Make launches, record them in the cache under the key if they can be repeated, and give the caller's result.
+
+    ``work`` is the stream's memory that the launches use, which is looked up again at each replay.
+    """
+    state, launches = state_of(output.stream), output.before + launches + output.after
+    if key is None or output.on_host:
         with state.lock:
             for configured, arguments in launches:
                 configured(*arguments)
@@ -165,7 +183,8 @@ def launch(launches: list, inputs: tuple, output: Output, key, cache: LaunchCach
         for one in prepared:
             one()
     if prepared:
-        recorded = RecordedCall(prepared, [array for array in inputs if array is not None], output.device, state)
+        arrays = [array for array in inputs if array is not None]
+        recorded = RecordedCall(prepared, arrays, output.target, state, work)
         if recorded.replayable:
             cache.store(key, recorded)
     return output.finish()

@@ -1,15 +1,17 @@
 """Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
 
 import threading
+import weakref
 from collections import OrderedDict
 
 from gpukit._host.arrays import address_of, as_device_array, make_like, span
-from gpukit._host.work_memory import StreamState
+from gpukit._host.work_memory import StreamState, WorkMemory
 
 __all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
+_GONE = object()
 
 
 class RecordedCall:
@@ -22,6 +24,8 @@ class RecordedCall:
     output : device array
         As the launches write it.
     state : StreamState
+    work : WorkMemory, optional
+        Memory of the stream that the launches use. It is not kept: each replay finds it where it is by then.
 
     Attributes
     ----------
@@ -30,10 +34,11 @@ class RecordedCall:
         overlap, and the launches keep little other memory alive.
     """
 
-    __slots__ = ("launches", "lock", "make_output", "reach", "replayable")
+    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held")
 
-    def __init__(self, prepared, inputs, output, state: StreamState):
-        self.lock = state.lock
+    def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
+        self.lock, self.work = state.lock, work
+        self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
         arrays = [*map(as_device_array, inputs), output]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
@@ -44,14 +49,17 @@ class RecordedCall:
             for position, array in launch.arrays():
                 low, high = span(array)
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
+                own = [i for i, held in enumerate(self._held) if held.start <= low < high <= held.stop]
                 if inside:
                     places[position] = inside[0], address_of(array) - starts[inside[0]]
+                elif own:  # its address comes after those of the arrays
+                    places[position] = len(spans) + own[0], address_of(array) - self._held[own[0]].start
                 else:
                     kept += high - low
             used.update(source for source, _ in places.values())
             launch.bind(places)
         apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
-        self.replayable = apart and used == set(range(len(spans))) and kept <= MAX_KEPT
+        self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
@@ -69,9 +77,32 @@ class RecordedCall:
             out, pointer = self.make_output()
             pointers.append(pointer)
         with self.lock:
+            for held in self._held:
+                pointers.append(held.start if held.is_there() else held.find())
             for launch in self.launches:
                 launch.relaunch(pointers)
         return out
+
+
+class _Held:
+    """Work memory of a stream, under a key, and where it was when it was last looked for."""
+
+    __slots__ = ("array", "key", "size", "start", "stop", "work")
+
+    def __init__(self, work: WorkMemory, key: tuple, size: int):
+        self.work, self.key, self.size = work, key, size
+        self.find()
+
+    def is_there(self) -> bool:
+        """Whether no other memory has taken its place."""
+        return self.array() is self.work.buffers.get(self.key, _GONE)
+
+    def find(self) -> int:
+        """Find the memory, or make it again; returns its address."""
+        array = self.work.find(self.key, self.size)
+        self.array = weakref.ref(array)
+        self.start, self.stop = span(array)
+        return self.start
 
 
 class LaunchCache:

@@ -18,6 +18,8 @@ __all__ = ["StreamState", "WorkMemory", "free_work_memory", "state_of"]
 
 #: Buffers up to this many bytes are powers of two, so that few are ever allocated; larger ones are as large as needed.
 MAX_ROUNDED = 64 << 20
+#: The purpose of the counters.
+ZEROS = "zeros"
 
 
 class StreamState:
@@ -52,6 +54,8 @@ class WorkMemory:
     def __init__(self, stream, buffers: dict | None = None):
         self.stream = stream
         self.buffers = {} if buffers is None else buffers
+        #: What has been taken: (device, purpose) -> bytes, or counters.
+        self.taken: dict[tuple, int] = {}
 
     def take(self, purpose: str, size: int, dtype):
         """A flat device array of ``size`` elements with any contents.
@@ -60,23 +64,27 @@ class WorkMemory:
         an earlier one has read.
         """
         dtype = np.dtype(dtype)
-        nbytes = max(size, 1) * dtype.itemsize
-        key = cuda.get_current_device().id, purpose
-        buffer = self.buffers.get(key)
-        if buffer is None or buffer.size < nbytes:
-            # Not bound to the stream: as a value of _states, it would keep its key alive.
-            buffer = self.buffers[key] = cuda.device_array(_rounded(nbytes), np.uint8)
+        buffer = self.find((cuda.get_current_device().id, purpose), max(size, 1) * dtype.itemsize)
         return buffer[: size * dtype.itemsize].view(dtype)
 
     def zeros(self, count: int):
         """At least ``count`` counters, uint32, all 0; the kernels that use them must leave them at 0."""
-        key = cuda.get_current_device().id, "zeros"
-        counters = self.buffers.get(key)
-        if counters is None or counters.size < count:
-            counters = cuda.device_array(next_power_of_two(count), np.uint32)
-            counters.copy_to_device(np.zeros(counters.size, np.uint32), stream=self.stream)
-            self.buffers[key] = counters
-        return counters
+        return self.find((cuda.get_current_device().id, ZEROS), count)
+
+    def find(self, key: tuple, size: int):
+        """The memory of (device, purpose), made or made larger if it has less than ``size`` bytes, or counters."""
+        self.taken[key] = max(size, self.taken.get(key, 0))
+        buffer = self.buffers.get(key)
+        if buffer is not None and buffer.size >= size:
+            return buffer
+        # Not bound to the stream: as a value of _states, it would keep its key alive.
+        if key[1] == ZEROS:
+            buffer = cuda.device_array(next_power_of_two(size), np.uint32)
+            buffer.copy_to_device(np.zeros(buffer.size, np.uint32), stream=self.stream)
+        else:
+            buffer = cuda.device_array(_rounded(size), np.uint8)
+        self.buffers[key] = buffer
+        return buffer
 
 
 def _rounded(nbytes):

@@ -234,8 +234,7 @@ def _images_of_columns(problem):
         return []
     source = problem.on_device(columns)
     if share_memory(source, target):
-        shared, source = source, cuda.device_array(source.shape, source.dtype, stream=problem.stream)
-        source.copy_to_device(shared, stream=problem.stream)
+        source = problem.copy(source)
     planes = shape[0] * shape[1]
     flat = source.reshape(planes, source.size // planes), target.reshape(planes, -1)
     return column_kernels.launches_of_col2im(*flat, geometry, request == "add", problem.stream)

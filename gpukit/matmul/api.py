@@ -11,12 +11,15 @@ from numpy.typing import DTypeLike
 from gpukit import intrinsics
 from gpukit._host.arrays import (
     address_of,
+    as_device_array,
     check_alike,
     check_apart,
     check_array,
     configure_quietly,
     dtype_of,
+    span,
     stream_of,
+    window,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
@@ -25,6 +28,7 @@ from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
+from gpukit.matmul.vector import THREADS, across, along, choose_vector
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice, check_int, check_number, check_type, describe
@@ -153,8 +157,7 @@ def _product(problem: Problem):
     out = problem.output(shape, keep=beta != 0)
     if out.size == 0:
         return []
-    a, b = problem.on_device(a), problem.on_device(b)
-    return list(make_launches(a, b, out, alpha, beta, problem.work))
+    return list(make_launches(a, b, out, alpha, beta, problem.work, problem.on_device))
 
 
 def steps(
@@ -278,18 +281,26 @@ def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None):
     check_choice("variant", variant, (*VARIANTS, *FORMER), also="auto")
     variant = FORMER.get(variant, variant)
     if variant == "auto":
-        variant = "fast" if dtype == np.float32 else _choose_float64(shape)
+        if dtype == np.float32 or 1 in shape:
+            _check_no_options(variant, tile, pad, depth)
+            return functools.partial(_fast_launches, vectors=True)
+        variant = _choose_float64(shape)
     if variant in SIMPLE:
         form = _simple_form(variant, dtype, tile, pad, depth)
         return functools.partial(_matrix_by_matrix, lambda aligned: form)
-    for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
-        if not isinstance(value, Integral | None) or value != default:
-            raise ValueError(f"{name} is {describe(value)}; variant {variant!r} has none: leave it out")
+    _check_no_options(variant, tile, pad, depth)
     if dtype != np.float32 and variant not in ANY_DTYPE:
         raise TypeError(f"a has dtype {dtype}; variant {variant!r} is for float32")
     if variant == "fast":
         return _fast_launches
     return functools.partial(_matrix_by_matrix, functools.partial(_ladder_form, variant, dtype))
+
+
+def _check_no_options(variant, tile, pad, depth):
+    """Refuse options of the kernels of ``tiles``."""
+    for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
+        if not isinstance(value, Integral | None) or value != default:
+            raise ValueError(f"{name} is {describe(value)}; variant {variant!r} has none: leave it out")
 
 
 def _choose_float64(shape):
@@ -383,8 +394,10 @@ def _ladder_form(variant, dtype, aligned):
 # -- launches: one matrix after the other ----------------------------------------------------------
 
 
-def _matrix_by_matrix(make_form, a, b, out, alpha, beta, work):
-    """The launches for arrays of any number of dimensions; only K may be 0."""
+def _matrix_by_matrix(make_form, a, b, out, alpha, beta, work, on_device=None):
+    """The launches for arrays of any number of dimensions; only K may be 0. ``on_device`` makes them C-contiguous."""
+    if on_device is not None:
+        a, b = on_device(a), on_device(b)
     for index in np.ndindex(*out.shape[:-2]):
         matrices = _matrix(a, index), _matrix(b, index), _matrix(out, index)
         yield from _matrix_launches(make_form, *matrices, alpha, beta, work)
@@ -437,50 +450,170 @@ def _is_aligned(*arrays):
 # -- launches: the fast product --------------------------------------------------------------------
 
 
-class _Flat(NamedTuple):
-    """The operands of the fast kernel: flat arrays of matrices one after the other, and where the matrices are."""
+class _Operand(NamedTuple):
+    """Matrices in the memory of a device array, whose rows or columns follow their neighbours in memory.
 
-    a: Any
-    b: Any
+    Attributes
+    ----------
+    flat : array of one dimension
+        From the first matrix on.
+    layout : str
+        "N" if the elements of a row follow one another, "T" if those of a column do.
+    pitch : int
+        Elements from row to row, or from column to column.
+    step : int
+        Elements from matrix to matrix.
+    rule : (int, int)
+        (div, mod): matrix z of the result needs matrix z // div % mod.
+    wide : bool
+        Whether all rows, or columns, begin at multiples of 16 bytes, and end there.
+    """
+
+    flat: Any
+    layout: str
+    pitch: int
+    step: int
+    rule: tuple
+    wide: bool
+
+    def at(self, row: int, col: int) -> Any:
+        """The memory from an element of the first matrix on."""
+        return self.flat[row * self.pitch + col if self.layout == "N" else col * self.pitch + row :]
+
+
+def _operand(array, lead) -> _Operand | None:
+    """An operand as the fast kernels take it; None if neither its rows nor its columns can be read, or if the matrices
+    do not follow one another.
+    """
+    (rows, columns), item = array.shape[-2:], dtype_of(array).itemsize
+    if array.size == 0:  # nothing is read
+        flat = np.empty(1, array.dtype) if isinstance(array, np.ndarray) else cuda.device_array(1, array.dtype)
+        return _Operand(flat, "N", columns, 0, _broadcast_rule(array.shape[:-2], lead) or (1, 1), False)
+    *outer, down, across = array.strides
+    if across == item or columns == 1 and (down != item or rows == 1):
+        layout, extent, pitch = "N", columns, down if rows > 1 else columns * item
+    elif down == item or rows == 1:
+        layout, extent, pitch = "T", rows, across if columns > 1 else rows * item
+    else:
+        return None
+    own = tuple(1 if stride == 0 else n for n, stride in zip(array.shape[:-2], outer, strict=True))
+    step = 0
+    for n, stride in zip(own[::-1], outer[::-1], strict=True):  # from the innermost axis on
+        if n == 1:
+            continue
+        if step == 0:
+            step = following = stride
+        elif stride != following:
+            return None
+        following *= n
+    rule = _broadcast_rule(own, lead)
+    if rule is None or pitch < extent * item or step < 0 or any(size % item for size in (pitch, step)):
+        return None
+    if isinstance(array, np.ndarray):
+        flat = (array if layout == "N" else array.swapaxes(-1, -2)).reshape(-1)
+    else:
+        low, high = span(array)
+        flat = window(array, dtype_of(array), (high - low) // item)
+    wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, extent * item))
+    return _Operand(flat, layout, pitch // item, step // item, rule, wide)
+
+
+class _Flat(NamedTuple):
+    """The operands of the fast kernel, and the factors."""
+
+    a: _Operand
+    b: _Operand
     out: Any
     k: int
-    pitch_b: int
     pitch_out: int
     batch: int
-    rules: tuple
-    wide_b: bool
     wide_out: bool
     alpha: float
     beta: float
 
+    @property
+    def rules(self) -> tuple:
+        """How the matrices of the operands are found."""
+        return *self.a.rule, *self.b.rule
 
-def _fast_launches(a, b, out, alpha, beta, work):
-    lead = tuple(out.shape[:-2])
-    rule_a, rule_b = _broadcast_rule(tuple(a.shape[:-2]), lead), _broadcast_rule(tuple(b.shape[:-2]), lead)
-    if rule_a is None or rule_b is None:  # one index of the first axis after the other
+    @property
+    def steps(self) -> tuple:
+        """Elements from matrix to matrix of the operands."""
+        return np.uint64(self.a.step), np.uint64(self.b.step)
+
+
+def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=False):
+    """The launches for operands that lie in any way; ``on_device`` makes a C-contiguous copy of those that cannot be
+    read as they are. With ``vectors`` a single row or column has kernels of its own.
+    """
+    lead, (m, k), n = tuple(out.shape[:-2]), a.shape[-2:], b.shape[-1]
+    operands = []
+    for array in (a, b):
+        if on_device is not None:
+            array = as_device_array(array) if cuda.is_cuda_array(array) else on_device(array)
+        found = _operand(array, lead)
+        if found is None and _broadcast_rule(tuple(array.shape[:-2]), lead) is not None and on_device is not None:
+            found = _operand(on_device(array), lead)
+        operands.append(found)
+    if None in operands:  # one index of the first axis after the other
         for i in range(lead[0]):
             parts = _along_first_axis(a, i, out.ndim), _along_first_axis(b, i, out.ndim)
-            yield from _fast_launches(*parts, out[i], alpha, beta, work)
+            yield from _fast_launches(*parts, out[i], alpha, beta, work, on_device, vectors=vectors)
         return
-    batch, (m, k), n = prod(lead), a.shape[-2:], b.shape[-1]
-    if (rule_a, rule_b) == ((1, batch), (batch, 1)) and batch > 1:  # the same b for all: more rows of one product
-        m, batch, rule_a, rule_b = batch * m, 1, (1, 1), (1, 1)
-    wide_b, wide_out = _is_aligned(b), _is_aligned(out)
-    pieces, widens_b = choose(m, n, k, batch, wide_b, cuda.get_current_device().MULTIPROCESSOR_COUNT)
-    a, b, out, pitch_b = a.reshape(-1), b.reshape(-1), out.reshape(-1), n
+    a, b, batch = *operands, prod(lead)
+    rules, only_vectors = (a.rule, b.rule), dtype_of(out) != np.float32
+    follow = a.layout == "N" and a.step == m * a.pitch
+    if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not only_vectors:
+        # The same b for all: more rows of one product.
+        m, batch = batch * m, 1
+        a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
+    flat = _Flat(a, b, out.reshape(-1), k, n, batch, _is_aligned(out), alpha, beta)
+    if vectors and 1 in (m, n):
+        yield from _vector_launches(flat, m, n, work)
+        return
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors)
     if widens_b:
-        rows, pitch_b, wide_b = b.size // n, ceil_div(n, 4) * 4, True
-        narrow, b = b, work.take("wide_b", rows * pitch_b, np.float32)
-        launch = configure_quietly(widen, (ceil_div(pitch_b, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
-        yield launch, (narrow, b, np.uint32(n), np.uint32(pitch_b))
-    flat = _Flat(a, b, out, k, pitch_b, n, batch, (*rule_a, *rule_b), wide_b, wide_out, alpha, beta)
+        rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
+        wide_b = work.take("wide_b", rows * pitch, np.float32)
+        launch = configure_quietly(widen, (ceil_div(pitch, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
+        sizes = np.uint32(n), np.uint32(b.pitch), np.uint32(pitch)
+        yield launch, (b.flat, wide_b, np.uint32(k), np.uint64(b.step), *sizes)
+        flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True))
     for piece in pieces:
         yield from _piece_launches(piece, flat, work)
 
 
+def _vector_launches(flat: _Flat, m, n, work):
+    """A product with one row or one column: the other operand is a matrix, which is read once."""
+    dtype = dtype_of(flat.out)
+    count, matrix, vector = (m, flat.a, flat.b) if n == 1 else (n, flat.b, flat.a)
+    # The matrix as (count, K): by rows for n = 1, and by columns of b otherwise.
+    is_along = (matrix.layout == "N") == (n == 1)
+    inc = vector.pitch if vector.layout == ("N" if n == 1 else "T") else 1
+    wide = all(size % 16 == 0 for size in (address_of(vector.flat), vector.step * dtype.itemsize))
+    width = 16 // dtype.itemsize if matrix.wide and (not is_along or inc == 1 and wide) else 1
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    shape = choose_vector(count, flat.k, flat.batch, is_along, width, multiprocessors)
+    number, adds = NUMBERS[dtype], flat.beta != 0
+    kernel = along(number, shape.lanes, width, adds) if is_along else across(number, width, adds)
+    blocks = ceil_div(count, shape.columns)
+    sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, inc))
+    factors = dtype.type(flat.alpha), dtype.type(flat.beta)
+    for first in range(0, flat.batch, MAX_BLOCKS):
+        batch = min(flat.batch - first, MAX_BLOCKS)
+        partials = work.take("vector parts", batch * shape.parts * count if shape.parts > 1 else 1, dtype)
+        counters = work.zeros(batch * blocks if shape.parts > 1 else 1)
+        which = np.uint32(first), *(np.uint32(x) for x in (*matrix.rule, *vector.rule))
+        launch = configure_quietly(kernel, (blocks, shape.parts, batch), THREADS, work.stream)
+        steps = np.uint64(matrix.step), np.uint64(vector.step)
+        out = flat.out[first * count :]
+        yield launch, (matrix.flat, vector.flat, out, partials, counters, sizes, which, steps, *factors)
+
+
 def _piece_launches(piece: Piece, flat: _Flat, work):
     tile, m, n, parts, batch = piece.tile, piece.rows, piece.columns, piece.parts, flat.batch
-    a, b = flat.a[piece.row * flat.k :], flat.b[piece.col :]
+    a, b = flat.a.at(piece.row, 0), flat.b.at(0, piece.col)
     out = flat.out[piece.row * flat.pitch_out + piece.col :]
     numbers = np.float32(flat.alpha), np.float32(flat.beta)
     if parts == 1:
@@ -490,12 +623,15 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
         target, pitch, wide = work.take("parts", batch * parts * m * n, np.float32), n, n % 4 == 0
         scales, adds = False, False
     wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
-    kernel = fast(tile, flat.wide_b, wide, scales, adds)
+    layout = flat.a.layout + flat.b.layout
+    wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
+    kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
-    sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.pitch_b, pitch))
+    sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, pitch))
     for z in range(0, batch, MAX_BLOCKS):
         launch = configure_quietly(kernel, (*grid, min(batch - z, MAX_BLOCKS)), tile.threads, work.stream)
-        yield launch, (a, b, target, sizes, tuple(np.uint32(x) for x in (z, *flat.rules)), *numbers)
+        which = tuple(np.uint32(x) for x in (z, *flat.rules))
+        yield launch, (a, b, target, sizes, which, flat.steps, *numbers)
     if parts > 1:
         yield _launch_sum(piece, target, out, flat, numbers, work.stream)
 

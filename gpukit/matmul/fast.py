@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 
-__all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
+__all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 
 #: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
@@ -19,6 +19,8 @@ __all__ = ["PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 PAD = 4
 #: Lanes that copy neighbours of a row of a: 8 elements are a sector.
 SECTOR = 8
+#: How ``a`` and ``b`` lie in memory, as in BLAS: row by row (N), or transposed, column by column (T).
+LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
 class Tile(NamedTuple):
@@ -56,12 +58,12 @@ class Tile(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a block."""
+        """Bytes of shared memory of a block, for ``a`` and ``b`` that lie row by row."""
         return 4 * self.stages * self.depth * (self.rows + PAD + self.columns)
 
 
 @functools.cache
-def fast(tile, wide_b, wide_out, scales=False, adds=False):
+def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=False):
     """Make the kernel of out = alpha a b + beta out, for matrices one after the other in flat arrays.
 
     Blocks along x compute the tiles of ``out``, row by row. Blocks along y take parts of K, each with a result of its
@@ -71,36 +73,47 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
     ----------
     tile : Tile
     wide_b, wide_out : bool
-        Whether ``b`` is copied, and ``out`` stored, by four elements: the rows must begin at multiples of 16 bytes.
+        Whether ``b`` is copied, and ``out`` stored, by four elements: the rows must begin at multiples of 16 bytes. An
+        operand whose neighbours in memory are along K is copied one by one.
     scales, adds : bool
         Whether to apply alpha and beta. If False, the argument is ignored; without beta ``out`` is not read.
+    layout : str
+        One of ``LAYOUTS``.
+    wide_a : bool
+        As ``wide_b``, for an ``a`` that lies column by column.
 
     Returns
     -------
     kernel
-        ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, sizes, which, alpha, beta)``. ``sizes`` is (m, n, k,
-        elements from row to row of ``b``, of ``out``), ``which`` is (first matrix, div_a, mod_a, div_b, mod_b), all of
-        uint32. Matrix z of ``out`` is made of the matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``.
+        ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, sizes, which, steps, alpha, beta)``. ``sizes`` is
+        (m, n, k, elements from row to row of ``a``, of ``b``, of ``out``; from column to column if they lie so).
+        ``which`` is (first matrix, div_a, mod_a, div_b, mod_b), all of uint32: matrix z of ``out`` is made of the
+        matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``. ``steps`` are the elements from matrix to
+        matrix of ``a`` and ``b``, of uint64.
     """
     rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
     lane_columns, slice_threads, slice_depth = 32 // lane_rows, tile.threads // slices, depth // slices
     warp_rows, warp_columns = lane_rows * thread_rows, lane_columns * thread_columns
-    warps_across, width = columns // warp_columns, 4 if wide_b else 1
+    warps_across = columns // warp_columns
     # Shared memory: for each stage the part of a, a column in a row, then that of b.
-    pitch, stage_a, stage_size = rows + PAD, depth * (rows + PAD), depth * (rows + PAD + columns)
+    along_a, along_b = layout[0] == "N", layout[1] == "T"
+    row_a, row_b = pitches(tile, layout)
+    stage_a, stage_size = depth * row_a, depth * (row_a + row_b)
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
-    copy_tiles, join, store = make_copy_tiles(tile, wide_b), make_join(tile), make_store(tile, wide_out, scales, adds)
+    copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
+    store = make_store(tile, wide_out, scales, adds)
+    start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
-    steps = make_steps(tile, read, multiply)
+    steps = make_steps(tile, read, multiply, layout)
 
     @cuda.jit
-    def fast(a, b, out, sizes, which, alpha, beta):
+    def fast(a, b, out, sizes, which, matrix_steps, alpha, beta):
         tiles = cuda.shared.array(all_tiles, float32, alignment=16)
         sums = cuda.local.array((thread_rows, thread_columns), float32)
         left = cuda.local.array((2, thread_rows), float32)
         right = cuda.local.array((2, thread_columns), float32)
-        m, n, k, pitch_b, pitch_out = sizes
+        m, n, k, pitch_a, pitch_b, pitch_out = sizes
         # The block: a tile of out, a part of K, a matrix. Unsigned 32-bit arithmetic is the cheapest.
         block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
@@ -120,28 +133,28 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
         my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
         my_slice = tid // slice_threads * slice_depth
         # Where its copies begin.
-        from_a = (uint64(z_a) * m + row + uint64(tid // SECTOR)) * k + uint64(tid % SECTOR)
-        from_b = (uint64(z_b) * k + first + uint64(tid * width // columns)) * pitch_b
-        from_b += col + uint64(tid * width % columns)
-        step_b = uint64(depth) * pitch_b
+        from_a = uint64(z_a) * matrix_steps[0] + start_a(row, first, pitch_a)
+        from_b = uint64(z_b) * matrix_steps[1] + start_b(col, first, pitch_b)
+        step_a = uint64(0 if along_a else depth) * pitch_a
+        step_b = uint64(0 if along_b else depth) * pitch_b
         clear(sums, left, right, last)
         for stage in range(stages - 1):
             to = uint32(stage * stage_size)
-            copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, k, pitch_b)
-            first, from_b = uint32(first + depth), from_b + step_b
+            copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b)
+            first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
         stage, free, end = uint32(0), uint32(last_stage), uint32(limit + ahead)
         while first < end:
             wait_copies(pending)
             cuda.syncthreads()
-            at_a = uint64(stage) + uint64(my_slice * pitch + my_row)
-            at_b = uint64(stage) + uint64(stage_a + my_slice * columns + my_col)
+            at_a = uint64(stage) + uint64(my_slice * row_a + my_row)
+            at_b = uint64(stage) + uint64(stage_a + my_slice * row_b + my_col)
             read(tiles, at_a, at_b, left, right, 0)
             # The last products of the step before overlap with the first loads. In their own step, before the barrier,
             # they cost 4 % more.
             multiply(sums, left, right, last)
-            copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, k, pitch_b)
+            copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b)
             steps(tiles, at_a, at_b, sums, left, right)
-            first, from_b = uint32(first + depth), from_b + step_b
+            first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
             free = stage
             stage = uint32(stage + stage_size if stage < last_stage else 0)
         multiply(sums, left, right, last)
@@ -155,46 +168,101 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False):
 # -- from global to shared memory ------------------------------------------------------------------
 
 
+def pitches(tile: Tile, layout: str) -> tuple[int, int]:
+    """Elements of a row of shared memory for ``a``, and for ``b``: with a pad where it is written down its columns."""
+    return tile.rows + PAD * (layout[0] == "N"), tile.columns + PAD * (layout[1] == "T")
+
+
 @functools.cache
-def make_copy_tiles(tile, wide_b):
+def make_start(extent, along, wide):
+    """Make the device function that finds where the copies of a thread begin in a matrix."""
+    width = 4 if wide else 1
+
+    @cuda.jit(device=True, forceinline=True)
+    def start(place, first, pitch):
+        tid = uint32(cuda.threadIdx.x)
+        if along:  # the copies add ``first``
+            return (uint64(place) + uint64(tid // SECTOR)) * pitch + uint64(tid % SECTOR)
+        return (uint64(first) + uint64(tid * width // extent)) * pitch + place + uint64(tid * width % extent)
+
+    return start
+
+
+@functools.cache
+def make_copy_tiles(tile, wide_b, layout="NN", wide_a=False):
     """Make the device function that begins the copies of one step, as one group."""
-    rows, columns, depth, threads = tile.rows, tile.columns, tile.depth, tile.threads
-    pitch, stage_a, stage_b = rows + PAD, depth * (rows + PAD), depth * columns
-    rows_at_once = threads // SECTOR
-    width = 4 if wide_b else 1
-    at_once, per_row = threads * width, columns // width
-    whole_a, whole_b = rows % rows_at_once == 0, stage_b % at_once == 0
+    row_a, row_b = pitches(tile, layout)
+    stage_a = tile.depth * row_a
+    copy_a, copy_b = (
+        make_copy_along(extent, tile, pitch) if along else make_copy_across(extent, tile, pitch, wide)
+        for extent, pitch, along, wide in (
+            (tile.rows, row_a, layout[0] == "N", wide_a),
+            (tile.columns, row_b, layout[1] == "T", wide_b),
+        )
+    )
 
     @cuda.jit(device=True, forceinline=True)
     def copy_tiles(tiles, to, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b):
-        """Copy columns of a from ``first`` on, and rows of b from ``from_b`` on, to the stage that begins at ``to``;
-        zeros for what lies outside of the matrices.
+        """Copy columns of a, and rows of b, from ``first`` on to the stage that begins at ``to``; zeros for what lies
+        outside of the matrices.
         """
-        tid = uint32(cuda.threadIdx.x)
-        # Elements of a one by one, so that they arrive transposed: 8 lanes for neighbours of a row.
-        r, k = tid // uint32(SECTOR), tid % uint32(SECTOR)
-        to_a = uint64(to) + uint64(k * uint32(pitch) + r)
-        for j in range(0, depth, SECTOR):
-            for i in range(0, rows, rows_at_once):
-                if whole_a or r + i < rows:
-                    inside = (uint32(first + k + j) < limit) & (uint32(r + i) < rows_left)
-                    source = from_a + first + uint64(pitch_a) * uint64(i) + uint64(j)
-                    copy_async(tiles, to_a + uint64(j * pitch + i), a, source, inside)
-        # Rows of b, four elements at a time where they begin at multiples of 16 bytes.
-        k, c = tid // uint32(per_row), tid % uint32(per_row) * uint32(width)
-        to_b = uint64(to) + uint64(stage_a) + uint64(k * uint32(columns) + c)
-        for i in range(0, stage_b, at_once):
-            down, across = i // columns, i % columns
-            if whole_b or k + down < depth:
-                inside = (uint32(first + k + down) < limit) & (uint32(c + across) < columns_left)
-                source = from_b + uint64(pitch_b) * uint64(down) + uint64(across)
-                if wide_b:
-                    copy_async4(tiles, to_b + uint64(i), b, source, inside)
-                else:
-                    copy_async(tiles, to_b + uint64(i), b, source, inside)
+        copy_a(tiles, uint64(to), a, from_a, first, limit, rows_left, pitch_a)
+        copy_b(tiles, uint64(to) + uint64(stage_a), b, from_b, first, limit, columns_left, pitch_b)
         commit_copies()
 
     return copy_tiles
+
+
+@functools.cache
+def make_copy_along(extent, tile, row):
+    """Make the device function that copies a part of a matrix whose neighbours in memory are along K.
+
+    Elements are copied one by one, so that they arrive transposed: 8 lanes take neighbours.
+    """
+    depth, at_once = tile.depth, tile.threads // SECTOR
+    whole = extent % at_once == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_along(tiles, to, matrix, start, first, limit, left, pitch):
+        tid = uint32(cuda.threadIdx.x)
+        r, k = tid // uint32(SECTOR), tid % uint32(SECTOR)
+        at = to + uint64(k * uint32(row) + r)
+        for j in range(0, depth, SECTOR):
+            for i in range(0, extent, at_once):
+                if whole or r + i < extent:
+                    inside = (uint32(first + k + j) < limit) & (uint32(r + i) < left)
+                    source = start + first + uint64(pitch) * uint64(i) + uint64(j)
+                    copy_async(tiles, at + uint64(j * row + i), matrix, source, inside)
+
+    return copy_along
+
+
+@functools.cache
+def make_copy_across(extent, tile, row, wide):
+    """Make the device function that copies a part of a matrix whose neighbours in memory are across K.
+
+    Four elements are copied at a time where the rows begin at multiples of 16 bytes.
+    """
+    depth, width, stage = tile.depth, 4 if wide else 1, tile.depth * extent
+    at_once, per_row = tile.threads * width, extent // width
+    whole = stage % at_once == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_across(tiles, to, matrix, start, first, limit, left, pitch):
+        tid = uint32(cuda.threadIdx.x)
+        k, c = tid // uint32(per_row), tid % uint32(per_row) * uint32(width)
+        at = to + uint64(k * uint32(row) + c)
+        for i in range(0, stage, at_once):
+            down, across = i // extent, i % extent
+            if whole or k + down < depth:
+                inside = (uint32(first + k + down) < limit) & (uint32(c + across) < left)
+                source = start + uint64(pitch) * uint64(down) + uint64(across)
+                if wide:
+                    copy_async4(tiles, at + uint64(down * row + across), matrix, source, inside)
+                else:
+                    copy_async(tiles, at + uint64(down * row + across), matrix, source, inside)
+
+    return copy_across
 
 
 # -- in the registers of a thread ------------------------------------------------------------------
@@ -255,19 +323,19 @@ def make_multiply(tile):
 
 
 @functools.cache
-def make_steps(tile, read, multiply, k=1):
+def make_steps(tile, read, multiply, layout="NN", k=1):
     """Make the device function that reads for k while it multiplies what was read for k - 1, and so on to the last k.
 
     The compiler does not unroll a loop of this size, so each k has a function, and calls that of the next.
     """
-    pitch, columns, holds_loads = tile.rows + PAD, tile.columns, tile.thread_columns == 16
+    (row_a, row_b), holds_loads = pitches(tile, layout), tile.thread_columns == 16
     if k == tile.depth // tile.slices:
         return nothing
-    rest = make_steps(tile, read, multiply, k + 1)
+    rest = make_steps(tile, read, multiply, layout, k + 1)
 
     @cuda.jit(device=True, forceinline=True)
     def steps(tiles, at_a, at_b, sums, left, right):
-        read(tiles, at_a + uint64(k * pitch), at_b + uint64(k * columns), left, right, k % 2)
+        read(tiles, at_a + uint64(k * row_a), at_b + uint64(k * row_b), left, right, k % 2)
         if holds_loads:
             # Loads are not moved across it. The compiler would move them down, to where their values are used, and
             # some would arrive too late: 2.7 % with the largest tile.
@@ -419,11 +487,16 @@ def sum_parts(width, groups, adds):
 
 
 @cuda.jit
-def widen(b, wide, columns, pitch):
-    """Copy rows of ``columns`` elements to rows of ``pitch``, each of which begins at a multiple of 16 bytes."""
+def widen(b, wide, k, step, columns, pitch_b, pitch):
+    """Copy matrices of ``k`` rows to rows of ``pitch`` elements, each of which begins at a multiple of 16 bytes.
+
+    In ``b`` there are ``step`` elements from matrix to matrix, ``pitch_b`` from row to row, of which ``columns`` are
+    used.
+    """
     col, row = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x), uint64(cuda.blockIdx.y)
     while row * pitch < wide.size and col < pitch:
-        wide[row * pitch + col] = b[row * columns + col] if col < columns else float32(0)
+        source = row // uint64(k) * step + row % uint64(k) * pitch_b + col
+        wide[row * pitch + col] = b[source] if col < columns else float32(0)
         row += uint64(cuda.gridDim.y)
 
 

@@ -14,7 +14,6 @@ from gpukit._host.arrays import (
     check_array,
     configure_quietly,
     dtype_of,
-    to_device,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory
@@ -152,9 +151,7 @@ def _sum(problem: Problem):
         return []
     x = problem.on_device(x)
     if address_of(x) % 16:
-        aligned = cuda.device_array(x.shape, np.float32, stream=problem.stream)
-        aligned.copy_to_device(x, stream=problem.stream)
-        x = aligned
+        x = problem.copy(x)
     return ladder.steps(variant, x, out, problem.stream)
 
 
@@ -180,7 +177,7 @@ def _reduction(problem: Problem):
     out = problem.output(kept, first.result)
     if out.size == 0:
         return []
-    flat, form = _flatten(x, axes, problem.stream, first.commutative)
+    flat, form = _flatten(x, axes, problem.on_device, first.commutative)
     return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
 
 
@@ -221,20 +218,20 @@ def _check_axes(axis, dimensions):
 # -- the form that the kernels take ----------------------------------------------------------------
 
 
-def _flatten(x, axes, stream, commutative=True):
+def _flatten(x, axes, on_device, commutative=True):
     """(flat, form): ``x`` as a contiguous device array of one dimension, and its axes as `launches` takes them."""
     if cuda.is_cuda_array(x):
         x = as_device_array(x)
     if x.size == 0:
         # The kernels are passed an element that they do not read.
         kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
-        return cuda.device_array(1, x.dtype, stream=stream), [(kept, False), (0, True)]
+        return cuda.device_array(1, x.dtype), [(kept, False), (0, True)]
     order = _memory_order(x, axes, commutative)
     form = _groups([(x.shape[i], i in axes) for i in order])
     if isinstance(x, np.ndarray):
-        return to_device(x.transpose(order), stream).reshape(x.size), form
+        return on_device(x.transpose(order)).reshape(x.size), form
     if order == tuple(range(x.ndim)):
-        x = to_device(x, stream)
+        x = on_device(x)
         return x if x.ndim == 1 else x.reshape(x.size), form
     description = {
         "shape": (x.size,),

@@ -9,6 +9,7 @@ import numpy as np
 from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, new_like, span, stream_of
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype
+from gpukit._host.transfers import to_device
 from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda, on_gpu
 from gpukit.resize import cost, frames
@@ -237,7 +238,7 @@ class Request:
         if 0 in shape:
             return []
         place = self.place(tuple(image.shape[-3:-1]))
-        return self._launches(frames.from_batch(image, place[1:5], problem.stream), target, problem)
+        return self._launches(frames.from_batch(image, place[1:5], problem.on_device), target, problem)
 
     def packed(self, problem: Problem) -> list[tuple]:
         """The launches for images of many sizes that are copied to the device at once."""
@@ -320,7 +321,7 @@ def _fit_sequence(request, images, out, stream):
     if located is None:
         frames.check_images(images)
         if cuda.is_cuda_array(like):
-            images = [frames.with_rows(image, stream) for image in images]
+            images = [frames.with_rows(image, functools.partial(to_device, stream=stream)) for image in images]
             located = frames.locate(images, stream)
     sizes = [tuple(image.shape[:2]) for image in images] if located is None else [layout.size for layout, _ in located]
     shape = request.shape((len(images),))

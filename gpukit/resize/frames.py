@@ -5,7 +5,7 @@ sequence are packed and copied at once.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +19,10 @@ from gpukit._host.arrays import (
     handle_of,
     span,
     stream_of,
-    to_device,
-    upload,
     window,
 )
 from gpukit._host.keys import array_key, layout_of
+from gpukit._host.transfers import upload
 from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.resize.placing import CHANNELS, MAX_PIXELS
@@ -90,8 +89,8 @@ def check_images(images: list) -> None:
 # -- one array ---------------------------------------------------------------------------------------
 
 
-def with_rows(image: Any, stream: Any) -> Any:
-    """An image or batch as a device array whose rows have their pixels one after another: itself or a copy."""
+def with_rows(image: Any, copy: Callable) -> Any:
+    """An image or batch as a device array whose rows have their pixels one after another: itself or a ``copy``."""
     if cuda.is_cuda_array(image):
         array = as_device_array(image)
         pixel, value = array.strides[-2:]
@@ -99,12 +98,12 @@ def with_rows(image: Any, stream: Any) -> Any:
         aligned = all(stride >= 0 and stride % item == 0 for stride in array.strides)
         if aligned and value == item and (pixel == CHANNELS * item or array.shape[-2] == 1):
             return array
-    return to_device(image, stream)
+    return copy(image)
 
 
-def from_batch(image: Any, place: Sequence[int], stream: Any) -> Frames:
+def from_batch(image: Any, place: Sequence[int], copy: Callable) -> Frames:
     """`Frames` of an image or of a batch of one size; ``place`` is (height, width, top, left) in the target."""
-    array = with_rows(image, stream)
+    array = with_rows(image, copy)
     low, high = span(array)
     item = array.dtype.itemsize
     pitch = array.strides[0] // item if len(array.shape) == 4 else 0

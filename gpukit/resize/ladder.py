@@ -11,11 +11,13 @@ takes. Images are (N, H, W, 3), uint8 or float32. With ``swap`` the kernels exch
 the way (BGR to RGB and back), which costs no traffic.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from gpukit._host.arrays import check_array, configure_quietly, dtype_of, stream_of
+from gpukit._host.transfers import to_device
 from gpukit.backend import cuda, float32, float64, uint32
 from gpukit.resize import cost, frames
 from gpukit.resize.placing import as_fill, as_three, placement
@@ -205,7 +207,8 @@ def rung(
     normalise = as_three("mean", mean, np.float32), as_three("factor", factor, np.float32)
     if name in FAST:
         arguments = (fill, *normalise, swap) if planes else (fill, swap)
-        return cost.launches(frames.from_batch(image, place, stream), out, arguments, planes, stream=stream)[0]
+        images = frames.from_batch(image, place, functools.partial(to_device, stream=stream))
+        return cost.launches(images, out, arguments, planes, stream=stream)[0]
     arguments = {
         "nearest": tuple(1 / (to / n) for n, to in zip(image.shape[1:3], (height, width), strict=True)),
         "bilinear": (),

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import is_pinned, upload
+from gpukit._host.arrays import is_pinned
+from gpukit._host.transfers import upload
 from gpukit.backend import cuda
 from gpukit.resize.api import _request, blob
 from gpukit.resize.frames import check_image

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from layouts import laid_out
 from products import check, operands, poisoned
 
 import gpukit
@@ -14,6 +15,7 @@ from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
 from gpukit.matmul.cost import SPEEDS, Piece, choose
+from gpukit.matmul.fast import LAYOUTS
 
 # -- the fast product ------------------------------------------------------------------------------
 
@@ -111,6 +113,65 @@ def test_choices_that_matter():
     assert piece.parts > 16
     pieces, widen = choose(4096, 4097, 4096, 1, False, 132)
     assert [piece.columns for piece in pieces] == [4096, 1] and widen
+
+
+ORDERS = {"N": (0, 1), "T": (1, 0)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("more", [4, 1])
+def test_operands_that_lie_row_by_row_or_column_by_column(layout, more, chosen):
+    """Read as they are: nothing is copied first. With sizes in multiples of 4, and with others."""
+    for speed in SPEEDS[2], SPEEDS[6]:
+        tile = speed.tile
+        m, n, k = tile.rows + more, tile.columns + 4 * more, tile.depth * 2 + 3 + more
+        a, b = operands((m, k), (k, n))
+        for parts in (1, 2):
+            chosen([Piece(0, 0, m, n, tile, parts)], layout[1] == "N" and n % 4 != 0 and parts == 2)
+            on_device = [laid_out(x, ORDERS[letter]) for x, letter in zip((a, b), layout, strict=True)]
+            out = cuda.to_device(poisoned(m, n))
+            matmul.matmul(*on_device, out=out)
+            check(out.copy_to_host(), a, b)
+            assert not any("copy" in purpose for _, purpose in state_of(0).buffers)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_operands_of_any_layout(data):
+    """Batches, gaps between rows, matrices in any order, vectors; NumPy's result."""
+    sizes = st.one_of(st.just(1), st.integers(1, 40), st.sampled_from([4, 8, 64]))
+    m, n, k = (data.draw(sizes, name) for name in "mnk")
+    lead_a, lead_b = data.draw(st.sampled_from([*LEADS[:6], ((), ()), ((), ()), ((2,), (2,))]), "leads")
+    dtype = data.draw(st.sampled_from(["f4", "f4", "f8"]), "dtype")
+    arrays = []
+    for x in operands((*lead_a, m, k), (*lead_b, k, n)):
+        order = data.draw(st.permutations(range(x.ndim)), "order in memory")
+        arrays.append((x.astype(dtype), laid_out(x.astype(dtype), tuple(order), data.draw(st.sampled_from([1, 1, 2])))))
+    (a, on_device_a), (b, on_device_b) = arrays
+    for _ in range(2):
+        check(matmul.matmul(on_device_a, on_device_b).copy_to_host(), a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("layout", ["N", "T"])
+@pytest.mark.parametrize(("count", "k"), [(1, 1), (3, 20_000), (700, 130), (129, 4100), (20, 64)])
+def test_a_matrix_by_a_vector(count, k, layout, dtype):
+    """In one part or several, of aligned rows or others, with alpha and beta; what a trace finds."""
+    matrix, vector, c = (x.astype(dtype) for x in operands((count, k), (k, 1), (count, 1)))
+    on_device = laid_out(matrix, ORDERS[layout])
+    out = cuda.to_device(np.full((count, 1), np.nan, dtype))
+    matmul.matmul(on_device, cuda.to_device(vector), out=out)
+    check(out.copy_to_host(), matrix, vector)
+    row = laid_out(np.ascontiguousarray(vector.T), (0, 1), 3)
+    turned = laid_out(np.ascontiguousarray(matrix.T), ORDERS[layout])
+    out = cuda.to_device(np.ascontiguousarray(c.T))
+    matmul.matmul(row, turned, alpha=2, beta=-1, out=out)
+    check(out.copy_to_host(), vector.T, matrix.T, 2, -1, c.T)
+    if dtype == np.float32 and layout == "N":
+        result = np.full((count, 1), np.nan, dtype)
+        for launch, arguments in matmul.steps("auto", matrix, vector, result):
+            assert gpukit.trace(launch, *arguments).findings == []
+        check(result, matrix, vector)
 
 
 def test_the_same_input_gives_the_same_bits():
@@ -223,7 +284,7 @@ WRONG = [
     (lambda: matmul.matmul(A, B, alpha=True), TypeError, "alpha is True; it must be a number"),
     (lambda: matmul.matmul(D, D, "fast"), TypeError, "a has dtype float64; variant 'fast' is for float32"),
     (lambda: matmul.matmul(A, B, "wide", tile=32), ValueError, "tile is 32; variant 'wide' has none"),
-    (lambda: matmul.matmul(A, B, depth=32), ValueError, "depth is 32; variant 'fast' has none"),
+    (lambda: matmul.matmul(A, B, depth=32), ValueError, "depth is 32; variant 'auto' has none"),
     (lambda: matmul.configure("wide", (4, 5)), ValueError, "variant is 'wide'; it must be one of naive"),
     (lambda: matmul.steps("fast", A, B[:, :0], C[:, :0]), ValueError, "they must not be empty"),
 ]

@@ -10,7 +10,8 @@ import pytest
 import gpukit
 from gpukit import launching
 from gpukit._host import prepared
-from gpukit._host.arrays import Output, stream_of, to_device
+from gpukit._host.arrays import stream_of
+from gpukit._host.transfers import Output, to_device
 from gpukit.backend import cuda, float32, float64, int32
 
 RANDOM = np.random.default_rng(6)
