@@ -191,9 +191,8 @@ class _Matmul:
     @staticmethod
     def is_right(result, arrays, mnk, dtype, **_):
         a, b = map(_double, arrays)
-        k = mnk[2]
-        # Each of k steps rounds to eps/2 of a sum that grows as sqrt(k); the factor is for the largest of millions.
-        return _near(result, a @ b, _epsilon(dtype) * (8 * k**0.5 + 0.6 * k))
+        # Rounding errors of k steps grow as sqrt(k); the factor is for the largest of millions.
+        return _near(result, a @ b, 4 * _epsilon(dtype) * mnk[2] ** 0.5 * (abs(a) @ abs(b)))
 
 
 # -- conv2d ------------------------------------------------------------------------------------------------------------

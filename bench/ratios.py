@@ -33,8 +33,8 @@ LIBRARIES = {
     "torch": "PyTorch",
     "torchvision": "torchvision",
 }
-#: Chapters and cases of references on the CPU, where no side is gpukit's.
-NOT_COMPARED = {"cpu", "emulator"}
+#: Chapters and cases of references on the CPU, where no side is gpukit's, and random problems, with their own tables.
+NOT_COMPARED = {"any", "cpu", "emulator"}
 _SAME = ("chapter", "case", "shape", "dtype", "unit")
 #: Two runs of the same program differ by up to this share.
 NOISE = 0.03
