@@ -21,6 +21,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import numba_driver
 from gpukit.backend import cuda, on_gpu, types, uint32, uint64
 from warpstep.integers import ceil_div
+from warpstep.values import describe
 
 __all__ = ["Output", "copy_launches", "copy_to", "to_device", "upload"]
 
