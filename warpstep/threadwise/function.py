@@ -1,8 +1,11 @@
 """From the blocks of a lowered kernel to one LLVM function that runs threads one after another.
 
 ``run(words, first, last, control)`` runs the threads ``first`` to ``last`` of the grid, in the order of their blocks.
-``words`` holds the launch and its arguments, ``control[0]`` is set by the host to stop early and ``control[1]`` is the
-number of turns that the loops of a thread may take. The result says how it ended: see `Status`.
+``words`` holds the launch and its arguments. The result says how it ended: see `values.Status`. ``control`` is
+
+0     set by the host to stop early
+1     turns that the loops of a thread may take
+2-4   address of the log of what stores have overwritten, its capacity and length, in entries of two words
 """
 
 import ctypes
@@ -18,6 +21,7 @@ from warpstep.threadwise.engine import Engine, ir
 from warpstep.threadwise.table import HANDLERS
 from warpstep.threadwise.ufuncs import ufunc_handler
 from warpstep.threadwise.values import (
+    BOOL,
     FLOATS,
     I1,
     I32,
@@ -45,17 +49,21 @@ POLL = 1 << 16
 #: Bytes of local arrays that a thread may have on the stack.
 MAX_LOCAL_BYTES = 1 << 17
 
+#: Where an entry of the log has the size of its store, above the bits of an address.
+LOG_SIZE_SHIFT = 60
+
 #: What a shadow notes in place of one thread: an atomic operation, or several threads.
 ATOMIC, MANY = 0xFFFFFFFE, 0xFFFFFFFF
 
 
-def compile_kernel(program, forms, shadowed):
+def compile_kernel(program, forms, shadowed, logged):
     """Compile a kernel for arguments of these forms; returns a `Compiled`.
 
     ``shadowed``: the arguments whose accesses are watched for conflicts between threads.
+    ``logged``: True to log what stores overwrite.
     """
     try:
-        function = Function(program, forms, shadowed)
+        function = Function(program, forms, shadowed, logged)
         return Compiled(function, Engine(function.module))
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise NotNative(f"a value of another kind than its operation takes: {error}") from error
@@ -74,9 +82,10 @@ class Compiled:
 class Function:
     """One function under construction."""
 
-    def __init__(self, program, forms, shadowed):
+    def __init__(self, program, forms, shadowed, logged):
         self.blocks = program.blocks
         self.shadowed = shadowed
+        self.logged = logged
         self.keep = []
         self.variables = {}
         self.locals = {}
@@ -158,8 +167,12 @@ class Function:
         self.thread = [s.alloca(I32) for _ in range(3)]
         self.block = [s.alloca(I32) for _ in range(3)]
         control = s.bitcast(self.function.args[3], I64.as_pointer())
-        self.stop = control
-        self.limit = s.load(s.gep(control, [ir.Constant(I64, 1)]))
+        self.control = [s.gep(control, [ir.Constant(I64, i)]) for i in range(5)]
+        self.limit = s.load(self.control[1])
+        self.log = s.inttoptr(s.load(self.control[2]), I64.as_pointer())
+        self.capacity = s.load(self.control[3])
+        self.log_length = s.alloca(I64)
+        s.store(s.load(self.control[4]), self.log_length)
         first, self.last = self.function.args[1:3]
         s.store(first, self.lane)
         rest = first
@@ -177,7 +190,7 @@ class Function:
             poison(h, array, nbytes)
         h.cbranch(h.icmp_signed("<", h.load(self.lane), self.last), body, done)
         self._next_lane(head)
-        ir.IRBuilder(done).ret(ir.Constant(I32, Status.DONE))
+        self._return(done, Status.DONE)
 
     def _next_lane(self, head):
         """Move on to the next thread: x of the thread fastest, z of the block slowest."""
@@ -197,8 +210,14 @@ class Function:
         """Return the block that ends the function with a status."""
         if status not in self.exits:
             self.exits[status] = self.function.append_basic_block(status.name.lower())
-            ir.IRBuilder(self.exits[status]).ret(ir.Constant(I32, int(status)))
+            self._return(self.exits[status], status)
         return self.exits[status]
+
+    def _return(self, block, status):
+        b = ir.IRBuilder(block)
+        if self.logged:
+            b.store(b.load(self.log_length), self.control[4])
+        b.ret(ir.Constant(I32, int(status)))
 
     def leave_if(self, condition, status):
         """End with a status where the condition is true."""
@@ -213,7 +232,7 @@ class Function:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def _body(self):
-        order = _reverse_postorder(self.blocks)
+        order = reverse_postorder(self.blocks)
         rank = {label: i for i, label in enumerate(order)}
         entries = {label: self.function.append_basic_block(f"block{label}") for label in order}
         self.b = ir.IRBuilder(self.entry)
@@ -249,7 +268,7 @@ class Function:
         often = b.icmp_signed("==", b.and_(count, ir.Constant(I64, POLL - 1)), ir.Constant(I64, 0))
         b.cbranch(often, poll, go_on).set_weights([1, 1 << 20])
         b.position_at_end(poll)
-        wish = b.load(self.stop)
+        wish = b.load(self.control[0])
         wish.volatile = True
         self.leave_if(b.icmp_signed("!=", wish, ir.Constant(I64, 0)), Status.STOPPED)
         self.leave_if(b.icmp_signed(">", count, self.limit), Status.TURNS)
@@ -381,18 +400,32 @@ class Function:
             self._note_write(buffer, pointer, value, atomic)
         if buffer.known is not None:
             place = self.b.gep(buffer.known, [self._number_of(buffer, pointer)])
-            self.b.store(ir.Constant(ir.IntType(8), 1), place)
+            self._store(buffer, place, ir.Constant(I1, 1), BOOL)
         if isinstance(value, Complex):
             second = self.b.gep(pointer, [ir.Constant(I64, value.part_dtype.itemsize)])
-            self._store(pointer, value.real, value.part_dtype)
-            self._store(second, value.imag, value.part_dtype)
+            self._store(buffer, pointer, value.real, value.part_dtype)
+            self._store(buffer, second, value.imag, value.part_dtype)
         else:
-            self._store(pointer, value.value, value.dtype)
+            self._store(buffer, pointer, value.value, value.dtype)
 
-    def _store(self, pointer, value, dtype):
+    def _store(self, buffer, pointer, value, dtype):
         type_ = memory_type(dtype)
+        if self.logged and buffer.space != "local":
+            self._note_old(pointer, dtype)
         value = self.b.zext(value, type_) if dtype.kind == "b" else value
         self.b.store(value, self.b.bitcast(pointer, type_.as_pointer()), align=1)
+
+    def _note_old(self, pointer, dtype):
+        """Log what a store overwrites: its address, with the binary logarithm of its size on top, and the old bits."""
+        b = self.b
+        length = b.load(self.log_length)
+        self.leave_if(b.icmp_signed(">=", length, self.capacity), Status.FULL)
+        entry = b.gep(self.log, [b.shl(length, ir.Constant(I64, 1))])
+        old = b.load(b.bitcast(pointer, ir.IntType(8 * dtype.itemsize).as_pointer()), align=1)
+        size = ir.Constant(I64, (dtype.itemsize.bit_length() - 1) << LOG_SIZE_SHIFT)
+        b.store(b.or_(b.ptrtoint(pointer, I64), size), entry)
+        b.store(old if dtype.itemsize == 8 else b.zext(old, I64), b.gep(entry, [ir.Constant(I64, 1)]))
+        b.store(b.add(length, ir.Constant(I64, 1)), self.log_length)
 
     # -- conflicts between threads -------------------------------------------------------------------------------------
 
@@ -505,7 +538,8 @@ def poison(builder, pointer, nbytes):
     builder.call(function, [pointer, ir.Constant(ir.IntType(8), POISON), ir.Constant(I64, nbytes), ir.Constant(I1, 0)])
 
 
-def _reverse_postorder(blocks):
+def reverse_postorder(blocks):
+    """Return the labels of blocks in an order in which only the back edges of loops go backwards."""
     done, order = {0}, []
     stack = [(0, iter(blocks[0].end.targets))]
     while stack:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 
 from warpstep.compiler.blocks import Branch, Jump, Leave
-from warpstep.compiler.expressions import LITERAL, VARIABLE
+from warpstep.compiler.expressions import LITERAL, VARIABLE, Trait
 from warpstep.integers import ceil_div
 from warpstep.machine.memory import RecordRef, View
 from warpstep.threadwise import operations  # noqa: F401 (fills the table)
-from warpstep.threadwise.function import compile_kernel
+from warpstep.threadwise.function import LOG_SIZE_SHIFT, compile_kernel, reverse_postorder
 from warpstep.threadwise.sharing import find_uses
 from warpstep.threadwise.table import HANDLERS
 from warpstep.threadwise.ufuncs import ufunc_handler
@@ -27,6 +27,8 @@ CALL_US, LANE_US, BYTE_US = 2.0, 0.0015, 0.0002
 ASSUMED_TURNS = 16
 #: A thread may take so many times the turns of the loop limit, which is made for lockstep.
 TURNS_FACTOR = 20
+#: Entries of a log of overwritten values, if the kernel has loops.
+MAX_LOG = 1 << 20
 #: Turns in lockstep, to find out if a loop repeats itself, once native code has taken too many.
 LAST_TURNS = 100_000
 #: Pieces of a launch for each core, and the least threads of one if the kernel has no loop.
@@ -47,8 +49,9 @@ class Threadwise:
     def __init__(self, program):
         self.program = program
         self.possible = _is_possible(program)
-        self.has_loop = any(t <= i for i, block in enumerate(program.blocks) for t in block.end.targets)
+        self.has_loop = _has_loop(program.blocks)
         self._statements = sum(len(block.statements) for block in program.blocks)
+        self._stores = _count_stores(program)
         self._spent_us = 0.0
         self._variants = {}
         self._shadows = {}
@@ -103,25 +106,33 @@ class Threadwise:
             return False
         saved = Saved(self.program, arguments)
         lanes = (launch.blocks - first_block) * launch.threads
-        if saved.nbytes * BYTE_US > 1000 + self._batch_us(lanes):
-            return False
+        entries = MAX_LOG if self.has_loop else lanes * self._stores
         with self._lock:
-            prepared = self._prepare(launch, arguments)
-            if prepared is None:
-                return False
-            compiled, words = prepared
-            saved.take()
-            control = np.array([0, launch.loop_limit * TURNS_FACTOR], np.int64)
-            status = self._run_pieces(compiled.run, words, control, first_block * launch.threads, threads)
-        if status is Status.DONE:
-            return True
-        saved.restore()
+            status = Status.FULL
+            if 16 * entries < saved.nbytes:
+                saved.log(entries)
+                status = self._run_on(launch, arguments, first_block, saved)
+            if status is Status.FULL:
+                saved.take()
+                status = self._run_on(launch, arguments, first_block, saved)
         if status is Status.TURNS:
             launch.turns_allowed = min(launch.loop_limit, LAST_TURNS)
         self.possible = self.possible and status is not Status.CONFLICT
-        return False
+        return status is Status.DONE
 
-    def _prepare(self, launch, arguments):
+    def _run_on(self, launch, arguments, first_block, saved):
+        """Run with memory saved; returns the `Status` after memory has been put back if that is not DONE."""
+        prepared = self._prepare(launch, arguments, saved.entries > 0)
+        if prepared is None:
+            return Status.ERROR
+        compiled, words = prepared
+        count = launch.blocks * launch.threads
+        status = self._run_pieces(compiled.run, words, launch, first_block * launch.threads, count, saved)
+        if status is not Status.DONE:
+            saved.restore()
+        return status
+
+    def _prepare(self, launch, arguments, logged):
         """Return (machine code, words of the launch), or None if these arguments have no native form."""
         self._tag += 1
         shared = frozenset(i for i, use in self.uses.items() if use.is_shared(launch.grid, launch.block))
@@ -130,16 +141,16 @@ class Threadwise:
             forms = tuple(marshal.form(value, i) for i, value in enumerate(arguments))
             if marshal.overlap(self.program.written):
                 return None
-            key = forms, shared
+            key = forms, shared, logged
             if key not in self._variants:
-                self._variants[key] = compile_kernel(self.program, forms, shared)
+                self._variants[key] = compile_kernel(self.program, *key)
         except NotNative:
             self.possible = bool(self._variants)
             return None
         header = (*launch.block, *launch.grid, self._tag << 32)
         return self._variants[key], np.array(header + tuple(marshal.words), np.int64)
 
-    def _run_pieces(self, run, words, control, first, last):
+    def _run_pieces(self, run, words, launch, first, last, saved):
         """Run the threads in pieces on all cores; returns the `Status` of the first piece that failed, or DONE."""
         count = last - first
         workers = 1 if any(use.atomics for use in self.uses.values()) else cores()
@@ -148,23 +159,27 @@ class Threadwise:
             piece = count
         starts = iter(range(first, last, piece))
         failed = []
-        addresses = words.ctypes.data, control.ctypes.data
+        workers = min(workers, ceil_div(count, piece))
+        controls = np.zeros((workers, 5), np.int64)
+        controls[:, 1] = launch.loop_limit * TURNS_FACTOR
+        saved.provide_logs(controls)
+        arguments = words.ctypes.data
 
-        def work():
+        def work(control):
             for start in starts:
-                status = run(addresses[0], start, min(start + piece, last), addresses[1])
+                status = run(arguments, start, min(start + piece, last), control.ctypes.data)
                 if status:
-                    control[0] = 1
+                    controls[:, 0] = 1
                     failed.append(Status(status))
 
-        if not self.has_loop and piece >= count:
-            work()
+        if not self.has_loop and workers == 1:
+            work(controls[0])
             return failed[0] if failed else Status.DONE
-        futures = [pool().submit(work) for _ in range(min(workers, ceil_div(count, piece)))]
+        futures = [pool().submit(work, control) for control in controls]
         try:
             wait(futures)
         except BaseException:  # Ctrl-C
-            control[0] = 1
+            controls[:, 0] = 1
             wait(futures)
             raise
         for future in futures:
@@ -181,6 +196,18 @@ def _is_possible(program):
     nodes = (node for block in program.blocks for expression in _expressions(block) for node in expression.walk())
     templates = {node.op.template for node in nodes if node.op not in (VARIABLE, LITERAL)}
     return all(template in HANDLERS or ufunc_handler(template) for template in templates)
+
+
+def _has_loop(blocks):
+    rank = {label: i for i, label in enumerate(reverse_postorder(blocks))}
+    return any(rank[target] <= rank[label] for label in rank for target in blocks[label].end.targets)
+
+
+def _count_stores(program):
+    """Return the entries that a thread may log at most if no store is in a loop: a number may have two parts, each with
+    its note that it is known."""
+    nodes = (node for block in program.blocks for expression in _expressions(block) for node in expression.walk())
+    return 4 * sum(bool(node.op.traits & (Trait.WRITES | Trait.WRITES_ANY)) for node in nodes)
 
 
 def _expressions(block):
@@ -269,14 +296,25 @@ class _Marshal:
 
 
 class Saved:
-    """What the written arrays of a launch held, to be put back."""
+    """What the written arrays of a launch held, to be put back: a copy of them, or a log of what was overwritten.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the arrays.
+    entries : int
+        Capacity of each log; 0 for a copy.
+    """
 
     def __init__(self, program, arguments):
         self._arrays = []
         for position in program.written:
             self._find(arguments[position])
         self.nbytes = sum(array.nbytes for array in self._arrays)
+        self.entries = 0
         self._copies = []
+        self._logs = []
+        self._controls = np.zeros((0, 5), np.int64)
 
     def _find(self, value):
         if isinstance(value, tuple):
@@ -288,12 +326,41 @@ class Saved:
 
     def take(self):
         """Copy the arrays; returns self."""
+        self.entries = 0
         self._copies = [array.copy() for array in self._arrays]
         return self
 
+    def log(self, entries):
+        """Have stores logged instead, as many as ``entries`` for each worker."""
+        self.entries = entries
+
+    def provide_logs(self, controls):
+        if self.entries:
+            self._logs = [np.empty((self.entries, 2), np.uint64) for _ in controls]
+            controls[:, 2] = [log.ctypes.data for log in self._logs]
+            controls[:, 3] = self.entries
+            self._controls = controls
+
     def restore(self):
-        for array, copy in zip(self._arrays, self._copies, strict=True):
-            array[...] = copy
+        """Put back what the arrays held."""
+        if not self.entries:
+            for array, copy in zip(self._arrays, self._copies, strict=True):
+                array[...] = copy
+            return
+        for log, control in zip(self._logs, self._controls, strict=True):
+            for array in self._arrays:
+                _undo(array, log[: control[4]][::-1])  # the first value that was overwritten is the last put back
+
+
+def _undo(array, entries):
+    """Put back what stores to an array overwrote, in the order of the entries."""
+    raw = array.reshape(-1).view(np.uint8)
+    places = (entries[:, 0] & np.uint64((1 << LOG_SIZE_SHIFT) - 1)).astype(np.int64) - array.ctypes.data
+    sizes = 1 << (entries[:, 0] >> np.uint64(LOG_SIZE_SHIFT)).astype(np.int64)
+    for size in (1, 2, 4, 8):
+        mine = (places >= 0) & (places < raw.size) & (sizes == size)
+        old = entries[mine, 1].astype(f"u{size}").view(np.uint8).reshape(-1, size)
+        raw[places[mine, None] + np.arange(size)] = old
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

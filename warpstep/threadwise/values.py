@@ -28,6 +28,8 @@ class Status(enum.IntEnum):
     #: The loops of a thread took too many turns.
     TURNS = 3
     STOPPED = 4
+    #: The log of overwritten values is full.
+    FULL = 5
 
 
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
