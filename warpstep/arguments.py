@@ -1,5 +1,6 @@
 """The arguments of a launch: their Numba types, and what the lowered program takes for each."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -22,13 +23,33 @@ def type_of(value, name: str):
         type_ = typeof(value, Purpose.argument)
     except Exception:  # Numba's, and those of the value's own class
         type_ = None
-    no_array = isinstance(type_, types.Buffer) and not isinstance(type_, types.Array)  # bytes, memoryview ...
-    if type_ is None or no_array or isinstance(type_, types.List | types.Set | types.UnicodeType):
+    if type_ is None or not _is_taken(type_):
         raise TypeError(
             f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
             "and tuples of these"
         )
     return type_
+
+
+@functools.cache
+def _is_taken(type_):
+    """False for types of the host alone."""
+    no_array = isinstance(type_, types.Buffer) and not isinstance(type_, types.Array)  # bytes, memoryview ...
+    return not no_array and not isinstance(type_, types.List | types.Set | types.UnicodeType)
+
+
+@functools.cache
+def _kind(type_):
+    """Return what decides how an argument of a type is lowered; None if it cannot be."""
+    kinds = {
+        "tuple": types.BaseTuple,
+        "array": types.Array,
+        "record": types.Record,
+        "none": types.NoneType,
+        "time": types.NPDatetime | types.NPTimedelta,
+        "number": types.Number | types.Boolean | types.EnumMember,
+    }
+    return next((kind for kind, class_ in kinds.items() if isinstance(type_, class_)), None)
 
 
 class Transfers:
@@ -51,21 +72,22 @@ class Transfers:
         hint = None
         if isinstance(value, ArgHint):
             hint, value = value, value.value
-        if isinstance(type_, types.BaseTuple):
+        kind = _kind(type_)
+        if kind == "tuple":
             if not isinstance(value, tuple) or len(value) != len(type_):
                 raise TypeError(f"argument {name} is {describe(value)}; the kernel's signature declares {type_}")
             return tuple(
                 self.lower(v, t, f"{name}[{i}]") for i, (v, t) in enumerate(zip(value, type_.types, strict=True))
             )
-        if isinstance(type_, types.Array):
+        if kind == "array":
             return _as_declared(self._array(value, name, hint), type_, name)
-        if isinstance(type_, types.Record):
+        if kind == "record":
             return self._record(value, type_, name)
-        if isinstance(type_, types.NoneType):
+        if kind == "none":
             return None
-        if isinstance(type_, types.NPDatetime | types.NPTimedelta):
+        if kind == "time":
             return np.asarray(value).astype(dtype_of(type_))[()]
-        if isinstance(type_, types.Number | types.Boolean | types.EnumMember):
+        if kind == "number":
             with np.errstate(all="ignore"):
                 return _scalar(getattr(value, "value", value), dtype_of(type_), name)
         raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")

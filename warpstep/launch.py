@@ -122,6 +122,11 @@ class Kernel(InspectedKernel):
 
     # -- compiling -----------------------------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its parameters."""
+        return tuple(inspect.signature(self.py_func).parameters)
+
     @property
     def extensions(self) -> list:
         """What prepares the arguments of a launch."""
@@ -497,7 +502,7 @@ def prepare(configured: "Configured", args: Sequence) -> Prepared:
     grid, block = configured.griddim, configured.blockdim
     allowed = {"launch_bounds": kernel.targetoptions["launch_bounds"], "allowed_shared": kernel.dynamic_shared}
     check_limits(name, grid, block, shared, **allowed)
-    parameters = inspect.signature(kernel.py_func).parameters
+    parameters = kernel.parameters
     expected = len(parameters)
     if len(args) != expected:
         raise TypeError(f"{name} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given")

@@ -1,5 +1,7 @@
 """What a variable of typed IR can stand for while a kernel is lowered; NumPy dtypes and counts by Numba type."""
 
+import functools
+
 import numpy as np
 
 from warpstep._numba import Dim3, GridGroup, numpy_support, types, unliteral
@@ -37,6 +39,7 @@ _OPERATION_KINDS = {
 }
 
 
+@functools.cache
 def dtype_of(type_):
     """Return the NumPy dtype of the values of a Numba type."""
     type_ = unliteral(type_)
