@@ -24,7 +24,7 @@ from warpstep import KernelError, LaunchError
 from warpstep.checks import as_dim3, check_cooperative, check_limits, format_dim3
 from warpstep.launch import Configured, Kernel
 from warpstep.machine.batch import short_path
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, describe, has_attributes
 
 __all__ = ["KernelError", "Launch", "LaunchError", "check_launch", "checked"]
 
@@ -65,7 +65,7 @@ def check_launch(kernel: Any, grid: int | tuple[int, ...], block: int | tuple[in
     >>> check_launch(kernel, 1, (64, 64))  # doctest: +SKIP
     LaunchError: kernel: 4096 threads per block (64 x 64 x 1) asked for; ...
     """
-    if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
+    if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
     grid, block = as_dim3("grid", grid, positive=False), as_dim3("block", block, positive=False)
     _check(kernel, grid, block, check_int("shared_bytes", shared_bytes, 0), list(kernel.overloads.values()))

@@ -18,7 +18,7 @@ from gpukit._numba import cuda_api_error
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
-from warpstep.values import check_int, check_number, describe
+from warpstep.values import check_int, check_number, describe, has_attributes
 
 __all__ = [
     "STEP",
@@ -404,7 +404,7 @@ def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
     TypeError, ValueError
         If ``kernel`` is not a kernel, or ``grid`` or ``block`` is not as above.
     """
-    if not hasattr(kernel, "py_func"):
+    if not has_attributes(kernel, "py_func"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by gpukit.cuda.jit")
     grid, block = launch_shape(grid, block)
     if on_gpu():

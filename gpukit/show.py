@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpstep.report.table import Table
-from warpstep.values import check_int, check_items, check_text, describe
+from warpstep.values import check_int, check_items, check_text, describe, has_attributes
 
 __all__ = ["Source", "Table", "source", "table"]
 
@@ -53,7 +53,8 @@ def source(*things: Any) -> Source:
     """
     if not things:
         raise TypeError("source needs at least one function, for example source(indexing.record_threads)")
-    functions = [inspect.unwrap(getattr(thing, "py_func", thing)) for thing in things]
+    functions = [thing.py_func if has_attributes(thing, "py_func") else thing for thing in things]
+    functions = [inspect.unwrap(f) if has_attributes(f, "__wrapped__") else f for f in functions]
     for thing, function in zip(things, functions, strict=True):
         if not inspect.isfunction(function):
             raise TypeError(f"{describe(thing)} has no Python source; source shows kernels and functions")

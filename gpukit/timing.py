@@ -42,6 +42,8 @@ RESOLUTION = 1e-6
 MIN_FOR_SPREAD = 5
 #: Repetitions that ``bench`` chooses between unless told.
 MIN_REPETITIONS, MAX_REPETITIONS = 10, 1000
+#: Beyond these, a number of repetitions, of calls or of seconds is a mistake.
+MAX_COUNT, MAX_SECONDS = 10**6, 3600
 #: Seconds of calls that ``calls="auto"`` times as one: an event resolves about 0.5 us, so 0.25 % of it.
 AUTO_REGION = 200e-6
 #: Calls in a repetition; the driver's launch queue holds about twice as many.
@@ -414,13 +416,14 @@ def _check_functions(functions):
 
 
 def _check_counts(warmup, min_time, repeat, calls):
-    check_number("warmup", warmup, 0)
-    if check_number("min_time", min_time, 0) == 0:
-        raise ValueError("min_time is 0; it must be a number of seconds, more than 0")
-    if repeat is not None and (not is_int(repeat) or repeat < 1):
-        raise ValueError(f"repeat is {describe(repeat)}; it must be a whole number, 1 or more, or None")
-    if not (isinstance(calls, str) and calls == "auto") and (not is_int(calls) or calls < 1):
-        raise ValueError(f"calls is {describe(calls)}; it must be a whole number, 1 or more, or 'auto'")
+    for name, seconds in {"warmup": warmup, "min_time": min_time}.items():
+        if check_number(name, seconds, 0) > MAX_SECONDS or (name, seconds) == ("min_time", 0):
+            least = "more than 0" if name == "min_time" else "0 or more"
+            raise ValueError(f"{name} is {seconds}; it must be a number of seconds, {least}, {MAX_SECONDS} at most")
+    if repeat is not None and not (is_int(repeat) and 1 <= repeat <= MAX_COUNT):
+        raise ValueError(f"repeat is {describe(repeat)}; it must be a whole number from 1 to {MAX_COUNT:,}, or None")
+    if not (isinstance(calls, str) and calls == "auto") and not (is_int(calls) and 1 <= calls <= MAX_COUNT):
+        raise ValueError(f"calls is {describe(calls)}; it must be a whole number from 1 to {MAX_COUNT:,}, or 'auto'")
     if warmup == 0 and (repeat is None or calls == "auto"):
         raise ValueError("warmup is 0; without a warm-up repeat must be given and calls must be a number")
 

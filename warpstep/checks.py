@@ -23,10 +23,7 @@ def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
         raise TypeError(f"{name} is {describe(value)}; it must be an int or 1 to 3 of them")
     for axis, size in enumerate(sizes):
         one = name if sizes is not value else f"{name}[{axis}]"
-        if positive:
-            check_int(one, size, 1)
-        if abs(int(size)) >= 1 << 63:
-            raise ValueError(f"{one} is {describe(size)}; it must fit into 64 bits")
+        check_int(one, size, 1 if positive else -(2**63))
     x, y, z = (*map(int, sizes), 1, 1)[:3]
     return x, y, z
 

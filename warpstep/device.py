@@ -140,14 +140,18 @@ def lookup(compute_capability: tuple | str | float) -> Limits:
     ValueError
         If there is none; the message lists those that there are.
     """
-    if isinstance(compute_capability, tuple | list):
-        asked = tuple(compute_capability)
-    else:
-        asked = tuple(int(part) if part.isdigit() else part for part in str(compute_capability).split("."))
-    if asked not in DEVICES:
+    try:
+        if isinstance(compute_capability, tuple | list):
+            asked = tuple(compute_capability)
+        else:
+            asked = tuple(int(part) if part.isdigit() else part for part in str(compute_capability).split("."))
+        found = DEVICES.get(asked)
+    except Exception:  # such as a value that has no text or no hash
+        found = None
+    if found is None:
         known = ", ".join("{}.{}".format(*capability) for capability in DEVICES)
         raise ValueError(f"compute_capability is {describe(compute_capability)}; the emulator knows {known}")
-    return DEVICES[asked]
+    return found
 
 
 def set_device(compute_capability: tuple | str | float) -> Limits:

@@ -44,7 +44,7 @@ from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, describe, has_attributes
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15
@@ -385,8 +385,8 @@ def configuration(launch) -> Configured:
     """``kernel[grid, block]`` on the emulator, for one of the emulator or of ``numba.cuda``; TypeError for others."""
     if isinstance(launch, Configured):
         return launch
-    dispatcher = getattr(launch, "dispatcher", None)
-    if dispatcher is None or not hasattr(dispatcher, "py_func"):
+    dispatcher = launch.dispatcher if has_attributes(launch, "dispatcher", "griddim", "blockdim") else None
+    if not has_attributes(dispatcher, "py_func"):
         hint = "; write kernel[grid, block] as the first argument" if callable(launch) else ""
         raise TypeError(
             f"launch is {describe(launch)}; it must be a kernel with its grid and block, kernel[grid, block]{hint}"

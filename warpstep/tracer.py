@@ -4,7 +4,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from numbers import Integral
 from os import PathLike
 
 import numpy as np
@@ -21,7 +20,7 @@ from warpstep.tracing.build import summarize
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
 from warpstep.tracing.shadow import THREAD_BITS
-from warpstep.values import check_int, check_items, check_path, describe
+from warpstep.values import check_int, check_items, check_path, describe, is_int
 
 __all__ = ["Trace", "load_trace", "trace"]
 
@@ -167,7 +166,7 @@ def _chosen(blocks, prepared):
     """Positions of the blocks to run; None for all."""
     total, threads = prepared.run.blocks, prepared.run.threads
     most = (1 << THREAD_BITS) // max(threads, WARP)
-    if total > most and (blocks is None or (isinstance(blocks, Integral) and int(blocks) > most)):
+    if total > most and (blocks is None or (is_int(blocks) and int(blocks) > most)):
         raise ValueError(
             f"blocks is {describe(blocks)}; of {total:,} blocks a trace runs {most:,} at most: give blocks=64"
         )
@@ -175,7 +174,7 @@ def _chosen(blocks, prepared):
         return None
     if prepared.run.program.cooperative:
         raise ValueError("blocks cannot be chosen in a cooperative launch: its blocks wait for each other")
-    if isinstance(blocks, Integral) and not isinstance(blocks, bool):
+    if is_int(blocks):
         if blocks < 1:
             raise ValueError(f"blocks is {describe(blocks)}; it must be 1 or more")
         if blocks >= total:

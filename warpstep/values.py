@@ -21,11 +21,13 @@ __all__ = [
     "check_text",
     "check_type",
     "describe",
+    "has_attributes",
     "is_int",
 ]
 
 #: Characters of a value that a message shows.
 MAX_SHOWN = 80
+MAX_INT = 2**63 - 1
 
 
 def describe(value: Any) -> str:
@@ -43,6 +45,14 @@ def describe(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
+def has_attributes(value: Any, *names: str) -> bool:
+    """Whether a value has all of these attributes; False also where its class raises when it is asked."""
+    try:
+        return all(hasattr(value, name) for name in names)
+    except Exception:
+        return False
+
+
 def check_type(name: str, value: Any, kinds: type | tuple[type, ...], what: str) -> Any:
     """Return ``value``, an instance of one of the classes; TypeError, which says ``what`` it must be, otherwise."""
     if not isinstance(value, kinds):
@@ -57,19 +67,23 @@ def check_callable(name: str, value: Any, what: str) -> Any:
     return value
 
 
-def is_int(value: Any) -> TypeGuard[Integral]:
+def is_int(value: Any) -> TypeGuard[int]:
     """Whether a value is an int of Python or NumPy, and neither a bool nor a duration, which count as ints there."""
     return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
 
 
 def check_int(name: str, value, minimum: int, maximum: int | None = None) -> int:
-    """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else."""
+    """Return ``value`` as an int from ``minimum`` to ``maximum``; TypeError or ValueError for anything else.
+
+    Without a ``maximum`` it must fit into 64 bits, as all that a device counts.
+    """
     allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
     if not is_int(value):
         raise TypeError(f"{name} is {describe(value)}; it must be an int, {allowed}")
     number = int(value)
-    if number < minimum or (maximum is not None and number > maximum):
-        raise ValueError(f"{name} is {describe(value)}; it must be {allowed}")
+    if number < minimum or number > (MAX_INT if maximum is None else maximum):
+        too_large = "" if number < minimum or maximum is not None else ", and fit into 64 bits"
+        raise ValueError(f"{name} is {describe(value)}; it must be {allowed}{too_large}")
     return number
 
 

@@ -74,7 +74,10 @@ def _read_torch(array, _):
 
 
 def _read_numba(array, _):
-    memory = array.gpu_data
+    try:
+        memory = array.gpu_data
+    except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
+        return None
     context = getattr(memory, "context", None)
     device = None if context is None else context.device.id
     return ("numba", array.dtype, array.shape, array.strides, device), memory.device_ctypes_pointer.value or 0

@@ -11,7 +11,7 @@ from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_
 from gpukit._host.keys import array_key
 from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
-from warpstep.values import describe
+from warpstep.values import describe, has_attributes
 
 __all__ = ["Prepared", "prepare"]
 
@@ -54,7 +54,7 @@ def prepare(launch, *args) -> "Prepared":
     >>> out.copy_to_host()
     array([2., 2., 2.])
     """
-    if not all(hasattr(launch, name) for name in ("dispatcher", "griddim", "blockdim")):
+    if not has_attributes(launch, "dispatcher", "griddim", "blockdim"):
         raise TypeError(
             f"launch is {describe(launch)}; it must be a kernel with its grid and block: kernel[grid, block]"
         )

@@ -10,6 +10,7 @@ from gpukit._host.arrays import (
     address_of,
     allocate,
     as_device_array,
+    check_kind,
     check_writable,
     configure_quietly,
     device_array_of,
@@ -182,8 +183,10 @@ def upload(array, values: np.ndarray, stream):
 
     Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
     """
+    check_kind("array", array)
     if not cuda.is_cuda_array(array):
         raise TypeError(f"array is {describe(array)}; it must be a device array")
+    array = as_device_array(array)
     if not isinstance(values, np.ndarray) or values.nbytes != array.nbytes:
         raise ValueError(
             f"values is {describe(values)}; it must be a NumPy array of {array.nbytes} bytes, as array has"

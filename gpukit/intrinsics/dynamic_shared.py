@@ -3,7 +3,7 @@
 from gpukit._numba import current_gpu, function_of, numba_driver
 from warpstep.checks import check_optin
 from warpstep.launch import Kernel
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, describe, has_attributes
 
 __all__ = ["allow_dynamic_shared"]
 
@@ -31,7 +31,7 @@ def allow_dynamic_shared(kernel, nbytes: int):
         If the device does not allow so much, beside the kernel's static shared memory: now, or for argument types that
         come later when they are compiled. ``gpukit.device.info().shared_memory_per_block_optin`` is what it allows.
     """
-    if not hasattr(kernel, "py_func") or kernel.targetoptions.get("device"):
+    if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
     check_int("nbytes", nbytes, 0)
     if isinstance(kernel, Kernel):

@@ -20,7 +20,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.reduce import cost, ladder, operators
 from gpukit.reduce.operators import Operation
-from warpstep.values import check_flag, check_number, describe
+from warpstep.values import check_flag, check_number, describe, is_int
 
 __all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
 
@@ -205,7 +205,7 @@ def _check_axes(axis, dimensions):
         return frozenset(range(dimensions))
     found = []
     for one in axis if isinstance(axis, tuple) else (axis,):
-        if not isinstance(one, int | np.integer) or isinstance(one, bool):
+        if not is_int(one):
             raise TypeError(f"axis is {describe(axis)}; it must be an int, a tuple of ints, or None")
         if not -dimensions <= one < dimensions:
             raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")

@@ -143,8 +143,8 @@ def check_size(name: str, size: Any) -> tuple[int, int]:
 
 def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = "real number") -> tuple:
     """One number or three as a tuple of three of the dtype; TypeError for another kind."""
-    several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim)
-    values = tuple(value) if several else (value,) * CHANNELS
+    several = isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    values = value if several else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f"{name} is {describe(value)}; it must be one {what} or {CHANNELS} of them")
     return tuple(dtype(check_number(name, v)) for v in values)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._host.arrays import check_kind
 from gpukit.backend import cuda
 from warpstep.integers import ceil_div
-from warpstep.values import check_int, check_type, describe
+from warpstep.values import check_int, check_type, describe, has_attributes
 
 __all__ = ["pipelined"]
 
@@ -55,10 +56,11 @@ def pipelined(kernel: Any, x: np.ndarray, out: np.ndarray, chunk: int, streams: 
     >>> out
     array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14., 16., 18.], dtype=float32)
     """
-    if not hasattr(kernel, "py_func"):
+    if not has_attributes(kernel, "py_func"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
     for name, array in {"x": x, "out": out}.items():
-        if check_type(name, array, np.ndarray, "a NumPy array").ndim == 0 or not array.flags.c_contiguous:
+        check_kind(name, check_type(name, array, np.ndarray, "a NumPy array"))
+        if array.ndim == 0 or not array.flags.c_contiguous:
             raise ValueError(f"{name} is {describe(array)}; it must have rows that follow one another")
     chunk, streams = check_int("chunk", chunk, 1), check_int("streams", streams, 1, MAX_STREAMS)
     if len(x) != len(out):

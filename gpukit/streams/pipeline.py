@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import configure_quietly, is_pinned
+from gpukit._host.arrays import check_kind, configure_quietly, is_pinned
 from gpukit._numba import numba_driver
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
@@ -22,7 +22,7 @@ from gpukit.streams.schedule import Schedule, require_gpu
 from gpukit.streams.timeline import Timeline
 from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_flag, check_int, check_items, describe
+from warpstep.values import check_choice, check_flag, check_int, check_items, describe, has_attributes
 
 __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", "run_pipeline", "split_rows"]
 
@@ -240,6 +240,7 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
 def _check(x, out, order, buffers):
     if not isinstance(x, np.ndarray):
         raise TypeError(f"x is a {type(x).__name__}; it must be a NumPy array: a pipeline copies it to the device")
+    check_kind("x", x)
     if x.ndim == 0:
         raise ValueError("x has shape (); it must have one dimension or more")
     if x.dtype.hasobject:
@@ -247,6 +248,7 @@ def _check(x, out, order, buffers):
     if out is not None:
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out is a {type(out).__name__}; it must be a NumPy array")
+        check_kind("out", out)
         if out.ndim == 0 or len(out) != len(x):
             raise ValueError(f"out has shape {out.shape}; it must have {len(x)} rows, as x has")
         if not out.flags.writeable or out.dtype.hasobject:
@@ -278,11 +280,11 @@ def _adapt(kernel):
 
     For (source, target, stream) it returns a function that queues the kernel, and its cost for `Schedule.add`.
     """
-    if hasattr(kernel, "prepared"):
+    if has_attributes(kernel, "prepared", "seconds", "share"):
         return partial(_adapt_timed, kernel)
-    configuration = getattr(kernel, "dispatcher", None)
+    configuration = kernel.dispatcher if has_attributes(kernel, "dispatcher", "griddim") else None
     dispatcher = kernel if configuration is None else configuration
-    if hasattr(dispatcher, "py_func"):
+    if has_attributes(dispatcher, "py_func", "targetoptions"):
         if dispatcher.targetoptions.get("device"):
             raise TypeError(f"kernel is the device function {dispatcher.py_func.__name__}; it must be a kernel")
         return partial(_adapt_launch, dispatcher, None if configuration is None else kernel)

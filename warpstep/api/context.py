@@ -3,6 +3,7 @@
 These are what ``get_current_device``, ``gpus`` and ``current_context`` give.
 """
 
+import operator
 import uuid
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from warpstep.api import allocations, arrays, sharing
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import current
 from warpstep.errors import UnsupportedError
-from warpstep.values import check_int
+from warpstep.values import check_int, describe
 
 #: Attributes of the driver that a `Limits` knows, by the field that holds them.
 _FIGURES = {
@@ -402,8 +403,12 @@ class DeviceList:
     def __getitem__(self, devnum) -> Any:
         if isinstance(devnum, slice):
             return self.lst[devnum]
-        if not -1 <= int(devnum) <= 0:
-            raise IndexError(f"there is no device {devnum}: the emulator has one, number 0")
+        try:
+            number = operator.index(devnum)
+        except Exception:
+            raise TypeError(f"the number of a device is {describe(devnum)}; it must be an int") from None
+        if not -1 <= number <= 0:
+            raise IndexError(f"there is no device {describe(devnum)}: the emulator has one, number 0")
         return self.lst[0]
 
     def __iter__(self):

@@ -7,7 +7,7 @@ import numpy as np
 from warpstep._numba import cuda
 from warpstep.api.allocations import Allocation, DevicePointer
 from warpstep.api.arrays import DeviceArray, as_device_array, byte_span
-from warpstep.values import describe
+from warpstep.values import describe, has_attributes
 
 ALIGNMENT = 256
 
@@ -31,7 +31,9 @@ def emulated_arguments(args):
 
     Arrays that overlap on the GPU overlap here too, and keep their alignment to 256 bytes.
     """
-    real = [i for i, a in enumerate(args) if hasattr(a, "__cuda_array_interface__") and as_device_array(a) is None]
+    real = [
+        i for i, a in enumerate(args) if has_attributes(a, "__cuda_array_interface__") and as_device_array(a) is None
+    ]
     if not real:
         yield args
         return
