@@ -255,6 +255,8 @@ def infer(
         Whatever numba-cuda raises for this function on a GPU machine.
     """
     argument_types = tuple(argument_types)
+    if isinstance(dispatcher, Callee):
+        dispatcher = dispatcher.dispatcher
     memory = _inferred.setdefault(dispatcher, {})
     key = (argument_types, return_type, debug, compute_capability)
     if key not in memory:

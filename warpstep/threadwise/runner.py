@@ -31,8 +31,8 @@ TURNS_FACTOR = 20
 MAX_LOG = 1 << 20
 #: Turns in lockstep, to find out if a loop repeats itself, once native code has taken too many.
 LAST_TURNS = 100_000
-#: Pieces of a launch for each core, and the least threads of one if the kernel has no loop.
-PIECES, MIN_PIECE = 8, 8192
+#: Pieces of a launch for each core, and the least statements of one if the kernel has no loop.
+PIECES, MIN_PIECE = 8, 1_000_000
 #: Bytes of the notes which threads used an element, and the most threads they can tell apart.
 MAX_SHADOW_BYTES, MAX_THREADS = 1 << 29, 0xFFFF0000
 
@@ -154,7 +154,7 @@ class Threadwise:
         """Run the threads in pieces on all cores; returns the `Status` of the first piece that failed, or DONE."""
         count = last - first
         workers = 1 if any(use.atomics for use in self.uses.values()) else cores()
-        piece = max(ceil_div(count, workers * PIECES), 1 if self.has_loop else MIN_PIECE)
+        piece = max(ceil_div(count, workers * PIECES), 1 if self.has_loop else MIN_PIECE // max(1, self._statements))
         if workers == 1:
             piece = count
         starts = iter(range(first, last, piece))
