@@ -1,5 +1,6 @@
 """What used to pass silently: wrong kernels that a launch must stop or a trace must report, and their correct twins."""
 
+import contextlib
 import linecache
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 from numba import from_dtype, int32
 
 import gpukit
+import warpstep
 from warpstep import cuda  # the emulator, also on a machine with a GPU: some of these loops never end
+from warpstep.compiler.loops import Loops
 from warpstep.errors import KernelError
+from warpstep.machine import progress
 
 
 def code(found):
@@ -479,6 +483,73 @@ def test_a_long_loop_that_stores_the_same_value_for_a_while_ends():
     out = np.zeros(1, np.int64)
     patient[1, 1](out, 50_000)
     assert out[0] == 2
+
+
+@cuda.jit
+def advance(start, step, bound, how, cells, turns):
+    t = cuda.threadIdx.x
+    x, n = start + t, 0
+    if how == 0:
+        while x < bound:
+            x += step
+            n += 1
+    elif how == 1:
+        while x != bound:
+            if x % 2 == 0:
+                x += step
+            else:
+                x -= 2 * step + 1
+            n += 1
+    elif how == 2:
+        while np.int8(x) > np.int8(bound):
+            x = np.int8(x * step + 1) & np.int8(99)
+            n += 1
+    elif how == 3:
+        cells[0] = start
+        while cells[0] <= bound or cells[1 + t % 3] < 0:
+            cells[0] += step
+            cells[1 + (n + t) % 3] -= 1
+            n += 1
+    elif how == 4:
+        cells[t] = start
+        while cells[t] > bound:
+            cuda.atomic.add(cells, t, step)
+            n += 1
+    elif how == 5:
+        y = 0.1 * start
+        while y < bound:
+            y += 0.25 * step
+            n += 1
+    turns[t] = n
+
+
+@pytest.mark.parametrize(("how", "certain"), enumerate((3, 2, 0, 1, 2, 3)))
+def test_forecasts_of_loops_are_right(how, certain, monkeypatch):
+    """A loop that is said to go round 300 times more does so."""
+    forecasts = []
+
+    def record(self, header, turns, *state):
+        forecasts.append(outlasts(self, header, 300, *state))
+        return False
+
+    outlasts = Loops.outlasts
+    monkeypatch.setattr(Loops, "outlasts", record)
+    monkeypatch.setattr(progress, "FORECAST_DELAY", 0)
+    before = warpstep.set_loop_limit(1000)
+    rng = np.random.default_rng(how)
+    try:
+        for _ in range(15):
+            start, step = rng.integers(-30, 30), rng.integers(-3, 4)
+            bound = rng.integers(-1500, 1500) // 10 ** rng.integers(3)
+            turns = np.full(2, -1)
+            forecasts.append(False)
+            with contextlib.suppress(KernelError):
+                advance[1, 2](start, step, bound, how, np.zeros(8, np.int64), turns)
+            if forecasts[-1]:
+                assert turns.max() < 0 or turns.max() >= 64 + 300, (start, step, bound)
+    finally:
+        warpstep.set_loop_limit(before)
+    assert sum(forecasts) >= certain
 
 
 def test_loops_beside_what_ends_them():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Trait
+from warpstep.compiler.forecast import Forecast
 
 #: Operations that read the memory of their first operand, that write it, and that depend on their operands alone.
 _READS = frozenset((ops.LOAD, ops.LOAD_WIDE, ops.ATOMIC, ops.LOAD_FIELD))
@@ -66,6 +67,13 @@ class Loops:
 
         variables = tuple(i for i, v in enumerate(state) if v in slice_.variables)
         return Control(variables, positions(slice_.arrays), positions(slice_.written))
+
+    def outlasts(self, header, turns, state, mask, memory):
+        """True if a loop, in this state at a back edge, certainly goes round so many times."""
+        body = self.bodies[header]
+        inner = set().union(*(self.bodies[h] for h in self.bodies if self.encloses(header, h)))
+        variables = dict(zip(self.states[header], state, strict=True))
+        return Forecast(self.blocks, header, body, inner, variables, mask, memory).outlasts(turns)
 
 
 class Slice:

@@ -5,9 +5,11 @@ A loop is watched for some back edges at a time. It can never end by itself
 - once all that the conditions of its exits depend on is as it was a turn or several before, or
 - once its whole state is, and with it all memory that it has changed.
 
-Then its lanes wait until others change memory, and if no other lanes can run, the launch fails.
+Nor does it end in time if it certainly goes round more often than the limit. Then its lanes wait until others change
+memory, and if no other lanes can run, the launch fails.
 """
 
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,8 @@ CHECK_INTERVAL = 4096
 SHORT_INTERVAL = 64
 #: Fewer still while lanes are parked that wait for others: they may be waiting for this one.
 PARKED_INTERVAL = 16
+#: Seconds until the first forecast; each takes about a millisecond, and the next one waits twice as long.
+FORECAST_DELAY = 0.1
 #: Back edges of the shortest watch: some lanes may leave the loop at the first.
 MIN_WIDTH = 2
 
@@ -56,6 +60,8 @@ class Progress:
         #: Lanes that cannot go on before memory changes, and those that have run since all had their turn.
         self._blocked = []
         self._served: Any = False
+        self._delay = FORECAST_DELAY
+        self._forecast_at = time.perf_counter() + self._delay
 
     def tick(self, pc, mask, state, site):
         """Watch a back edge to header ``pc``; returns the number of back edges to go on from."""
@@ -66,6 +72,8 @@ class Progress:
         if self._start is None:
             if self._turns > self.batch.turns_allowed:
                 self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
+            if time.perf_counter() > self._forecast_at and (blocked := self._forecast(pc, now)):
+                return self._end(pc, now, site, blocked)
             if pc not in self._seen:  # another loop than the last time
                 self._width = MIN_WIDTH
             self._seen = set()
@@ -106,7 +114,7 @@ class Progress:
             self._blocked = [*(b for b in rest if b.lanes.any()), blocked]
             others = self._elsewhere(now.mask)
             if others is None:
-                self.batch.no_progress(site, now.mask, f"went round without any change to {blocked.why}")
+                self.batch.no_progress(site, now.mask, blocked.why)
         elif self._patience < 0:
             self._patience = CHECK_INTERVAL
             others = self._elsewhere(now.mask)
@@ -143,15 +151,37 @@ class Progress:
         read, written = _arrays(control.arrays, now.state), _arrays(control.written, now.state)
         if all(_equal(a, b, now.mask) for a, b in zip(first.state, now.state, strict=True)):
             if first.epoch == now.epoch:
-                return _Blocked(lanes, now.epoch, read, [], "its variables or to memory")
+                return _Blocked(
+                    lanes, now.epoch, read, [], "went round without any change to its variables or to memory"
+                )
             began = first is self._first.get(self._start) and self._kept is self.memory.kept
             if began and self.memory.restored():
-                return _Blocked(lanes, now.epoch, None, None, "its variables or to memory, from some turns to the next")
+                return _Blocked(
+                    lanes,
+                    now.epoch,
+                    None,
+                    None,
+                    "went round without any change to its variables or to memory, from some turns to the next",
+                )
         if self.memory.changed(first.epoch, read) or overlap(read, written):
             return None
         if written is not None:
             written += self.memory.changes(first.epoch)
-        return _Blocked(lanes, now.epoch, read, written, "what its condition depends on")
+        return _Blocked(
+            lanes, now.epoch, read, written, "went round without any change to what its condition depends on"
+        )
+
+    def _forecast(self, pc, now):
+        """Tell if a loop certainly goes round more often than the limit."""
+        began, limit = time.perf_counter(), self.batch.loop_limit
+        outlasts = self.loops.outlasts(pc, limit, now.state, now.mask, self.memory)
+        self._delay *= 2
+        self._forecast_at = time.perf_counter() + max(self._delay, 100 * (time.perf_counter() - began))
+        if not outlasts:
+            return None
+        lanes = np.broadcast_to(True if now.mask is None else now.mask, self.batch.shape)
+        read = _arrays(self.loops.control(pc).arrays, now.state)
+        return _Blocked(lanes, now.epoch, read, None, f"will go round more than {limit:,} times")
 
     # -- other lanes ---------------------------------------------------------------------------------------------------
 
