@@ -5,7 +5,8 @@
 
 from warpstep import _compilers
 
-if _compilers.choose() == _compilers.NUMBA_CUDA:
-    from warpstep._numba_cuda import *  # noqa: F403
-else:
-    from warpstep._numba_cuda_mlir import *  # noqa: F403
+with _compilers.paused_collector():
+    if _compilers.choose() == _compilers.NUMBA_CUDA:
+        from warpstep._numba_cuda import *  # noqa: F403
+    else:
+        from warpstep._numba_cuda_mlir import *  # noqa: F403

@@ -9,6 +9,7 @@ import argparse
 import builtins
 import contextlib
 import functools
+import gc
 import importlib
 import importlib.machinery
 import importlib.util
@@ -406,6 +407,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gpukit run: {error}", file=sys.stderr)
         return 2
     launches = Launches()
+    gc.freeze()  # the compiler is here to stay: the collector need not look at it again
     try:
         with launches if arguments.trace else contextlib.nullcontext():
             (_run_module if arguments.module else _run_script)(*arguments.target)
