@@ -90,10 +90,10 @@ def main(argv: list[str] | None = None) -> int:
     return run(names, options)
 
 
-def _check_save(parser, options):
-    """Refuse a file that cannot be written, before anything is measured."""
+def _check_save(parser, options, file=False):
+    """Refuse a file that cannot be written, before anything is measured; any path is one if ``file`` is true."""
     path = Path(getattr(options, "save", None) or ".")
-    if path.suffix != ".json":
+    if path == Path(".") or (path.suffix != ".json" and not file):
         return  # a folder, which is made
     if not path.parent.is_dir():
         parser.error(f"--save {path}: there is no folder {path.parent}")
@@ -163,7 +163,7 @@ def _run_tool(name, argv):
     """Run a command that has options of its own; return its exit status."""
     parser = make_parser([name])
     options = parser.parse_args(argv)
-    _check_save(parser, options)
+    _check_save(parser, options, file=name != "profile")  # it writes a folder
     warnings.simplefilter("ignore", NumbaPerformanceWarning)
     return _module(name, "run")(options)
 

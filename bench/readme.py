@@ -264,7 +264,7 @@ def predicted():
 
 def compatibility():
     """Return a sentence on numba-cuda's own tests."""
-    stored = json.loads((RECORDS / "compatibility.json").read_text(encoding="utf-8"))
+    stored = results.read_json(RECORDS / "compatibility.json", "record of compatibility")
     outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
     passed = {way: sum(outcome[n] == "pass" for outcome in outcomes) for n, way in enumerate(stored["ways"])}
     return (
@@ -282,7 +282,7 @@ def evidence():
     cases = {**sanitizer.PLANTED, **sanitizer.CORRECT}
     # What the trace must find, which the tests of its findings check.
     found = {name: {case.kind: []} if case.kind and not case.exempt else {} for name, case in cases.items()}
-    counts = sanitizer.count(json.loads(sanitizer.RECORDED.read_text(encoding="utf-8")), found)
+    counts = sanitizer.count(results.read_json(sanitizer.RECORDED, "record of findings"), found)
     wrong, correct = len(sanitizer.PLANTED), len(sanitizer.CORRECT)
     return (
         f"- **The counts are the hardware's:** equal to Nsight Compute's on an {counters.load()['gpu']} for "

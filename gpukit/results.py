@@ -41,6 +41,7 @@ __all__ = [
     "profile",
     "path_in",
     "read",
+    "read_json",
     "record",
     "save",
     "table",

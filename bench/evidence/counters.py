@@ -390,7 +390,9 @@ def save(record, path):
 
 def load(path=RECORDED):
     """Read a record: its dict, with ``cases`` as {name: {metric: value}}."""
-    record = json.loads(Path(path).read_text())
+    record = results.read_json(path, "file of counters")
+    if not isinstance(record, dict) or not {"cases", "metrics"} <= record.keys():
+        raise ValueError(f'{path} is no file of counters: it needs "cases" and "metrics"')
     record["cases"] = {
         name: dict(zip(record["metrics"], values, strict=True)) for name, values in record["cases"].items()
     }

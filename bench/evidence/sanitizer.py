@@ -23,6 +23,7 @@ import numpy as np
 
 from bench import _child
 from bench.corpus.bugs import CORRECT, PLANTED
+from gpukit import results
 from warpstep.report.table import Table
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -556,7 +557,7 @@ def _record(options, tools, names):
         if options.save:
             Path(options.save).write_text(json.dumps(record, indent=1) + "\n")
     elif RECORDED.exists():
-        record = json.loads(RECORDED.read_text())
+        record = results.read_json(RECORDED, "record of findings")
     else:
         raise SanitizerError(f"this machine has no GPU, and {RECORDED} is not there")
     machine = record["machine"]

@@ -237,6 +237,7 @@ def test_another_machine_is_compared_by_ratio(chapters, tmp_path, capsys, other)
         (["one", "--compare", ".", "--max-fall", "nan"], "--max-fall nan: it must be a percentage, 0 or more"),
         (["one", "--save", "/no/folder/x.json"], "--save /no/folder/x.json: there is no folder /no/folder"),
         (["tool", "--save", "/no/folder/x.json"], "--save /no/folder/x.json: there is no folder /no/folder"),
+        (["tool", "--save", "/no/folder/x"], "--save /no/folder/x: there is no folder /no/folder"),
     ],
 )
 def test_a_mistaken_command_is_explained(chapters, argv, message, capsys):
