@@ -388,6 +388,7 @@ def expected_races(kinds, cells, values, barriers, shared, together=True):
     races, memory = Races(clocks, met), {}
     for group in [range(blocks)] if together else [[block] for block in range(blocks)]:
         for step in range(steps):
+            now = group[0], step
             for kind in (READ, WRITE, ADD, LOOK, FENCE):
                 there = dict(memory)
                 for block, t in ((b, t) for b in group for t in np.flatnonzero(kinds[step, b] == kind).tolist()):
@@ -396,7 +397,7 @@ def expected_races(kinds, cells, values, barriers, shared, together=True):
                         clocks.fence(thread)
                         continue
                     value = int(values[step, block, t])
-                    races.access(thread, place, kind, step, value, there.get(place))
+                    races.access(thread, place, kind, now, value, there.get(place))
                     if kind == WRITE:
                         memory[place] = value
                     if kind in ATOMICS:

@@ -24,7 +24,7 @@ def float_to_int(value, dtype):
     dtype = np.dtype(dtype)
     if dtype.itemsize == 1 and value.dtype != np.float16:
         return float_to_int(value, f"{dtype.kind}2").astype(dtype)
-    value = np.asarray(value)
+    value = np.asanyarray(value)
     wide = 8 in (value.dtype.itemsize, dtype.itemsize)
     value = np.rint(value).astype(np.float32) if value.dtype == np.float16 else np.trunc(value)
     limits = np.iinfo(dtype)
@@ -233,7 +233,7 @@ def string_length(value):
 
 def code_point(value):
     """Return ``ord`` of strings of one character."""
-    return np.asarray(value).astype("U1").view(np.uint32).astype(np.int32).reshape(np.shape(value))[()]
+    return np.asanyarray(value).astype("U1").view(np.uint32).astype(np.int32).reshape(np.shape(value))[()]
 
 
 def divide_towards_zero(a, b):
@@ -352,8 +352,8 @@ def modf(value):
 
 def round_digits(value, digits):
     """``round(x, n)`` as Numba computes it: scaled in float64, half to even."""
-    wide = np.asarray(value).astype(np.float64)
-    shift = np.asarray(digits).astype(np.float64)
+    wide = np.asanyarray(value).astype(np.float64)
+    shift = np.asanyarray(digits).astype(np.float64)
     first, second = 10.0 ** np.abs(np.where(shift > 22, shift - 22, shift)), np.where(shift > 22, 1e22, 1.0)
     scaled = np.where(shift >= 0, wide * first * second, wide / first)
     whole = np.rint(scaled) + 0.0  # by way of an integer: there is no -0.0
@@ -384,7 +384,7 @@ def range_length(start, stop, step):
     """Count the iterations of a ``range`` (int64) whose ends and step may differ by thread; wraps modulo 2**64."""
     if not any(isinstance(v, np.ndarray) for v in (start, stop, step)):
         return np.int64(len(range(int(start), int(stop), int(step))))
-    first, last, stride = (np.asarray(v).astype(np.int64).view(np.uint64) for v in (start, stop, step))
+    first, last, stride = (np.asanyarray(v).astype(np.int64).view(np.uint64) for v in (start, stop, step))
     up, down = (step > 0) & (start < stop), (step < 0) & (start > stop)
     one = np.uint64(1)
     upward = (last - first - one) // np.where(step > 0, stride, one) + one

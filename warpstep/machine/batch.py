@@ -17,6 +17,20 @@ from warpstep.machine.arithmetic import choose, range_length
 from warpstep.machine.memory import Memory, View, contiguous
 from warpstep.machine.scheduler import Scheduler
 
+#: What to do about an access out of bounds, by the space of the array.
+OUT_OF_BOUNDS_CURES = {
+    "global": "Guard the access, or launch no more threads than there are elements.",
+    "const": "Guard the access, or clamp the index.",
+    "shared": "Guard the access, or make the shared array large enough for the block.",
+    "local": "Guard the access, or make the local array longer.",
+}
+#: What to do about a barrier that some threads never reach.
+BARRIER_CURES = {
+    "block": "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
+    "warp": "On a GPU this hangs or goes wrong. Let its mask name the lanes that get here, from a ballot_sync before "
+    "the branch, or move the call to where all lanes of the mask pass.",
+    "grid": "On a GPU this hangs. Move the sync to where all threads of the grid pass.",
+}
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -315,7 +329,7 @@ class Batch:
             f"index {format_index(values)} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
             site,
             bad,
-            "Guard the access, or launch no more threads than there are elements.",
+            OUT_OF_BOUNDS_CURES[view.space],
             view.name,
         )
 
@@ -349,7 +363,7 @@ class Batch:
                 f"a thread waits in {name} at line {sites[waiting.site].line}, {detail}",
                 waiting.site,
                 waiting.lanes,
-                "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
+                BARRIER_CURES[waiting.kind],
             )
 
     def returned_before_grid_sync(self, site, gone):

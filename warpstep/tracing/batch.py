@@ -23,8 +23,7 @@ RACE_CURES = (
     "let each thread have its own element.",
     "Put a cuda.syncthreads() between the two, or let each thread have its own element.",
     "Blocks run in any order: let each write its own elements, use an atomic operation, or do the second part in "
-    "another launch. What another block is to read needs a cuda.threadfence() behind it, then a flag that atomic "
-    "operations raise and look at.",
+    "another launch.",
 )
 COPY_CURE = (
     "The thread that began the copy must wait for it, with wait_copies; then a cuda.syncthreads() makes it visible to "
@@ -191,14 +190,17 @@ class TracedBatch(Batch):
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
         did = {"load": "reads", "store": "writes", "begin copy": "copies to"}
-        of_block = "" if same_block else f" of block {unravel(recorder.position(block), self.launch.grid)}"
+        blocks = ("", "")
+        if not same_block:
+            numbers = int(self.ids[row]), recorder.position(block)
+            blocks = [f" of block {unravel(number, self.launch.grid)}" for number in numbers]
         now, earlier = (did.get(what, "changes") for what in (op, conflict.earlier))
         rest = "and nothing orders the two"
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
         message = (
-            f"thread {unravel(mine, self.launch.block)} {now} {self._element(view, position, first, unit)} "
-            f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{of_block} "
+            f"thread {unravel(mine, self.launch.block)}{blocks[0]} {now} {self._element(view, position, first, unit)} "
+            f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{blocks[1]} "
             f"{earlier} it at line {there.line}, {rest}"
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
@@ -207,10 +209,12 @@ class TracedBatch(Batch):
         where = recorder.order.missing_fence(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine)
         if where:
             cure, weight = FENCE_CURES[where], weight + 1
-        reader = None
+        found = recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
+        found.one_line |= (here.filename, here.line) == (there.filename, there.line)
         if "atomic" in (here.op, there.op) and "store" not in (op, conflict.earlier):
-            reader = site if op == "load" else there_site
-        recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight, reader)
+            found.reads.add(site if op == "load" else there_site)
+        else:
+            found.certain = True
 
     def distances(self, threads, keys):
         """The distance of the threads of races: 0 in one warp, 1 in one block, 2 in two blocks."""

@@ -188,7 +188,7 @@ def _findings(recorder):
             **_site(recorder.sites[p.site]),
             kind=p.kind,
             message=p.message,
-            cure=p.cure,
+            cure=recorder.cure(p),
             array=p.array,
             block=p.block,
             threads=p.threads,

@@ -36,6 +36,8 @@ class Marked(np.ndarray):
             return mark(result, np.maximum(chosen, _or_zero(condition)))
         if func is np.broadcast_to:
             return mark(result, self.marks)
+        if func is np.broadcast_arrays:
+            return tuple(mark(part, marks_of(a)) for part, a in zip(result, args, strict=True))
         return result
 
     def astype(self, *args, **options):

@@ -269,7 +269,8 @@ class TracedMemory(Memory):
         for i in index:
             if i.__class__ is Marked and i.marks is not None:
                 marks = i.marks if marks is None else np.maximum(marks, i.marks)
-        if view.name in self.recorder.changed and view.space != "local":
+        names = {view.name, self.recorder.sites[site].array}
+        if not names.isdisjoint(self.recorder.changed) and view.space != "local":
             lanes = np.broadcast_to(True if mask is None else mask, self.batch.shape)
             reads = self._reads[view.space, view.name]
             reads[site] = reads[site] | lanes if site in reads else lanes
@@ -379,7 +380,10 @@ class _Access:
         self.report_races(reads)
         self._report_different(writes, differs)
         lost = self.cells.store(cell, tids, time, writes)
-        return None if lost is None else lambda: self._report_different([lost], differs)
+        if lost is None:
+            return None
+        self.batch.recorder.contended.add(self.site)
+        return lambda: self._report_different([lost], differs)
 
     def _report_different(self, conflicts, differs):
         """Report races of writes, unless they write the same value."""

@@ -1,5 +1,7 @@
 """Collects what a traced launch does: counts by site, problems, and the shadow of global memory."""
 
+import linecache
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -13,6 +15,11 @@ from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
 from warpstep.tracing.shadow import Cells
 
+#: What to do where several threads update one element.
+UPDATE_CURE = (
+    "Several threads read one element, change it, and write it back: use an atomic operation such as cuda.atomic.add, "
+    "or let each thread have its own element."
+)
 #: Threads that a finding names.
 MAX_NAMED_THREADS = 4
 #: Counts of access patterns are cached up to so many warps: short patterns repeat.
@@ -60,8 +67,11 @@ class Problem:
     threads: tuple
     weight: int = 0
     count: int = 0
-    #: Of a race between reads and atomics: the sites of the reads. None for any other problem.
-    readers: set | None = None
+    #: Of a race: both accesses are at one line; it is no matter of an atomic operation and a read; the sites of such
+    #: reads.
+    one_line: bool = False
+    certain: bool = False
+    reads: set = field(default_factory=set)
 
 
 class Recorder:
@@ -107,6 +117,8 @@ class Recorder:
         #: Sites that read such arrays: whose values are stored, those on which a branch depends, and those whose
         #: threads then change the array by an atomic operation.
         self.uses, self.decisions, self.guesses = set(), set(), set()
+        #: Sites where several threads have written one element at once.
+        self.contended = set()
         self.patterns = {}
         self.memories = {}
         self.arguments = set()
@@ -224,10 +236,20 @@ class Recorder:
 
     def matters(self, problem):
         """Tell a race from a read that does no harm: of what atomics change, only to choose the next atomic."""
-        readers = problem.readers
-        return readers is None or readers & self.uses or readers & (self.decisions - self.guesses)
+        reads = problem.reads
+        return problem.certain or not reads or reads & self.uses or reads & (self.decisions - self.guesses)
 
-    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0, reader=None):
+    def cure(self, problem):
+        """What to do about a problem: where threads meet at a line like ``s[i] += 1``, an atomic operation."""
+        place = self.sites[problem.site]
+        sites = (self.sites[number] for number in self.contended)
+        if problem.one_line and any(s[:3] == place[:3] for s in sites):
+            code = linecache.getline(place.filename, place.line)
+            if re.search(rf"\b{re.escape(str(place.array))}\b[^=]*\][^=]*[-+*/|&^]=", code):
+                return UPDATE_CURE
+        return problem.cure
+
+    def problem(self, batch, kind, site, message, lanes, cure, array=None, key=(), threads=None, weight=0):
         """Record an error in the lanes of a (B, T) mask; one entry for each place, with its heaviest cure."""
         place = self.sites[site]
         key = (kind, place.filename, place.line, array, *key)
@@ -238,14 +260,10 @@ class Recorder:
             named = np.flatnonzero(lanes[row])[:MAX_NAMED_THREADS] if threads is None else threads
             named = tuple(unravel(int(t), self.launch.block) for t in named)
             found = self.problems[key] = Problem(kind, site, message, cure, array, block, named)
-            found.readers = set()
-        if reader is None:
-            found.readers = None
-        elif found.readers is not None:
-            found.readers.add(reader)
         if weight > found.weight:
             found.cure, found.weight = cure, weight
         found.count += int(np.count_nonzero(lanes))
+        return found
 
 
 def is_contiguous(view):
