@@ -301,6 +301,13 @@ def _fields(records, name):
 
 
 def _fits(value, wanted):
+    try:
+        return _equals(value, wanted)
+    except Exception as error:  # of an item's own class
+        raise TypeError(f"a value asked for is {describe(wanted)}; it cannot be compared with records") from error
+
+
+def _equals(value, wanted):
     if isinstance(wanted, list) or (isinstance(wanted, tuple) and not isinstance(value, tuple)):
         return value in wanted
     return value == wanted

@@ -288,7 +288,7 @@ class _OnDevice:
         if self.ndim != 2:
             raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
         if axes is not None and set(axes) != set(range(self.ndim)):
-            raise ValueError(f"invalid axes list {axes!r}")
+            raise ValueError(f"invalid axes list {describe(axes)}")
         return from_host(np.ascontiguousarray(self.host.T), stream=self.stream)
 
     def split(self, section: int, stream=0) -> "Iterator[DeviceArray]":

@@ -17,7 +17,7 @@ from warpstep.api.context import get_current_device, gpus
 from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
 from warpstep.errors import UnsupportedError
-from warpstep.values import check_type, describe
+from warpstep.values import check_type, describe, has_attributes
 
 __all__ = [
     "as_cuda_array",
@@ -211,7 +211,7 @@ def as_cuda_array(obj, sync: bool = True):
     array = arrays.as_device_array(obj)
     if array is not None:
         return array
-    if hasattr(obj, "__cuda_array_interface__"):
+    if has_attributes(obj, "__cuda_array_interface__"):
         return from_cuda_array_interface(obj.__cuda_array_interface__, owner=obj, sync=sync)
     raise TypeError(f"a {type(obj).__name__} is not a device array and doesn't implement the cuda array interface")
 
