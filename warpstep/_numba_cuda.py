@@ -27,6 +27,7 @@ from numba.cuda import fp16, libdevice, types
 
 # isort: split
 # Errors: numba-cuda has its own copy of Numba's hierarchy, and raises from both.
+from numba.core import ir as _core_ir
 from numba.core.errors import NumbaError as _CoreNumbaError
 from numba.cuda import api as host_api
 
@@ -41,23 +42,39 @@ from numba.cuda.api_util import prepare_shape_strides_dtype
 from numba.cuda.args import ArgHint, In, Out
 
 # The front end: from bytecode to typed IR
-from numba.cuda.compiler import CreateLibrary, CUDABackend, CUDACompiler, CUDANativeLowering, compile_extra
+from numba.cuda.compiler import (
+    CreateLibrary,
+    CUDABackend,
+    CUDACompiler,
+    CUDANativeLowering,
+    ExternFunction,
+    compile_extra,
+)
 from numba.cuda.core import ir, sigutils
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba.cuda.core.controlflow import CFGraph
+from numba.cuda.core.errors import (
+    LoweringError,
+    NumbaNotImplementedError,
+    NumbaPerformanceWarning,
+    NumbaValueError,
+    TypingError,
+)
 from numba.cuda.core.errors import NumbaError as _CudaNumbaError
-from numba.cuda.core.errors import NumbaPerformanceWarning, NumbaValueError, TypingError
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.core.typed_passes import AnnotateTypes, IRLegalization
 from numba.cuda.cudadrv import devicearray, devices, driver, dummyarray, runtime
 from numba.cuda.cudadrv import error as driver_errors
 from numba.cuda.cudadrv.devicearray import check_array_compatibility, sentry_contiguous
 from numba.cuda.cudadrv.driver import CudaAPIError, MemoryInfo
+from numba.cuda.datamodel import default_manager as _default_data_models
+from numba.cuda.datamodel.models import StructModel
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.dispatcher import _Kernel as GPUKernel
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.kernels import reduction
+from numba.cuda.models import cuda_data_manager as _cuda_data_models
 from numba.cuda.np import numpy_support
 from numba.cuda.np import ufunc as ufunc_package
 from numba.cuda.np.numpy_support import ufunc_find_matching_loop
@@ -80,6 +97,9 @@ VECTORIZERS = "numba.cuda.vectorizers"
 IMPORT_OF_CUDA = "numba", "cuda"
 
 NUMBA_ERRORS = (_CudaNumbaError, _CoreNumbaError)
+#: Raised where something is typed, but there is no code for it.
+NOT_IMPLEMENTED = (NotImplementedError, NumbaNotImplementedError)
+_data_models = _cuda_data_models.chain(_default_data_models)
 #: Options of ``cuda.jit``. Those that steer the GPU's compiler change nothing in the emulator.
 JIT_OPTIONS = frozenset(
     "device inline forceinline link debug opt lineinfo cache launch_bounds lto shared_memory_carveout fastmath "
@@ -125,6 +145,35 @@ def earlier_launch(launch) -> tuple:
 
 def annotated_signature(function):
     """Return the signature that a function's annotations declare: numba-cuda does not read them."""
+
+
+def struct_members(type_) -> list | None:
+    """[(name, type)] of the members of a type with a ``StructModel``; None for any other type."""
+    try:
+        model = _data_models[type_]
+    except (KeyError, *NOT_IMPLEMENTED):
+        return None
+    return list(zip(model._fields, model._members, strict=True)) if isinstance(model, StructModel) else None
+
+
+def own_ir(blocks: dict) -> dict:
+    """Return typed IR in numba-cuda's classes: what an ``@overload`` of Numba inlines has Numba's own."""
+    for block in blocks.values():
+        for statement in block.body:
+            _make_own(statement)
+    return blocks
+
+
+def _make_own(node):
+    if isinstance(node, list | tuple):
+        for item in node:
+            _make_own(item)
+    elif type(node).__module__ == _core_ir.__name__:
+        object.__setattr__(node, "__class__", getattr(ir, type(node).__name__))
+        if isinstance(node, ir.Inst):
+            _make_own([*vars(node).values(), *vars(node).get("_kws", {}).values()])
+    elif isinstance(node, ir.Assign):
+        _make_own(node.value)
 
 
 def has_ufunc(ufunc) -> bool:

@@ -15,6 +15,7 @@ from warpstep._without_cuda import bindings_version
 import numba_cuda_mlir as numba
 from numba_cuda_mlir import cuda, decorators
 from numba_cuda_mlir import numba_cuda as _copy
+from numba_cuda_mlir.compiler import ExternFunction
 from numba_cuda_mlir.cuda import experimental, fp16, libdevice, vector
 from numba_cuda_mlir.descriptor import MLIRDispatcher as CUDADispatcher
 from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
@@ -32,7 +33,14 @@ from numba_cuda_mlir.numba_cuda.core import config, ir, sigutils
 from numba_cuda_mlir.numba_cuda.core.compiler_lock import global_compiler_lock
 from numba_cuda_mlir.numba_cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba_cuda_mlir.numba_cuda.core.controlflow import CFGraph
-from numba_cuda_mlir.numba_cuda.core.errors import NumbaError, NumbaPerformanceWarning, NumbaValueError, TypingError
+from numba_cuda_mlir.numba_cuda.core.errors import (
+    LoweringError,
+    NumbaError,
+    NumbaNotImplementedError,
+    NumbaPerformanceWarning,
+    NumbaValueError,
+    TypingError,
+)
 from numba_cuda_mlir.numba_cuda.core.target_extension import target_override
 from numba_cuda_mlir.numba_cuda.core.targetconfig import ConfigStack
 from numba_cuda_mlir.numba_cuda.core.typed_passes import AnnotateTypes, IRLegalization
@@ -63,6 +71,8 @@ VECTORIZERS = "numba_cuda_mlir.numba_cuda.vectorizers"
 IMPORT_OF_CUDA = "numba_cuda_mlir", "numba_cuda"
 
 NUMBA_ERRORS = (NumbaError,)
+#: Raised where something is typed, but there is no code for it.
+NOT_IMPLEMENTED = (NotImplementedError, NumbaNotImplementedError)
 #: Numba's own registry of ``vectorize``: Numba is not used.
 core_ufunc_decorators = None
 #: Its lowering functions emit MLIR.
@@ -112,6 +122,15 @@ def earlier_launch(launch) -> tuple:
         return launch(self._dispatcher, *(configuration[key] for key in ("grid", "block", "sharedmem")), args)
 
     return _ArgMarshaller, "__call__", call
+
+
+def struct_members(type_) -> None:
+    """Members of a type that a program defines: numba-cuda-mlir has other data models."""
+
+
+def own_ir(blocks: dict) -> dict:
+    """Return typed IR in the classes of this compiler: there are no others."""
+    return blocks
 
 
 def has_ufunc(ufunc) -> bool:

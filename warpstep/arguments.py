@@ -47,7 +47,8 @@ def _kind(type_):
         "record": types.Record,
         "none": types.NoneType,
         "time": types.NPDatetime | types.NPTimedelta,
-        "number": types.Number | types.Boolean | types.EnumMember,
+        "enum": types.EnumMember,
+        "number": types.Number | types.Boolean,
     }
     return next((kind for kind, class_ in kinds.items() if isinstance(type_, class_)), None)
 
@@ -87,9 +88,11 @@ class Transfers:
             return None
         if kind == "time":
             return np.asarray(value).astype(dtype_of(type_))[()]
+        if kind == "enum":
+            return self.lower(getattr(value, "value", value), type_.dtype, name)
         if kind == "number":
             with np.errstate(all="ignore"):
-                return _scalar(getattr(value, "value", value), dtype_of(type_), name)
+                return _scalar(value, dtype_of(type_), name)
         raise TypeError(f"argument {name} of type {type_} cannot be passed to a kernel")
 
     def _array(self, value, name, hint):

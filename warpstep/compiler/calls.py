@@ -895,9 +895,20 @@ _STRING_COMPARISONS = {
 }
 
 
+def _value_type(type_):
+    """Return the type of an enum member's value; other types as they are."""
+    return type_.dtype if isinstance(type_, types.EnumMember) else type_
+
+
+def is_number(type_):
+    return isinstance(_value_type(type_), types.Number | types.Boolean)
+
+
 def structured_operator(t, function_, signature, operands):
     """Translate an operator on tuples or None."""
-    first, second = (unliteral(at) for at in signature.args)
+    if all(isinstance(at, types.EnumMember) for at in signature.args):  # its members are single objects
+        function_ = {operator.is_: operator.eq, operator.is_not: operator.ne}.get(function_, function_)
+    first, second = (_value_type(unliteral(at)) for at in signature.args)
     optional = isinstance(first, types.Optional) or isinstance(second, types.Optional)
     if function_ in (operator.is_, operator.is_not) and not optional:
         same = isinstance(first, types.NoneType) and isinstance(second, types.NoneType)

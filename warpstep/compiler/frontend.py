@@ -25,6 +25,7 @@ from warpstep._numba import (
     CUDAFlags,
     CUDATargetContext,
     CUDATypingContext,
+    ExternFunction,
     FunctionPass,
     PassManager,
     compile_extra,
@@ -33,6 +34,7 @@ from warpstep._numba import (
     global_compiler_lock,
     gpu_target,
     make_concrete_template,
+    own_ir,
     register_pass,
     signature,
     types,
@@ -111,6 +113,8 @@ class _TypingContext(CUDATypingContext):
     """
 
     def resolve_value_type(self, val):
+        if isinstance(val, ExternFunction):
+            raise ValueError(f"{val.name} is declared with cuda.declare_device: the emulator has no code for it")
         type_ = super().resolve_value_type(val)
         return callee_type(type_.dispatcher) if isinstance(type_, types.Dispatcher) else type_
 
@@ -274,7 +278,8 @@ def annotate(dispatcher, argument_types, return_type, debug: bool, compute_capab
 def _run_front_end(function, argument_types, return_type, debug, compute_capability):
     found = _compile(function, argument_types, return_type, debug, compute_capability, _FrontEnd)
     func_ir, typemap, calltypes, inferred = found
-    return Typed(function, argument_types, func_ir.blocks, typemap, calltypes, inferred, function.__code__.co_filename)
+    blocks = own_ir(func_ir.blocks)
+    return Typed(function, argument_types, blocks, typemap, calltypes, inferred, function.__code__.co_filename)
 
 
 def _compile(function, argument_types, return_type, debug, compute_capability, pipeline):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpstep._numba import CUDATargetContext, llvm, llvm_binding, types, unliteral
+from warpstep._numba import CUDATargetContext, LoweringError, llvm, llvm_binding, types, unliteral
 from warpstep.compiler import calls, ops
 from warpstep.compiler.blocks import Branch, Jump, Leave
 from warpstep.compiler.expressions import NONE, Expression, Op, Trait, scalar
@@ -166,6 +166,10 @@ def lower(t, emit, arguments, return_type):
     function = llvm.Function(module, type_, "lowered")
     builder = llvm.IRBuilder(function.append_basic_block())
     result = emit(context, builder, function.args)
+    if result is None:
+        if not isinstance(return_type, types.NoneType):
+            raise LoweringError("non-void function returns None")
+        result = context.get_dummy_value()
     if not builder.block.is_terminated:
         builder.ret(result)
     return Translation(t, context).run(function, arguments, return_type)

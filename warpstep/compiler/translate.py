@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from warpstep._numba import NUMBA_ERRORS, Dim3, ir, types, unliteral
+from warpstep._numba import NOT_IMPLEMENTED, NUMBA_ERRORS, Dim3, ir, struct_members, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, llvm, ops
@@ -262,7 +262,7 @@ class Translator:
         if isinstance(type_, types.Record):
             return self.constant_record(value)
         if isinstance(type_, types.EnumMember):
-            return scalar(getattr(value, "value", value), dtype_of(type_))
+            return self.constant(getattr(value, "value", value), type_.dtype)
         if isinstance(type_, types.UnicodeType | types.StringLiteral | types.UnicodeCharSeq):
             return literal(np.str_(value))
         if isinstance(type_, types.Bytes | types.CharSeq):
@@ -330,7 +330,7 @@ class Translator:
         """Translate what a lowering function of numba-cuda emits: (expression, type), or None for no value."""
         try:
             expression = llvm.lower(self, emit, arguments, return_type)
-        except NotImplementedError as error:
+        except NOT_IMPLEMENTED as error:
             self.unsupported(what, error)
         return None if expression is None else (expression, return_type)
 
@@ -545,7 +545,9 @@ class Translator:
     def operation(self, function, signature, operands):
         """Apply an operator to typed operands; shared with calls of functions of the operator module."""
         result = signature.return_type
-        if not all(isinstance(t, types.Number | types.Boolean | types.EnumMember) for t in signature.args):
+        if function in (operator.is_, operator.is_not) and _of_two_enums(signature.args):
+            return scalar(function is operator.is_not, np.bool_), result
+        if not all(map(calls.is_number, signature.args)):
             return calls.structured_operator(self, function, signature, operands)
         if function is operator.pow:
             return self.power(signature, operands), result
@@ -743,7 +745,23 @@ class Translator:
             return ops.WINDOW(array, index, site), type_
         if isinstance(owner.dtype, types.Record):
             return ops.RECORD(array, index, site), type_
+        if _is_struct(owner.dtype):
+            record = self.b.temporary(ops.RECORD(array, index, site))
+            return self.load_struct(record, owner.dtype, site), owner.dtype
         return ops.LOAD(array, index, site), owner.dtype
+
+    def load_struct(self, record, type_, site):
+        """Load the members of a value of a type that a program defines."""
+        fields = ((ops.LOAD_FIELD(record, name, site), member) for name, member in struct_members(type_))
+        return ops.TUPLE(*(self.load_struct(e, t, site) if _is_struct(t) else e for e, t in fields))
+
+    def store_struct(self, record, value, type_, site):
+        for i, (name, member) in enumerate(struct_members(type_)):
+            item = ops.ITEM(value, i)
+            if _is_struct(member):
+                self.store_struct(ops.LOAD_FIELD(record, name, site), item, member, site)
+            else:
+                self.b.emit(ops.STORE_FIELD(record, name, item, site))
 
     def index(self, variable, owner, constant=None):
         """Return (index expression, whether it selects one element). Without a variable the index is ``constant``."""
@@ -830,6 +848,10 @@ class Translator:
         value_type = self.type_of(statement.value)
         if isinstance(owner.dtype, types.Record) and scalar:
             self.b.emit(ops.COPY_RECORD(ops.RECORD(array, index, site), self.value(statement.value), site))
+        elif scalar and _is_struct(owner.dtype):
+            record = self.b.temporary(ops.RECORD(array, index, site))
+            value = self.b.temporary(self.value(statement.value, owner.dtype))
+            self.store_struct(record, value, owner.dtype, site)
         elif scalar:
             self.b.emit(ops.STORE(array, index, self.value(statement.value, owner.dtype), site))
         else:
@@ -966,6 +988,16 @@ def _is_none_or_cast(statement):
         return False
     value = statement.value
     return isinstance(value, ir.Const) and value.value is None or isinstance(value, ir.Expr) and value.op == "cast"
+
+
+def _of_two_enums(types_):
+    classes = {type_.instance_class for type_ in types_ if isinstance(type_, types.EnumMember)}
+    return len(classes) == 2
+
+
+def _is_struct(type_):
+    """True for elements of an array that a program defines by a data model."""
+    return dtype_of(type_).names is not None and not isinstance(type_, types.Record)
 
 
 def _multiplications(exponent):

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from warpstep._numba import Dim3, GridGroup, numpy_support, types, unliteral
+from warpstep._numba import NOT_IMPLEMENTED, Dim3, GridGroup, numpy_support, struct_members, types, unliteral
 from warpstep.errors import UnsupportedError
 
 #: Types that exist only while compiling: their variables hold nothing at run time.
@@ -49,7 +49,9 @@ def dtype_of(type_):
         return np.dtype(np.float16)
     try:
         return numpy_support.as_dtype(type_)
-    except NotImplementedError:
+    except NOT_IMPLEMENTED:
+        if members := struct_members(type_):
+            return np.dtype([(name, dtype_of(member)) for name, member in members], align=True)
         raise UnsupportedError(f"values of type {type_} cannot be emulated: NumPy has no dtype for them") from None
 
 
