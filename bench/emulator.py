@@ -1,4 +1,5 @@
-"""``gpukit bench emulator``: time the emulator beside Numba's own simulator, in one run on this machine's CPU.
+"""``gpukit bench emulator``: time the emulator on this machine's CPU, beside Numba's own simulator and loops by
+``numba.njit(parallel=True)``.
 
 The simulator replaces ``numba.cuda`` in a whole process, so it runs in a child process. There this module must not
 import gpukit or the emulator, which need the ``numba.cuda`` that compiles.
@@ -14,6 +15,7 @@ import numpy as np
 from numba import cuda, float32
 
 from bench import _child
+from bench.programs import PROGRAMS
 from warpstep.integers import ceil_div
 
 THREADS = 256  # per block, vector add
@@ -102,6 +104,12 @@ QUICK = (Case("vector_add", 4096, 10), Case("tiled_matmul", 32, 10), Case("naive
 
 class SimulatorError(RuntimeError):
     """Raised if Numba's simulator fails on a case; the message holds its output."""
+
+
+#: Programs that a quick run measures, at their small sizes.
+QUICK_PROGRAMS = ("collatz",)
+#: Runs of a program after the first.
+PROGRAM_RUNS = 5
 
 
 @dataclass
@@ -214,6 +222,115 @@ def _seconds(value):
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
 
 
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Compared:
+    """Wall seconds of one program: copies to and from the device and all its launches.
+
+    Attributes
+    ----------
+    size, small : int
+    emulator, loop : Measured
+        At ``size``, on the emulator and as a CPU loop.
+    emulator_small, simulator : Measured
+        At the small size.
+    """
+
+    size: int
+    small: int
+    emulator: Measured
+    loop: Measured
+    emulator_small: Measured
+    simulator: Measured
+
+
+def time_program(run, runs):
+    """Run a program once and then ``runs`` times; returns (its result, Measured)."""
+    seconds = []
+    for _ in range(runs + 1):
+        begin = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - begin)
+    return result, Measured(seconds[0], seconds[1:])
+
+
+def simulate_program(name):
+    """Run a program once at its small size, in the simulator's process; return the fields of `Measured`."""
+    (program,) = (p for p in PROGRAMS if p.name == name)
+    return asdict(time_program(program.launches(cuda, program.small), 0)[1])
+
+
+def compare(program, size):
+    """Measure one program on the emulator, as a CPU loop, and in Numba's simulator; SimulatorError if that fails."""
+    from warpstep import cuda as emulated_cuda
+
+    small = time_program(program.launches(emulated_cuda, program.small), PROGRAM_RUNS)[1]
+    ours, emulator = time_program(program.launches(emulated_cuda, size), PROGRAM_RUNS)
+    theirs, loop = time_program(program.loop(size), PROGRAM_RUNS)
+    # The CPU's compiler may contract and reorder floats, which a sum or a chaotic map then shows.
+    exact = ours.dtype.kind in "iu"
+    emulator.right = bool(np.array_equal(ours, theirs) if exact else np.allclose(ours, theirs, rtol=1e-6, atol=1e-9))
+    child = _child.run(simulate_program, program.name, environment={"NUMBA_ENABLE_CUDASIM": "1"})
+    if not child.answers:
+        raise SimulatorError(f"Numba's simulator failed on {program.name}:\n{child.output.strip()}")
+    return Compared(size, program.small, emulator, loop, small, Measured(**child.answers[-1]))
+
+
+def records_of_program(program, compared):
+    """Make records of a program whose results are right."""
+    from gpukit import results, timing  # not in the simulator's process
+
+    samples = {
+        ("emulator, first run", compared.size): [compared.emulator.first],
+        ("emulator, repeated", compared.size): compared.emulator.repeated,
+        ("numba.njit(parallel=True)", compared.size): compared.loop.repeated,
+        ("emulator, small", compared.small): compared.emulator_small.repeated,
+        ("simulator, small", compared.small): [compared.simulator.first],
+    }
+    return [
+        results.of_timing(
+            "emulator", f"program: {program.name}", variant, (size,), "", timing.Timing(tuple(seconds), device="cpu")
+        )
+        for (variant, size), seconds in samples.items()
+        if compared.emulator.right
+    ]
+
+
+PROGRAM_HEADER = (
+    "program",
+    "size",
+    "emulator, first run",
+    "emulator, repeated",
+    "njit(parallel=True)",
+    "emulator / njit",
+    "small size",
+    "emulator",
+    "simulator",
+    "simulator / emulator",
+    "result",
+)
+PROGRAM_NOTE = """\
+Wall time of a whole program: copies to and from the device, and its launches. Repeated, and njit, are medians of
+{runs} runs after the first, which compiles. The simulator ran once at the small size, after Python had started."""
+
+
+def _compared(program, size, rows):
+    print(f"  {program.name}: emulator, CPU loop, Numba's simulator ...", file=sys.stderr)
+    try:
+        compared = compare(program, size)
+    except SimulatorError as error:
+        print(error, file=sys.stderr)
+        return [], False
+    ours, loop = median(compared.emulator.repeated), median(compared.loop.repeated)
+    small, simulator = median(compared.emulator_small.repeated), compared.simulator.first
+    cells = [program.name, f"{size:,}", *map(_seconds, (compared.emulator.first, ours, loop)), f"{ours / loop:.1f} x"]
+    cells += [f"{compared.small:,}", _seconds(small), _seconds(simulator), f"{simulator / small:,.0f} x"]
+    rows.append((*cells, "right" if compared.emulator.right else "WRONG"))
+    return records_of_program(program, compared), compared.emulator.right
+
+
 NOTE = """\
 Wall time of launch and synchronise, with the data on the device before. The first launch compiles; repeated is the
 median of those after it. The simulator does not compile; it ran once, halfway through the emulator's repetitions."""
@@ -236,9 +353,16 @@ def run(options):
     from gpukit import results  # not in the simulator's process
     from warpstep.report.table import Table
 
-    rows = []
-    cases = ((case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL))
+    rows, programs = [], []
+    cases = [(case.title, partial(_measured, case, rows)) for case in (QUICK if options.quick else FULL)]
+    for program in PROGRAMS:
+        if not options.quick or program.name in QUICK_PROGRAMS:
+            size = program.small if options.quick else program.size
+            cases.append((program.name, partial(_compared, program, size, programs)))
     right = common.run(cases, options.save, results.host())
     print(Table(HEADER, rows))
     print(NOTE)
+    print()
+    print(Table(PROGRAM_HEADER, programs))
+    print(PROGRAM_NOTE.format(runs=PROGRAM_RUNS))
     return 0 if right else 1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numba import cuda
 
 from warpstep.integers import ceil_div
 
@@ -43,14 +44,14 @@ class Program:
     swaps: bool = False
     threads: int = 256
 
-    def launches(self, cuda, size):
-        """Return a function that runs the program on ``cuda`` and returns its third array."""
-        kernel = cuda.jit(make_kernel(cuda, cuda.jit(device=True)(self.body)))
+    def launches(self, module, size):
+        """Return a function that runs the program on ``module``, a ``cuda``, and returns its third array."""
+        kernel = module.jit(make_kernel(module.jit(device=True)(self.body)))
         items, *arrays = self.data(size)
         blocks, steps = ceil_div(items, self.threads), self.steps(size)
 
         def run():
-            a, b, c = (cuda.to_device(array) for array in arrays)
+            a, b, c = (module.to_device(array) for array in arrays)
             for step in range(steps):
                 first, second = (b, a) if self.swaps and step % 2 else (a, b)
                 kernel[blocks, self.threads](items, step, first, second, c)
@@ -74,7 +75,7 @@ class Program:
         return run
 
 
-def make_kernel(cuda, body):
+def make_kernel(body):
     def kernel(items, step, a, b, c):
         i = cuda.grid(1)
         if i < items:

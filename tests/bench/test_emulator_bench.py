@@ -1,11 +1,15 @@
 """``gpukit bench emulator``: both sides are measured and checked."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from bench import __main__ as benchmarks
-from bench import _child, emulator
+from bench import _child, emulator, programs
 from bench.emulator import Case
 from gpukit import results, timing
+from warpstep import cuda
 
 TINY = (Case("vector_add", 600, 3), Case("tiled_matmul", 16, 2), Case("naive_matmul", 20, 1, simulate=False))
 
@@ -13,6 +17,7 @@ TINY = (Case("vector_add", 600, 3), Case("tiled_matmul", 16, 2), Case("naive_mat
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setattr(emulator, "QUICK", TINY)
+    monkeypatch.setattr(emulator, "QUICK_PROGRAMS", ())
 
 
 def test_a_run_measures_both_sides(tiny, tmp_path, capsys):
@@ -29,6 +34,35 @@ def test_a_run_measures_both_sides(tiny, tmp_path, capsys):
     assert f"{ratio:,.0f} x" in printed
     assert next(r["n"] for r in records if r["variant"] == "emulator, repeated") == 3
     assert printed.count(" right\n") == 3 and "WRONG" not in printed
+
+
+def test_a_program_is_compared_with_a_cpu_loop_and_the_simulator(monkeypatch):
+    def make_loop(body):
+        return lambda items, *arguments: [body(i, *arguments) for i in range(items)]
+
+    monkeypatch.setattr(programs, "make_loop", make_loop)  # Numba takes seconds to compile one
+    rows = []
+    (program,) = (p for p in emulator.PROGRAMS if p.name == "collatz")
+    records, right = emulator._compared(program, 100, rows)
+    assert right and {r["variant"]: r["shape"] for r in records} == {
+        "emulator, first run": [100],
+        "emulator, repeated": [100],
+        "numba.njit(parallel=True)": [100],
+        "emulator, small": [program.small],
+        "simulator, small": [program.small],
+    }
+
+
+@pytest.mark.parametrize("program", emulator.PROGRAMS, ids=lambda p: p.name)
+def test_programs_give_on_the_emulator_what_their_loops_give_in_python(program):
+    items, *arrays = program.data(program.small)
+    a, b, expected = (array.copy() for array in arrays)
+    with np.errstate(over="ignore"):
+        for step in range(min(program.steps(program.small), 20)):
+            for i in range(items):
+                program.body(i, step, *((b, a) if program.swaps and step % 2 else (a, b)), expected)
+    steps = replace(program, steps=lambda size: min(program.steps(size), 20))
+    np.testing.assert_allclose(steps.launches(cuda, program.small)(), expected, rtol=1e-9)
 
 
 def forgets_the_last(a, b, out):
