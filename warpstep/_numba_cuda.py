@@ -113,6 +113,8 @@ BACK_END = (IRLegalization, AnnotateTypes, CreateLibrary, CUDANativeLowering, CU
 gpu_target = utils.numba_target_override
 #: Modules that hold the host functions.
 HOST_MODULES = (cuda, host_api)
+#: What only numba-cuda-mlir has: ``cuda.vector``, and the class of libraries of functions that are written in MLIR.
+vector = extern_functions = None
 #: Functions that are typed as another: none.
 SAME_FUNCTIONS = {}
 #: Result codes of the driver, such as ``CUDA_ERROR_OUT_OF_MEMORY``.

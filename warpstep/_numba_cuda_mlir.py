@@ -16,7 +16,7 @@ import numba_cuda_mlir as numba
 from numba_cuda_mlir import cuda, decorators
 from numba_cuda_mlir import numba_cuda as _copy
 from numba_cuda_mlir.compiler import ExternFunction
-from numba_cuda_mlir.cuda import experimental, fp16, libdevice, vector
+from numba_cuda_mlir.cuda import fp16, libdevice, vector
 from numba_cuda_mlir.descriptor import MLIRDispatcher as CUDADispatcher
 from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
 from numba_cuda_mlir.descriptor import MLIRTypingContext as CUDATypingContext
@@ -60,7 +60,7 @@ from numba_cuda_mlir.numba_cuda.typing.templates import AttributeTemplate, fold_
 from numba_cuda_mlir.numba_cuda.typing.typeof import Purpose, typeof, typeof_impl
 from numba_cuda_mlir.numba_cuda.utils import order_by_target_specificity
 from numba_cuda_mlir.type_defs.vector_types import VectorType
-from numba_cuda_mlir.ufunc_db import get_ufunc_lowering as _ufunc_lowering
+from numba_cuda_mlir.typing.externals import ExternMLIRLibrary as extern_functions
 
 #: Modules that are written in terms of ``numba_cuda_mlir.numba_cuda``, of which the emulator loads copies; how they
 #: import it.
@@ -134,8 +134,8 @@ def own_ir(blocks: dict) -> dict:
 
 
 def has_ufunc(ufunc) -> bool:
-    """True if a kernel can call this ufunc of NumPy with numbers."""
-    return _ufunc_lowering(ufunc) is not None
+    """True if a kernel can call this ufunc of NumPy with numbers: all that are typed."""
+    return True
 
 
 def vector_parts(type_) -> tuple:

@@ -213,3 +213,63 @@ def test_the_emulator_needs_none_of_cudas_packages():
     shown = python("-c", WITHOUT_CUDA).splitlines()
     assert shown[:3] == ["complete 0 [30. 32. 30.] True", "True", "3"]
     assert "cuda-core, which are not installed" in shown[3]
+
+
+# -- what numba-cuda-mlir has and numba-cuda has not -------------------------------------------------------------------
+
+VECTORS = """
+    import numpy as np
+    import warpstep
+    from numba_cuda_mlir import cuda
+
+    @cuda.jit
+    def blend(x, y, out):
+        i = cuda.threadIdx.x * 4
+        a = cuda.vector.load(x, i, 4, alignment=16)
+        b = cuda.vector.load(y, i, 4)
+        c = 2.0 * cuda.float32x4(a) + cuda.float32x4(b) - cuda.float32x4(cuda.float32x2(1, 2), 3, 4)
+        cuda.vector.store(out, i, c % 8.0, alignment=16)
+
+    x, y = (np.random.default_rng(i).integers(-9, 9, 128).astype(np.float32) for i in (1, 2))
+    out = np.zeros_like(x)
+    trace = warpstep.trace(blend[1, 32], x, y, out)
+    expected = (2 * x + y - np.tile([1, 2, 3, 4], 32)) % 8
+    print((out == expected).all(), {a.array: a.requests for a in trace.accesses})
+
+    @cuda.jit(device=True)
+    def filled(shape, value):
+        tile = cuda.local.array(shape, cuda.int32)
+        for i in range(2):
+            for j in range(3):
+                tile[i, j] = value
+        return tile[1, 2]
+
+    @cuda.jit
+    def annotated(a: cuda.types.float32, out: cuda.types.float64[::1]) -> None:
+        out[0] = np.ceil(a) + filled((2, 3), 5)
+
+    print(len(annotated.overloads), end=" ")
+    annotated[1, 1](1.25, out64 := np.zeros(1))
+    print(out64[0])
+
+    @cuda.jit
+    def copies(a):
+        cuda.intrin.fence_mbarrier_init()
+
+    for launch in (lambda: copies[1, 1](x), lambda: annotated[1, 1, 0, 0, (2, 1, 1)](1.0, out64)):
+        try:
+            launch()
+        except warpstep.UnsupportedError as error:
+            print(str(error).partition(" (/")[0])
+"""
+
+
+@needs_mlir
+def test_vectors_and_what_else_only_the_successor_has(tmp_path):
+    shown = run(tmp_path, VECTORS).splitlines()
+    assert shown == [
+        "True {'x': 1, 'y': 4, 'out': 1}",
+        "1 7.0",
+        "cuda.intrin.fence_mbarrier_init, an intrinsic of numba-cuda-mlir, cannot be emulated",
+        "cluster is (2, 1, 1): the emulator has no clusters of several blocks",
+    ]

@@ -29,7 +29,7 @@ from warpstep._numba import (
     unliteral,
     vector_parts,
 )
-from warpstep.compiler import ops
+from warpstep.compiler import ops, vectors
 from warpstep.compiler.blocks import Lowered
 from warpstep.compiler.expressions import NONE, ZERO, Op, Trait, scalar
 from warpstep.compiler.frontend import Implementation, typing_context
@@ -82,6 +82,8 @@ def function(t, function_type, arguments, signature, expr):
         return _overload(t, function_type, call)
     if key in TABLE:
         return TABLE[key](t, call)
+    if key.__class__ is tuple and key[0].__class__ in TABLE:  # a function of a library that is no Python
+        return TABLE[key[0].__class__](t, call)
     if isinstance(key, np.ufunc):
         return _ufunc(t, call)
     if getattr(key, "__module__", None) == "_operator" and not isinstance(key, type):
@@ -92,8 +94,8 @@ def function(t, function_type, arguments, signature, expr):
             signature,
             arguments,
         )
-    if isinstance(unliteral(call.result), VectorType):
-        return _vector(t, call)
+    if vectors.is_vector(call.result):
+        return vectors.construct(t, call)
     if getattr(key, "__module__", None) == libdevice.__name__ and (op := libdevice_operation(key.__name__)):
         return _libdevice(t, call, op)
     return _overload(t, function_type, call)
@@ -150,6 +152,8 @@ def _overloaded(t, function, arguments, types_, result):
 
 def operator_of_other_types(t, function_, sig, operands):
     """Apply an operator that a program defines for its types."""
+    if vectors.is_vector(sig.return_type):
+        return vectors.operation(t, function_, sig, operands)
     types_ = ", ".join(map(str, sig.args))
     function_type = typing_context().resolve_value_type(function_)
     call = Call(list(operands), tuple(sig.args), sig.return_type, function_, None)
@@ -190,6 +194,8 @@ _ABS = Op("np.abs")
 
 @entry(abs, fp16.habs)
 def _absolute(t, call):
+    if vectors.is_vector(call.result):
+        return vectors.operation(t, abs, signature(call.result, *call.types), call.arguments)
     # The device negates an int16 in a 32-bit register.
     argument = call.result if call.types[0] == types.int16 else call.types[0]
     return counted(_ABS(t.value(call.arguments[0], argument)), call.types[0]), call.result
@@ -415,12 +421,15 @@ _CONVERTED = {
 @entry(*_AS_THEY_ARE)
 def _math_as_they_are(t, call):
     if call.key is cuda.ffs and call.types[0].bitwidth < 32:
-        t.unsupported(f"cuda.ffs of {call.types[0]}, which numba-cuda cannot compile for a GPU,")
+        t.unsupported(f"cuda.ffs of {call.types[0]}, which Numba cannot compile for a GPU,")
     return counted(_AS_THEY_ARE[call.key](*_values(t, call)), call.types[0]), call.result
 
 
 @entry(*_CONVERTED)
 def _math(t, call):
+    if isinstance(call.result, types.Integer) and isinstance(call.types[0], types.Float):  # numba-cuda-mlir's math.ceil
+        (argument,), (type_,) = _values(t, call), call.types
+        return t.cast(counted(_CONVERTED[call.key](argument), type_), type_, call.result), call.result
     return counted(_CONVERTED[call.key](*_values(t, call, call.result)), call.result), call.result
 
 
@@ -455,7 +464,7 @@ def _ufunc(t, call):
     """Translate a NumPy ufunc of scalars."""
     name = call.key.__name__
     if not has_ufunc(call.key):
-        what = f"np.{name} of numbers, which numba-cuda cannot compile for a GPU"
+        what = f"np.{name} of numbers, which Numba cannot compile for a GPU"
         t.unsupported(f"{what} (the math module or an operator can do it),")
     if any(isinstance(at, types.Array) for at in call.types):
         return _array_ufunc(t, call)
@@ -561,23 +570,6 @@ def _libdevice(t, call, op):
     if isinstance(call.result, types.BaseTuple):
         return expression, call.result
     return ops.CAST(expression, dtype_of(call.result)), call.result
-
-
-# -- vector types ------------------------------------------------------------------------------------------------------
-
-
-def _vector(t, call):
-    """Translate ``float32x4(a, b, c, d)``, whose arguments may be vectors, to a tuple of its elements."""
-    base, _ = vector_parts(call.result)
-    parts = []
-    for argument, type_ in zip(call.arguments, call.types, strict=True):
-        if isinstance(type_, VectorType):
-            items = t.b.temporary(t.value(argument))
-            element, length = vector_parts(type_)
-            parts += [t.cast(ops.ITEM(items, i), element, base) for i in range(length)]
-        else:
-            parts.append(t.value(argument, base))
-    return ops.TUPLE(*parts), call.result
 
 
 # -- the execution model -----------------------------------------------------------------------------------------------
@@ -853,7 +845,7 @@ def method(t, owner, function_type, arguments, signature):
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
     if isinstance(this, types.Array) and name in ("ravel", "flatten", "copy"):
-        t.unsupported(f"the array method {name}, which allocates and which numba-cuda cannot compile for a GPU,")
+        t.unsupported(f"the array method {name}, which allocates and which Numba cannot compile for a GPU,")
     if isinstance(this, types.Complex) and name == "conjugate":
         return Op("np.conjugate")(t.value(owner)), this
     types_ = this, *signature.args
@@ -864,6 +856,11 @@ def method(t, owner, function_type, arguments, signature):
 
 
 _ARRAY_METHODS = ("view", "reshape", "transpose", "item")
+
+
+def flat(view, site):
+    """Return the expression for all elements of a contiguous array in one dimension."""
+    return _RESHAPED(view, ops.TUPLE(scalar(-1, np.int64)), site)
 
 
 def _array_method(t, owner, this, name, arguments, signature):

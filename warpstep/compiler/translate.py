@@ -18,7 +18,8 @@ import numpy as np
 from warpstep._numba import NOT_IMPLEMENTED, NUMBA_ERRORS, Dim3, ir, struct_members, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
-from warpstep.compiler import calls, instructions, llvm, ops
+from warpstep.compiler import calls, instructions, llvm, ops, vectors
+from warpstep.compiler import successor as _adds_to_calls  # noqa: F401
 from warpstep.compiler.blocks import (
     Barrier,
     Branch,
@@ -313,6 +314,8 @@ class Translator:
             return self._cast_tuple(expression, from_type, to_type)
         if isinstance(from_type, types.EnumMember):
             from_type = from_type.dtype
+        if vectors.is_vector(from_type) and isinstance(to_type, types.Complex):
+            return vectors.as_complex(self, expression, from_type, to_type)
         if isinstance(to_type, types.Number | types.Boolean) and isinstance(from_type, types.Number | types.Boolean):
             return self._cast_number(expression, from_type, to_type)
         if isinstance(to_type, types.Array) and isinstance(from_type, types.Array) and from_type.dtype == to_type.dtype:
@@ -857,7 +860,7 @@ class Translator:
         else:
             if isinstance(value_type, types.Array):
                 self.unsupported(
-                    "an array assigned to a slice, which allocates and which numba-cuda cannot compile for a GPU,"
+                    "an array assigned to a slice, which allocates and which Numba cannot compile for a GPU,"
                 )
             tuple_ = isinstance(value_type, types.BaseTuple)
             as_type = types.UniTuple(owner.dtype, len(value_type)) if tuple_ else owner.dtype
@@ -891,23 +894,25 @@ class Translator:
             return self.call_device_function(function_type.dispatcher, expr, signature, type_)
         if isinstance(function_type, types.ExceptionClass):
             return None
-        arguments = self.call_arguments(expr, signature)
+        arguments = self.call_arguments(expr, signature, getattr(function_type, "typing_key", None))
         if isinstance(function_type, types.NamedTupleClass):
             return ops.TUPLE(*(self.value(v, at) for v, at in zip(arguments, type_.types, strict=True))), type_
         if isinstance(function_type, types.BoundFunction):
             owner = self.frame.known[expr.func.name].owner
             return calls.method(self, owner, function_type, arguments, signature)
-        if isinstance(function_type, types.Function | types.NumberClass):
+        if isinstance(function_type, types.Callable | types.NumberClass):
             return calls.function(self, function_type, arguments, signature, expr)
         return self.unsupported(f"a call of {function_type}")
 
-    def call_arguments(self, expr, signature):
+    def call_arguments(self, expr, signature, function):
         """Return the arguments of a call of a function that Numba knows."""
         if not expr.kws:
             return self.positional_arguments(expr)
-        if signature.pysig is None:
-            self.unsupported("keyword arguments of this function")
-        return self.bind_arguments(expr, signature.pysig)
+        if signature.pysig is not None:
+            return self.bind_arguments(expr, signature.pysig)
+        if inspect.isfunction(function):
+            return self.bind_arguments(expr, inspect.signature(function))
+        return self.unsupported("keyword arguments of this function")
 
     def bind_arguments(self, expr, pysig):
         return self.bind(pysig, self.positional_arguments(expr), dict(expr.kws))

@@ -15,6 +15,7 @@ COMPILE_TIME = (
     types.NumberClass,
     types.Dispatcher,
     types.DType,
+    types.DTypeSpec,
     types.StringLiteral,
     types.NamedTupleClass,
     types.NoneType,
