@@ -31,6 +31,7 @@ from warpstep import cuda
     MERGE,
     MIN,
     NONE,
+    POLL,
     RAGGED,
     RESET,
     RIGHT,
@@ -45,7 +46,7 @@ from warpstep import cuda
     UPDATE,
     VOTE,
     WAIT,
-) = range(32)
+) = range(33)
 ALL_LANES = 0xFFFFFFFF
 INT = np.int32
 
@@ -179,8 +180,12 @@ def all_blocks_meet(data, arrived, out, how):
         if how != FENCE:
             cuda.threadfence()
         cuda.atomic.add(arrived, 0, 1)
-        while how != WAIT and cuda.atomic.add(arrived, 0, 0) < cuda.gridDim.x:
-            pass
+        if how == POLL:
+            while cuda.ldcv(arrived, 0) < cuda.gridDim.x:
+                pass
+        else:
+            while how != WAIT and cuda.atomic.add(arrived, 0, 0) < cuda.gridDim.x:
+                pass
         cuda.threadfence()
     cuda.syncthreads()
     out[i] = data[data.size - 1 - i]  # fence, wait
@@ -272,7 +277,7 @@ CASES = {
         all_blocks_meet[4, 64],
         lambda: (zeros(256), zeros(1), zeros(256)),
         ("fence", "wait"),
-        ("right",),
+        ("right", "poll"),
     ),
     "tree": (tree[1, 32], lambda: (random(32), zeros(1), 20), ("full", "ragged"), ("right",)),
     "neighbour": (

@@ -727,13 +727,16 @@ def _atomic(t, call):
 
 
 _CACHED_LOADS = tuple(getattr(cuda, n) for n in ("ldca", "ldcg", "ldcs", "ldlu", "ldcv"))
+#: Those that ask the memory again each time, so that a loop may wait for another thread.
+_POLLS = cuda.ldcg, cuda.ldcv
 _CACHED_STORES = tuple(getattr(cuda, n) for n in ("stcg", "stcs", "stwb", "stwt"))
 
 
 @entry(*_CACHED_LOADS)
 def _cached_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])
-    return t.load(call.arguments[0], call.types[0], index, True, call.result)
+    op = "poll" if call.key in _POLLS else "load"
+    return t.load(call.arguments[0], call.types[0], index, True, call.result, op)
 
 
 @entry(*_CACHED_STORES)

@@ -741,9 +741,9 @@ class Translator:
             return self.constant(item_type.literal_value, item_type), unliteral(item_type)
         return ops.ITEM(self.value(variable), int(index)), unliteral(item_type)
 
-    def load(self, variable, owner, index, scalar, type_):
+    def load(self, variable, owner, index, scalar, type_, op="load"):
         array = self.value(variable)
-        site = self.site(variable.unversioned_name, "load")
+        site = self.site(variable.unversioned_name, op)
         if not scalar:
             return ops.WINDOW(array, index, site), type_
         if isinstance(owner.dtype, types.Record):

@@ -105,13 +105,17 @@ class Order:
             for kept, value in zip(scope, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
                 kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
 
-    def atomic(self, place, tids, now):
-        """Do atomics of threads ``tids``, in this order: each acquires what earlier ones at its place released."""
+    def atomic(self, place, tids, now, releases=True):
+        """Do atomics of threads ``tids``, in this order: each acquires what earlier ones at its place released.
+
+        ``releases``: False for loads that poll.
+        """
         if not self.fenced_yet:
             return
         block, thread = tids // self.threads, tids % self.threads
         row = np.searchsorted(self.ids, block)
-        event = np.stack([place, tids, *self.fenced[:, :, row, thread].reshape(8, -1)])
+        fenced = self.fenced[:, :, row, thread].reshape(8, -1) * releases
+        event = np.stack([place, tids, *fenced])
         # The threads of a turn acquire in their order, so that it takes a second turn until all know of all. In a loop
         # that waits nothing changes after that.
         if len(self._recent) == 2 and all(np.array_equal(event, earlier) for earlier in self._recent):

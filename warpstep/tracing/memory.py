@@ -238,6 +238,8 @@ class TracedMemory(Memory):
                 access.report_unknown(unknown)
             if op == "load":
                 races, doubtful = cells.load(cell, tids, time)
+                if self.recorder.sites[site].op == "poll":
+                    self._note_atomic(view, cells, cell, tids, time, releases=False)
             else:
                 races, doubtful = cells.atomic(cell, tids, time, op != "reduction")
                 self._note_atomic(view, cells, cell, tids, time)
@@ -247,19 +249,19 @@ class TracedMemory(Memory):
             return None
         return access.store(cell, tids, time, differs)
 
-    def _note_atomic(self, view, cells, cell, tids, time):
+    def _note_atomic(self, view, cells, cell, tids, time, releases=True):
         order = self.recorder.order
         if not order.fences:
             return
         place = cell * cells.size  # one number for each cell of all memories
         if not view.row:
-            order.atomic(cells.address + place, tids, time)
+            order.atomic(cells.address + place, tids, time, releases)
             return
         nbytes = self._cells_per_block * cells.size
         place = place % nbytes
         if self.shared_rows < self.blocks:
             place, tids = np.tile(place, self.blocks), (tids + self.shifts[:, None]).ravel()
-        order.atomic(-1 - place - tids // self.threads * nbytes, tids, time)
+        order.atomic(-1 - place - tids // self.threads * nbytes, tids, time, releases)
 
     # -- reads of what atomics change ----------------------------------------------------------------------------------
 

@@ -115,8 +115,9 @@ class Recorder:
         #: The names of the arrays that atomics change.
         self.changed = {site.array for site in self.sites if site.op == "atomic"}
         #: Sites that read such arrays: whose values are stored, those on which a branch depends, and those whose
-        #: threads then change the array by an atomic operation.
-        self.uses, self.decisions, self.guesses = set(), set(), set()
+        #: threads then change the array by an atomic operation, or that poll.
+        self.uses, self.decisions = set(), set()
+        self.guesses = {number for number, site in enumerate(self.sites) if site.op == "poll"}
         #: Sites where several threads have written one element at once.
         self.contended = set()
         self.patterns = {}
