@@ -317,6 +317,17 @@ def test_what_to_do_about_a_missing_fence():
     assert none.block and "of block (4, 0, 0)" in none.message and "of block (0, 0, 0)" in none.message
 
 
+def test_what_to_do_about_a_kernel_without_fences():
+    @cuda.jit
+    def kernel(data, ticket, out):
+        data[cuda.blockIdx.x] = 1
+        if cuda.atomic.add(ticket, 0, 1) == cuda.gridDim.x - 1:
+            out[0] = data[0]
+
+    (found,) = gpukit.trace(kernel[3, 1], zeros(3), zeros(1), zeros(1)).findings
+    assert found.kind == "race" and "put a cuda.threadfence() between the two" in found.cure
+
+
 def test_threads_that_update_one_element_need_an_atomic_operation():
     @cuda.jit
     def count(data, counts, sums):

@@ -33,6 +33,8 @@ FENCE_CURES = {
     "behind the write": "Put a cuda.threadfence() between the write and the atomic operation that announces it.",
     "behind the barrier": "The flag is raised by a thread whose fence came before the barrier, or that has none: put "
     "the cuda.threadfence() between the cuda.syncthreads() and the atomic operation, in the thread that raises it.",
+    "anywhere": "Blocks run in any order: if an atomic operation announces the write, put a cuda.threadfence() between "
+    "the two. Otherwise do the second part in another launch.",
 }
 #: Why the value of a shuffle is undefined, and what to do.
 ABSENT = (
@@ -207,6 +209,8 @@ class TracedBatch(Batch):
         weight = int(self.distances(threads, conflict.keys).max())
         cure = COPY_CURE if in_flight else RACE_CURES[weight]
         where = recorder.order.missing_fence(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine)
+        if not same_block and not recorder.order.fences and recorder.changed:
+            where = "anywhere" if (op, conflict.earlier) == ("load", "store") else ""
         if where:
             cure, weight = FENCE_CURES[where], weight + 1
         found = recorder.problem(self, "race", site, message, lanes, cure, view.name, pair, (mine, other), weight)
