@@ -31,7 +31,7 @@ from gpukit._host.arrays import (
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
-from gpukit.backend import cuda, types, uint32
+from gpukit.backend import cuda, int64, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
@@ -309,6 +309,67 @@ def wide_pairs(dtype, size):
     return wide_pairs
 
 
+#: Elements of shared memory, and threads, of a block of "thin"; up to how many rows or columns a matrix is thin, and
+#: from how many of the others on.
+THIN_SIZE, THIN_THREADS, MAX_THIN, MIN_LONG = {1: 4096, 2: 4096, 4: 4096, 8: 2048}, 256, 32, 256
+
+
+def thin_length(side: int, itemsize: int) -> int:
+    """Compute how many rows of a matrix with ``side`` columns a block of `thin` takes, a power of two."""
+    return 1 << ((THIN_SIZE[itemsize] // (min(side, MAX_THIN) | 1)).bit_length() - 1)
+
+
+@functools.cache
+def thin(dtype):
+    """Make the kernel for few columns, or few rows, which lets a warp read and write along memory all the same.
+
+    On the side with few columns a block takes whole rows, one after another: all threads walk through their elements
+    as they lie in memory. On the other side they walk along the few long rows. Rows of shared memory have an odd
+    length, so that walking down a column of them has no bank conflicts. Blocks along y take 32 columns each, if there
+    are more.
+    """
+    size = THIN_SIZE[dtype.bitwidth // 8]
+
+    @cuda.jit
+    def thin(a, out):
+        tile = cuda.shared.array(size, dtype)
+        tall = a.shape[0] > a.shape[1]
+        width, length = (uint32(a.shape[1]), a.shape[0]) if tall else (uint32(a.shape[0]), a.shape[1])
+        base = uint32(cuda.blockIdx.y) * uint32(MAX_THIN)
+        side = uint32(min(uint32(width - base), uint32(MAX_THIN)))
+        pitch = uint32(min(width, uint32(MAX_THIN))) | uint32(1)
+        shift = uint32(31 - cuda.clz(uint32(uint32(size) // pitch)))
+        chunk, threads, tid = uint32(1) << shift, uint32(cuda.blockDim.x), uint32(cuda.threadIdx.x)
+        first = int64(cuda.blockIdx.x) * chunk
+        count = uint32(min(int64(chunk), length - first))
+        # Element i of the short rows is in row i // side; a step of the loop adds the same to both coordinates.
+        down, across = threads // side, threads % side
+        for turn in range(2):
+            if tall == (turn == 0):
+                row, col = tid // side, tid % side
+                while row < count:
+                    if tall:
+                        tile[row * pitch + col] = a[first + row, base + col]
+                    else:
+                        out[first + row, base + col] = tile[row * pitch + col]
+                    row, col = uint32(row + down), uint32(col + across)
+                    if col >= side:
+                        row, col = uint32(row + uint32(1)), uint32(col - side)
+            else:
+                i = tid
+                while i < side << shift:
+                    row, col = i & uint32(chunk - uint32(1)), i >> shift
+                    if row < count:
+                        if tall:
+                            out[base + col, first + row] = tile[row * pitch + col]
+                        else:
+                            tile[row * pitch + col] = a[base + col, first + row]
+                    i = uint32(i + threads)
+            cuda.syncthreads()
+
+    return thin
+
+
 @cuda.jit
 def wide_copy(a, out):
     """out = a for elements of up to 4 bytes, four at a time, with the threads and tiles of `wide`."""
@@ -336,6 +397,7 @@ VARIANTS = {
     "tiled_swizzled": tiled_swizzled,
     "tall": tall,
     "wide": wide,
+    "thin": thin,
 }
 #: Kernels of ``configure`` that copy: the transposes are measured against them.
 CONTROLS = {"copy": copy, "copy_shared": copy_shared, "wide_copy": wide_copy}
@@ -358,8 +420,8 @@ def transpose(a, variant: str = "auto", *, out=None, stream=None):
         Any M and N, also 0; elements of 1, 2, 4 or 8 bytes: integers, floats, booleans, complex64, dates. One that is
         not C-contiguous is copied first.
     variant : str
-        One of ``VARIANTS``, or "auto": "wide" where it can be, "tall" elsewhere. "wide" needs M and N in multiples of
-        4 (of 2 for elements of 8 bytes) and memory aligned to 16 bytes.
+        One of ``VARIANTS``, or "auto": "thin" for few rows or columns, "wide" where it can be, "tall" elsewhere.
+        "wide" needs M and N in multiples of 4 (of 2 for elements of 8 bytes) and memory aligned to 16 bytes.
     out : array of shape (N, M), optional
         Of the same kind and dtype. On the device it must not share memory with ``a``.
     stream : CUDA stream, optional
@@ -404,7 +466,7 @@ def _launches(variant, source, target, stream):
     chosen = _choose(variant, source, target)
     step = MAX_BLOCKS * TILE
     parts = [(source, target)]
-    if source.shape[0] > step:
+    if chosen != "thin" and source.shape[0] > step:
         chosen = "tiled_padded" if chosen == "wide" else chosen
         parts = [(source[row : row + step], target[:, row : row + step]) for row in range(0, source.shape[0], step)]
     return [(configure(chosen, part[0].shape, bits, stream=stream), part) for part in parts]
@@ -434,8 +496,11 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     """
     dtype = check_dtype("dtype", dtype)
     shape = _check_configuration(variant, shape, dtype)
-    kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     rows, columns = shape
+    if variant == "thin":
+        blocks = ceil_div(max(shape), thin_length(min(shape), dtype.itemsize)), ceil_div(min(shape), MAX_THIN)
+        return configure_quietly(thin(getattr(types, dtype.name)), blocks, THIN_THREADS, stream_of(stream))
+    kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
 
 
@@ -453,7 +518,8 @@ def _kernel(variant, number, itemsize):
 def _check_configuration(variant, shape, dtype):
     """Check the arguments of `configure`; returns the shape as ints."""
     check_choice("variant", variant, (*CONTROLS, *VARIANTS))
-    shape = check_sizes("shape", shape, (1, 1), (MAX_BLOCKS * TILE, 2**31 - 1), "a tuple of 2 ints, M and N")
+    rows = 2**31 - 1 if variant == "thin" else MAX_BLOCKS * TILE
+    shape = check_sizes("shape", shape, (1, 1), (rows, 2**31 - 1), "a tuple of 2 ints, M and N")
     if dtype.kind not in "iuf" or dtype.itemsize not in ITEMSIZES:
         raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 1, 2, 4 or 8 bytes")
     if variant in ("wide", "wide_copy"):
@@ -499,5 +565,7 @@ def _choose(variant, source, target):
     if variant != "auto":
         return variant
     _, _, lanes = WIDE[source.dtype.itemsize]
+    if min(source.shape) <= MAX_THIN and max(source.shape) >= MIN_LONG:
+        return "thin"
     fits = all(n % lanes == 0 for n in source.shape) and _is_aligned(source) and _is_aligned(target)
     return "wide" if fits else "tall"

@@ -36,6 +36,13 @@ def _emulate_dot(t, call):
     return counted(Op("dot_bytes")(*values), call.result), call.result
 
 
+@calls.entry(functions.mma)
+def _emulate_mma(t, call):
+    operands = [t.b.temporary(t.value(argument)) for argument in call.arguments]
+    t.barrier("warp", calls.WHOLE_WARP)
+    return Op("K.mma({}, {}, {}, m, {})", ops.ACTION)(*operands, t.site(op="mma")), call.result
+
+
 @calls.entry(*LOADS)
 def _emulate_load(t, call):
     index, _ = t.index(call.arguments[1], call.types[0])

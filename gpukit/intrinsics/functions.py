@@ -125,6 +125,32 @@ def wait_copies(most):
     _refuse("wait_copies")
 
 
+def mma(a, b, c):
+    """Multiply small matrices on a tensor core, a b + c; for kernels and device functions.
+
+    All lanes of a warp do it together. Each holds some elements of every matrix, as tuples: with g = lane // 4 and
+    t = lane % 4, element i of ``a`` is in row g + 8 (i % 2) and column t + 4 (i // 2), element i of ``b`` in row
+    t + 4 i and column g, element i of ``c`` and of the result in row g + 8 (i // 2) and column 2 t + i % 2.
+
+    Parameters
+    ----------
+    a, b, c : tuples of float64
+        Of 8, 4 and 4 elements for a 16 x 16 matrix by one of 16 x 8; of 4, 2 and 4 for 16 x 8 by 8 x 8; of 2, 1 and 4
+        for 16 x 4 by 4 x 8 (all three: compute capability 9.0 and later); of 1, 1 and 2 for 8 x 4 by 4 x 8 (8.0).
+
+    Returns
+    -------
+    tuple of float64
+        As long as ``c``.
+
+    Raises
+    ------
+    numba.cuda.core.errors.TypingError
+        When the kernel is compiled: the tuples are none of the above.
+    """
+    _refuse("mma")
+
+
 def clock64():
     """Read the cycle counter of the thread's multiprocessor; for kernels and device functions.
 

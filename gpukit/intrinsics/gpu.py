@@ -6,8 +6,8 @@ from llvmlite import ir
 
 from gpukit._numba import cgutils, cudaimpl, fix_integer_index
 from gpukit.backend import types
-from gpukit.intrinsics.functions import commit_copies, load2, load4, load8, load16, store2, store4, wait_copies
-from gpukit.intrinsics.signatures import COPIES, REGISTERS, THREE_WORDS
+from gpukit.intrinsics.functions import commit_copies, load2, load4, load8, load16, mma, store2, store4, wait_copies
+from gpukit.intrinsics.signatures import COPIES, PRODUCTS, REGISTERS, THREE_WORDS
 
 # -- special registers and byte instructions, in PTX ------------------------------------------------
 
@@ -40,6 +40,29 @@ def _three_words_code(function, instruction, type_):
 for _function, _instructions in THREE_WORDS.items():
     for _type, _name in _instructions.items():
         _three_words_code(_function, _name, _type)
+
+
+# -- tensor cores ----------------------------------------------------------------------------------
+
+
+@cudaimpl.lower(mma, types.UniTuple, types.UniTuple, types.UniTuple)
+def _generate_product(context, builder, signature, arguments):
+    operands = [item for argument in arguments for item in cgutils.unpack_tuple(builder, argument)]
+    rows, columns, depth = PRODUCTS[tuple(map(len, signature.args))]
+    count = len(signature.return_type)
+    names, places = [f"${i}" for i in range(count + len(operands))], [count, *map(len, signature.args)]
+    groups = []
+    for size in places:
+        groups.append("{" + ", ".join(names[:size]) + "}")
+        del names[:size]
+    text = f"mma.sync.aligned.m{rows}n{columns}k{depth}.row.col.f64.f64.f64.f64 {', '.join(groups)};"
+    number = ir.DoubleType()
+    function = ir.FunctionType(ir.LiteralStructType([number] * count), [number] * len(operands))
+    constraints = ",".join(["=d"] * count + ["d"] * len(operands))
+    # All lanes run it together, so it must not move into a branch.
+    result = builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)
+    items = [builder.extract_value(result, i) for i in range(count)]
+    return context.make_tuple(builder, signature.return_type, items)
 
 
 # -- wide accesses: a pointer to the element becomes a pointer to a vector -------------------------

@@ -23,6 +23,8 @@ THREE_WORDS = {
     functions.dp2a_hi: {types.uint32: "dp2a.hi.u32.u32"},
     functions.dp4a: {types.int32: "dp4a.s32.s32", types.uint32: "dp4a.u32.u32"},
 }
+#: Products of tensor cores, by how many elements of a, b and c a lane holds: rows, columns and K.
+PRODUCTS = {(8, 4, 4): (16, 8, 16), (4, 2, 4): (16, 8, 8), (2, 1, 4): (16, 8, 4), (1, 1, 2): (8, 8, 4)}
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
 #: Bytes of one asynchronous copy.
@@ -84,6 +86,15 @@ def _wait_types(name, count, most):
     return types.void, most
 
 
+def _product_types(name, count, *operands):
+    counts = tuple(len(operand) if isinstance(operand, types.UniTuple) else 0 for operand in operands)
+    if counts not in PRODUCTS or any(operand.dtype != types.float64 for operand in operands):
+        allowed = ", or ".join(f"{a}, {b} and {c}" for a, b, c in PRODUCTS)
+        found = ", ".join(map(str, operands))
+        raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of {allowed} float64")
+    return operands[2], *operands
+
+
 def _register(function, count, types_of, literals=False):
     """Register a function of ``count`` elements, whose result and arguments have the types that ``types_of`` finds."""
     parameters = inspect.signature(function)
@@ -110,6 +121,7 @@ for _functions, _types_of in ((LOADS, _load_types), (STORES, _store_types), (COP
     for _function, _count in _functions.items():
         _register(_function, _count, _types_of)
 _register(functions.wait_copies, 0, _wait_types, literals=True)
+_register(functions.mma, 0, _product_types)
 for _function, (_, _bits, _) in REGISTERS.items():
     _register_cases(_function, signature(types.int64 if _bits == 64 else types.int32))
 for _function, _instructions in THREE_WORDS.items():

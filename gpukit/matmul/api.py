@@ -27,6 +27,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
+from gpukit.matmul.double import double
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
 from gpukit.matmul.vector import THREADS, across, along, choose_vector
 from warpstep.integers import ceil_div
@@ -281,7 +282,7 @@ def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None):
     check_choice("variant", variant, (*VARIANTS, *FORMER), also="auto")
     variant = FORMER.get(variant, variant)
     if variant == "auto":
-        if dtype == np.float32 or 1 in shape:
+        if dtype == np.float32 or 1 in shape or _has_tensor_cores():
             _check_no_options(variant, tile, pad, depth)
             return functools.partial(_fast_launches, vectors=True)
         variant = _choose_float64(shape)
@@ -301,6 +302,11 @@ def _check_no_options(variant, tile, pad, depth):
     for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
         if not isinstance(value, Integral | None) or value != default:
             raise ValueError(f"{name} is {describe(value)}; variant {variant!r} has none: leave it out")
+
+
+def _has_tensor_cores():
+    """Whether the device multiplies float64 in matrices of 16 x 16 by 16 x 8."""
+    return cuda.get_current_device().compute_capability >= (9, 0)
 
 
 def _choose_float64(shape):
@@ -561,9 +567,10 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
             yield from _fast_launches(*parts, out[i], alpha, beta, work, on_device, vectors=vectors)
         return
     a, b, batch = *operands, prod(lead)
-    rules, only_vectors = (a.rule, b.rule), dtype_of(out) != np.float32
+    rules, is_double = (a.rule, b.rule), dtype_of(out) == np.float64
     follow = a.layout == "N" and a.step == m * a.pitch
-    if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not only_vectors:
+    # A product by a vector can be on a GPU that has nothing else for float64.
+    if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not (is_double and n == 1):
         # The same b for all: more rows of one product.
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
@@ -572,7 +579,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         yield from _vector_launches(flat, m, n, work)
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors)
+    pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
     if widens_b:
         rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
         wide_b = work.take("wide_b", rows * pitch, np.float32)
@@ -615,21 +622,28 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
     tile, m, n, parts, batch = piece.tile, piece.rows, piece.columns, piece.parts, flat.batch
     a, b = flat.a.at(piece.row, 0), flat.b.at(0, piece.col)
     out = flat.out[piece.row * flat.pitch_out + piece.col :]
-    numbers = np.float32(flat.alpha), np.float32(flat.beta)
+    dtype = dtype_of(flat.out)
+    is_double, numbers = dtype == np.float64, (dtype.type(flat.alpha), dtype.type(flat.beta))
     if parts == 1:
         target, pitch, wide = out, flat.pitch_out, flat.wide_out
         scales, adds = flat.alpha != 1 or flat.beta != 0, flat.beta != 0
     else:
-        target, pitch, wide = work.take("parts", batch * parts * m * n, np.float32), n, n % 4 == 0
+        target, pitch, wide = work.take("parts", batch * parts * m * n, dtype), n, n * dtype.itemsize % 16 == 0
         scales, adds = False, False
-    wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
     layout = flat.a.layout + flat.b.layout
     wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
-    kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a)
+    shared_bytes = tile.shared_bytes if is_double else 0
+    if is_double:
+        kernel = double(tile, layout, wide_a, wide_b, wide, scales, adds)
+        intrinsics.allow_dynamic_shared(kernel, shared_bytes)
+    else:
+        wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
+        kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, pitch))
     for z in range(0, batch, MAX_BLOCKS):
-        launch = configure_quietly(kernel, (*grid, min(batch - z, MAX_BLOCKS)), tile.threads, work.stream)
+        blocks = *grid, min(batch - z, MAX_BLOCKS)
+        launch = configure_quietly(kernel, blocks, tile.threads, work.stream, shared_bytes)
         which = tuple(np.uint32(x) for x in (z, *flat.rules))
         yield launch, (a, b, target, sizes, which, flat.steps, *numbers)
     if parts > 1:
@@ -638,10 +652,11 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
 
 def _launch_sum(piece, parts, out, flat, numbers, stream):
     """Add up the parts of K."""
-    m, n, threads, width = piece.rows, piece.columns, SUM_THREADS, 4 if piece.columns % 4 == 0 else 1
+    m, n, threads, dtype = piece.rows, piece.columns, SUM_THREADS, dtype_of(out)
+    width = 4 if n % 4 == 0 and dtype == np.float32 else 1
     grouped = piece.parts >= GROUPS_MIN_PARTS and m * n * flat.batch <= GROUPS_MAX_SIZE
     groups = GROUPS if grouped else 1
-    kernel = sum_parts(width, groups, flat.beta != 0)
+    kernel = sum_parts(width, groups, flat.beta != 0, NUMBERS[dtype])
     launch = configure_quietly(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
 

@@ -8,6 +8,7 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda
+from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
@@ -21,7 +22,7 @@ class Speed(NamedTuple):
 
     Attributes
     ----------
-    tile : Tile
+    tile : Tile or DoubleTile
     resident : int
         Blocks that a multiprocessor runs at a time.
     work : float
@@ -32,7 +33,7 @@ class Speed(NamedTuple):
         The first copies and the last stores.
     """
 
-    tile: Tile
+    tile: Tile | DoubleTile
     resident: int
     work: float
     latency: float
@@ -51,6 +52,16 @@ SPEEDS = (
     Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.336, 0.292, 1.2),
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
+)
+#: The same for float64.
+DOUBLE_SPEEDS = (
+    Speed(DoubleTile(128, 128, 64, 32, 3), 1, 1.25, 1.35, 4.0),
+    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.33, 0.55, 2.0),
+    Speed(DoubleTile(32, 64, 16, 32, 3), 4, 0.19, 0.50, 2.0),
+    Speed(DoubleTile(64, 32, 32, 16, 3), 4, 0.19, 0.50, 2.0),
+    Speed(DoubleTile(32, 32, 16, 16, 4), 4, 0.12, 0.45, 2.0),
+    Speed(DoubleTile(16, 64, 16, 16, 4), 4, 0.13, 0.45, 2.0),
+    Speed(DoubleTile(64, 16, 16, 16, 4), 4, 0.13, 0.45, 2.0),
 )
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
@@ -75,23 +86,23 @@ class Piece(NamedTuple):
     col: int
     rows: int
     columns: int
-    tile: Tile
+    tile: Tile | DoubleTile
     parts: int
 
 
 def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multiprocessors: int) -> float:
     """Predict the microseconds of a product by one tile, with K in so many parts."""
-    tile = speed.tile
+    tile, itemsize = speed.tile, 4 if isinstance(speed.tile, Tile) else 8
     blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
     if last:
         time += max(last * speed.work, speed.latency) * steps + speed.rest
-    memory = 4 * batch * (m * k + k * n + m * n) / MEMORY
+    memory = itemsize * batch * (m * k + k * n + m * n) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     if parts > 1:
-        time += SUM + SUM_PART * parts + 4 * batch * m * n * (2 * parts + 1) / PARTS
+        time += SUM + SUM_PART * parts + itemsize * batch * m * n * (2 * parts + 1) / PARTS
     return time
 
 
@@ -109,11 +120,11 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
 
 
 @functools.lru_cache(4096)
-def _best(m, n, k, batch, multiprocessors):
+def _best(m, n, k, batch, multiprocessors, speeds):
     """(microseconds, Tile, parts) of the fastest choice for one launch."""
 
     def choices():
-        for speed in SPEEDS:
+        for speed in speeds:
             most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
             for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
                 yield predict(speed, m, n, k, batch, parts, multiprocessors), speed.tile, parts
@@ -122,7 +133,9 @@ def _best(m, n, k, batch, multiprocessors):
 
 
 @functools.lru_cache(4096)
-def choose(m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int) -> tuple[list[Piece], bool]:
+def choose(
+    m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int, double: bool = False
+) -> tuple[list[Piece], bool]:
     """Choose how to compute a product.
 
     Parameters
@@ -133,6 +146,8 @@ def choose(m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: in
     wide_b : bool
         Whether the rows of ``b`` begin at multiples of 16 bytes.
     multiprocessors : int
+    double : bool
+        For float64; nothing is widened then.
 
     Returns
     -------
@@ -141,19 +156,19 @@ def choose(m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: in
     widen : bool
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
-    time, pieces = float("inf"), []
+    time, pieces, speeds = float("inf"), [], DOUBLE_SPEEDS if double else SPEEDS
     for rows in _cuts(m, 128, batch):
         for columns in _cuts(n, 256, batch):
             cut, took = [], 0.0
             for row, more_rows in rows:
                 for col, more_columns in columns:
-                    took_more, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors)
+                    took_more, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors, speeds)
                     took += took_more
                     cut.append(Piece(row, col, more_rows, more_columns, tile, parts))
             if took < time:
                 time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
-    return pieces, not wide_b and widened < NARROW * time
+    return pieces, not (wide_b or double) and widened < NARROW * time
 
 
 def _cuts(size, tile, batch):

@@ -9,7 +9,7 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, float32, int64, uint32, uint64
-from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
+from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
 
 __all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 
@@ -17,8 +17,8 @@ __all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
 #: 4096 x 4096 x 4096 takes 6 % longer on an H200, where all gains named here were measured.
 PAD = 4
-#: Lanes that copy neighbours of a row of a: 8 elements are a sector.
-SECTOR = 8
+#: Bytes of a sector, which lanes copy that take neighbours of a row of a; and of the widest copy.
+SECTOR, WIDEST = 32, 16
 #: How ``a`` and ``b`` lie in memory, as in BLAS: row by row (N), or transposed, column by column (T).
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
@@ -174,15 +174,15 @@ def pitches(tile: Tile, layout: str) -> tuple[int, int]:
 
 
 @functools.cache
-def make_start(extent, along, wide):
+def make_start(extent, along, wide, itemsize=4):
     """Make the device function that finds where the copies of a thread begin in a matrix."""
-    width = 4 if wide else 1
+    width, lanes = WIDEST // itemsize if wide else 1, SECTOR // itemsize
 
     @cuda.jit(device=True, forceinline=True)
     def start(place, first, pitch):
         tid = uint32(cuda.threadIdx.x)
         if along:  # the copies add ``first``
-            return (uint64(place) + uint64(tid // SECTOR)) * pitch + uint64(tid % SECTOR)
+            return (uint64(place) + uint64(tid // lanes)) * pitch + uint64(tid % lanes)
         return (uint64(first) + uint64(tid * width // extent)) * pitch + place + uint64(tid * width % extent)
 
     return start
@@ -214,20 +214,21 @@ def make_copy_tiles(tile, wide_b, layout="NN", wide_a=False):
 
 
 @functools.cache
-def make_copy_along(extent, tile, row):
+def make_copy_along(extent, tile, row, itemsize=4):
     """Make the device function that copies a part of a matrix whose neighbours in memory are along K.
 
-    Elements are copied one by one, so that they arrive transposed: 8 lanes take neighbours.
+    Elements are copied one by one, so that they arrive transposed: the lanes of a sector take neighbours.
     """
-    depth, at_once = tile.depth, tile.threads // SECTOR
+    depth, lanes = tile.depth, SECTOR // itemsize
+    at_once = tile.threads // lanes
     whole = extent % at_once == 0
 
     @cuda.jit(device=True, forceinline=True)
     def copy_along(tiles, to, matrix, start, first, limit, left, pitch):
         tid = uint32(cuda.threadIdx.x)
-        r, k = tid // uint32(SECTOR), tid % uint32(SECTOR)
+        r, k = tid // uint32(lanes), tid % uint32(lanes)
         at = to + uint64(k * uint32(row) + r)
-        for j in range(0, depth, SECTOR):
+        for j in range(0, depth, lanes):
             for i in range(0, extent, at_once):
                 if whole or r + i < extent:
                     inside = (uint32(first + k + j) < limit) & (uint32(r + i) < left)
@@ -238,12 +239,13 @@ def make_copy_along(extent, tile, row):
 
 
 @functools.cache
-def make_copy_across(extent, tile, row, wide):
+def make_copy_across(extent, tile, row, wide, itemsize=4):
     """Make the device function that copies a part of a matrix whose neighbours in memory are across K.
 
-    Four elements are copied at a time where the rows begin at multiples of 16 bytes.
+    16 bytes are copied at a time where the rows begin at multiples of them.
     """
-    depth, width, stage = tile.depth, 4 if wide else 1, tile.depth * extent
+    depth, width, stage = tile.depth, WIDEST // itemsize if wide else 1, tile.depth * extent
+    copy = {1: copy_async, 2: copy_async2, 4: copy_async4}[width]
     at_once, per_row = tile.threads * width, extent // width
     whole = stage % at_once == 0
 
@@ -257,10 +259,7 @@ def make_copy_across(extent, tile, row, wide):
             if whole or k + down < depth:
                 inside = (uint32(first + k + down) < limit) & (uint32(c + across) < left)
                 source = start + uint64(pitch) * uint64(down) + uint64(across)
-                if wide:
-                    copy_async4(tiles, at + uint64(down * row + across), matrix, source, inside)
-                else:
-                    copy_async(tiles, at + uint64(down * row + across), matrix, source, inside)
+                copy(tiles, at + uint64(down * row + across), matrix, source, inside)
 
     return copy_across
 
@@ -440,7 +439,7 @@ GROUPS, GROUPS_MIN_PARTS, GROUPS_MAX_SIZE = 8, 12, 1 << 17
 
 
 @functools.cache
-def sum_parts(width, groups, adds):
+def sum_parts(width, groups, adds, number=float32):
     """Make the kernel of out = alpha times the sum of the parts of K + beta out, always in the same order.
 
     ``parts`` holds ``count`` results of m * n elements for each matrix. A thread adds up ``width`` neighbours, 4 or 1
@@ -454,10 +453,10 @@ def sum_parts(width, groups, adds):
 
     @cuda.jit
     def sum_parts(parts, out, count, m, n, pitch, alpha, beta):
-        sums = cuda.shared.array((groups, lanes, width), float32, alignment=16)
+        sums = cuda.shared.array((groups, lanes, width), number, alignment=16)
         lane, group = uint32(cuda.threadIdx.x % lanes), uint32(cuda.threadIdx.x // lanes)
         at, size = uint32((cuda.blockIdx.x * lanes + lane) * width), uint64(m) * uint64(n)
-        w, x, y, z = float32(0), float32(0), float32(0), float32(0)
+        w, x, y, z = number(0), number(0), number(0), number(0)
         if at < size:
             start = uint64(cuda.blockIdx.y) * count * size + at
             for part in range(group, count, groups):

@@ -14,7 +14,7 @@ from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
-from gpukit.matmul.cost import SPEEDS, Piece, choose
+from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose
 from gpukit.matmul.fast import LAYOUTS
 
 # -- the fast product ------------------------------------------------------------------------------
@@ -133,6 +133,31 @@ def test_operands_that_lie_row_by_row_or_column_by_column(layout, more, chosen):
             matmul.matmul(*on_device, out=out)
             check(out.copy_to_host(), a, b)
             assert not any("copy" in purpose for _, purpose in state_of(0).buffers)
+
+
+@pytest.mark.parametrize("speed", DOUBLE_SPEEDS, ids=lambda speed: f"{speed.tile.rows} x {speed.tile.columns}")
+def test_every_tile_of_tensor_cores(speed, chosen):
+    tile, forms = speed.tile, [("NN", 2, 1), ("TN", 1, 2), ("NT", 2, 3), ("TT", 1, 1)]
+    at = DOUBLE_SPEEDS.index(speed)
+    for layout, more, parts in forms if at == 4 else forms[at % 4 : at % 4 + 1]:
+        m, n, k = tile.rows + more, tile.columns + 2 * more, 2 * tile.depth + 3 + more
+        a, b, c = (x.astype(np.float64) for x in operands((m, k), (k, n), (m, n)))
+        chosen([Piece(0, 0, m, n, tile, parts)])
+        out = cuda.to_device(c)
+        on_device = [laid_out(x, ORDERS[letter]) for x, letter in zip((a, b), layout, strict=True)]
+        matmul.matmul(*on_device, alpha=2, beta=-1, out=out)
+        check(out.copy_to_host(), a, b, 2, -1, c)
+
+
+def test_tensor_cores_are_used_without_a_finding_or_a_bank_conflict(chosen):
+    tile = DOUBLE_SPEEDS[4].tile
+    a, b = (x.astype(np.float64) for x in operands((33, 40), (40, 20)))
+    out = np.full((33, 20), np.nan)
+    chosen([Piece(0, 0, 33, 20, tile, 1)])
+    ((launch, arguments),) = matmul.steps("auto", a, b, out)
+    trace = gpukit.trace(launch, *arguments)
+    assert trace.findings == [] and trace.total("shared", "load").bank_conflicts == 0
+    check(out, a, b)
 
 
 @settings(max_examples=60)

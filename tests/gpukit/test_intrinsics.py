@@ -28,6 +28,7 @@ from gpukit.intrinsics import (
     load4,
     load8,
     load16,
+    mma,
     smid,
     store2,
     store4,
@@ -609,3 +610,61 @@ def test_more_than_the_device_has_is_refused_with_the_limit():
 def test_bad_arguments_of_allow_dynamic_shared(kernel, nbytes, error, message):
     with pytest.raises(error, match=message):
         intrinsics.allow_dynamic_shared(kernel, nbytes)
+
+
+@cuda.jit
+def multiply_fragments(a, b, out):
+    """One product of a tensor core, 16 x 16 by 16 x 8, each lane with the elements that `mma` names."""
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4
+    left = (
+        a[g, t],
+        a[g + 8, t],
+        a[g, t + 4],
+        a[g + 8, t + 4],
+        a[g, t + 8],
+        a[g + 8, t + 8],
+        a[g, t + 12],
+        a[g + 8, t + 12],
+    )
+    right = b[t, g], b[t + 4, g], b[t + 8, g], b[t + 12, g]
+    c = mma(left, right, (1.0, 2.0, 3.0, 4.0))
+    out[g, 2 * t], out[g, 2 * t + 1], out[g + 8, 2 * t], out[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
+
+
+@cuda.jit
+def multiply_small_fragments(a, b, out):
+    """The same for the smaller products: 16 x 8, 16 x 4 and 8 x 4."""
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4
+    c = mma((a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4]), (b[t, g], b[t + 4, g]), (0.0, 0.0, 0.0, 0.0))
+    c = mma((a[g, t + 8], a[g + 8, t + 8]), (b[t + 8, g],), c)
+    top = mma((a[g, t + 12],), (b[t + 12, g],), (c[0], c[1]))
+    bottom = mma((a[g + 8, t + 12],), (b[t + 12, g],), (c[2], c[3]))
+    out[g, 2 * t], out[g, 2 * t + 1], out[g + 8, 2 * t], out[g + 8, 2 * t + 1] = top[0], top[1], bottom[0], bottom[1]
+
+
+def test_products_of_tensor_cores():
+    random = np.random.default_rng(5)
+    a, b = random.standard_normal((16, 16)), random.standard_normal((16, 8))
+    added = np.tile([1.0, 2.0], (8, 4)), np.tile([3.0, 4.0], (8, 4))
+    for kernel, c in ((multiply_fragments, np.concatenate(added)), (multiply_small_fragments, 0)):
+        out = np.full((16, 8), np.nan)
+        kernel[1, 32](a, b, out)
+        np.testing.assert_allclose(out, a @ b + c, atol=1e-13)
+
+
+def test_a_product_needs_whole_warps_and_known_sizes():
+    @cuda.jit
+    def some_lanes(out):
+        if cuda.threadIdx.x < 16:
+            c = mma((1.0,), (1.0,), (0.0, 0.0))
+            out[cuda.threadIdx.x] = c[0]
+
+    @cuda.jit
+    def other_sizes(out):
+        out[0] = mma((1.0, 1.0), (1.0, 1.0), (0.0, 0.0))[0]
+
+    with pytest.raises(TypingError, match=r"mma: a, b and c are .*; they must be tuples of 8, 4 and 4, or"):
+        other_sizes[1, 32](np.zeros(1))
+    assert [f.kind for f in gpukit.trace(some_lanes[1, 32], np.zeros(32)).findings] == ["partial-warp"]

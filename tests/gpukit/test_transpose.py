@@ -133,7 +133,7 @@ def test_counts_of_the_ladder():
         store, load, memory = trace.total("shared", "store"), trace.total("shared", "load"), trace.total("global")
         shared = (t.wavefronts / t.ideal_wavefronts if t.requests else None for t in (store, load))
         counts[variant] = (memory.sectors / memory.ideal_sectors, *shared)
-    clean = ("copy_shared", "tiled_padded", "tiled_swizzled", "tall", "wide")
+    clean = ("copy_shared", "tiled_padded", "tiled_swizzled", "tall", "wide", "thin")
     assert counts == {
         **dict.fromkeys(("copy", "wide_copy"), (1, None, None)),
         **dict.fromkeys(("naive", "naive_gather"), (4.5, None, None)),

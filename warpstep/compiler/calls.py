@@ -576,6 +576,8 @@ def _libdevice(t, call, op):
 
 _COUNT, _VOTE = Op("K.count({}, {}, m)", ops.STATE), Op("K.vote({}, {}, {}, m)", ops.STATE)
 _MATCH, _NAMED = Op("K.match({}, {}, {}, m)", ops.STATE), Op("K.named({})", ops.STATE)
+#: The lanes that an operation of the whole warp waits for.
+WHOLE_WARP = _NAMED(scalar(-1, np.int32))
 _SHUFFLE = Op("K.shuffle({}, {}, {}, {}, m, {})", ops.ACTION)
 _LANEID = Op("K.laneid()", ops.STATE)
 _LANEMASK_LT = Op("((np.int64(1) << {}.astype(np.int64)) - np.int64(1)).astype(np.uint32)", Trait.NEGATIVE)

@@ -13,6 +13,7 @@ import numpy as np
 from warpstep.device import current
 from warpstep.errors import KernelError, UnsupportedError
 from warpstep.limits import POISON, WARP
+from warpstep.machine import tensor
 from warpstep.machine.arithmetic import choose, range_length
 from warpstep.machine.memory import Memory, View, contiguous
 from warpstep.machine.scheduler import Scheduler
@@ -211,6 +212,16 @@ class Batch:
     def shuffled(self, taken, value, source, warp_mask, mask, site):
         """Hook for traces: ``taken`` of ``value``, from the lanes ``source`` (B, W, 32)."""
         return taken
+
+    def mma(self, a, b, c, mask, site):
+        """The product of a tensor core, of tuples; all lanes of a warp take part."""
+        running = np.broadcast_to(True if mask is None else mask, self.shape)
+        partial = running & (self.warp_bits(running) != (1 << WARP) - 1)
+        if partial.any():
+            message = "a product of a tensor core is reached by a part of the lanes of a warp"
+            self.fail("partial-warp", message, site, partial, "All 32 lanes must run it together.")
+        found = tensor.multiply(*([self.by_warp(value, 0) for value in operand] for operand in (a, b, c)))
+        return tuple(self.from_warps(values) for values in found)
 
     def fence(self, mask, whole_device):
         """Hook for traces: a memory fence. Emulated memory is sequentially consistent, so there is nothing to do."""
