@@ -12,7 +12,7 @@ from warpstep.errors import KernelError
 from warpstep.launch import configuration, prepare
 from warpstep.limits import WARP
 from warpstep.prediction.model import Prediction, predict
-from warpstep.report import html, text
+from warpstep.report import html, page, text
 from warpstep.report.comparison import Comparison, compare
 from warpstep.tracing import gpu, storage
 from warpstep.tracing.batch import run
@@ -74,6 +74,38 @@ class Trace(Recording):
 
         return plots.lines(self)
 
+    def plot_heat(self, array: str | None = None):
+        """Draw how often each element of an array was read and written, and which block wrote it.
+
+        Parameters
+        ----------
+        array : str, optional
+            Name of an array in global or shared memory; the one with the most accesses unless given. An array of one
+            dimension is drawn in rows, one of more with its last axis across. A cell of a large array holds several
+            elements.
+
+        Returns
+        -------
+        array of matplotlib Axes
+            Reads, writes, and blocks where the array is written.
+
+        Raises
+        ------
+        ValueError
+            If there is no such array, or if the launch was too large to count: trace it with ``heat=True``.
+        """
+        from warpstep.report import plots  # Matplotlib takes its time to load
+
+        return plots.heat(self, array)
+
+    def save_html(self, path: str | PathLike) -> None:
+        """Write the report and the first block's steps as one HTML page, which needs no server and no network.
+
+        A slider goes through the steps: the line, the active lanes of a warp, the elements, banks and sectors that they
+        access. The arrow keys go one step on and back.
+        """
+        check_path("path", path).write_text(page.render(self), encoding="utf-8")
+
     def predict(self, **options) -> Prediction:
         """Bound the time of the launch on a GPU from below, by resource: see `warpstep.predict`."""
         return predict(self, **options)
@@ -104,7 +136,13 @@ def load_trace(path: str | PathLike) -> Trace:
         raise ValueError(f"path is {str(path)!r}, which is no saved trace: {error}") from None
 
 
-def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: int | None = None) -> Trace:
+def trace(
+    launch,
+    *args,
+    blocks: int | Sequence[int] | None = None,
+    registers: int | None = None,
+    heat: bool | None = None,
+) -> Trace:
     """Run a launch in the emulator; count what each line does, and find what is wrong.
 
     Works on any machine. The arrays hold the results afterwards, as after a launch, arrays of a GPU too. An access out
@@ -122,6 +160,9 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
     registers : int, optional
         Registers per thread, for the occupancy. On a GPU they are read from the compiled kernel unless given; without
         a GPU they are ignored unless given.
+    heat : bool, optional
+        Count reads and writes by element, for `Trace.plot_heat`. Unless given, launches of up to 262,144 accesses by
+        single threads do; in larger ones it costs some time.
 
     Returns
     -------
@@ -144,7 +185,7 @@ def trace(launch, *args, blocks: int | Sequence[int] | None = None, registers: i
     with gpu.emulated_arguments(args) as here:
         prepared = prepare(configured, here)
         chosen = _chosen(blocks, prepared)
-        recorder = Recorder(prepared.run)
+        recorder = Recorder(prepared.run, heat)
         try:
             with _Progress(configured.dispatcher.py_func.__name__) as progress:
                 run(prepared, recorder, chosen, progress)

@@ -6,6 +6,7 @@ over the program counter.
 """
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -123,6 +124,8 @@ class Program:
     sites : list of Site
     operations : list of Counter
         {((file, line), kind): operations of one thread} of each basic block, by the label that `traced_run` reports.
+    lines : list of list
+        (file, line) of the statements of each basic block, by the same labels.
     overhead : function
         Returns estimated instructions of a warp that the source does not show, by the same labels.
     written : frozenset of int
@@ -156,6 +159,7 @@ class Program:
     source: str
     sites: list
     operations: list
+    lines: list
     overhead: Callable
     written: frozenset
     fences: bool
@@ -322,6 +326,8 @@ class Pools:
         #: Variables of the source that the debugger is told of.
         self.variables = 0
         self.operations = []
+        #: (file, line) of the statements of each basic block, by the same labels.
+        self.lines = []
         #: (labels, blocks, control-flow graph) of each function.
         self.functions = []
         self.fences = False
@@ -355,6 +361,8 @@ class Pools:
             if block.statements:
                 kinds = ((s.place, kind) for s in block.statements for kind in s.expression.operations)
                 self.operations.append(Counter(kinds))
+                places = [s.place for s in block.statements if s.place]
+                self.lines.append([place for place, _ in itertools.groupby(places)])
         return labels
 
 

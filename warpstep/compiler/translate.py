@@ -70,6 +70,7 @@ def lower(typed, infer_options, debugging=False):
         lowered.source,
         pools.sites,
         pools.operations,
+        pools.lines,
         functools.cache(functools.partial(instructions.overhead, pools.functions)),
         lowered.written,
         pools.fences,

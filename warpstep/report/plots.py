@@ -15,7 +15,7 @@ from warpstep.report import facts
 from warpstep.tracing.records import Access, Recording, check_trace
 from warpstep.values import describe
 
-__all__ = ["banks", "lines", "sectors"]
+__all__ = ["banks", "heat", "lines", "sectors"]
 
 ALONE, SHARED, COLLIDES = plot.PALETTE[0], plot.PALETTE[2], plot.PALETTE[6]
 FEWEST, MORE = plot.PALETTE[5], plot.PALETTE[6]
@@ -461,3 +461,60 @@ def _bars(ax, title, bars):
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
+
+
+# -- elements ---------------------------------------------------------------------------------------
+
+
+def heat(trace: Recording, array: str | None = None):
+    """Draw reads and writes of each element of an array, and the block that wrote it; see `Trace.plot_heat`."""
+    chosen = _choose_heat(trace, array)
+    counts = {"reads": chosen.reads, "writes": chosen.writes}
+    panels = [(name, values) for name, values in counts.items() if values.any()] or [("reads", chosen.reads)]
+    if chosen.space == "global" and chosen.writes.any() and trace.grid != (1, 1, 1):
+        panels.append(("block", chosen.writer))
+    images = [(name, _image(chosen, values, -1 if name == "block" else None)) for name, values in panels]
+    rows, columns = images[0][1].shape
+    height = float(np.clip(2.6 * rows / columns * 3 / len(panels), 0.8, 3.6))
+    cell = "" if chosen.width == 1 else f", {chosen.width} elements in a cell"
+    sampled = "" if trace.status == "complete" else f", {trace.blocks:,} of {int(np.prod(trace.grid)):,} blocks"
+    name = f"{chosen.array} {chosen.shape}, {chosen.space} memory"
+    title = f"{name}: accesses by element{cell}; {facts.launch(trace)}{sampled}"
+    with plot.figure(title, (plot.WIDTH, height + 1.0), columns=len(images), squeeze=False) as axes:
+        for ax, (name, image) in zip(axes[0], images, strict=True):
+            aspect = "auto" if len(chosen.shape) < 2 else "equal"
+            shown = ax.imshow(image, aspect=aspect, vmin=None if name == "block" else 0)
+            bar = ax.get_figure().colorbar(shown, ax=ax, location="bottom", pad=0.04, aspect=26)
+            bar.locator = MaxNLocator(5, integer=True)
+            bar.update_ticks()
+            bar.set_label("last written by block (x fastest)" if name == "block" else f"{name} of each cell")
+            ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(False)
+    return axes[0]
+
+
+def _choose_heat(trace, array):
+    check_trace("trace", trace)
+    if array is not None and not isinstance(array, str):
+        raise TypeError(f"array is {describe(array)}; it must be the name of an array, or None for the busiest")
+    if trace.heat is None:
+        raise ValueError(f"accesses of {trace.kernel} by element were not counted; trace it with heat=True")
+    if not trace.heat:
+        raise ValueError(f"{trace.kernel} accesses no array in global or shared memory; there is nothing to draw")
+    if array is None:
+        return max(trace.heat, key=lambda h: int(h.reads.sum() + h.writes.sum()))
+    found = next((h for h in trace.heat if h.array == array), None)
+    if found is None:
+        names = ", ".join(sorted(h.array for h in trace.heat))
+        raise ValueError(f"array is {describe(array)}; arrays that the kernel accesses: {names}")
+    return found
+
+
+def _image(heat, values, missing):
+    """The cells as an image: the last axis across, or rows of a power of two for one dimension."""
+    across = heat.shape[-1] // heat.width if len(heat.shape) > 1 and heat.shape[-1] % heat.width == 0 else 0
+    if not across:
+        across = values.size if values.size <= 2 * WARP else max(WARP, next_power_of_two(int(values.size**0.5)))
+    image = np.full(ceil_div(values.size, across) * across, np.nan)
+    image[: values.size] = np.where(values == missing, np.nan, values) if missing is not None else values
+    return image.reshape(-1, across)

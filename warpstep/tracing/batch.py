@@ -74,6 +74,8 @@ class TracedScheduler(Scheduler):
     def barrier(self, pc, mask, kind, site, members=None):
         batch = self.batch
         lanes = np.broadcast_to(True if mask is None else mask, batch.shape)
+        if batch.recorder.log.open:
+            batch.recorder.log.barrier(mask, site, kind)
         if kind == "warp":
             unnamed = lanes & (members >> (np.arange(batch.threads) % WARP) & 1 == 0)
             if unnamed.any():
@@ -136,6 +138,8 @@ class TracedBatch(Batch):
     def enter(self, label, mask):
         """Count a basic block that runs."""
         count = self.recorder.blocks[label]
+        if self.recorder.log.open:
+            self.recorder.log.enter(label, mask)
         if mask is None:
             count.threads += self.blocks * self.threads
             count.warps += self.blocks * ceil_div(self.threads, WARP)
@@ -327,7 +331,9 @@ def run(prepared, recorder, chosen=None, progress=None):
         with np.errstate(all="ignore"):
             for ids in launch.batches(chosen):
                 recorder.blocks_begun += ids.size
+                recorder.log.begin(ids)
                 launch.run_batch(TracedBatch(launch, ids, recorder), prepared.arguments)
+                recorder.log.close(complete=True)
                 if progress is not None:
                     progress(recorder.blocks_begun / total)
     finally:

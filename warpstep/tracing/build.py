@@ -20,11 +20,13 @@ from warpstep.tracing.records import (
     Branch,
     Coverage,
     Finding,
+    Heat,
     Occupancy,
     Operations,
     Request,
     Traffic,
 )
+from warpstep.tracing.steps import Steps
 
 #: Registers are allocated to a warp, and shared memory to a block, in units of so many.
 REGISTER_UNIT = 256
@@ -74,6 +76,8 @@ def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str 
         "occupancy": _occupancy(launch, registers),
         "traffic": _traffic(recorder, accesses, operations, coverage, scale),
         "stopped": stopped,
+        "heat": _heat(prepared, recorder),
+        "steps": Steps(recorder.log),
     }
 
 
@@ -221,6 +225,33 @@ def _elements(flags, size, host, start):
         steps = np.arange(extent, dtype=np.int64) * stride
         offset = offset + steps.reshape(-1, *[1] * (host.ndim - axis - 1))
     return flags[offset // size]
+
+
+def _heat(prepared, recorder):
+    """The maps of the arguments, and of the shared arrays; None if there are none."""
+    if recorder.heat is None:
+        return None
+    found = []
+    for name, array in prepared.transfers.arrays:
+        made = recorder.heat.get(array.allocation.address)
+        if made is not None and array.host.size:
+            host = array.host
+            width = max(1, made.unit // host.dtype.itemsize)
+            cells = _offsets(host, array.gpu_data.offset, width) // made.unit
+            found.append(Heat(name, "global", host.shape, host.dtype, width, *made.of(cells)))
+    for name, made in recorder.heat.items():
+        if isinstance(name, str):
+            width = max(1, made.unit // made.dtype.itemsize)
+            cells = np.arange(0, made.nbytes, made.dtype.itemsize * width) // made.unit
+            shape = made.shape if made.shape else (made.nbytes // made.dtype.itemsize,)
+            found.append(Heat(name, "shared", shape, made.dtype, width, *made.of(cells)))
+    return found
+
+
+def _offsets(host, start, width):
+    """Byte offset of every ``width``-th element of a strided array, in C order."""
+    index = np.unravel_index(np.arange(0, host.size, width), host.shape)
+    return sum((i * stride for i, stride in zip(index, host.strides, strict=True)), np.int64(start))
 
 
 def _traffic(recorder, accesses, operations, coverage, scale):

@@ -199,3 +199,15 @@ def _busiest_bank(units, banks):
     new[:, 1:] = units[:, 1:] != units[:, :-1]
     place = np.arange(units.shape[0])[:, None] * banks + units % banks
     return np.bincount(place[new], minlength=units.shape[0] * banks).reshape(-1, banks).max(axis=1)
+
+
+def count_warps(space, rows, active, op, nbytes, aligned):
+    """Count the accesses of some warps; ``op`` is "load", "store", "atomic" or "cas"."""
+    is_atomic = op in ("atomic", "cas")
+    if space == "shared":
+        return shared_atomic(rows, active, op == "cas") if is_atomic else shared_access(rows, active, nbytes, op)
+    if space == "local":
+        return local_sectors(rows, active, nbytes)
+    if is_atomic:
+        return atomic_sectors(rows, active, nbytes)
+    return sectors(rows, active, nbytes, aligned)

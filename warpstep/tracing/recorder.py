@@ -1,6 +1,7 @@
 """Collects what a traced launch does: counts by site, problems, and the shadow of global memory."""
 
 import linecache
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from warpstep.limits import WARP
 from warpstep.machine.batch import split_warps, unravel
 from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
+from warpstep.tracing.heat import HeatMap
 from warpstep.tracing.shadow import Cells
+from warpstep.tracing.steps import StepLog
 
 #: What to do where several threads update one element.
 UPDATE_CURE = (
@@ -24,6 +27,8 @@ UPDATE_CURE = (
 MAX_NAMED_THREADS = 4
 #: Counts of access patterns are cached up to so many warps: short patterns repeat.
 MAX_CACHED_WARPS = 64
+#: Accesses of single threads that are mapped by element unless more is asked for.
+MAX_MAPPED = 1 << 18
 
 
 @dataclass(slots=True)
@@ -80,6 +85,8 @@ class Recorder:
     Parameters
     ----------
     launch : launch.Launch
+    heat : bool, optional
+        Whether to map reads and writes by element; as long as there are few unless given.
 
     Attributes
     ----------
@@ -95,8 +102,12 @@ class Recorder:
         {site of a barrier: (block, thread)} if the thread had returned before others reached the barrier.
     """
 
-    def __init__(self, launch):
+    def __init__(self, launch, heat: bool | None = None):
         self.launch = launch
+        #: Accesses of threads that may still be mapped; the maps are dropped when there are more.
+        self._heat_left = {None: MAX_MAPPED, True: math.inf, False: 0}[heat]
+        if launch.blocks * launch.threads > self._heat_left:
+            heat = False
         self.sites = launch.program.sites
         self.order = Order(launch.threads, launch.program.fences, launch.program.partial_warps)
         self.blocks_begun = 0
@@ -121,6 +132,9 @@ class Recorder:
         #: Sites where several threads have written one element at once.
         self.contended = set()
         self.patterns = {}
+        self.log = StepLog(launch)
+        #: {address of an allocation, or name of a shared array: HeatMap}; None if there are too many accesses.
+        self.heat: dict | None = None if heat is False else {}
         self.memories = {}
         self.arguments = set()
         self._owners = []
@@ -178,6 +192,10 @@ class Recorder:
     def count(self, batch, view, address, mask, site, op, nbytes):
         """Add one access to the counts; ``address`` is that of each thread's element, in bytes."""
         space = "global" if view.space == "const" else view.space
+        if self.log.open:
+            self.log.access(view, address, mask, site, op, nbytes, is_contiguous(view), is_aligned(view, nbytes))
+        if space != "local" and self.heat is not None:
+            self._warm(self.heat, batch, view, address, mask, op, nbytes)
         rows, active, times = _by_warp(batch, address, mask)
         if not rows.size:
             return
@@ -203,6 +221,24 @@ class Recorder:
             lanes = None if active is None else active[worst : worst + 1]
             counts = _count_rows(view, space, rows[worst : worst + 1], lanes, op, nbytes)
             count.worst = self._request(batch, view, rows, active, times, worst, nbytes, counts[2])
+
+    def _warm(self, heat, batch, view, address, mask, op, nbytes):
+        """Add an access to the map of its array."""
+        self._heat_left -= batch.lanes
+        if self._heat_left < 0:
+            self.heat = None
+            return
+        size = view.items.dtype.itemsize
+        if view.row:
+            key, start, length = view.name, view.address, view.row * size
+        else:
+            cells = self.memory_at(view.address)
+            key, start, length = cells.address, cells.address, cells.read.size * cells.size
+        found = heat.get(key)
+        if found is None:
+            found = heat[key] = HeatMap(length, view.dtype, view.shape if view.row else ())
+        for at in range(0, nbytes, max(size, found.unit)):
+            found.add(address - np.int64(start - at), mask, op, batch.shape, batch.ids)
 
     def _request(self, batch, view, rows, active, times, worst, nbytes, counts):
         """The worst request of a site, as the fields of a `records.Request`."""
@@ -295,7 +331,7 @@ def _by_warp(batch, address, mask):
 
 def _count_rows(view, space, rows, active, op, nbytes):
     """Count some warps: (requests, lanes, sums of the counts, largest excess, its row)."""
-    counts = _counts(view, space, rows, active, op, nbytes)
+    counts = counting.count_warps(space, rows, active, op, nbytes, is_aligned(view, nbytes))
     excess = counts.excess()
     worst = int(excess.argmax())
     if active is None:
@@ -307,16 +343,6 @@ def _count_rows(view, space, rows, active, op, nbytes):
     return requests, lanes, np.array([c.sum() for c in counts]), int(excess[worst]), worst
 
 
-def _counts(view, space, rows, active, op, nbytes):
-    is_atomic = op in ("atomic", "cas")
-    if space == "shared":
-        if is_atomic:
-            return counting.shared_atomic(rows, active, op == "cas")
-        return counting.shared_access(rows, active, nbytes, op)
-    if space == "local":
-        return counting.local_sectors(rows, active, nbytes)
-    if is_atomic:
-        return counting.atomic_sectors(rows, active, nbytes)
-    unit = view.items.dtype.itemsize
-    aligned = unit % nbytes == 0 and view.address % nbytes == 0
-    return counting.sectors(rows, active, nbytes, aligned)
+def is_aligned(view, nbytes):
+    """True if every access of so many bytes at an element of the view's items is aligned."""
+    return view.items.dtype.itemsize % nbytes == 0 and view.address % nbytes == 0

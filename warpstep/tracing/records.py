@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from warpstep.tracing.steps import Steps
 from warpstep.values import describe
 
 SPACES = ("global", "shared", "local")
@@ -312,6 +313,41 @@ class Coverage:
     first_unwritten: tuple[int, ...] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """How often the elements of one array were read and written, in all blocks that were traced; not scaled.
+
+    Attributes
+    ----------
+    array : str
+    space : "global" | "shared"
+    shape : tuple of int
+    dtype : numpy.dtype
+    width : int
+        Elements of a cell, in C order: 1, or more for an array of many.
+    reads, writes : (n,) int64 ndarray
+        Accesses of each cell; atomics do both.
+    writer : (n,) int64 ndarray
+        Position in the grid of the block that wrote the cell last; -1 if none did.
+    """
+
+    array: str
+    space: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    width: int
+    reads: np.ndarray
+    writes: np.ndarray
+    writer: np.ndarray
+
+    def __eq__(self, other):
+        if not isinstance(other, Heat):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Occupancy:
     """How many warps of the kernel fit on a multiprocessor.
@@ -410,6 +446,10 @@ class Recording:
     traffic : Traffic
     stopped : str
         The error that ended the launch early; "" if none did. Counts are then those until the error, not scaled.
+    heat : list of Heat or None
+        Reads and writes by element of each array in global and shared memory; None if they were too many to map.
+    steps : Steps or None
+        What the first block did, in order; None in a trace of an earlier version.
     """
 
     kernel: str
@@ -431,6 +471,8 @@ class Recording:
     occupancy: Occupancy
     traffic: Traffic
     stopped: str = ""
+    heat: list[Heat] | None = None
+    steps: Steps | None = None
 
     @property
     def status(self) -> str:

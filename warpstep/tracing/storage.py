@@ -1,11 +1,14 @@
 """Traces as JSON, to be saved on one machine and read on another."""
 
+import base64
 import json
+import zlib
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from warpstep.limits import WARP
 from warpstep.tracing.records import (
     Access,
     Advice,
@@ -13,12 +16,14 @@ from warpstep.tracing.records import (
     Branch,
     Coverage,
     Finding,
+    Heat,
     Occupancy,
     Operations,
     Recording,
     Request,
     Traffic,
 )
+from warpstep.tracing.steps import Steps
 
 FORMAT = "warpstep trace 1"
 #: What the entries of a trace that are no plain data hold, one or a list of them.
@@ -29,6 +34,7 @@ RECORDS = {
     "branches": Branch,
     "coverage": Coverage,
     "findings": Finding,
+    "heat": Heat,
     "occupancy": Occupancy,
     "operations": Operations,
     "traffic": Traffic,
@@ -52,6 +58,11 @@ def from_json(text: str) -> dict[str, Any]:
 def _plain(value):
     if isinstance(value, np.dtype):
         return np.lib.format.dtype_to_descr(value)
+    if isinstance(value, Steps):
+        return value.data
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.size > WARP:
+        packed = zlib.compress(value.astype("<i8").tobytes())
+        return {"int64": base64.b64encode(packed).decode()}
     return value.tolist()
 
 
@@ -67,7 +78,11 @@ def _field(name, value):
         return [make(**_fields(v)) for v in value] if isinstance(value, list) else make(**_fields(value))
     if name == "dtype":
         return np.lib.format.descr_to_dtype(value)
-    if name in ("active", "addresses"):
+    if name == "steps":
+        return Steps(data=value)
+    if name in ("active", "addresses", "reads", "writes", "writer"):
+        if isinstance(value, dict):
+            return np.frombuffer(zlib.decompress(base64.b64decode(value["int64"])), "<i8")
         return np.array(value)
     return _tuples(value)
 
