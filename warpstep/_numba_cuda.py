@@ -74,6 +74,8 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.dispatcher import _Kernel as GPUKernel
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.kernels import reduction
+from numba.cuda.memory_management import rtsys as memory_runtime
+from numba.cuda.memory_management.nrt import _nrt_mstats as AllocationCounts
 from numba.cuda.models import cuda_data_manager as _cuda_data_models
 from numba.cuda.np import numpy_support
 from numba.cuda.np import ufunc as ufunc_package

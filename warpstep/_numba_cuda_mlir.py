@@ -50,6 +50,8 @@ from numba_cuda_mlir.numba_cuda.cudadrv.devicearray import check_array_compatibi
 from numba_cuda_mlir.numba_cuda.cudadrv.driver import CudaAPIError, MemoryInfo
 from numba_cuda_mlir.numba_cuda.flags import CUDAFlags
 from numba_cuda_mlir.numba_cuda.kernels import reduction
+from numba_cuda_mlir.numba_cuda.memory_management import rtsys as memory_runtime
+from numba_cuda_mlir.numba_cuda.memory_management.nrt import _nrt_mstats as AllocationCounts
 from numba_cuda_mlir.numba_cuda.np import numpy_support
 from numba_cuda_mlir.numba_cuda.np import ufunc as ufunc_package
 from numba_cuda_mlir.numba_cuda.np.numpy_support import ufunc_find_matching_loop

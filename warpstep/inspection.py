@@ -38,6 +38,16 @@ class InspectedOverload:
     def signature(self):
         return signature(types.void, *self.argument_types)
 
+    @property
+    def cooperative(self) -> bool:
+        """True if the kernel synchronises the grid."""
+        return self.program.cooperative
+
+    @cached_property
+    def type_annotation(self):
+        """The types of the kernel's variables, as Numba shows them."""
+        return annotate(self.kernel, self.argument_types, types.void, **self.kernel.infer_options)
+
     # -- code --
 
     def _ask(self, question):
@@ -75,7 +85,7 @@ class InspectedOverload:
         file = file or sys.stdout
         print(f"{self.kernel.py_func.__name__} {self.argument_types}", file=file)
         print("-" * 80, file=file)
-        print(annotate(self.kernel, self.argument_types, types.void, **self.kernel.infer_options), file=file)
+        print(self.type_annotation, file=file)
         print("=" * 80, file=file)
 
     # -- resources --

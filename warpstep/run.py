@@ -225,7 +225,7 @@ def _redirect_driver(changes):
 
     The rest of it stays, for it frees the memory of a real GPU.
     """
-    from warpstep._numba import CUDA_VERSION, driver, runtime
+    from warpstep._numba import CUDA_VERSION, AllocationCounts, driver, memory_runtime, runtime
     from warpstep.api import context
     from warpstep.api.driver import FUNCTIONS
 
@@ -239,6 +239,11 @@ def _redirect_driver(changes):
     for name, answer in answers.items():
         changes.attribute(driver.Driver, name, answer)
     changes.attribute(runtime.Runtime, "get_version", lambda runtime: CUDA_VERSION)
+    # Kernels of the emulator allocate nothing on a heap of the device: there is nothing to set up or to count.
+    for name in ("ensure_initialized", "initialize", "memsys_enable_stats", "memsys_disable_stats"):
+        changes.attribute(type(memory_runtime), name, lambda runtime, stream=None: None)
+    counted = AllocationCounts(*[0] * len(AllocationCounts._fields))
+    changes.attribute(type(memory_runtime), "get_allocation_stats", lambda runtime, stream=None: counted)
     _add_enums(changes)
 
 

@@ -89,7 +89,7 @@ class _KeepAnnotation(FunctionPass):
 
     def run_pass(self, state):
         AnnotateTypes().run_pass(state)
-        state.cr = str(state.type_annotation)
+        state.cr = state.type_annotation
         return True
 
 
@@ -269,8 +269,8 @@ def infer(
     return memory[key]
 
 
-def annotate(dispatcher, argument_types, return_type, debug: bool, compute_capability: tuple) -> str:
-    """Return the source of a function with Numba's IR and types, as ``inspect_types`` prints it."""
+def annotate(dispatcher, argument_types, return_type, debug: bool, compute_capability: tuple):
+    """Return Numba's TypeAnnotation of a function: its ``str`` is the source with IR and types."""
     function = getattr(dispatcher, "py_func", dispatcher)
     return _compile(function, argument_types, return_type, debug, compute_capability, _Annotation)
 
