@@ -5,7 +5,8 @@ one of another thread if a synchronisation of both threads came after t. A synch
 after it.
 """
 
-from typing import Any, NamedTuple
+from bisect import bisect_left
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,7 +47,8 @@ class Order:
         self.atomics = []
         #: The last two kinds of atomics.
         self._recent: list[np.ndarray] = []
-        self._releases: Any = None
+        self._releases = _Releases(threads, self.pair_times)
+        self._indexed = 0
         self._seen = {}
 
     def start_batch(self, ids):
@@ -122,7 +124,6 @@ class Order:
             return
         self._recent = [*self._recent[-1:], event]
         self.atomics.append(np.insert(event, 2, now, axis=0))
-        self._releases = None
         self._seen = {}
 
     # -- order ---------------------------------------------------------------------------------------------------------
@@ -158,9 +159,9 @@ class Order:
 
     def _released(self, times, earlier, later):
         """Mask the pairs whose earlier thread released after its access, where the later thread acquired that."""
-        if self._releases is None:
-            self.atomics = [np.concatenate(self.atomics, axis=1)]
-            self._releases = _Releases(self.atomics[0], self.threads, self.pair_times)
+        if self._indexed < len(self.atomics):
+            self._releases.add(np.concatenate(self.atomics[self._indexed :], axis=1))
+            self._indexed = len(self.atomics)
         result = np.zeros(times.size, bool)
         for thread in np.unique(later).tolist():
             seen = self._seen_by(thread)
@@ -183,8 +184,7 @@ class Order:
         block, other = writer // self.threads, later // self.threads
         if not self.atomics or block == other:
             return ""
-        self.atomics = [np.concatenate(self.atomics, axis=1)]
-        place, tids, when = self.atomics[0][:3]
+        place, tids, when = np.concatenate([event[:3] for event in self.atomics], axis=1)
         looked = (tids == later) | ((tids // self.threads == other) & (when < self.block_time[other]))
         last = dict(zip(place[looked].tolist(), np.flatnonzero(looked).tolist(), strict=True))
         before_look = np.arange(place.size) < [last.get(p, -1) for p in place.tolist()]
@@ -234,37 +234,73 @@ def _raise(times, key, time):
 
 
 class _Releases:
-    """The atomics at places with a release.
+    """The atomics at places with a release, in their order.
 
-    Parameters
+    Attributes
     ----------
     atomics : (11, n) int64 ndarray
-        Place, thread, time, and what the thread had seen at its last fences: as in `Order.fenced`.
+        Place, thread, time, and what the thread had seen at its last fences, as in `Order.fenced`. Room for more than
+        ``count``.
+    at_place : dict
+        {place: positions of the releases there}.
+    by_block, by_warp, by_thread : dict
+        {(place): positions of the atomics there} of each block, warp and thread.
     """
 
-    def __init__(self, atomics, threads, pair_times):
-        place, fenced = atomics[0], atomics[3] > 0
-        self.atomics = atomics[:, np.isin(place, place[fenced])]
+    def __init__(self, threads, pair_times):
+        self.atomics = np.zeros((11, 64), np.int64)
+        self.count = 0
         self.threads = threads
         self.pair_times = pair_times
-        self.at_place = _positions(self.atomics[0], np.flatnonzero(self.atomics[3]))
-        self.of_block = _positions(self.atomics[1] // threads, np.arange(self.atomics.shape[1]))
+        self.at_place = {}
+        self.by_block, self.by_warp, self.by_thread = {}, {}, {}
+
+    def add(self, atomics):
+        """Add atomics; those at places without a release so far acquire nothing."""
+        place, tids = atomics[:2]
+        fenced = atomics[3] > 0
+        atomics = atomics[:, np.isin(place, [*self.at_place, *np.unique(place[fenced]).tolist()])]
+        first, self.count = self.count, self.count + atomics.shape[1]
+        if self.count > self.atomics.shape[1]:
+            more = np.zeros((11, self.count), np.int64)
+            self.atomics = np.concatenate([self.atomics, more], axis=1)
+        self.atomics[:, first : self.count] = atomics
+        place, tids = atomics[:2]
+        threads = tids.tolist()
+        blocks, warps = (tids // self.threads).tolist(), (tids % self.threads // WARP).tolist()
+        fenced = (atomics[3] > 0).tolist()
+        for i, (p, thread, block, warp, release) in enumerate(
+            zip(place.tolist(), threads, blocks, warps, fenced, strict=True), first
+        ):
+            if release:
+                self.at_place.setdefault(p, []).append(i)
+            for index, key in ((self.by_thread, thread), (self.by_warp, (block, warp)), (self.by_block, block)):
+                index.setdefault(key, {}).setdefault(p, []).append(i)
 
     def acquired(self, thread, own, block_time, warp_time, pairs):
-        """Map each place to the index of the last atomic there that a thread knows of.
+        """Map each place to the position of the last atomic there that a thread knows of.
 
         The thread knows of its own before ``own``, and of those that barriers of its block or its warp have ordered.
         """
-        at = self.of_block.get(thread // self.threads)
-        if at is None:
-            return {}
-        place, tids, when = self.atomics[:3, at]
-        lane, first = tids % self.threads, thread - thread % self.threads % WARP
-        near = lane // WARP == thread % self.threads // WARP
-        known = ((tids == thread) & (when < own)) | (when < block_time) | (near & (when < warp_time))
+        block, lane = divmod(thread, self.threads)
+        found = {}
+        known = [
+            (self.by_thread.get(thread), own),
+            (self.by_warp.get((block, lane // WARP)), warp_time),
+            (self.by_block.get(block), block_time),
+        ]
         if pairs is not None:
-            known |= near & (when < pairs[np.where(near, tids - first, 0)])
-        return dict(zip(place[known].tolist(), at[known].tolist(), strict=True))
+            first = thread - lane % WARP
+            known += [(self.by_thread.get(first + i), pairs[i]) for i in np.flatnonzero(pairs).tolist()]
+        for index, until in known:
+            if index is None or until <= 1:  # there is nothing before the first tick
+                continue
+            end = int(np.searchsorted(self.atomics[2, : self.count], until))
+            for place, positions in index.items():
+                before = bisect_left(positions, end)
+                if before:
+                    found[place] = max(found.get(place, -1), positions[before - 1])
+        return found
 
     def seen(self, acquired, block):
         """Collect what was released before these atomics, and what the releasing threads had acquired before.
@@ -276,9 +312,9 @@ class _Releases:
         while todo:
             place, end = todo.popitem()
             releases = self.at_place[place]
-            first, last = np.searchsorted(releases, (done.get(place, 0), end))
+            first, last = bisect_left(releases, done.get(place, 0)), bisect_left(releases, end)
             done[place] = max(end, done.get(place, 0))
-            for release in releases[first:last].tolist():
+            for release in releases[first:last]:
                 knowledge = self._at_fence(release, blocks)
                 if not knowledge[1]:
                     continue
@@ -300,12 +336,3 @@ class _Releases:
             block, lane = divmod(thread, self.threads)
             pairs = pair_time[np.searchsorted(ids, block), lane // WARP, :, lane % WARP]
         return thread, time, block_time, warp_time, pairs
-
-
-def _positions(values, among):
-    """Map each value to its positions among those given, ascending."""
-    if not among.size:
-        return {}
-    among = among[np.argsort(values[among], kind="stable")]
-    found, first = np.unique(values[among], return_index=True)
-    return dict(zip(found.tolist(), np.split(among, first[1:]), strict=True))

@@ -19,6 +19,8 @@ IN_FLIGHT = 1 << 30
 IN_FLIGHT_KEYS = IN_FLIGHT << THREAD_BITS
 #: Lanes of accesses that are logged before they are merged.
 MAX_LOGGED_LANES = 1 << 18
+#: Accesses from which on only the last one of each thread is kept.
+MIN_MERGED = 1 << 12
 
 
 class Conflict(NamedTuple):
@@ -208,12 +210,13 @@ class Cells:
 
     def _unseen(self, conflict, cell, tids):
         lanes, keys, _ = conflict
-        seen = np.zeros(lanes.size, bool)
-        for looks, at in self.looks.at(cell[lanes]):
-            after = looks > keys[at]
-            looks, at = looks[after], at[after]
-            seen[at[~self.order.not_met(looks >> THREAD_BITS, looks & THREAD, tids[lanes[at]])]] = True
-        return conflict._replace(lanes=lanes[~seen], keys=keys[~seen])
+        those, which = np.unique(lanes, return_inverse=True)
+        newest = np.zeros(those.size, np.int64)
+        for looks, at in self.looks.at(cell[those]):
+            met = ~self.order.not_met(looks >> THREAD_BITS, looks & THREAD, tids[those[at]])
+            np.maximum.at(newest, at[met], looks[met])
+        unseen = newest[which] <= keys
+        return conflict._replace(lanes=lanes[unseen], keys=keys[unseen])
 
     def _conflicts(self, log, cell, tids, earlier):
         conflicts = [self._conflict(found, tids, earlier, lanes) for found, lanes in log.at(cell)]
@@ -352,7 +355,7 @@ class Every:
         self.order = order
         self.cell = self.key = np.zeros(0, np.int64)
         self._added = []
-        self._limit = MAX_LOGGED_LANES
+        self._limit = MIN_MERGED
 
     def add(self, cell, key):
         self._added.append((cell, key))
@@ -401,7 +404,7 @@ class Every:
         cell, key = cell[order], key[order]
         last = np.append((cell[1:] != cell[:-1]) | ((key[1:] ^ key[:-1]) & THREAD != 0), True)
         self.cell, self.key = cell[last], key[last]
-        self._limit = max(MAX_LOGGED_LANES, 2 * self.key.size)
+        self._limit = max(MIN_MERGED, 2 * self.key.size)
 
 
 def shifted(keys, shifts):
