@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from warpstep.launch import Launch, Prepared, configuration, prepare
+from warpstep.launch import Launch, Prepared, complete, configuration, prepare
 from warpstep.limits import WARP
 from warpstep.machine.batch import Batch, short_path, unravel
 from warpstep.machine.memory import Either, RecordRef, View
@@ -72,21 +72,20 @@ def debug(launch, *args, block=None, thread=None, commands: Sequence[str] | None
         )
     if isinstance(commands, str):
         raise TypeError(f"commands is {commands!r}; it must be a sequence of str")
-    with gpu.emulated_arguments(args) as here:
-        prepared = prepare(configuration(launch), here)
-        shell = Shell(prepared.run.grid, prepared.run.block, commands)
-        if block is not None or thread is not None:
-            shell.focus(block, thread, pin=thread is not None)
-        shell.mode = "step"
-        prepared = _attached(prepared, shell)
-        try:
-            prepared.run.run(prepared.arguments)
-        except bdb.BdbQuit:
-            shell.say(f"{prepared.run.program.name} was ended; host arrays are as they were")
-            return
-        shell.say(f"{prepared.run.program.name} has ended")
-        for write in prepared.transfers.copy_back:
-            write()
+    configured = configuration(launch)
+    name = configured.dispatcher.py_func.__name__
+    try:
+        with gpu.emulated_arguments(args) as here:
+            prepared = prepare(configured, here)
+            shell = Shell(prepared.run.grid, prepared.run.block, commands)
+            if block is not None or thread is not None:
+                shell.focus(block, thread, pin=thread is not None)
+            shell.mode = "step"
+            complete(_attached(prepared, shell), here)
+    except bdb.BdbQuit:
+        print(f"{name} was ended; host arrays are as they were")
+    else:
+        print(f"{name} has ended")
 
 
 def attach(prepared: Prepared) -> Prepared:
@@ -453,8 +452,7 @@ class Shell(cmd.Cmd):
     def interact(self, reason):
         """Say where the kernel is, and take commands until one lets it go on."""
         self.mode = "run"
-        self.say(f"{reason}: {self._where()}" if reason else self._where())
-        self.say(self._source_line())
+        self.say(f"{reason}: " * bool(reason) + f"{self._where()}\n{self._source_line()}")
         if self.script is None:
             self.cmdloop()
             return
@@ -748,9 +746,11 @@ class Shell(cmd.Cmd):
         filename = frame.function.__code__.co_filename
         broken = {b.line for b in self.breakpoints.values() if b.filename == filename}
         source = linecache.getlines(filename)
+        shown = []
         for number in range(max(1, line - CONTEXT), min(len(source), line + CONTEXT) + 1):
             mark = "->" if number == line else "B " if number in broken else "  "
-            self.say(f"{mark}{number:5}  {source[number - 1].rstrip()}")
+            shown.append(f"{mark}{number:5}  {source[number - 1].rstrip()}")
+        self.say("\n".join(shown))
 
     do_s, do_n, do_r, do_unt, do_c, do_q = do_step, do_next, do_finish, do_until, do_continue, do_quit
     do_return, do_cont, do_exit = do_finish, do_continue, do_quit

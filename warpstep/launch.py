@@ -532,6 +532,11 @@ def launch(configured: "Configured", args: Sequence) -> None:
     if prepared.run.program.breakpoints:
         # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
         prepared, threadwise = importlib.import_module("warpstep.debugger").attach(prepared), None
+    complete(prepared, args, threadwise)
+
+
+def complete(prepared: Prepared, args: Sequence, threadwise=None) -> None:
+    """Run a launch that has been prepared with these arguments; see `launch`."""
     notes = [follow_writes(args[i], prepared.arguments[i]) for i in prepared.run.program.written]
     prepared.run.run(prepared.arguments, threadwise)
     for finish in (*notes, *prepared.transfers.copy_back):

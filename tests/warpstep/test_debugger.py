@@ -137,6 +137,9 @@ def test_quit_ends_the_launch_and_leaves_host_arrays(capsys):
     x, out, n = arguments()
     assert talk(capsys, kernel[2, 64], x, out, n, commands=["q"])[1].endswith("host arrays are as they were")
     assert not out.any()
+    fresh = cuda.device_array(128, np.float32)  # what the debugged launch writes is initialised for the next trace
+    talk(capsys, kernel[2, 64], x, fresh, n, commands=[])
+    assert not warpstep.trace(kernel[2, 64], fresh, out, n).findings
 
 
 def test_wrong_arguments_are_named():
