@@ -983,3 +983,17 @@ def test_overloads_however_they_are_inlined():
     out = np.zeros(3)
     kernel[1, 1](out)
     assert out.tolist() == [4, 7, -2]
+
+
+def test_text_becomes_a_float_when_it_is_compiled():
+    @cuda.jit
+    def smallest(values, out):
+        least = float("inf")
+        for value in values:
+            if value < least:
+                least = value
+        out[0], out[1], out[2], out[3] = least, float("-Infinity"), float("nan"), float(" 1e5")
+
+    out = fill(4)
+    smallest[1, 1](np.array([3.5, 2.5, 7]), out)
+    np.testing.assert_array_equal(out, [2.5, -np.inf, np.nan, 1e5])

@@ -178,6 +178,9 @@ def _constant(t, call, index):
 
 @entry(int, float, bool)
 def _convert(t, call):
+    text = call.types[0]
+    if isinstance(text, types.StringLiteral) and isinstance(call.result, types.Float):  # float("inf")
+        return scalar(float(text.literal_value), dtype_of(call.result)), call.result
     return t.cast(_values(t, call)[0], call.types[0], call.result), call.result
 
 
