@@ -55,13 +55,13 @@ SPEEDS = (
 )
 #: The same for float64.
 DOUBLE_SPEEDS = (
-    Speed(DoubleTile(128, 128, 64, 32, 3), 1, 1.25, 1.35, 4.0),
-    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.33, 0.55, 2.0),
-    Speed(DoubleTile(32, 64, 16, 32, 3), 4, 0.19, 0.50, 2.0),
-    Speed(DoubleTile(64, 32, 32, 16, 3), 4, 0.19, 0.50, 2.0),
-    Speed(DoubleTile(32, 32, 16, 16, 4), 4, 0.12, 0.45, 2.0),
-    Speed(DoubleTile(16, 64, 16, 16, 4), 4, 0.13, 0.45, 2.0),
-    Speed(DoubleTile(64, 16, 16, 16, 4), 4, 0.13, 0.45, 2.0),
+    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.70, 0.80, 3.0),
+    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.41, 0.47, 1.3),
+    Speed(DoubleTile(32, 64, 16, 32, 3), 5, 0.26, 0.38, 0.9),
+    Speed(DoubleTile(64, 32, 32, 16, 3), 5, 0.34, 0.40, 0.9),
+    Speed(DoubleTile(32, 32, 16, 16, 4), 6, 0.19, 0.26, 0.8),
+    Speed(DoubleTile(16, 64, 16, 16, 4), 5, 0.22, 0.25, 0.7),
+    Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9),
 )
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
