@@ -447,7 +447,7 @@ class Launch:
         """Run all blocks in lockstep; with ``threadwise``, as machine code from where that is worth it."""
         with np.errstate(all="ignore"):
             for ids in self.batches():
-                if threadwise is not None and threadwise.is_worth(self, self.blocks - int(ids[0])):
+                if threadwise is not None and threadwise.is_worth(self, arguments, self.blocks - int(ids[0])):
                     if threadwise.run(self, arguments, int(ids[0])):
                         break
                     threadwise = None

@@ -230,6 +230,32 @@ def test_an_error_is_the_one_of_lockstep_and_earlier_launches_stand(native):
     assert native == [True, False] and set(a.tolist()) == {1.0}
 
 
+@pytest.mark.parametrize("capacity", [10, 400])
+@pytest.mark.parametrize("turns", [40, 41])
+def test_stores_to_a_large_array_are_undone_from_a_log(native, monkeypatch, capacity, turns):
+    """Whether the log is long enough or not; at an error lockstep begins with what the arrays held before."""
+    monkeypatch.setattr(runner, "MAX_LOG", capacity)
+
+    @cuda.jit
+    def bump(sums, large, turns):
+        for i in range(turns):
+            sums[i % 7] += i
+            large[i + 960] = sums[i % 7] > 9
+
+    def launch():
+        sums, large = cuda.to_device(np.arange(7.0)), cuda.to_device(np.zeros(1000))
+        try:
+            bump[1, 1](sums, large, turns)
+        except KernelError as error:
+            assert turns == 41 and "index 1000" in str(error)
+        return [*sums.copy_to_host(), *large.copy_to_host()]
+
+    natively = launch()
+    assert native == [turns == 40]
+    monkeypatch.setattr(Threadwise, "is_worth", lambda *_: False)
+    assert natively == launch()
+
+
 def test_endless_native_loops_are_stopped_and_named(native, monkeypatch):
     monkeypatch.setattr(runner, "TURNS_FACTOR", 1 / 50)
 

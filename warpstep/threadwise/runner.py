@@ -23,6 +23,8 @@ from warpstep.threadwise.values import NotNative, Status
 WORTH_US = 60_000
 #: Microseconds of a statement in lockstep: for the call of NumPy, and for each lane; of copying a byte.
 CALL_US, LANE_US, BYTE_US = 2.0, 0.0015, 0.0002
+#: Microseconds that a copy may always take.
+FREE_COPY_US = 200
 #: Turns that loops are assumed to take.
 ASSUMED_TURNS = 16
 #: A thread may take so many times the turns of the loop limit, which is made for lockstep.
@@ -53,6 +55,7 @@ class Threadwise:
         self._statements = sum(len(block.statements) for block in program.blocks)
         self._stores = _count_stores(program)
         self._spent_us = 0.0
+        self._overflows = False  # a log of stores was too short
         self._variants = {}
         self._shadows = {}
         self._tag = 0
@@ -72,13 +75,21 @@ class Threadwise:
         """Estimate one turn of a loop in lockstep."""
         return (CALL_US + LANE_US * lanes) * max(3.0, 2 * self._statements / len(self.program.blocks))
 
-    def is_worth(self, launch, blocks):
-        """True if so many blocks should run natively from the start."""
+    def is_worth(self, launch, arguments, blocks):
+        """True if the last so many blocks of a launch should run natively from the start."""
         if not self.possible:
             return False
+        if self._variants or self._spent_us > WORTH_US:
+            return True
         step = min(launch.blocks_per_batch(), blocks)
         work = ceil_div(blocks, step) * self._batch_us(step * launch.threads)
-        return bool(self._variants) or self._spent_us + work > 2 * WORTH_US or self._spent_us > WORTH_US
+        # A loop may turn out to be long, but a copy of these arrays costs too much to change over in the middle.
+        stuck = self.has_loop and not self._can_copy(Saved(self.program, arguments), step * launch.threads)
+        return stuck or self._spent_us + work > 2 * WORTH_US
+
+    def _can_copy(self, saved, lanes):
+        """True if copying the written arrays costs little beside running a batch."""
+        return saved.nbytes * BYTE_US < max(FREE_COPY_US, self._batch_us(lanes))
 
     def spent(self, batch):
         """Note a batch that ran in lockstep."""
@@ -92,7 +103,7 @@ class Threadwise:
         if not (self.possible and self.has_loop):
             return None
         saved = Saved(self.program, arguments)
-        if saved.nbytes * BYTE_US > self._batch_us(batch.lanes):
+        if not self._can_copy(saved, batch.lanes):
             return None
         batch.turns_to_switch = int((WORTH_US - self._spent_us) / self._turn_us(batch.lanes))
         return saved.take()
@@ -109,9 +120,10 @@ class Threadwise:
         entries = MAX_LOG if self.has_loop else lanes * self._stores
         with self._lock:
             status = Status.FULL
-            if 16 * entries < saved.nbytes:
+            if 16 * entries < saved.nbytes and not self._overflows:
                 saved.log(entries)
                 status = self._run_on(launch, arguments, first_block, saved)
+                self._overflows = status is Status.FULL
             if status is Status.FULL:
                 saved.take()
                 status = self._run_on(launch, arguments, first_block, saved)
