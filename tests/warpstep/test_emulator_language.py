@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 
-from warpstep import cuda
+from warpstep import KernelError, cuda
 
 RNG = np.random.default_rng(20261121)
 FULL = 0xFFFFFFFF
@@ -997,3 +997,19 @@ def test_text_becomes_a_float_when_it_is_compiled():
     out = fill(4)
     smallest[1, 1](np.array([3.5, 2.5, 7]), out)
     np.testing.assert_array_equal(out, [2.5, -np.inf, np.nan, 1e5])
+
+
+def test_arrays_are_unpacked():
+    @cuda.jit
+    def unpack(pairs, out):
+        i = cuda.grid(1)
+        row, column = pairs[i]
+        first, second = pairs
+        out[i] = row * 10 + column + first[0] * 100 + second[1] * 1000
+
+    pairs = np.array([[1, 2], [3, 4]])
+    out = fill(2)
+    unpack[1, 2](pairs, out)
+    assert out.tolist() == [4112, 4134]
+    with pytest.raises(KernelError, match=r"3 elements of 'pairs' unpacked to 2 variables[\s\S]*row, column = pairs"):
+        unpack[1, 2](np.ones((2, 3)), out)

@@ -86,6 +86,7 @@ STORE_FIELD = Op("M.store_field({}, {}, {}, m, {})", ACTION | Trait.WRITES_ANY)
 RUN = Op("{}.run(K, m, *{})", ACTION | Trait.WRITES_ANY)
 PRINT = Op("K.print(m, {})", ACTION)
 RAISED = Op("K.raised({}, m, {})", ACTION)
+CHECK_LENGTH = Op("K.check_length({}, m, {}, {})", ACTION)
 CHECK_DIVISOR = Op("K.check_divisor({}, m, {})", ACTION)
 #: For the debugger: the start of a line, a breakpoint, the value of a variable of the source.
 STOP, BREAKPOINT = Op("K.stop({}, m)", ACTION), Op("K.breakpoint({}, m)", ACTION)

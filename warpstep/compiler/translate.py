@@ -643,9 +643,18 @@ class Translator:
         if source is not None and self.frame.definitions[target] == 1:
             self.frame.known[target] = source
         value_type = self.type_of(expr.value)
+        if isinstance(value_type, types.Array):
+            return self._unpack_array(expr.value, value_type, unliteral(type_))
         if not isinstance(value_type, types.BaseTuple):
             self.unsupported(f"unpacking a {value_type}")
         return self.value(expr.value), unliteral(value_type)
+
+    def _unpack_array(self, variable, owner, type_):
+        site = self.site(variable.unversioned_name, "load")
+        self.b.emit(ops.CHECK_LENGTH(site, self.value(variable), type_.count))
+        indices = (ops.INDEX(scalar(i, np.int64)) for i in range(type_.count))
+        items = (self.load(variable, owner, index, owner.ndim == 1, type_.dtype)[0] for index in indices)
+        return ops.TUPLE(*(self.b.temporary(item) for item in items)), type_
 
     def expr_getiter(self, target, expr, type_):
         return calls.get_iterator(self, expr.value), type_

@@ -411,6 +411,14 @@ class Batch:
         message = f"{where}, tid={list(thread)} ctaid={list(block)}" + (f": {exception}" if exception.args else "")
         self.launch.user_error = type(exception)(message)
 
+    def check_length(self, site, mask, view, count):
+        """End the launch if an array that is unpacked has not ``count`` elements: on a GPU the thread just ends."""
+        wrong = np.asarray(view.shape[0] != count)
+        wrong = wrong if mask is None else wrong & mask
+        if np.any(wrong):
+            found = int(np.broadcast_to(view.shape[0], self.shape)[np.broadcast_to(wrong, self.shape)][0])
+            self.fail("out-of-bounds", f"{found} elements of {view.name!r} unpacked to {count} variables", site, wrong)
+
     def check_divisor(self, site, mask, divisor):
         """Note a division by zero, which raises in a kernel compiled with ``debug=True``."""
         zero = divisor == 0
