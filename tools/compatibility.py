@@ -5,10 +5,14 @@
     python tools/compatibility.py --table              # the table of the recorded results
     python tools/compatibility.py --only cudapy.test_sync --ways emulator   # a few modules, nothing recorded
     python tools/compatibility.py --only cudapy.test_sync --ways emulator --store   # these anew in the record
+    python tools/compatibility.py --tests ../numba-cuda-mlir/tests --ways numba emulator      # those of the successor
 
 The tests come with numba-cuda and need ``pip install numba-cuda[cu13] pytest filecheck psutil cffi ml_dtypes
 nvidia-cuda-nvdisasm``; the first brings the compiler that many of them ask for. A GPU is hidden from all three ways:
 numba.cuda by itself shows which tests need neither a GPU nor something in its place.
+
+The tests of numba-cuda-mlir come with its sources, not with its wheel, and are run by pytest. They need ``pip install
+numba-cuda-mlir[cu13] pytest filecheck ml_dtypes`` in an environment of their own, and have a record of their own.
 """
 
 import argparse
@@ -31,8 +35,10 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "records" / "compatibility.json"
+RECORDS = ROOT / "bench" / "records"
 TESTS = "numba.cuda.tests."
+#: The environment variable that holds the folder of numba-cuda-mlir's tests, if those are asked for.
+SUCCESSOR = "GPUKIT_COMPATIBILITY_TESTS"
 #: The ways to run the tests, with their titles.
 WAYS = {
     "numba": "numba.cuda without a GPU",
@@ -141,7 +147,11 @@ def name_of(test):
 
 def describe(error):
     """An exception in one line without anything that belongs to one machine."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return clean(f"{type(error).__name__}: {error}")
+
+
+def clean(text):
+    text = " ".join(text.split())
     text = re.sub(r"[^\s'\"]*/site-packages/", "", text.replace(sys.executable, "python"))
     for folder in (str(ROOT), os.getcwd(), tempfile.gettempdir(), sys.prefix, sys.base_prefix):
         text = text.replace(os.path.join(folder, ""), "")
@@ -163,6 +173,9 @@ def run_module(way, module, file):
         def write(**record):
             out.write(json.dumps(record) + "\n")
 
+        if SUCCESSOR in os.environ:
+            run_pytest(pathlib.Path(os.environ[SUCCESSOR]), module, write)
+            return
         try:
             if way != "simulator":
                 answer_probes(way)
@@ -174,6 +187,40 @@ def run_module(way, module, file):
         for test in tests:
             write(known=name_of(test))
         unittest.TestSuite(tests).run(Recorder(write))
+
+
+class PytestRecorder:
+    """A plugin of pytest that writes what becomes of each test."""
+
+    def __init__(self, write):
+        self.write = write
+
+    def pytest_collectreport(self, report):
+        if report.outcome != "passed":
+            self.write(test=ALL, outcome="skip" if report.skipped else "unloaded", reason=reason_of(report))
+
+    def pytest_itemcollected(self, item):
+        self.write(known=item.nodeid.partition("::")[2])
+
+    def pytest_runtest_logreport(self, report):
+        if report.passed and report.when != "call":
+            return
+        passed = report.passed or hasattr(report, "wasxfail")
+        outcome, reason = ("pass", "") if passed else ("skip" if report.skipped else "fail", reason_of(report))
+        self.write(test=report.nodeid.partition("::")[2], outcome=outcome, reason=reason)
+
+
+def reason_of(report):
+    """What a report of pytest says of an error, in one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return clean(crash.message if crash else str(report.longrepr[-1] if report.skipped else report.longrepr))
+
+
+def run_pytest(folder, module, write):
+    import pytest
+
+    options = ["-c", os.devnull, "--rootdir", str(folder), "-p", "no:cacheprovider", "-q", "--tb=no", "-W", "ignore"]
+    pytest.main([*options, str(folder / f"{module}.py")], plugins=[PytestRecorder(write)])
 
 
 def answer_probes(way):
@@ -204,7 +251,9 @@ def answer_probes(way):
 
 
 def modules():
-    """Names of the test modules of the installed numba-cuda, without ``numba.cuda.tests.``."""
+    """Names of the test modules of the installed numba-cuda, without ``numba.cuda.tests.``, or of its successor."""
+    if SUCCESSOR in os.environ:
+        return sorted(path.stem for path in pathlib.Path(os.environ[SUCCESSOR]).glob("test_*.py"))
     import numba.cuda
 
     folder = pathlib.Path(numba.cuda.__file__).parent / "tests"
@@ -314,7 +363,7 @@ def record(merged, seconds):
                 reasons[f"{outcome}: {reason}"].append(f"{name}.{test}")
     import gpukit
 
-    packages = ("numba-cuda", "numba", "numpy")
+    packages = ("numba-cuda-mlir", "numpy") if SUCCESSOR in os.environ else ("numba-cuda", "numba", "numpy")
     return {
         "versions": {name: importlib.metadata.version(name) for name in packages} | {"gpukit": gpukit.__version__},
         "python": platform.python_version(),
@@ -350,13 +399,13 @@ def table(stored):
     }
     versions = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
     lines = [
-        f"The {len(outcomes):,} tests of numba-cuda in {len(stored['tests'])} modules, without a GPU; at "
-        f"most {stored['seconds']} s for a module. {versions}; Python {stored['python']}; "
+        f"The {len(outcomes):,} tests of {next(iter(stored['versions']))} in {len(stored['tests'])} modules, without a "
+        f"GPU; at most {stored['seconds']} s for a module. {versions}; Python {stored['python']}; "
         f"{stored['date']}.",
         "",
         *counts(outcomes, stored["ways"]),
         "",
-        *comparison(outcomes),
+        *(comparison(outcomes) if "simulator" in stored["ways"] else ()),
         "",
         *why_not(outcomes, stored["reasons"]),
     ]
@@ -369,6 +418,8 @@ def counts(outcomes, ways):
     for outcome in OUTCOMES:
         numbers = [sum(found[way] == outcome for found in outcomes.values()) for way in ways]
         yield row(TITLES[outcome], *(f"{number:,}" for number in numbers))
+    if "simulator" not in ways:
+        return
     examples = [found for test, found in outcomes.items() if test.startswith("doc_examples.")]
     passed = [sum(found[way] == "pass" for found in examples) for way in ways]
     yield row(f"of the {len(examples)} examples of its documentation, passes", *(str(number) for number in passed))
@@ -399,7 +450,7 @@ def why_not(outcomes, reasons):
     yield row("---", "---:", "---:", "---")
     for group in (*GROUPS, REST):
         if tests := grouped[group]:
-            simulated = sum(outcomes[test]["simulator"] == "pass" for test, _ in tests)
+            simulated = sum(outcomes[test].get("simulator") == "pass" for test, _ in tests)
             yield row(group, f"{len(tests):,}", str(simulated), f"`{tests[0][0]}`")
     yield ""
     yield f"{REST[0].upper()}{REST[1:]}, one by one:"
@@ -423,10 +474,14 @@ def main(argv=None):
     if arguments.child:
         run_module(*arguments.child)
         return 0
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else None
+    if arguments.tests:
+        os.environ[SUCCESSOR] = os.path.abspath(arguments.tests)
+        del WAYS["simulator"]  # there is none
+    results = RECORDS / ("compatibility-mlir.json" if arguments.tests else "compatibility.json")
+    stored = json.loads(results.read_text()) if results.exists() else None
     if not arguments.table:
         names = [name for name in modules() if not arguments.only or any(part in name for part in arguments.only)]
-        found = run_all(arguments.ways, names, arguments.seconds, arguments.jobs)
+        found = run_all(arguments.ways or list(WAYS), names, arguments.seconds, arguments.jobs)
         if arguments.only and not arguments.store:
             for name, tests in merge(found).items():
                 for test, outcomes in tests.items():
@@ -439,10 +494,10 @@ def main(argv=None):
                 way: before.get(way, {}) | of_way if arguments.only else of_way for way, of_way in found.items()
             }
         stored = record(merge({way: found.get(way, {}) for way in WAYS}), arguments.seconds)
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(stored, indent=1) + "\n")
     if stored is None:
-        print(f"nothing is recorded in {RESULTS}", file=sys.stderr)
+        print(f"nothing is recorded in {results}", file=sys.stderr)
         return 1
     print(table(stored))
     return 0
@@ -450,7 +505,8 @@ def main(argv=None):
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="run these ways (default: all)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="run these ways (default: all)")
+    parser.add_argument("--tests", metavar="FOLDER", help="the tests of numba-cuda-mlir, in a checkout of its sources")
     parser.add_argument(
         "--only", nargs="+", help="modules, or parts of their names: every test is printed, none stored"
     )

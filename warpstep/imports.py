@@ -31,6 +31,22 @@ _STAND_INS = {
 }
 
 
+#: What programs take from ``numba_cuda_mlir.cuda`` and numba-cuda has not.
+_OF_THE_SUCCESSOR = frozenset(
+    "compile_cubin compile_for compile_mlir experimental inline_ptx intrin tensor_map vector".split()
+)
+
+
+def missing(name: str):
+    """The ``__getattr__`` of ``numba.cuda`` while it is another name for ``numba_cuda_mlir.cuda``."""
+    if name in _OF_THE_SUCCESSOR:
+        raise AttributeError(
+            f"cuda.{name} belongs to numba-cuda-mlir, and numba-cuda types the kernels of this process: `pip install "
+            f"numba-cuda-mlir` and import it first, or set {_compilers.ENVIRONMENT_VARIABLE}={MLIR}"
+        )
+    raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
+
+
 class Imports:
     """An entry of ``sys.meta_path``; ``when_loaded()`` is called once the emulator and its compiler are loaded."""
 

@@ -24,7 +24,7 @@ from multiprocessing import spawn
 from types import ModuleType, TracebackType
 
 from warpstep import _compilers
-from warpstep.imports import Imports
+from warpstep.imports import Imports, missing
 
 _ABSENT = object()
 OWN_PACKAGES = ("numba", "numba_cuda", "numba_cuda_mlir", "gpukit", "warpstep")
@@ -144,6 +144,8 @@ def _replace_numba_cuda(changes):
         for name, old in list(vars(module).items()):
             if id(old) in taken:
                 changes.attribute(module, name, taken[id(old)])
+    if _compilers.chosen() == _compilers.NUMBA_CUDA:
+        changes.attribute(sys.modules["numba.cuda"], "__getattr__", missing)
     _replace_ufunc_targets(changes)
     _redirect_dispatchers(changes)
     _redirect_driver(changes)

@@ -273,3 +273,26 @@ def test_vectors_and_what_else_only_the_successor_has(tmp_path):
         "cuda.intrin.fence_mbarrier_init, an intrinsic of numba-cuda-mlir, cannot be emulated",
         "cluster is (2, 1, 1): the emulator has no clusters of several blocks",
     ]
+
+
+WITHOUT_THE_SUCCESSOR = """
+    import numpy as np
+    from numba_cuda_mlir import cuda
+
+    @cuda.jit
+    def copy(x):
+        x[0] = cuda.vector.load(x, 1, 4).x
+
+    try:
+        copy[1, 1](np.zeros(8, np.float32))
+    except Exception as error:
+        print(type(error).__name__, str(error))
+"""
+
+
+def test_numba_cuda_names_what_only_the_successor_has_with_its_line(tmp_path):
+    if not _compilers.installed("numba-cuda"):
+        pytest.skip("it is not installed")
+    shown = run(tmp_path, WITHOUT_THE_SUCCESSOR, GPUKIT_FRONTEND="numba-cuda")
+    assert shown.startswith("TypingError") and 'program.py", line 7' in shown
+    assert "cuda.vector belongs to numba-cuda-mlir" in shown and "`pip install numba-cuda-mlir`" in shown

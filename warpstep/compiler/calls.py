@@ -75,7 +75,10 @@ def entry(*keys):
 
 def function(t, function_type, arguments, signature, expr):
     """Translate a call of a function that Numba knows by name, not a device function, or ``np.float32(x)``."""
-    key = float if isinstance(function_type, types.NumberClass) else function_type.typing_key
+    if isinstance(function_type, types.NumberClass):
+        key = complex if isinstance(signature.return_type, types.Complex) else float
+    else:
+        key = function_type.typing_key
     key = SAME_FUNCTIONS.get(key, key)
     call = Call(arguments, tuple(signature.args), signature.return_type, key, expr)
     if any(map(_is_foreign, call.types)):
@@ -150,10 +153,17 @@ def _overloaded(t, function, arguments, types_, result):
     return _overload(t, function_type, Call(arguments, tuple(sig.args), sig.return_type, function, None))
 
 
+#: Dates, and the numbers that they are divided and multiplied by.
+_TIMES = types.NPDatetime | types.NPTimedelta | types.Integer | types.Float
+
+
 def operator_of_other_types(t, function_, sig, operands):
     """Apply an operator that a program defines for its types."""
     if vectors.is_vector(sig.return_type):
         return vectors.operation(t, function_, sig, operands)
+    if all(isinstance(unliteral(at), _TIMES) for at in sig.args) and function_ in ops.OPERATORS:
+        values = (t.value(v, at) for v, at in zip(operands, sig.args, strict=True))  # NumPy's arithmetic is Numba's
+        return ops.CAST(ops.OPERATORS[function_](*values), dtype_of(sig.return_type)), sig.return_type
     types_ = ", ".join(map(str, sig.args))
     function_type = typing_context().resolve_value_type(function_)
     call = Call(list(operands), tuple(sig.args), sig.return_type, function_, None)

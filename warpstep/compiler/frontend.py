@@ -28,6 +28,7 @@ from warpstep._numba import (
     ExternFunction,
     FunctionPass,
     PassManager,
+    TypingError,
     compile_extra,
     cudadecl,
     fold_arguments,
@@ -117,6 +118,12 @@ class _TypingContext(CUDATypingContext):
             raise ValueError(f"{val.name} is declared with cuda.declare_device: the emulator has no code for it")
         type_ = super().resolve_value_type(val)
         return callee_type(type_.dispatcher) if isinstance(type_, types.Dispatcher) else type_
+
+    def resolve_getattr(self, typ, attr):
+        try:
+            return super().resolve_getattr(typ, attr)
+        except AttributeError as error:  # from a module that lacks it
+            raise TypingError(str(error)) from error
 
     def _resolve_user_function_type(self, func, args, kws, literals=None):
         if isinstance(func, types.Dispatcher):

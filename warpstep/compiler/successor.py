@@ -1,5 +1,6 @@
 """What numba-cuda-mlir has in a kernel and numba-cuda has not: ``cuda.vector`` and ``cuda.intrin``."""
 
+import cmath
 import itertools
 import math
 import operator
@@ -90,7 +91,25 @@ def _intrinsic(t, call):
     return t.unsupported(f"cuda.intrin.{name}, an intrinsic of numba-cuda-mlir,")
 
 
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+#: The imaginary part is 0 at the angle 0, for an infinite radius too.
+_RECT = Op(
+    "make_complex({0} * np.cos({1}), "
+    "np.where({1} == 0, {1} * np.copysign({1}.dtype.type(1), {0}), {0} * np.sin({1})).astype({1}.dtype))"
+)
+
+
+def _rect(t, call):
+    """Translate ``cmath.rect``, which numba-cuda implements in Python."""
+    part = call.result.underlying_float
+    values = (t.b.temporary(t.value(a, part)) for a in call.arguments)
+    return counted(_RECT(*values), part, 4), call.result
+
+
 if vector is not None:
+    calls.entry(cmath.rect)(_rect)
     calls.entry(vector.load)(_load)
     calls.entry(vector.store)(_store)
     calls.entry(extern_functions)(_intrinsic)

@@ -48,6 +48,8 @@ def dtype_of(type_):
         type_ = type_.dtype
     if type_ == types.float16:
         return np.dtype(np.float16)
+    if isinstance(type_, types.Complex) and type_.bitwidth < 64:  # complex32 of numba-cuda-mlir
+        raise UnsupportedError(f"values of type {type_} cannot be emulated: NumPy has no arithmetic of them")
     try:
         return numpy_support.as_dtype(type_)
     except NOT_IMPLEMENTED:
