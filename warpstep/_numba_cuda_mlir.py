@@ -21,6 +21,7 @@ from numba_cuda_mlir.descriptor import MLIRDispatcher as CUDADispatcher
 from numba_cuda_mlir.descriptor import MLIRTargetContext as CUDATargetContext
 from numba_cuda_mlir.descriptor import MLIRTypingContext as CUDATypingContext
 from numba_cuda_mlir.descriptor import _ArgMarshaller, mlir_target
+from numba_cuda_mlir.memory_management import _nrt_mstats as AllocationCounts
 from numba_cuda_mlir.mlir_compiler import MLIRBackend, get_compiler_class
 from numba_cuda_mlir.numba_cuda import api as host_api
 from numba_cuda_mlir.numba_cuda import compiler, cudadecl, cudadrv, types, utils
@@ -51,7 +52,6 @@ from numba_cuda_mlir.numba_cuda.cudadrv.driver import CudaAPIError, MemoryInfo
 from numba_cuda_mlir.numba_cuda.flags import CUDAFlags
 from numba_cuda_mlir.numba_cuda.kernels import reduction
 from numba_cuda_mlir.numba_cuda.memory_management import rtsys as memory_runtime
-from numba_cuda_mlir.numba_cuda.memory_management.nrt import _nrt_mstats as AllocationCounts
 from numba_cuda_mlir.numba_cuda.np import numpy_support
 from numba_cuda_mlir.numba_cuda.np import ufunc as ufunc_package
 from numba_cuda_mlir.numba_cuda.np.numpy_support import ufunc_find_matching_loop
