@@ -1013,3 +1013,18 @@ def test_arrays_are_unpacked():
     assert out.tolist() == [4112, 4134]
     with pytest.raises(KernelError, match=r"3 elements of 'pairs' unpacked to 2 variables[\s\S]*row, column = pairs"):
         unpack[1, 2](np.ones((2, 3)), out)
+
+
+@cuda.extending.overload(len)
+def _length_of_a_grid(group):
+    return (lambda group: cuda.gridsize(1)) if isinstance(group, type(cuda.types.grid_group)) else None
+
+
+def test_functions_of_the_grid_group_can_be_overloaded():
+    @cuda.jit
+    def measure(out):
+        out[cuda.grid(1)] = len(cuda.cg.this_grid())
+
+    out = fill(8)
+    measure[2, 4](out)
+    assert (out == 8).all()

@@ -105,8 +105,8 @@ def function(t, function_type, arguments, signature, expr):
 
 
 def _is_foreign(type_):
-    """True for a type that is defined by a program."""
-    return not type(type_).__module__.startswith("numba")
+    """True for a type that is defined by a program, and for the group of a grid, whose functions a program defines."""
+    return isinstance(type_, GridGroup) or not type(type_).__module__.startswith("numba")
 
 
 _PLAIN_OPERATORS = {operator.invert, operator.is_, operator.is_not, operator.index}
