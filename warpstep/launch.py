@@ -67,7 +67,8 @@ _loop_limit = _loop_limit_from(os.environ.get("GPUKIT_LOOP_LIMIT") or 50_000_000
 def set_loop_limit(turns: int) -> int:
     """Set how many turns the loops of a launch may take, in one batch of blocks, before it is stopped as endless.
 
-    The environment variable ``GPUKIT_LOOP_LIMIT`` sets it too. Returns the limit before. Raises ValueError or TypeError
+    As machine code, each thread may take ten times as many. The environment variable ``GPUKIT_LOOP_LIMIT`` sets the
+    limit too. Returns the limit before. Raises ValueError or TypeError
     unless ``turns`` is a positive integer.
     """
     global _loop_limit

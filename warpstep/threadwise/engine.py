@@ -1,4 +1,4 @@
-"""LLVM: optimise a module for this machine's processor and load it. The only file that names llvmlite."""
+"""LLVM: optimise a module for this machine's processor and load it."""
 
 # pyright: reportMissingImports=false
 

@@ -28,7 +28,7 @@ FREE_COPY_US = 200
 #: Turns that loops are assumed to take.
 ASSUMED_TURNS = 16
 #: A thread may take so many times the turns of the loop limit, which is made for lockstep.
-TURNS_FACTOR = 20
+TURNS_FACTOR = 10
 #: Entries of a log of overwritten values, if the kernel has loops.
 MAX_LOG = 1 << 20
 #: Turns in lockstep, to find out if a loop repeats itself, once native code has taken too many.

@@ -41,9 +41,9 @@ def _ufunc_loop(ufunc, dtypes):
     struct = _UfuncStruct.from_address(id(ufunc))
     if (struct.nin, struct.nout, struct.ntypes) != (ufunc.nin, ufunc.nout, ufunc.ntypes):
         raise NotNative("a ufunc of an unknown layout")
-    if wanted not in ufunc.types:
+    place = ufunc.types.index(wanted) if wanted in ufunc.types else None
+    if place is None or not struct.functions[place]:
         raise NotNative(f"{ufunc.__name__} of {wanted}")
-    place = ufunc.types.index(wanted)
     data = struct.data[place] if struct.data else None
     return struct.functions[place], data or 0
 
