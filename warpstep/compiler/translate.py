@@ -18,7 +18,7 @@ import numpy as np
 from warpstep._numba import NOT_IMPLEMENTED, NUMBA_ERRORS, Dim3, ir, struct_members, types, unliteral
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
-from warpstep.compiler import calls, instructions, llvm, ops, vectors
+from warpstep.compiler import calls, instructions, lowering, ops, vectors
 from warpstep.compiler import successor as _adds_to_calls  # noqa: F401
 from warpstep.compiler.blocks import (
     Barrier,
@@ -41,6 +41,7 @@ from warpstep.machine.memory import global_view
 #: Real operations in one on complex numbers.
 _COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+_TYPED_ITEM = Op("typed_item")
 #: The index of an element of ``array.flat``.
 _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -333,7 +334,9 @@ class Translator:
     def lowered(self, emit, arguments, return_type, what) -> Any:
         """Translate what a lowering function of numba-cuda emits: (expression, type), or None for no value."""
         try:
-            expression = llvm.lower(self, emit, arguments, return_type)
+            expression = lowering.lower(self, emit, arguments, return_type)
+        except UnsupportedError:
+            raise
         except NOT_IMPLEMENTED as error:
             self.unsupported(what, error)
         return None if expression is None else (expression, return_type)
@@ -707,6 +710,12 @@ class Translator:
         index, scalar = self.index(expr.index, owner)
         return self.load(expr.value, owner, index, scalar, type_)
 
+    def expr_typed_getitem(self, target, expr, type_):
+        """Pick an item of a tuple of several types, of which the loop of ``literal_unroll`` knows the type."""
+        item_types = self.type_of(expr.value).types
+        places = tuple(i for i, t in enumerate(item_types) if _is_same_item(unliteral(t), unliteral(expr.dtype)))
+        return _TYPED_ITEM(self.value(expr.value), ops.TUPLE(*places), self.value(expr.index)), type_
+
     def expr_static_getitem(self, target, expr, type_):
         owner = self.type_of(expr.value)
         if isinstance(owner, types.BaseTuple):
@@ -1008,6 +1017,12 @@ def _is_none_or_cast(statement):
 def _of_two_enums(types_):
     classes = {type_.instance_class for type_ in types_ if isinstance(type_, types.EnumMember)}
     return len(classes) == 2
+
+
+def _is_same_item(type_, wanted):
+    if isinstance(type_, types.Array) and isinstance(wanted, types.Array):
+        return (type_.dtype, type_.ndim, type_.layout) == (wanted.dtype, wanted.ndim, wanted.layout)
+    return type_ == wanted
 
 
 def _is_struct(type_):

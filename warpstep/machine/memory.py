@@ -675,22 +675,34 @@ class Memory:
         return RecordRef(pointer.view, dtype, pointer.offset)
 
     def load_at(self, pointer, dtype, mask, site):
-        self._check_pointer(pointer, dtype, mask, site)
-        return self._load_bytes(pointer.view, pointer.offset, dtype, mask, site)
+        view, index = self._element_at(pointer, dtype, mask, site)
+        if index is not None:
+            return self.load(view, (index,), mask, site)
+        return self._load_bytes(view, pointer.offset, dtype, mask, site)
 
     def store_at(self, pointer, value, dtype, mask, site):
-        self._check_pointer(pointer, dtype, mask, site)
-        self._store_bytes(pointer.view, pointer.offset, value, dtype, mask, site)
+        view, index = self._element_at(pointer, dtype, mask, site)
+        if index is not None:
+            self.store(view, (index,), value, mask, site)
+        else:
+            self._store_bytes(view, pointer.offset, value, dtype, mask, site)
 
-    def _check_pointer(self, pointer, dtype, mask, site):
+    def _element_at(self, pointer, dtype, mask, site):
+        """Return the whole memory that an address lies in, as an array, and an index; None if it is no element."""
         view = pointer.view
         if view.__class__ is Either:
             self.batch.unsupported(site, "an access through a pointer into different arrays")
-        size = (view.row or view.items.shape[0]) * view.items.dtype.itemsize
-        bad = (pointer.offset < 0) | (pointer.offset > size - dtype.itemsize)
-        bad = np.broadcast_to(bad if mask is None else bad & mask, (self.blocks, self.threads))
-        if bad.any():
-            self.batch.unsupported(site, f"an access through a pointer beyond array {view.name!r}")
+        size = view.items.dtype.itemsize
+        count = view.row or view.items.shape[0]
+        odd = pointer.offset % np.int64(size) != 0
+        if size == dtype.itemsize and view.items.dtype.names is None and not np.any(_both(mask, odd)):
+            whole = View(view.space, view.items.view(dtype), 0, (count,), (1,), view.name, view.address, view.row)
+            whole.known = view.known
+            return whole, pointer.offset // np.int64(size)
+        bad = (pointer.offset < 0) | (pointer.offset > count * size - dtype.itemsize)
+        if np.any(_both(mask, bad)) or (view.space == "local" and view.items.dtype.names is None):
+            self.batch.unsupported(site, f"an access through a pointer across elements of array {view.name!r}")
+        return view, None
 
     def array_at(self, pointer, dtype, shape, strides):
         """Return the array at an address; its strides are in bytes."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from warpstep.errors import UnsupportedError
 from warpstep.machine import arithmetic
-from warpstep.machine.memory import Either, View, contiguous, elements
+from warpstep.machine.memory import Either, View, contiguous, elements, merge
 
 
 def iterate(memory, state, mask, site):
@@ -124,6 +124,13 @@ _STEPS = {
     "ndindex": _step_ndindex,
     "nditer": _step_nditer,
 }
+
+
+def typed_item(items, places, index):
+    """Return ``items[index]`` of a tuple of several types, where those at ``places`` have the type that is wanted."""
+    if not isinstance(index, np.ndarray):
+        return items[int(index) if int(index) in places else places[0]]
+    return functools.reduce(lambda result, at: merge(index == at, items[at], result), places, None)
 
 
 def elementwise(memory, function, operands, dtypes, out, mask, site):
