@@ -26,6 +26,7 @@ out = np.zeros_like(x)
 trace = {package}.trace(scale[4, 256], x, out)
 np.testing.assert_array_equal(out, 2 * x)
 assert trace.total("global", "load").sectors == 125, trace
+trace.save_html("trace.html")
 print(trace.predict())
 """
 RECORDS = """

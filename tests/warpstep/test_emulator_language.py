@@ -925,10 +925,21 @@ def test_a_tuple_spread_over_arguments():
         pair = (i, i + 1)
         out[i] = weigh(*pair, 3) + max(*pair)
 
+    @cuda.jit(device=True)
+    def weigh_pair(pair):
+        return weigh(*pair, 3)
+
+    @cuda.jit
+    def twice(out):
+        i = cuda.grid(1)
+        out[i] = weigh_pair((i, i + 1)) + weigh_pair((i + 1, i))
+
     out = np.zeros(8, np.int64)
     kernel[1, 8](out)
     i = np.arange(8)
     assert (out == (i + 10 * (i + 1) + 300) * 2 + i + 1).all()
+    twice[1, 8](out)
+    assert (out == (11 * (2 * i + 1) + 600) * 2).all()
 
 
 def test_ufuncs_of_arrays_into_an_array():

@@ -950,7 +950,8 @@ class Translator:
         items = []
         for i, type_ in enumerate(self.type_of(expr.vararg).types):
             name = f"{expr.vararg.name}.{i}"
-            self.frame.typed.typemap[name] = unliteral(type_)
+            if name not in self.frame.typed.typemap:  # the function may have been inlined before
+                self.frame.typed.typemap[name] = unliteral(type_)
             self.frame.definitions[name] = 1
             self.b.emit(self.tuple_item(expr.vararg, i, type_)[0], self.name_of(name))
             items.append(ir.Var(expr.vararg.scope, name, expr.vararg.loc))
