@@ -108,11 +108,13 @@ def matmul(
     ----------
     a, b : ndarray or device array, shapes (..., M, K) and (..., K, N), float32 or float64, alike
         Any M, N and K, also 0. Both of NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes
-        before the last two count matrices, and are broadcast as by ``numpy.matmul``. An array that is not C-contiguous,
-        such as a transposed one, is copied first.
+        before the last two count matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast"
+        read matrices as they are if their rows or their columns are contiguous: transposed ones, parts of others. The
+        other variants copy what is not C-contiguous first.
     variant : str
-        One of ``VARIANTS``, or "auto": the fastest for the shape. Sums are in the type of the inputs except for
-        "naive_float64". All of ``LADDER`` but the first two are for float32.
+        One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a single row or
+        column, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs except
+        for "naive_float64". All of ``LADDER`` but the first two are for float32.
     alpha, beta : float
         As in BLAS: ``out`` is not read if beta is 0. With another beta it must be given.
     out : array of shape (..., M, N), optional

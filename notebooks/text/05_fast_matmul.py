@@ -27,7 +27,15 @@ import gpukit
 from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
 from gpukit.matmul import cost, ladder
-from gpukit.matmul.fast import make_copy_tiles, make_multiply, make_read, make_steps, sum_parts
+from gpukit.matmul.fast import (
+    make_copy_across,
+    make_copy_along,
+    make_copy_tiles,
+    make_multiply,
+    make_read,
+    make_steps,
+    sum_parts,
+)
 from gpukit.results import by_variant
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
@@ -353,7 +361,7 @@ show.source(matmul.fast)
 # Its parts, in the order in which data goes through them: the copies to shared memory, then what a thread does with it.
 
 # %%
-show.source(make_copy_tiles)
+show.source(make_copy_tiles, make_copy_along, make_copy_across)
 
 # %%
 show.source(make_read, make_multiply, make_steps)

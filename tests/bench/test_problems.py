@@ -1,0 +1,59 @@
+"""`bench.problems` and ``gpukit bench any``: random problems for gpukit's functions, small enough for the emulator."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bench import any as bench_any
+from bench.problems import FUNCTIONS, KEPT, Problem, draw
+
+#: Sizes up to these; of reductions and transposes, elements.
+SCALES = {"matmul": 40, "conv2d": 10, "reduce": 2000, "transpose": 3000, "resize": 30, "blob": 30}
+#: Problems of those whose kernels take long to translate, and of the others.
+COUNTS, COUNT = {"matmul": 5, "conv2d": 3, "reduce": 4}, 6
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_random_problems_are_solved(function):
+    rng = np.random.default_rng(19)
+    for _ in range(COUNTS.get(function, COUNT)):
+        problem = draw(function, rng, SCALES[function])
+        arrays = problem.make(rng)
+        before = [None if array is None else array.copy() for array in arrays]
+        result = problem.call(arrays)
+        assert problem.is_right(result, arrays), problem
+        for array, kept in zip(arrays, before, strict=True):
+            assert array is None or np.array_equal(array, kept), problem
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_wrong_result_is_seen(function):
+    rng = np.random.default_rng(20)
+    problem = draw(function, rng, SCALES[function])
+    arrays = problem.make(rng)
+    result = np.array(problem.call(arrays))
+    result.flat[result.size // 2] += 7
+    assert not problem.is_right(result, arrays)
+
+
+def test_a_problem_is_told_by_its_settings():
+    rng, again = np.random.default_rng(5), np.random.default_rng(5)
+    for function in FUNCTIONS:
+        problem = draw(function, rng)
+        assert draw(function, again) == problem
+        assert Problem(function, json.loads(json.dumps(problem.settings))) == problem
+        assert str(problem).startswith(function) and problem.shape and np.dtype(problem.dtype)
+    assert {function for function, _ in KEPT} <= set(FUNCTIONS)
+
+
+def test_the_distribution_of_the_ratios():
+    settings = {"shape": [3, 4], "dtype": "float32"}
+    records = [
+        {"case": "transpose", "variant": variant, "value": value, "problem": settings | {"turn": turn}}
+        for turn, values in enumerate(((1.0, 2.0, 0.5), (1.0, 1.0, 4.0), (1.0, 3.0, 2.0)))
+        for variant, value in zip(("gpukit", "torch", "cupy"), values, strict=True)
+    ]
+    assert [ratio for ratio, _, _ in bench_any.ratios_of(records)["transpose"]] == [0.5, 1.0, 2.0]
+    text = bench_any.tables(records, "device")
+    assert "67%" in text and "1.00" in text and "0.50" in text
