@@ -48,6 +48,8 @@ from warpstep.values import check_int, describe, has_attributes
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15
+#: Blocks of a batch once lanes have waited for other lanes so many times: then few lanes run at a time.
+WAITING_BLOCKS, MANY_WAITS = 64, 256
 #: Bytes that the shared and local arrays of a batch may take.
 BATCH_BYTES = 256 << 20
 #: Threads per block that forall picks, where the driver would ask the compiled kernel.
@@ -410,6 +412,8 @@ class Launch:
         self.dynamic_shared = dynamic_shared
         self.loop_limit = self.turns_allowed = _loop_limit
         self.user_error = None
+        #: How often lanes had to wait until others change memory.
+        self.waits = 0
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self._addresses = {}
@@ -476,10 +480,13 @@ class Launch:
     def batches(self, wanted: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Positions of the blocks in each batch, of all blocks or of those in ``wanted``."""
         total = self.blocks if wanted is None else wanted.size
-        step = total if self.program.cooperative else self.blocks_per_batch()
-        for first in range(0, total, step):
+        step, first = total if self.program.cooperative else self.blocks_per_batch(), 0
+        while first < total:
             ids = np.arange(first, min(first + step, total), dtype=np.int64)
+            first += step
             yield ids if wanted is None else wanted[ids]
+            if self.waits > MANY_WAITS:
+                step = min(step, WAITING_BLOCKS)
 
     def finish(self) -> None:
         """After the last batch: raise what the kernel raised."""

@@ -3,6 +3,8 @@
 Only lanes that hit the same address depend on each other: round r does the r-th lane of every address.
 """
 
+from functools import partial
+
 import numpy as np
 
 from warpstep.machine.memory import UNWATCHED, Either, merge
@@ -69,7 +71,7 @@ def atomic(memory, op, view, index, value, other, mask, site, wants_old):
             memory.batch.epoch += 1
             _without_result(items, op, at, operand)
         else:
-            memory.watch(items, lambda: items[at], lambda: _without_result(items, op, at, operand))
+            memory.watch(items, partial(items.take, at), partial(_without_result, items, op, at, operand))
         return None
     old = _with_result(memory, items, op, at, operand, second)
     result = np.zeros(shape, view.dtype)

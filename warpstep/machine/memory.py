@@ -432,7 +432,8 @@ class Memory:
             self.batch.epoch += 1
             self._put(view, position, value, mask)
         else:
-            self.watch(view.items, lambda: self.fetch(view, position), lambda: self._put(view, position, value, mask))
+            there = functools.partial(self.fetch, view, position)
+            self.watch(view.items, there, functools.partial(self._put, view, position, value, mask))
 
     def _put(self, view, position, value, mask):
         if view.space == "local":
@@ -760,7 +761,7 @@ class Memory:
             self._put_bytes(view, at, value, dtype, mask)
         else:
             there = functools.partial(Memory._load_bytes, self, view, at, dtype, mask, site)
-            self.watch(view.items, there, lambda: self._put_bytes(view, at, value, dtype, mask))
+            self.watch(view.items, there, functools.partial(self._put_bytes, view, at, value, dtype, mask))
 
     def _put_bytes(self, view, at, value, dtype, mask):
         view.all_known()

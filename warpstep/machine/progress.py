@@ -115,6 +115,7 @@ class Progress:
             others = self._elsewhere(now.mask)
             if others is None:
                 self.batch.no_progress(site, now.mask, blocked.why)
+            self.batch.launch.waits += 1
         elif self._patience < 0:
             self._patience = CHECK_INTERVAL
             others = self._elsewhere(now.mask)
