@@ -49,7 +49,7 @@ from warpstep.values import check_int, describe, has_attributes
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15
 #: Blocks of a batch once lanes have waited for other lanes so many times: then few lanes run at a time.
-WAITING_BLOCKS, MANY_WAITS = 64, 256
+WAITING_BLOCKS, MANY_WAITS = 64, 128
 #: Bytes that the shared and local arrays of a batch may take.
 BATCH_BYTES = 256 << 20
 #: Threads per block that forall picks, where the driver would ask the compiled kernel.

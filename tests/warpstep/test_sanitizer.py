@@ -624,3 +624,28 @@ def test_a_deadlock_is_named(how, traced):
     with pytest.raises(KernelError) as raised:
         gpukit.trace(launch, *arguments) if traced else launch(*arguments)
     assert raised.value.kind == "no-progress" and f"# deadlock {how}" in code(raised.value)
+
+
+def test_blocks_that_wait_for_those_before_them():
+    """Look-back in the order of blocks, over several batches; later ones are small."""
+
+    @cuda.jit
+    def scan(x, ready, total, out):
+        block = cuda.blockIdx.x
+        if cuda.threadIdx.x == 0:
+            before = 0
+            if block > 0:
+                while cuda.atomic.add(ready, block - 1, 0) == 0:
+                    pass
+                cuda.threadfence()
+                before = total[block - 1]
+            total[block] = before + x[block]
+            cuda.threadfence()
+            cuda.atomic.exch(ready, block, 1)
+            out[block] = before
+
+    x = np.random.default_rng(0).integers(0, 9, 400)
+    out = np.zeros(400, np.int64)
+    scan[400, 128](x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
+    assert np.array_equal(out, np.cumsum(x) - x)
+    assert not findings(scan[40, 32], x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)

@@ -398,7 +398,7 @@ class Batch:
             site,
             mask,
             "It is endless, or it waits for a thread that cannot run: one that waits itself, or whose block has not\n"
-            "started. warpstep.set_loop_limit() raises the limit.",
+            "started. GPUKIT_LOOP_LIMIT or warpstep.set_loop_limit() raises the limit of turns.",
         )
 
     def raised(self, site, mask, exception):
