@@ -3,12 +3,15 @@
 What needs the driver is imported when it is called: without a GPU none is loaded.
 """
 
+# ruff: noqa: E402
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import warpstep._compilers  # noqa: F401 - before numba.cuda
+from warpstep import _compilers
+
+_compilers.require(_compilers.NUMBA_CUDA)
 
 # isort: split
 import numba.cuda

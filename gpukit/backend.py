@@ -83,9 +83,10 @@ if TYPE_CHECKING:  # Numba's own have no annotations
 else:
     if NAME == "gpu":
         from numba import cuda
-    else:
+        from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
+    else:  # numba-cuda-mlir's types, if that types the kernels
         from warpstep import cuda
-    from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
+        from warpstep.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
 
 __all__ = [
     "CHOICES",

@@ -42,7 +42,19 @@ def paused_collector() -> Iterator[None]:
 
 def installed(compiler: str) -> bool:
     """True if a compiler can be imported. The copy of numba-cuda that is built into Numba does not count."""
-    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES[compiler])
+    if any(importlib.util.find_spec(name) is None for name in _PACKAGES[compiler]):
+        return False
+    if compiler != NUMBA_CUDA:
+        return True
+    # It puts itself in the place of Numba's copy when Python starts, which some environments prevent.
+    spec = importlib.util.find_spec("numba.cuda")
+    return spec is not None and "numba_cuda" in (spec.origin or "")
+
+
+def require(compiler: str) -> None:
+    """ImportError if a compiler cannot be imported."""
+    if not installed(compiler):
+        raise ImportError(f"{compiler} is missing: `pip install {compiler}`; `gpukit doctor` says more")
 
 
 def chosen() -> str | None:
@@ -84,7 +96,6 @@ def _asked_for():
 
 def _first_of(wanted):
     loaded = [compiler for compiler, module in MODULES.items() if module in sys.modules]
-    for compiler in (wanted, *loaded, *MODULES):
-        if compiler is not None and installed(compiler):
-            return compiler
-    raise ImportError("numba-cuda is missing: `pip install numba-cuda`; `gpukit doctor` says more")
+    found = next((c for c in (wanted, *loaded, *MODULES) if c is not None and installed(c)), NUMBA_CUDA)
+    require(found)
+    return found
