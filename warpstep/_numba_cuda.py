@@ -58,6 +58,7 @@ from numba.cuda.core.errors import (
     LoweringError,
     NumbaNotImplementedError,
     NumbaPerformanceWarning,
+    NumbaRuntimeError,
     NumbaValueError,
     TypingError,
 )
@@ -178,6 +179,11 @@ def _make_own(node):
             _make_own([*vars(node).values(), *vars(node).get("_kws", {}).values()])
     elif isinstance(node, ir.Assign):
         _make_own(node.value)
+
+
+def can_allocate() -> bool:
+    """True if kernels may allocate memory, which Numba's settings must allow."""
+    return bool(getattr(config, "CUDA_ENABLE_NRT", False))
 
 
 def has_ufunc(ufunc) -> bool:

@@ -39,6 +39,7 @@ from numba_cuda_mlir.numba_cuda.core.errors import (
     NumbaError,
     NumbaNotImplementedError,
     NumbaPerformanceWarning,
+    NumbaRuntimeError,
     NumbaValueError,
     TypingError,
 )
@@ -133,6 +134,11 @@ def struct_members(type_) -> None:
 def own_ir(blocks: dict) -> dict:
     """Return typed IR in the classes of this compiler: there are no others."""
     return blocks
+
+
+def can_allocate() -> bool:
+    """True if kernels may allocate memory, which Numba's settings must allow."""
+    return bool(getattr(config, "CUDA_ENABLE_NRT", False))
 
 
 def has_ufunc(ufunc) -> bool:

@@ -19,6 +19,7 @@ from warpstep._numba import (
     GridGroup,
     NumbaValueError,
     VectorType,
+    can_allocate,
     cuda,
     fp16,
     has_ufunc,
@@ -118,6 +119,8 @@ def _overload(t, function_type, call):
     if isinstance(implementation, Implementation):
         return _call_implementation(t, implementation, call)
     name = getattr(call.key, "__qualname__", getattr(call.key, "__name__", repr(call.key)))
+    if name == "mark_try_block":
+        t.unsupported("a try statement, which Numba cannot compile for a GPU,")
     return _lowered(t, function_type, call, f"a call of {getattr(call.key, '__module__', '')}.{name}")
 
 
@@ -330,6 +333,16 @@ def _enumerate(t, call):
 @entry(iter)
 def _iter(t, call):
     return get_iterator(t, call.arguments[0]), call.result
+
+
+@entry(next)
+def _next(t, call):
+    """Translate ``next(iterator)``; at its end the thread ends."""
+    iterator = t.name_of(call.arguments[0].name)
+    step = t.b.temporary(iterator_step(t, call.types[0], iterator))
+    t.b.emit(ops.AFTER(step), iterator)
+    t.raise_unless(ops.ITEM(step, 1), StopIteration())
+    return ops.ITEM(step, 0), call.result
 
 
 @entry(np.nditer)
@@ -863,6 +876,8 @@ def method(t, owner, function_type, arguments, signature):
         return t.cast(_AS_THEY_ARE[cuda.popc](value), this, signature.return_type), signature.return_type
     if isinstance(this, types.Array) and name in _ARRAY_METHODS:
         return _array_method(t, owner, this, name, arguments, signature)
+    if isinstance(this, types.Array) and name == "ravel" and this.layout == "C" and can_allocate():
+        return _RESHAPED(t.value(owner), ops.TUPLE(scalar(-1, np.int64)), t.site()), signature.return_type
     if isinstance(this, types.Array) and name in ("ravel", "flatten", "copy"):
         t.unsupported(f"the array method {name}, which allocates and which Numba cannot compile for a GPU,")
     if isinstance(this, types.Complex) and name == "conjugate":

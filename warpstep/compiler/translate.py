@@ -10,12 +10,22 @@ import inspect
 import itertools
 import linecache
 import operator
+import re
 from collections import Counter
 from typing import Any, NoReturn
 
 import numpy as np
 
-from warpstep._numba import NOT_IMPLEMENTED, NUMBA_ERRORS, Dim3, ir, struct_members, types, unliteral
+from warpstep._numba import (
+    NOT_IMPLEMENTED,
+    NUMBA_ERRORS,
+    Dim3,
+    NumbaRuntimeError,
+    ir,
+    struct_members,
+    types,
+    unliteral,
+)
 from warpstep.api.allocations import Allocation
 from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, lowering, ops, vectors
@@ -42,6 +52,7 @@ from warpstep.machine.memory import global_view
 _COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operator.truediv: 11}
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 _TYPED_ITEM = Op("typed_item")
+_NUMBA_FILES = re.compile(r"[/\\](numba|numba_cuda|numba_cuda_mlir)[/\\]")
 #: The index of an element of ``array.flat``.
 _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -203,9 +214,11 @@ class Translator:
         return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
 
     def unsupported(self, what, cause=None) -> NoReturn:
+        frame, line = self.frame, self.line
+        while frame.caller is not None and _NUMBA_FILES.search(frame.typed.filename):
+            frame, line = frame.caller, frame.info.line  # the user's line says more than Numba's own
         raise UnsupportedError(
-            f"{what} cannot be emulated ({self.frame.typed.filename}, line {self.line}, in "
-            f"{self.frame.typed.function.__name__})"
+            f"{what} cannot be emulated ({frame.typed.filename}, line {line}, in {frame.typed.function.__name__})"
         ) from cause
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -337,6 +350,8 @@ class Translator:
             expression = lowering.lower(self, emit, arguments, return_type)
         except UnsupportedError:
             raise
+        except NumbaRuntimeError as error:
+            self.unsupported(f"{what} ({error}: it allocates memory)", error)
         except NOT_IMPLEMENTED as error:
             self.unsupported(what, error)
         return None if expression is None else (expression, return_type)
@@ -448,6 +463,15 @@ class Translator:
         arguments = tuple(a for a in (getattr(statement, "exc_args", None) or ()) if not isinstance(a, ir.Var))
         self.raise_exception(exception(*arguments))
         self.b.end(Leave(()))
+
+    def raise_unless(self, condition, exception):
+        """End the threads where a condition is false."""
+        fails, after = self.b.new_block(), self.b.new_block()
+        self.b.end(Branch((after, fails), condition, self.site()))
+        self.b.current = fails
+        self.raise_exception(exception)
+        self.b.end(Leave(()))
+        self.b.current = after
 
     def raise_exception(self, exception):
         if self.recursive:
