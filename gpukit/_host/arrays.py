@@ -20,9 +20,14 @@ def as_device_array(array) -> Any:
     """Wrap a device array of any library as one of Numba, or of the emulator.
 
     Waits for the stream that CuPy works on, as the array interface demands. An array of Numba is returned as it is,
-    without a wait for the stream that it is bound to, as a launch takes it.
+    without a wait for the stream that it is bound to, as a launch takes it. One in mapped memory of the host, which is
+    a NumPy array too, becomes a view of that memory on the device.
     """
-    return array if getattr(array, "__cuda_ndarray__", False) else cuda.as_cuda_array(array)
+    if not getattr(array, "__cuda_ndarray__", False):
+        return cuda.as_cuda_array(array)
+    if on_gpu() and isinstance(array, np.ndarray):
+        return cuda.from_cuda_array_interface(array.__cuda_array_interface__, owner=array, sync=False)
+    return array
 
 
 def address_of(array) -> int:

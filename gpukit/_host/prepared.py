@@ -119,11 +119,16 @@ class Prepared:
         """List (position, array) of the arguments, and parts of tuples, that are arrays."""
         return [(position, value) for position, value in enumerate(_flat(self.args)) if _is_array(value)]
 
-    def bind(self, places: dict):
+    def bind(self, places: dict, fixed: list):
         """Let go of the arrays at these positions; from now on `relaunch` gives their addresses.
 
-        ``places`` is {position: (which of the pointers, bytes to add to it)}.
+        ``places`` is {position: (which of the pointers, bytes to add to it)}. Those at the positions ``fixed`` stay at
+        their addresses until `move`.
         """
+        raise NotImplementedError
+
+    def move(self, position: int, address: int):
+        """Use another address for an array that was bound as fixed."""
         raise NotImplementedError
 
     def relaunch(self, pointers: list):
@@ -157,7 +162,7 @@ class _PreparedOnEmulator(Prepared):
     def __init__(self, launch, args):
         super().__init__(launch, args)
         self._types = [argument_type(value) for value in args]
-        self._bound = []
+        self._bound, self._fixed = [], {}
 
     def _take(self, args):
         for position, (value, type_) in enumerate(zip(args, self._types, strict=True)):
@@ -167,18 +172,26 @@ class _PreparedOnEmulator(Prepared):
                     f"argument {position} of {self.name} is {argument_type(value)}; it was prepared for {type_}"
                 )
 
-    def bind(self, places):
+    def bind(self, places, fixed):
         values = list(_flat(self.args))
-        for position, place in places.items():
+        for position in (*places, *fixed):
             array, values[position] = as_device_array(values[position]), None
             layout = {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str, "version": 3}
-            self._bound.append((position, *place, layout))
+            if position in places:
+                self._bound.append((position, *places[position], layout))
+            else:
+                self._fixed[position] = layout | {"data": (address_of(array), False)}
         self.args = _like(self.args, iter(values))
+
+    def move(self, position, address):
+        self._fixed[position]["data"] = address, False
 
     def relaunch(self, pointers):
         values = list(_flat(self.args))
+        arrays = dict(self._fixed)
         for position, source, offset, layout in self._bound:
-            array = layout | {"data": (pointers[source] + offset, False)}
+            arrays[position] = layout | {"data": (pointers[source] + offset, False)}
+        for position, array in arrays.items():
             values[position] = cuda.from_cuda_array_interface(array, sync=False)
         self.launch(*_like(self.args, iter(values)))
 
@@ -257,9 +270,13 @@ class _PreparedOnGpu(Prepared):
                 slot.write(value, self._handle)
             raise
 
-    def bind(self, places):
+    def bind(self, places, fixed):
         self._bound = [(self._slots[position].address, *place) for position, place in places.items()]
-        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in places]
+        gone = {*places, *fixed}
+        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in gone]
+
+    def move(self, position, address):
+        self._memory[self._slots[position].address] = address
 
     def relaunch(self, pointers):
         memory = self._memory

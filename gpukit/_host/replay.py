@@ -1,7 +1,6 @@
 """Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
 
 import threading
-import weakref
 from collections import OrderedDict
 
 from gpukit._host.arrays import address_of, as_device_array, make_like, span
@@ -11,7 +10,6 @@ __all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
-_GONE = object()
 
 
 class RecordedCall:
@@ -34,30 +32,32 @@ class RecordedCall:
         overlap, and the launches keep little other memory alive.
     """
 
-    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held")
+    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held", "_version")
 
     def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
         self.lock, self.work = state.lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
+        self._version = None if work is None else work.buffers.version
         self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
         arrays = [*map(as_device_array, inputs), output]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
         self.launches, used, kept = prepared, set(), 0
         for launch in prepared:
-            places = {}
+            places, fixed = {}, []
             for position, array in launch.arrays():
                 low, high = span(array)
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
-                own = [i for i, held in enumerate(self._held) if held.start <= low < high <= held.stop]
+                own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
                 if inside:
                     places[position] = inside[0], address_of(array) - starts[inside[0]]
-                elif own:  # its address comes after those of the arrays
-                    places[position] = len(spans) + own[0], address_of(array) - self._held[own[0]].start
+                elif own is not None:
+                    own.uses.append((launch, position, address_of(array) - own.start))
+                    fixed.append(position)
                 else:
                     kept += high - low
             used.update(source for source, _ in places.values())
-            launch.bind(places)
+            launch.bind(places, fixed)
         apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
         self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
 
@@ -77,32 +77,34 @@ class RecordedCall:
             out, pointer = self.make_output()
             pointers.append(pointer)
         with self.lock:
-            for held in self._held:
-                pointers.append(held.start if held.is_there() else held.find())
+            if self.work is not None and self._version != self.work.buffers.version:
+                for held in self._held:
+                    held.find()
+                self._version = self.work.buffers.version
             for launch in self.launches:
                 launch.relaunch(pointers)
         return out
 
 
 class _Held:
-    """Work memory of a stream, under a key, and where it was when it was last looked for."""
+    """Work memory of a stream, under a key, and the arguments of launches that lie in it.
 
-    __slots__ = ("array", "key", "size", "start", "stop", "work")
+    Attributes
+    ----------
+    uses : list of (Prepared, position of the argument, bytes from the start)
+    """
+
+    __slots__ = ("key", "size", "start", "stop", "uses", "work")
 
     def __init__(self, work: WorkMemory, key: tuple, size: int):
-        self.work, self.key, self.size = work, key, size
-        self.find()
+        self.work, self.key, self.size, self.uses = work, key, size, []
+        self.start, self.stop = span(work.find(key, size))
 
-    def is_there(self) -> bool:
-        """Whether no other memory has taken its place."""
-        return self.array() is self.work.buffers.get(self.key, _GONE)
-
-    def find(self) -> int:
-        """Find the memory, or make it again; returns its address."""
-        array = self.work.find(self.key, self.size)
-        self.array = weakref.ref(array)
-        self.start, self.stop = span(array)
-        return self.start
+    def find(self):
+        """Find the memory where it is now, or make it again, and tell the launches."""
+        self.start, self.stop = span(self.work.find(self.key, self.size))
+        for launch, position, offset in self.uses:
+            launch.move(position, self.start + offset)
 
 
 class LaunchCache:

@@ -14,12 +14,26 @@ from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 from gpukit.backend import cuda
 from warpstep.integers import next_power_of_two
 
-__all__ = ["StreamState", "WorkMemory", "free_work_memory", "state_of"]
+__all__ = ["Buffers", "StreamState", "WorkMemory", "free_work_memory", "state_of"]
 
 #: Buffers up to this many bytes are powers of two, so that few are ever allocated; larger ones are as large as needed.
 MAX_ROUNDED = 64 << 20
 #: The purpose of the counters.
 ZEROS = "zeros"
+
+
+class Buffers(dict):
+    """Arrays by key; ``version`` is another number after every change."""
+
+    version = 0
+
+    def __setitem__(self, key, array):
+        super().__setitem__(key, array)
+        self.version += 1
+
+    def clear(self):
+        super().clear()
+        self.version += 1
 
 
 class StreamState:
@@ -29,7 +43,7 @@ class StreamState:
     ----------
     lock : threading.RLock
         Held while the launches of a call are queued.
-    buffers : dict
+    buffers : Buffers
         (device, purpose) -> device array.
     """
 
@@ -37,7 +51,7 @@ class StreamState:
 
     def __init__(self):
         self.lock = threading.RLock()
-        self.buffers = {}
+        self.buffers = Buffers()
 
 
 class WorkMemory:
@@ -46,14 +60,14 @@ class WorkMemory:
     Parameters
     ----------
     stream : 0 or a CUDA stream
-    buffers : dict, optional
+    buffers : Buffers, optional
         Of the stream's `StreamState`: the memory is shared with its other calls. Otherwise it belongs to this object
         and to the arguments that it is passed in.
     """
 
-    def __init__(self, stream, buffers: dict | None = None):
+    def __init__(self, stream, buffers: "Buffers | None" = None):
         self.stream = stream
-        self.buffers = {} if buffers is None else buffers
+        self.buffers = Buffers() if buffers is None else buffers
         #: What has been taken: (device, purpose) -> bytes, or counters.
         self.taken: dict[tuple, int] = {}
 

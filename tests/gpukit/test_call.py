@@ -15,7 +15,7 @@ from gpukit._host.call import CACHE, call, forget
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.replay import LaunchCache
 from gpukit._host.transfers import copy_to
-from gpukit._host.work_memory import MAX_ROUNDED, WorkMemory, free_work_memory, state_of
+from gpukit._host.work_memory import MAX_ROUNDED, Buffers, WorkMemory, free_work_memory, state_of
 from gpukit.backend import cuda
 
 RANDOM = np.random.default_rng(6)
@@ -294,7 +294,7 @@ def test_work_memory_belongs_to_a_stream_and_grows():
 
 
 def test_work_memory_of_every_kind():
-    buffers = {}
+    buffers = Buffers()
     work = WorkMemory(0, buffers)
     part, whole = work.take("parts", 10, np.float64), work.take("parts", 10, np.float32)
     assert (part.size, part.dtype, whole.size, whole.dtype) == (10, np.float64, 10, np.float32)
