@@ -21,6 +21,8 @@ ENVIRONMENT_VARIABLE = "GPUKIT_FRONTEND"
 MODULES = {NUMBA_CUDA: "numba.cuda", MLIR: "numba_cuda_mlir.cuda"}
 _PACKAGES = {NUMBA_CUDA: ("numba", "numba_cuda"), MLIR: ("numba_cuda_mlir",)}
 
+MISSING = "{0} is missing: `pip install {0}`; `gpukit doctor` says more"
+
 _chosen = None
 
 if not hasattr(np, "row_stack"):
@@ -54,7 +56,7 @@ def installed(compiler: str) -> bool:
 def require(compiler: str) -> None:
     """ImportError if a compiler cannot be imported."""
     if not installed(compiler):
-        raise ImportError(f"{compiler} is missing: `pip install {compiler}`; `gpukit doctor` says more")
+        raise ImportError(MISSING.format(compiler))
 
 
 def chosen() -> str | None:

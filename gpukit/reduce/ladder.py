@@ -299,9 +299,9 @@ def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
     check_variant(variant)
     for name, array in {"x": x, "out": out}.items():
         check_array(name, array, 1, (np.float32,))
-    check_alike("out", out, "x", x, (1,))
     if x.shape[0] == 0:
         raise ValueError("x has no elements; it must have one or more")
+    check_alike("out", out, "x", x, (1,))
     stream, kernel = stream_of(stream), VARIANTS[variant]
     if variant == "one_launch":
         blocks = _blocks(variant, x.size)

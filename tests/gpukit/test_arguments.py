@@ -607,6 +607,7 @@ def test_a_number_of_any_type_gives_what_numpy_gives(kind):
     assert streams.predicted(kind(1), kind(2), kind(1), 4, kind(0)) == streams.predicted(1, 2, 1, 4)
 
 
+@pytest.mark.skipif(on_gpu(), reason="numba.cuda's own functions")
 def test_arrays_in_pinned_memory_hold_no_python_objects():
     for make in (cuda.pinned_array, cuda.mapped_array, cuda.device_array):
         with pytest.raises(TypeError, match="dtype is .*object.*; it must be a NumPy dtype without Python objects"):

@@ -667,4 +667,4 @@ def test_a_product_needs_whole_warps_and_known_sizes():
 
     with pytest.raises(TypingError, match=r"mma: a, b and c are .*; they must be tuples of 8, 4 and 4, or"):
         other_sizes[1, 32](np.zeros(1))
-    assert [f.kind for f in gpukit.trace(some_lanes[1, 32], np.zeros(32)).findings] == ["partial-warp"]
+    assert [f.kind for f in gpukit.trace(some_lanes[1, 32], np.zeros(32)).findings] == ["barrier-divergence"]

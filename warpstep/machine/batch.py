@@ -219,7 +219,7 @@ class Batch:
         partial = running & (self.warp_bits(running) != (1 << WARP) - 1)
         if partial.any():
             message = "a product of a tensor core is reached by a part of the lanes of a warp"
-            self.fail("partial-warp", message, site, partial, "All 32 lanes must run it together.")
+            self.fail("barrier-divergence", message, site, partial, "All 32 lanes must run it together.")
         found = tensor.multiply(*([self.by_warp(value, 0) for value in operand] for operand in (a, b, c)))
         return tuple(self.from_warps(values) for values in found)
 

@@ -23,7 +23,6 @@ FINDINGS = (
     "uninitialised-read",
     "race",
     "barrier-divergence",
-    "partial-warp",
 )
 #: ``blockIdx`` or ``threadIdx``: (x, y, z).
 Index = tuple[int, int, int]
