@@ -268,8 +268,8 @@ def compatibility():
     outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
     passed = {way: sum(outcome[n] == "pass" for outcome in outcomes) for n, way in enumerate(stored["ways"])}
     return (
-        f"Of the {len(outcomes):,} tests that come with numba-cuda {stored['versions']['numba-cuda']}, most of which "
-        f"need a compiler for the GPU, the emulator passes {passed['emulator']:,} and Numba's simulator "
+        f"Of the {len(outcomes):,} tests that come with numba-cuda {stored['versions']['numba-cuda']}, run without a "
+        f"GPU but with NVIDIA's compiler, the emulator passes {passed['emulator']:,} and Numba's simulator "
         f"{passed['simulator']:,} (`python tools/compatibility.py --table` lists the reasons)."
     )
 

@@ -67,11 +67,16 @@ GROUPS = {
         r"_codelibrary|--ASSEMBLY|LLVM DUMP|get_(const_mem|local_mem|max_threads)|_dbg_optnone|InvalidConfigWarning|"
         r"the code of a kernel for a GPU|inspect_mlir|abi_info|FileCheck|compile_device|test_(ice|lineinfo|dump_nvvm)"
     ),
-    "compiles for a GPU with the CUDA toolkit (NVRTC, NVVM, nvJitLink)": r"libnvrtc|libnvvm|NvvmSupport|nvjitlink_err",
-    "links code in CUDA C++ or PTX": r"link= brings in|ExternFunction|CalledFromPTX|declare_device",
+    "compiles for a GPU with the CUDA toolkit (NVRTC, NVVM, nvJitLink)": (
+        r"libnvrtc|libnvvm|NvvmSupport|nvjitlink_err|compiler, which is not"
+    ),
+    "links code in CUDA C++ or PTX": (
+        r"link= brings in|ExternFunction|CalledFromPTX|declare_device|how to link|linking files"
+    ),
     "needs a package that is not installed": r"^ModuleNotFoundError|[Cc]ould not import|requires CuPy",
     "the driver itself: contexts, memory managers, other processes": (
-        r"CudaSupportError|NVIDIA driver library|the emulator's context has no|DevicePointer|_NothingPending|mempin|"
+        r"CudaSupportError|NVIDIA driver library|manages the memory of a GPU|version 1 required|by its address|"
+        r"the emulator's context has no|DevicePointer|_NothingPending|mempin|"
         r"ipc_handle|memory_manager|__cuda_stream__|cannot be pickled or copied|test_deallocations|TestInit\b"
     ),
     "addresses of emulated arrays for other libraries (__cuda_array_interface__)": r"__cuda_array_interface__",
