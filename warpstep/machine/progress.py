@@ -134,7 +134,7 @@ class Progress:
         least = SHORT_INTERVAL if self.scheduler.waiting or traced else CHECK_INTERVAL
         if self.scheduler.parked:
             least = PARKED_INTERVAL
-        turns = max(least, (4 if traced else 128) * self._width)
+        turns = max(least, (1 if traced else 128) * self._width)
         self._width *= 2
         turns = min(turns, CHECK_INTERVAL) if self.scheduler.parked else turns
         return int(min(turns, max(1, self.batch.turns_to_switch - self._turns)))
