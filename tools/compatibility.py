@@ -374,6 +374,7 @@ def record(merged, seconds):
             outcome, reason = outcomes["emulator"]
             if outcome != "pass":
                 reasons[f"{outcome}: {reason}"].append(f"{name}.{test}")
+    sys.path.append(str(ROOT))
     import gpukit
 
     packages = ("numba-cuda-mlir", "numpy") if SUCCESSOR in os.environ else ("numba-cuda", "numba", "numpy")
