@@ -147,6 +147,7 @@ class InspectedKernel:
     specialized: bool
     targetoptions: dict[str, Any]
     for_gpu: Any
+    _declared: dict[tuple, Any] | None
 
     def _each(self, ask, signature):
         if signature is not None:
@@ -170,6 +171,8 @@ class InspectedKernel:
         """``inspect_...`` of every overload; of a device function, numba-cuda's own answer."""
         if self.targetoptions["device"]:
             with native.compiling_for(get_current_device()):
+                for argument_types, return_type in (self._declared or {}).items():
+                    self.for_gpu.compile_device(argument_types, return_type)
                 return getattr(self.for_gpu, name)(signature)
         return self._each(lambda overload: getattr(overload, name)(), signature)
 

@@ -716,6 +716,8 @@ def test_a_kernel_shows_what_it_was_compiled_to(capsys):
     assert "st.shared" in inspected.inspect_asm(overload.signature)
     assert set(inspected.inspect_llvm()) == set(inspected.inspect_lto_ptx()) == {argument_types}
     assert 8 <= alone.get_regs_per_thread() <= 255
+    (text,) = cuda.jit("float32(float32)", device=True)(twice.py_func).inspect_asm().values()
+    assert "add.f32" in text or "add.rn.f32" in text
     assert cuda.compile_ptx(twice, (cuda.types.float32,), device=True)[1] == cuda.types.float32
 
 
