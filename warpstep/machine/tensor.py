@@ -28,8 +28,8 @@ class Fragment(NamedTuple):
         return [matrices[:, :, rows, columns] for rows, columns in zip(self.rows.T, self.columns.T, strict=True)]
 
 
-def fragments(counts: tuple[int, int, int]) -> tuple[Fragment, Fragment, Fragment]:
-    """The maps of a, b and c in float64, for so many elements of each in a lane."""
+def fragments(counts: tuple[int, ...]) -> tuple[Fragment, Fragment, Fragment]:
+    """The maps of a, b and c in float64, for so many elements of each of the three in a lane."""
     group, place = np.divmod(np.arange(WARP)[:, None], 4)
     a, b, c = (np.arange(count) for count in counts)
     rows, depth = 8 if counts[2] == 2 else 16, 4 * counts[1]
