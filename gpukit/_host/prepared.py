@@ -276,7 +276,8 @@ class _PreparedOnGpu(Prepared):
         self.args = [value for position, value in enumerate(_flat(self.args)) if position not in gone]
 
     def move(self, position, address):
-        self._memory[self._slots[position].address] = address
+        slot: Any = self._slots[position]
+        self._memory[slot.address] = address
 
     def relaunch(self, pointers):
         memory = self._memory

@@ -102,17 +102,19 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
     while len(axes) > DIMENSIONS:  # one index of the first axis after the other
         n = axes[0][0]
         if n > 1:
-            return [launch for i in range(n) for launch in copy_launches(*_at(source, target, axes, i), stream)]
+            parts = (_at(source, target, axes, i) for i in range(n))
+            return [launch for part, part_target in parts for launch in copy_launches(part, part_target, stream)]
         axes = axes[1:]
     axes = [(1, 0, 0)] * (DIMENSIONS - len(axes)) + axes
     itemsize, last = source.dtype.itemsize, axes[-1]
     turned = next((axis for axis in axes if axis[0] > 1 and axis[1] == itemsize), None)
-    if itemsize <= 8 and last[2] == itemsize and turned not in (None, last):
+    number = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}.get(itemsize)
+    if number and last[2] == itemsize and turned not in (None, last):
         # Along the last axis the source is read; the target's neighbours lie along the third.
         axes = [*(axis for axis in axes if axis is not turned and axis is not last), last, turned]
         source, target = _views(source, target, axes)
         tiles = math.prod(ceil_div(n, TILE) for n in target.shape[2:]) * math.prod(target.shape[:2])
-        kernel, grid, block = copy_tiles(types.Integer.from_bitwidth(8 * itemsize, False)), tiles, (TILE, ROWS)
+        kernel, grid, block = copy_tiles(number), tiles, (TILE, ROWS)
     else:
         source, target = _views(source, target, axes)
         kernel = copy_strided(uint32 if target.size < 1 << 32 else uint64)

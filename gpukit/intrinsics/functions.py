@@ -125,7 +125,7 @@ def wait_copies(most):
     _refuse("wait_copies")
 
 
-def mma(a, b, c):
+def mma(a, b, c) -> tuple:
     """Multiply small matrices on a tensor core, a b + c; for kernels and device functions.
 
     All lanes of a warp do it together. Each holds some elements of every matrix, as tuples: with g = lane // 4 and

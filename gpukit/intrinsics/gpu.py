@@ -48,7 +48,8 @@ for _function, _instructions in THREE_WORDS.items():
 @cudaimpl.lower(mma, types.UniTuple, types.UniTuple, types.UniTuple)
 def _generate_product(context, builder, signature, arguments):
     operands = [item for argument in arguments for item in cgutils.unpack_tuple(builder, argument)]
-    rows, columns, depth = PRODUCTS[tuple(map(len, signature.args))]
+    left, right, total = map(len, signature.args)
+    rows, columns, depth = PRODUCTS[left, right, total]
     count = len(signature.return_type)
     names, places = [f"${i}" for i in range(count + len(operands))], [count, *map(len, signature.args)]
     groups = []

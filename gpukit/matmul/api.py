@@ -27,7 +27,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
-from gpukit.matmul.double import double
+from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
 from gpukit.matmul.vector import THREADS, across, along, choose_vector
 from warpstep.integers import ceil_div
@@ -625,7 +625,7 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
     a, b = flat.a.at(piece.row, 0), flat.b.at(0, piece.col)
     out = flat.out[piece.row * flat.pitch_out + piece.col :]
     dtype = dtype_of(flat.out)
-    is_double, numbers = dtype == np.float64, (dtype.type(flat.alpha), dtype.type(flat.beta))
+    numbers = dtype.type(flat.alpha), dtype.type(flat.beta)
     if parts == 1:
         target, pitch, wide = out, flat.pitch_out, flat.wide_out
         scales, adds = flat.alpha != 1 or flat.beta != 0, flat.beta != 0
@@ -634,9 +634,9 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
         scales, adds = False, False
     layout = flat.a.layout + flat.b.layout
     wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
-    shared_bytes = tile.shared_bytes if is_double else 0
-    if is_double:
-        kernel = double(tile, layout, wide_a, wide_b, wide, scales, adds)
+    shared_bytes = 0
+    if isinstance(tile, DoubleTile):
+        kernel, shared_bytes = double(tile, layout, wide_a, wide_b, wide, scales, adds), tile.shared_bytes
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
     else:
         wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)

@@ -699,7 +699,7 @@ def _fixed_shape(t, variable, type_):
         return tuple(int(part.literal_value) for part in parts)
     known = t.folded(variable)
     if known is None:
-        t.unsupported("a shared or local array whose shape is no constant")
+        raise t.unsupported("a shared or local array whose shape is no constant")
     return tuple(map(int, known.value)) if isinstance(known.value, tuple) else (int(known.value),)
 
 

@@ -112,7 +112,8 @@ class Frame:
         self.typed = typed
         self.info = FrameInfo(typed.function, caller and caller.info, line)
         #: The block of the IR that is being translated, and the line of the last stop in it.
-        self.block = self.stop_line = None
+        self.block: Any = None
+        self.stop_line: int | None = None
         #: `Constant` or None for each argument: what a compiler knows once the call is inlined, though no type says so.
         self.folded = dict(enumerate(folded))
         #: (expression, type) of each argument.
