@@ -44,7 +44,9 @@ class Batch:
         Their positions in the linear order of the grid (x fastest), ascending.
     memory : memory.Memory
     epoch : int
-        Counts changes to memory.
+        Counts changes to memory, and reads of the clock.
+    ticks : int
+        Counts reads of the clock.
     shape : (B, T)
     thread, block : tuple of 3 values
         ``threadIdx`` and ``blockIdx``, int32; NumPy scalars where all lanes agree.
@@ -66,7 +68,7 @@ class Batch:
         self.loop_limit, self.turns_allowed = launch.loop_limit, launch.turns_allowed
         #: Turns of a function's loops after which it raises `Switch`.
         self.turns_to_switch = math.inf
-        self.epoch = 0
+        self.epoch = self.ticks = 0
         self.began = Batch.clock
         #: Depth of recursive calls.
         self.depth = 0
@@ -269,6 +271,7 @@ class Batch:
         """
         Batch.clock += max(64, (Batch.clock - self.began) // 8)
         self.epoch += 1  # a loop that reads it makes progress
+        self.ticks += 1
         return np.int64(Batch.clock)
 
     def sleep(self, nanoseconds):

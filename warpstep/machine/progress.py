@@ -68,7 +68,8 @@ class Progress:
         if self._turns >= self.batch.turns_to_switch:
             raise Switch
         waiting = self.scheduler.waiting
-        now = _Visit(self.batch.epoch, self.scheduler.releases if waiting else None, mask, state)
+        releases = self.scheduler.releases if waiting else None
+        now = _Visit(self.batch.epoch, self.batch.ticks, releases, mask, state)
         if self._start is None:
             if self._turns > self.batch.turns_allowed:
                 self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
@@ -156,7 +157,7 @@ class Progress:
                     lanes, now.epoch, read, [], "went round without any change to its variables or to memory"
                 )
             began = first is self._first.get(self._start) and self._kept is self.memory.kept
-            if began and self.memory.restored():
+            if began and first.ticks == now.ticks and self.memory.restored():
                 return _Blocked(
                     lanes,
                     now.epoch,
@@ -233,9 +234,12 @@ class _Blocked(NamedTuple):
 
 
 class _Visit(NamedTuple):
-    """The state of a loop at a back edge; ``releases``: barriers passed so far, if other lanes wait."""
+    """The state of a loop at a back edge; ``releases``: barriers passed so far, if other lanes wait; ``ticks``: reads of
+    the clock so far.
+    """
 
     epoch: int
+    ticks: int
     releases: int | None
     mask: Any
     state: tuple
