@@ -234,8 +234,9 @@ class _Blocked(NamedTuple):
 
 
 class _Visit(NamedTuple):
-    """The state of a loop at a back edge; ``releases``: barriers passed so far, if other lanes wait; ``ticks``: reads of
-    the clock so far.
+    """The state of a loop at a back edge.
+
+    ``releases`` are the barriers passed so far, if other lanes wait, ``ticks`` the reads of the clock.
     """
 
     epoch: int
