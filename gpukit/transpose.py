@@ -33,7 +33,7 @@ from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
 from gpukit.backend import cuda, int64, types, uint32
 from gpukit.intrinsics import load2, load4, store2, store4
-from warpstep.integers import ceil_div
+from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice
 
@@ -312,11 +312,17 @@ def wide_pairs(dtype, size):
 #: Elements of shared memory, and threads, of a block of "thin"; up to how many rows or columns a matrix is thin, and
 #: from how many of the others on.
 THIN_SIZE, THIN_THREADS, MAX_THIN, MIN_LONG = {1: 4096, 2: 4096, 4: 4096, 8: 2048}, 256, 32, 256
+#: Blocks of "thin" that a multiprocessor should have.
+THIN_BLOCKS = 4
 
 
-def thin_length(side: int, itemsize: int) -> int:
-    """Compute how many rows of a matrix with ``side`` columns a block of `thin` takes, a power of two."""
-    return 1 << ((THIN_SIZE[itemsize] // (min(side, MAX_THIN) | 1)).bit_length() - 1)
+def thin_length(side: int, length: int, itemsize: int) -> int:
+    """Compute how many of ``length`` rows with ``side`` columns a block of `thin` takes, a power of two: as many as fit
+    into shared memory, or fewer so that there are blocks for all multiprocessors, but at least 32.
+    """
+    most = 1 << ((THIN_SIZE[itemsize] // (min(side, MAX_THIN) | 1)).bit_length() - 1)
+    wanted = ceil_div(length, THIN_BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    return min(most, max(32, next_power_of_two(wanted)))
 
 
 @functools.cache
@@ -338,7 +344,9 @@ def thin(dtype):
         base = uint32(cuda.blockIdx.y) * uint32(MAX_THIN)
         side = uint32(min(uint32(width - base), uint32(MAX_THIN)))
         pitch = uint32(min(width, uint32(MAX_THIN))) | uint32(1)
-        shift = uint32(31 - cuda.clz(uint32(uint32(size) // pitch)))
+        # The power of two that the grid was made for.
+        each = uint32((length + int64(cuda.gridDim.x) - 1) // int64(cuda.gridDim.x))
+        shift = uint32(32 - cuda.clz(uint32(each - uint32(1))))
         chunk, threads, tid = uint32(1) << shift, uint32(cuda.blockDim.x), uint32(cuda.threadIdx.x)
         first = int64(cuda.blockIdx.x) * chunk
         count = uint32(min(int64(chunk), length - first))
@@ -498,7 +506,10 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     shape = _check_configuration(variant, shape, dtype)
     rows, columns = shape
     if variant == "thin":
-        blocks = ceil_div(max(shape), thin_length(min(shape), dtype.itemsize)), ceil_div(min(shape), MAX_THIN)
+        blocks = (
+            ceil_div(max(shape), thin_length(min(shape), max(shape), dtype.itemsize)),
+            ceil_div(min(shape), MAX_THIN),
+        )
         return configure_quietly(thin(getattr(types, dtype.name)), blocks, THIN_THREADS, stream_of(stream))
     kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
