@@ -506,10 +506,8 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     shape = _check_configuration(variant, shape, dtype)
     rows, columns = shape
     if variant == "thin":
-        blocks = (
-            ceil_div(max(shape), thin_length(min(shape), max(shape), dtype.itemsize)),
-            ceil_div(min(shape), MAX_THIN),
-        )
+        side, length = sorted(shape)
+        blocks = ceil_div(length, thin_length(side, length, dtype.itemsize)), ceil_div(side, MAX_THIN)
         return configure_quietly(thin(getattr(types, dtype.name)), blocks, THIN_THREADS, stream_of(stream))
     kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
