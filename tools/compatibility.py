@@ -166,7 +166,8 @@ def describe(error):
 def clean(text):
     text = " ".join(text.split())
     text = re.sub(r"[^\s'\"]*/site-packages/", "", text.replace(sys.executable, "python"))
-    for folder in (str(ROOT), os.getcwd(), tempfile.gettempdir(), sys.prefix, sys.base_prefix):
+    tests = os.path.dirname(os.environ.get(SUCCESSOR, ""))
+    for folder in filter(None, (tests, str(ROOT), os.getcwd(), tempfile.gettempdir(), sys.prefix, sys.base_prefix)):
         text = text.replace(os.path.join(folder, ""), "")
     return re.sub(r"0x[0-9a-f]{6,}", "0x...", text)[:300]
 

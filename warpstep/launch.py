@@ -414,6 +414,8 @@ class Launch:
         self.user_error = None
         #: How often lanes had to wait until others change memory.
         self.waits = 0
+        #: Called once a loop of a trace has taken many turns.
+        self.rehearse: Callable[[], None] | None = None
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self._addresses = {}

@@ -1,13 +1,18 @@
 """``warpstep.trace``: run one launch in the emulator and record every access, branch and barrier."""
 
+import contextlib
+import io
+import itertools
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 
 import numpy as np
 
+from warpstep.api.arrays import DeviceArray, byte_span
+from warpstep.api.host import to_device
 from warpstep.errors import KernelError
 from warpstep.launch import configuration, prepare
 from warpstep.limits import WARP
@@ -186,6 +191,8 @@ def trace(
         prepared = prepare(configured, here)
         chosen = _chosen(blocks, prepared)
         recorder = Recorder(prepared.run, heat)
+        if chosen is None:
+            prepared.run.rehearse = _rehearsal(configured, here, prepared.overload)
         try:
             with _Progress(configured.dispatcher.py_func.__name__) as progress:
                 run(prepared, recorder, chosen, progress)
@@ -195,6 +202,64 @@ def trace(
         for write in prepared.transfers.copy_back:
             write()
     return Trace(**summarize(prepared, recorder, registers))
+
+
+#: Bytes of device arrays that are copied for a rehearsal.
+MAX_REHEARSED = 1 << 26
+
+
+def _rehearsal(configured, args, overload) -> Callable[[], None] | None:
+    """Make a function that makes the launch without a trace, on copies of its arguments as they are now.
+
+    As machine code it is faster by far, so an endless loop is named in seconds. Other errors are left to the trace,
+    which goes on after them. None if the arguments cannot be copied as they are, one apart from the other.
+    """
+    arrays = [a for a in args if isinstance(a, np.ndarray | DeviceArray)]
+    held = [a if isinstance(a, np.ndarray) else a.copy_to_host() for a in arrays if _is_small(a)]
+    plain = all(isinstance(a, bool | int | float | complex | np.generic) for a in args if not _is_array(a))
+    if len(held) < len(arrays) or not plain or _overlap(arrays):
+        return None
+
+    def rehearse():
+        native = overload.threadwise
+        if native is None or not native.possible:
+            return
+        pairs = zip(arrays, held, strict=True)
+        copies = iter([x.copy() if isinstance(a, np.ndarray) else to_device(x) for a, x in pairs])
+        here = [next(copies) if _is_array(a) else a for a in args]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                configured(*here)
+        except KernelError as error:
+            if error.kind == "no-progress":
+                raise
+        except Exception:  # noqa: S110 - the trace meets it too
+            pass
+
+    return rehearse
+
+
+def _is_array(value):
+    return isinstance(value, np.ndarray | DeviceArray)
+
+
+def _is_small(array):
+    """True if an array need not be copied before the launch, as a NumPy array is not changed before its end, or can."""
+    if isinstance(array, np.ndarray):
+        return type(array) is np.ndarray
+    return array.is_c_contiguous() and array.alloc_size <= MAX_REHEARSED
+
+
+def _overlap(arrays):
+    """True if two of the arrays may share memory."""
+    spans = []
+    for array in arrays:
+        low, high = byte_span(array.shape, array.strides, array.dtype.itemsize)
+        host = isinstance(array, np.ndarray)
+        start = array.ctypes.data if host else array.device_ctypes_pointer.value or 0
+        spans.append((host, start + low, start + high))
+    spans.sort()
+    return any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(spans))
 
 
 def _registers(registers, launch, args):

@@ -2,6 +2,7 @@
 
 import contextlib
 import linecache
+import time
 
 import numpy as np
 import pytest
@@ -649,3 +650,47 @@ def test_blocks_that_wait_for_those_before_them():
     scan[400, 128](x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
     assert np.array_equal(out, np.cumsum(x) - x)
     assert not findings(scan[40, 32], x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
+
+
+@cuda.jit
+def never_grows(out):
+    x = np.float32(0)
+    while x < np.float32(1e9):  # from 2**24 on x + 1 is x
+        x += np.float32(1)
+    out[0] = x
+
+
+@cuda.jit
+def both_grow(out, n):
+    low, high = 0, n
+    while low < high:
+        low += 1
+        high += 1
+    out[0] = low
+
+
+@cuda.jit
+def long_and_honest(out, turns):
+    total = 0
+    for i in range(turns):
+        total += i & 3
+    out[cuda.grid(1)] += total
+    print("done")
+
+
+@pytest.mark.parametrize(("kernel", "more"), [(never_grows, ()), (both_grow, (10,))])
+def test_a_trace_names_a_loop_that_only_the_limit_ends_in_seconds(kernel, more):
+    for out in (np.zeros(1, np.float32), cuda.to_device(np.zeros(1, np.float32))):
+        start = time.process_time()
+        with pytest.raises(KernelError) as caught:
+            warpstep.trace(kernel[1, 32], out, *more)
+        assert caught.value.kind == "no-progress" and caught.value.trace.status == "stopped"
+        assert time.process_time() - start < 8
+
+
+def test_a_long_loop_is_traced_to_its_end(capsys):
+    """The launch that is made to see whether it ends changes nothing, and prints nothing."""
+    out = np.full(64, 5, np.int64)
+    trace = warpstep.trace(long_and_honest[1, 32], out[:32], 200_000)
+    assert trace.status == "complete" and (out == [300_005] * 32 + [5] * 32).all()
+    assert capsys.readouterr().out == "done\n" * 32

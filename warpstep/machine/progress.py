@@ -21,6 +21,8 @@ CHECK_INTERVAL = 4096
 SHORT_INTERVAL = 64
 #: Fewer still while lanes are parked that wait for others: they may be waiting for this one.
 PARKED_INTERVAL = 16
+#: Turns of the loops of a trace until a rehearsal of the launch, which finds sooner whether it ends.
+REHEARSAL_TURNS = 1 << 17
 #: Seconds until the first forecast; each takes about a millisecond, and the next one waits twice as long.
 FORECAST_DELAY = 0.1
 #: Back edges of the shortest watch: some lanes may leave the loop at the first.
@@ -73,6 +75,9 @@ class Progress:
         if self._start is None:
             if self._turns > self.batch.turns_allowed:
                 self.batch.no_progress(site, mask, f"went round more than {self.batch.loop_limit:,} times")
+            if self._turns > REHEARSAL_TURNS and self.batch.launch.rehearse is not None:
+                rehearse, self.batch.launch.rehearse = self.batch.launch.rehearse, None
+                rehearse()
             if time.perf_counter() > self._forecast_at and (blocked := self._forecast(pc, now)):
                 return self._end(pc, now, site, blocked)
             if pc not in self._seen:  # another loop than the last time
