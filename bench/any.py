@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import common
+from bench import common, ratios
 from bench.problems import FUNCTIONS, KEPT, Problem, draw
 from gpukit import results, timing
 from gpukit.backend import cuda
@@ -42,7 +42,7 @@ def problems_of(seed: int, count: int, functions: list[str]) -> list[Problem]:
 
 
 def measure(problem: Problem, rng: np.random.Generator) -> tuple[list[dict[str, Any]], bool]:
-    """Check a problem, and time it beside the libraries; return records as `common.run` wants them."""
+    """Check a problem, and time it beside the libraries; return (records, whether the result was right)."""
     found = common.libraries()
     torch, cupy = found.get("torch"), found.get("cupy")
     torch.backends.cudnn.benchmark = True
@@ -63,21 +63,13 @@ def measure(problem: Problem, rng: np.random.Generator) -> tuple[list[dict[str, 
             print(f"  {name} does not take {problem}: {type(error).__name__}")
             del runs[name]
     device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
-    call = _call_times(runs)
-    records = []
-    for name, timed in device.items():
-        records.append(
-            results.of_timing(
-                "any", problem.function, name, problem.shape, problem.dtype, timed, problem=problem.settings
-            )
-        )
-    for name, samples in call.items():
-        timed = timing.Timing(tuple(samples), name, "cpu", CALLS)
-        records.append(
-            results.of_timing(
-                "any", f"{problem.function}, call", name, problem.shape, problem.dtype, timed, problem=problem.settings
-            )
-        )
+    call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
+    what = problem.shape, problem.dtype
+    records = [
+        results.of_timing("any", case, name, *what, timed, problem=problem.settings)
+        for case, timings in ((problem.function, device), (f"{problem.function}, call", call))
+        for name, timed in timings.items()
+    ]
     if first > 5:
         print(f"  the first call took {first:.1f} s: {problem}")
     return records, right
@@ -126,30 +118,24 @@ def run(options) -> int:
 
 def ratios_of(records: list[dict[str, Any]]) -> dict[str, list[tuple[float, dict, dict]]]:
     """Return {case: [(fastest library over gpukit, gpukit's record, the library's), ...]}, the lowest ratio first."""
-    by_problem: dict[str, list[dict]] = {}
-    for record in records:
-        by_problem.setdefault(f"{record['case']}{record['problem']}", []).append(record)
     found: dict[str, list] = {}
-    for group in by_problem.values():
-        ours = next((record for record in group if record["variant"] == "gpukit"), None)
-        theirs = min((r for r in group if r["variant"] != "gpukit"), key=lambda r: r["value"], default=None)
-        if ours and theirs:
-            found.setdefault(ours["case"], []).append((theirs["value"] / ours["value"], ours, theirs))
-    return {case: sorted(rows, key=lambda row: row[0]) for case, rows in found.items()}
+    for pair in sorted(ratios.pair_up(records), key=lambda pair: pair.ratio):
+        found.setdefault(pair.problem["case"], []).append((pair.ratio, pair.ours, pair.theirs))
+    return found
 
 
 def tables(records: list[dict[str, Any]], part: str) -> str:
     """Lay out the distribution of one of the two times, and its lowest ratios."""
     found = {case: rows for case, rows in ratios_of(records).items() if case.endswith(", call") == (part == "call")}
     rows = []
-    for case, ratios in found.items():
-        values = np.array([ratio for ratio, _, _ in ratios])
+    for case, triples in found.items():
+        values = np.array([ratio for ratio, _, _ in triples])
         shares = [f"{np.mean(values >= limit):.0%}" for limit in (1, 0.9, 0.85)]
         rows.append([case, str(len(values)), *shares, f"{np.median(values):.2f}", f"{values.min():.2f}"])
     title = "Device time, cold L2" if part == "device" else "Call and wait"
     header = ["function", "problems", "ahead", ">= 0.9", ">= 0.85", "median", "lowest"]
     text = Table(header, rows, f"{title}: the fastest library's time over gpukit's").text()
-    lowest = sorted((row for ratios in found.values() for row in ratios), key=lambda row: row[0])[:LOWEST]
+    lowest = sorted((row for triples in found.values() for row in triples), key=lambda row: row[0])[:LOWEST]
     lines = [
         [
             f"{ratio:.2f}",

@@ -14,6 +14,7 @@ __all__ = [
     "falls",
     "is_copy",
     "library_of",
+    "pair_up",
     "pairs",
     "problem_of",
     "size_of",
@@ -117,10 +118,13 @@ def pairs(records: list[dict]) -> list[Pair]:
     list of Pair
         In the order in which the libraries' records come.
     """
+    return pair_up([record for record in records if _is_compared(record)])
+
+
+def pair_up(records: list[dict]) -> list[Pair]:
+    """Do the same for records all of which are to be compared."""
     ours, rivals = {}, {}
     for record in records:
-        if not _is_compared(record):
-            continue
         if library_of(record):
             problem = problem_of(record)
             key = json.dumps([problem, _clock(record)], sort_keys=True)

@@ -214,15 +214,16 @@ def _rehearsal(configured, args, overload) -> Callable[[], None] | None:
     As machine code it is faster by far, so an endless loop is named in seconds. Other errors are left to the trace,
     which goes on after them. None if the arguments cannot be copied as they are, one apart from the other.
     """
-    arrays = [a for a in args if isinstance(a, np.ndarray | DeviceArray)]
+    arrays = [a for a in args if _is_array(a)]
+    if any(isinstance(a, DeviceArray) for a in arrays) and not _is_native(overload):
+        return None  # nothing needs to be copied
     held = [a if isinstance(a, np.ndarray) else a.copy_to_host() for a in arrays if _is_small(a)]
     plain = all(isinstance(a, bool | int | float | complex | np.generic) for a in args if not _is_array(a))
     if len(held) < len(arrays) or not plain or _overlap(arrays):
         return None
 
     def rehearse():
-        native = overload.threadwise
-        if native is None or not native.possible:
+        if not _is_native(overload):
             return
         pairs = zip(arrays, held, strict=True)
         copies = iter([x.copy() if isinstance(a, np.ndarray) else to_device(x) for a, x in pairs])
@@ -237,6 +238,12 @@ def _rehearsal(configured, args, overload) -> Callable[[], None] | None:
             pass
 
     return rehearse
+
+
+def _is_native(overload):
+    """True if a kernel has loops, and a form as machine code."""
+    native = overload.threadwise
+    return native is not None and native.possible and native.has_loop
 
 
 def _is_array(value):

@@ -571,8 +571,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     a, b, batch = *operands, prod(lead)
     rules, is_double = (a.rule, b.rule), dtype_of(out) == np.float64
     follow = a.layout == "N" and a.step == m * a.pitch
-    # A product by a vector can be on a GPU that has nothing else for float64.
-    if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not (is_double and n == 1):
+    # Rows by a matrix are one product of it, for which a GPU may have no kernel in float64.
+    alone = is_double and m == 1 and not _has_tensor_cores()
+    if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not alone:
         # The same b for all: more rows of one product.
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)

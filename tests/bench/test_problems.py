@@ -7,6 +7,7 @@ import pytest
 
 from bench import any as bench_any
 from bench.problems import FUNCTIONS, KEPT, Problem, draw
+from gpukit import results
 
 #: Sizes up to these; of reductions and transposes, elements.
 SCALES = {"matmul": 40, "conv2d": 10, "reduce": 2000, "transpose": 3000, "resize": 30, "blob": 30}
@@ -50,7 +51,7 @@ def test_a_problem_is_told_by_its_settings():
 def test_the_distribution_of_the_ratios():
     settings = {"shape": [3, 4], "dtype": "float32"}
     records = [
-        {"case": "transpose", "variant": variant, "value": value, "problem": settings | {"turn": turn}}
+        results.record("any", "transpose", variant, (3, 4), "float32", value, problem=settings | {"turn": turn})
         for turn, values in enumerate(((1.0, 2.0, 0.5), (1.0, 1.0, 4.0), (1.0, 3.0, 2.0)))
         for variant, value in zip(("gpukit", "torch", "cupy"), values, strict=True)
     ]

@@ -160,6 +160,15 @@ def test_tensor_cores_are_used_without_a_finding_or_a_bank_conflict(chosen):
     check(out, a, b)
 
 
+def test_vectors_of_float64_need_no_tensor_cores(monkeypatch):
+    """Batches of single rows and columns, which would be one product of larger matrices."""
+    monkeypatch.setattr(host, "_has_tensor_cores", lambda: False)
+    monkeypatch.setattr(host, "double", None)
+    for m, n in ((1, 7), (7, 1)):
+        a, b = (x.astype(np.float64) for x in operands((5, m, 40), (40, n)))
+        check(matmul.matmul(a, b), a, b)
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_operands_of_any_layout(data):
