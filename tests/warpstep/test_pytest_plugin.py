@@ -8,8 +8,9 @@ import textwrap
 
 import warpstep
 
-#: As in tests/test_run.py, and without the plugins that happen to be installed.
-CLEAN = {k: v for k, v in os.environ.items() if k not in ("GPUKIT_BACKEND", "NUMBA_ENABLE_CUDASIM", "PYTEST_ADDOPTS")}
+#: Nothing of the environment that changes what pytest prints (CI: summaries are not cut short) or which backend runs.
+UNWANTED = ("GPUKIT_BACKEND", "NUMBA_ENABLE_CUDASIM", "PYTEST_ADDOPTS", "CI", "BUILD_NUMBER", "FORCE_COLOR", "PY_COLORS")
+CLEAN = {name: value for name, value in os.environ.items() if name not in UNWANTED}
 PROJECT = {
     "conftest.py": """
         import numba.cuda
