@@ -1,20 +1,27 @@
 """What notebooks show besides figures: the source of a kernel, and tables of records."""
 
+import ast
 import inspect
-import re
+import textwrap
 from collections.abc import Sequence
+from html import escape
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from warpstep.report.code import highlighted
 from warpstep.report.table import Table
 from warpstep.values import check_int, check_items, check_text, describe, has_attributes
 
 __all__ = ["Source", "Table", "source", "table"]
 
-SECTION = re.compile(r"\n *(?:Parameters|Returns|Yields|Raises|Examples)\n *---.*?(\n *)?$", re.DOTALL)
+# Written into the element: style sheets do not reach a notebook that is not trusted. Long lines scroll.
+STYLE = (
+    "white-space: pre; overflow-x: auto; padding: 0.7em 0.9em; border-radius: 6px; line-height: 1.5; "
+    "background: rgba(128, 128, 128, 0.1)"
+)
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -29,8 +36,9 @@ class Source:
 
     __repr__ = __str__
 
-    def _repr_markdown_(self):
-        return f"`{self.place}`\n```python\n{self.text}\n```"
+    def _repr_html_(self):
+        code = "\n".join(highlighted(self.text.splitlines()))
+        return f'<code>{escape(self.place)}</code><pre style="{STYLE}">{code}</pre>'
 
 
 def source(*things: Any) -> Source:
@@ -64,14 +72,20 @@ def source(*things: Any) -> Source:
 
 
 def _source_to_read(function):
-    """The source of a function without the sections of its docstring (Parameters, Returns...), which ``help`` shows."""
-    text = inspect.getsource(function).rstrip()
-    doc = function.__doc__ or ""
-    section = SECTION.search(doc)
-    if not section:
-        return text
-    kept = doc[: section.start()].rstrip()
-    return text.replace(doc, kept + (section[1] or "") if "\n" in kept else kept, 1)
+    """The source of a function with the first paragraph of each docstring; ``help`` shows the rest."""
+    lines = textwrap.dedent(inspect.getsource(function)).rstrip().splitlines()
+    docs = [
+        node.body[0]
+        for node in ast.walk(ast.parse("\n".join(lines)))
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
+    ]
+    for doc in sorted(docs, key=lambda doc: doc.lineno, reverse=True):
+        first, last = doc.lineno - 1, doc.end_lineno or doc.lineno
+        end = next((i for i in range(first, last) if not lines[i].strip()), last)
+        if end < last:
+            quotes = lines[last - 1].rstrip()[-3:]
+            lines[first:last] = [*lines[first : end - 1], lines[end - 1].rstrip() + quotes]
+    return "\n".join(lines)
 
 
 def table(records: np.ndarray, columns: Sequence[str] | None = None, rows: int = 16) -> Table:

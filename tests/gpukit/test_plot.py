@@ -241,7 +241,8 @@ def test_source_is_shown_as_it_stands_in_the_file():
     shown = show.source(indexing.index_in_block, indexing.print_indices)
     assert str(shown).startswith("# gpukit/indexing.py, line ")
     assert "def index_in_block():" in str(shown) and str(shown).count("@cuda.jit") == 2
-    assert shown._repr_markdown_().count("```") == 2
+    assert '<pre style="white-space: pre; overflow-x: auto;' in shown._repr_html_()
+    assert '<span style="color: #9965d8">def</span> index_in_block():' in shown._repr_html_()
 
 
 def test_table_keeps_the_order_of_columns_and_the_ends_of_long_ones():
@@ -299,10 +300,28 @@ def test_product_tiles_refuse_what_is_not_there(arguments, message):
         gpukit.plot.product_tiles(*arguments)
 
 
-def test_source_leaves_the_sections_of_a_docstring_to_help():
-    text = str(show.source(indexing.thread_table))
-    assert indexing.thread_table.__doc__.split("\n")[0] in text
-    assert "Parameters" in indexing.thread_table.__doc__ and "Parameters" not in text
-    assert text.splitlines()[-1] == inspect.getsource(indexing.thread_table).splitlines()[-1]
+def test_source_leaves_all_but_the_first_paragraph_of_a_docstring_to_help():
+    def make_kernel(dtype):
+        """Make a kernel.
+
+        dtype : of its values
+        """
+
+        def kernel(x):  # a helper of one line
+            r"""Add \\1
+            to each value.
+
+            x : values
+            """
+            return x + dtype(1)
+
+        return kernel
+
+    text = str(show.source(make_kernel))
+    kept = (
+        'def make_kernel(dtype):\n    """Make a kernel."""\n\n    def kernel(x):  # a helper of one line\n'
+        '        r"""Add \\\\1\n        to each value."""\n        return x + dtype(1)\n\n    return kernel'
+    )
+    assert text.partition("\n")[2] == kept
     kernel = indexing.axpy_grid_stride.py_func
     assert str(show.source(kernel)).partition("\n")[2] == inspect.getsource(kernel).rstrip()

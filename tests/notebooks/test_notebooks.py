@@ -122,7 +122,7 @@ GOOD = """# %% [markdown]
 import os
 print("hello from", os.getcwd())
 
-# %%
+# %% jupyter={"source_hidden": true}
 object()
 """
 BAD = """# %% [markdown]
@@ -174,6 +174,7 @@ def test_run_names_what_fails_shows_it_and_leaves_the_notebooks(course, run):
     assert f"hello from {course}" in good
     assert 'href="01_bad.html"' in good
     assert "Run on a device of the test" in good
+    assert good.count("<summary>Show code</summary>") == 1
     assert "ZeroDivisionError" in bad
     assert "A good one" in index
     assert "It works, as the next does not.<" in index

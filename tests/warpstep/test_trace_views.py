@@ -441,7 +441,8 @@ def test_the_page_keeps_its_indentation_where_nbconvert_rewrites_it():
 def test_keywords_are_marked_also_where_a_docstring_is_cut():
     source = MATMUL.replace("multiple of 16.", "multiple\n    of\n    16.\n    ")
     html = page.render(replace(matmul(), source=(1, source)))
-    assert '<span class="k">def</span> tiled(a, b, c):' in html and '<span class="s">&quot;&quot;&quot;c = a' in html
+    assert '<span style="color: #9965d8">def</span> tiled(a, b, c):' in html
+    assert '<span style="color: #b0672e">&quot;&quot;&quot;c = a' in html
 
 
 def test_the_page_escapes_everything():

@@ -1,11 +1,9 @@
 """A trace as HTML, for notebooks."""
 
-import io
-import keyword
-import tokenize
 from html import escape
 
 from warpstep.report import facts
+from warpstep.report.code import highlighted
 from warpstep.report.table import Table
 from warpstep.tracing.records import Recording, check_trace
 
@@ -70,9 +68,6 @@ STYLE = """
 .gpukit-trace .legend .key:first-child { margin-left: 0; }
 .gpukit-trace details { margin: .35em 0; }
 .gpukit-trace summary { cursor: pointer; }
-.gpukit-trace .k { color: var(--jp-mirror-editor-keyword-color, #8250df); }
-.gpukit-trace .s { color: var(--jp-mirror-editor-string-color, #a0522d); }
-.gpukit-trace .c { opacity: .6; font-style: italic; }
 """
 
 
@@ -178,7 +173,7 @@ def _listing(trace):
         return ""
     columns = _columns(accesses)
     cells = dict(zip(map(id, accesses), zip(*columns.values(), strict=True), strict=True))
-    code = dict(enumerate(_highlighted(facts.code(trace)), trace.source[0]))
+    code = dict(enumerate(highlighted(facts.code(trace)), trace.source[0]))
     rows = [_line(line, code.get(line.number or 0) or escape(line.code), cells, len(columns)) for line in lines]
     before = None
     for name, line in outside:
@@ -244,32 +239,3 @@ def _legend(accesses):
         '<p class="legend"><span class="key"></span>the fewest possible <span class="key more"></span>more than that: '
         "wavefronts in shared memory, 32-byte sectors in global and local memory</p>"
     )
-
-
-def _highlighted(lines):
-    """Lines of Python as HTML, with keywords, strings and comments marked; plain if they do not parse."""
-    marks = [[] for _ in lines]
-    try:
-        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
-            look = _look(token)
-            for row in range(token.start[0], token.end[0] + 1) if look else ():
-                start = token.start[1] if row == token.start[0] else 0
-                end = token.end[1] if row == token.end[0] else len(lines[row - 1])
-                marks[row - 1].append((start, end, look))
-    except (tokenize.TokenError, SyntaxError):
-        return [escape(line) for line in lines]
-    return [_marked(line, spans) for line, spans in zip(lines, marks, strict=True)]
-
-
-def _look(token):
-    if token.type == tokenize.NAME and keyword.iskeyword(token.string):
-        return "k"
-    return {tokenize.STRING: "s", tokenize.COMMENT: "c"}.get(token.type)
-
-
-def _marked(line, spans):
-    text, at = "", 0
-    for start, end, look in spans:
-        text += f'{escape(line[at:start])}<span class="{look}">{escape(line[start:end])}</span>'
-        at = end
-    return text + escape(line[at:])
