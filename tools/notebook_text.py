@@ -34,6 +34,11 @@ def notebooks(folder=NOTEBOOKS):
     return sorted(folder.glob("*.ipynb"))
 
 
+def number(path):
+    """Return the number of a chapter: ``05``, or ``05b`` for its second part."""
+    return path.stem.partition("_")[0]
+
+
 def read_text(path):
     """Read a py:percent file as a notebook without outputs."""
     import jupytext

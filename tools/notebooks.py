@@ -20,7 +20,7 @@ def sync(arguments):
 
 def run(arguments):
     """Run notebooks and write HTML pages; the notebooks themselves stay as they are."""
-    paths, build = _choose(arguments), arguments.build
+    paths, build = choose(arguments.folder, arguments.names), arguments.build
     failures, device = [], None
     for path in paths:
         known = None if arguments.force else notebook_run.up_to_date(path, build)
@@ -37,7 +37,7 @@ def run(arguments):
 def record(arguments):
     """Sync, run, and store the outputs in notebooks/*.ipynb, to be committed."""
     sync(arguments)
-    paths, failures = _choose(arguments), []
+    paths, failures = choose(arguments.folder, arguments.names), []
     print(f"recording on {notebook_run.device_line()}", flush=True)
     for path in paths:
         _attempt(failures, path, notebook_run.record, arguments.timeout)
@@ -57,7 +57,7 @@ def main(argv=None):
     )
     root = notebook_text.ROOT
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="first letters, such as 01 (default: all notebooks)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a number or first letters, such as 01 (default: all notebooks)")
     parser.add_argument("--folder", type=Path, default=root / "notebooks", help="the notebooks (default: notebooks)")
     parser.add_argument("--build", type=Path, default=root / "build", help="where pages go (default: build)")
     parser.add_argument("--force", action="store_true", help="also run what is up to date")
@@ -66,14 +66,22 @@ def main(argv=None):
     return COMMANDS[arguments.command](arguments)
 
 
-def _choose(arguments):
-    """Return the notebooks asked for; exit if there are none."""
-    paths = notebook_text.notebooks(arguments.folder)
-    unknown = [name for name in arguments.names if not any(path.stem.startswith(name) for path in paths)]
+def choose(folder, names):
+    """Return the notebooks of ``folder`` that are asked for, all without ``names``; exit if there are none."""
+    paths = notebook_text.notebooks(folder)
+    by_name = {name: _named(name, paths) for name in names}
+    unknown = [name for name, found in by_name.items() if not found]
     if unknown or not paths:
         wanted = f"whose name begins with {' or '.join(unknown)}" if unknown else "at all"
-        sys.exit(f"no notebook {wanted} in {arguments.folder}")
-    return [path for path in paths if path.stem.startswith(tuple(arguments.names) or "")]
+        sys.exit(f"no notebook {wanted} in {folder}")
+    chosen = {path for found in by_name.values() for path in found}
+    return [path for path in paths if path in chosen or not by_name]
+
+
+def _named(name, paths):
+    """Return the chapter with this number, so that 05 is not 05b too; otherwise all whose names begin so."""
+    numbered = [path for path in paths if notebook_text.number(path) == name]
+    return numbered or [path for path in paths if path.stem.startswith(name)]
 
 
 def _attempt(failures, path, action, *values):
