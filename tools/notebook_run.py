@@ -77,7 +77,7 @@ def execute(notebook, name, folder, timeout=600):
             on_cell_start=lambda cell, cell_index: begun.append(cell_index),
         )
         try:
-            client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": private})
+            client.execute(cleanup_kc=True, env=_environment(private))
         except CellExecutionError:
             failed = [output for output in notebook.cells[begun[-1]].outputs if output.output_type == "error"]
             reason = ANSI.sub("", "\n".join(failed[-1].traceback))
@@ -92,6 +92,12 @@ def execute(notebook, name, folder, timeout=600):
     raise NotebookError(name, number, cell.source, reason)
 
 
+def _environment(private):
+    """The variables of a kernel: figures are shown in the notebook, and what it keeps for its user stays here."""
+    kept = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    return {**kept, "IPYTHONDIR": private, "GPUKIT_STATE": private}
+
+
 def digest(notebook):
     """Digest what decides what a notebook shows: its cells, packages, data, these tools, versions, settings."""
     found = hashlib.sha256(json.dumps([[cell.cell_type, cell.source] for cell in notebook.cells]).encode())
@@ -100,7 +106,9 @@ def digest(notebook):
             if path.is_file() and "__pycache__" not in path.parts:
                 found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     found.update(repr([platform.python_version(), *map(_version, PACKAGES)]).encode())
-    found.update(repr(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES))).encode())
+    set_here = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    set_here.pop("GPUKIT_STATE", None)
+    found.update(repr(sorted(set_here.items())).encode())
     driver = Path("/proc/driver/nvidia/version")
     found.update(driver.read_bytes() if driver.exists() else b"")
     return found.hexdigest()
@@ -172,7 +180,8 @@ def scrub_text(text):
 
 
 def _scrub(output):
-    output.get("metadata", {}).clear()
+    if "metadata" in output:
+        output.metadata = {kind: {"alt": about["alt"]} for kind, about in output.metadata.items() if "alt" in about}
     if "text" in output:
         output["text"] = scrub_text(output["text"])
     for kind, content in output.get("data", {}).items():

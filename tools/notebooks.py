@@ -57,7 +57,7 @@ def main(argv=None):
     )
     root = notebook_text.ROOT
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a number or first letters, such as 01 (default: all notebooks)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a number, or first letters (default: all notebooks)")
     parser.add_argument("--folder", type=Path, default=root / "notebooks", help="the notebooks (default: notebooks)")
     parser.add_argument("--build", type=Path, default=root / "build", help="where pages go (default: build)")
     parser.add_argument("--force", action="store_true", help="also run what is up to date")

@@ -146,6 +146,13 @@ print("hello from", os.getcwd())
 
 # %% jupyter={"source_hidden": true}
 object()
+
+# %% jupyter={"outputs_hidden": true}
+class Figure:
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"image/png": "iVBORw0="}, {"image/png": {"alt": "Time & place", "width": 9}}
+
+Figure()
 """
 BAD = """# %% [markdown]
 # # Bad
@@ -196,7 +203,8 @@ def test_run_names_what_fails_shows_it_and_leaves_the_notebooks(course, run):
     assert f"hello from {course}" in good
     assert 'href="01_bad.html"' in good
     assert "Run on a device of the test" in good
-    assert good.count("<summary>Show code</summary>") == 1
+    assert good.count("<summary>Show code</summary>") == good.count("<summary>Show output</summary>") == 1
+    assert 'alt="Time &amp; place"' in good
     assert "ZeroDivisionError" in bad
     assert "A good one" in index
     assert "It works, as the next does not.<" in index
@@ -246,9 +254,10 @@ def test_record_stores_outputs_without_the_machine(course, run, monkeypatch):
     assert status == 0
     path = course / "00_good.ipynb"
     first = path.read_bytes()
-    printed, shown = (cell.outputs[0] for cell in notebook_text.read_notebook(path).cells[1:])
+    printed, shown, drawn = (cell.outputs[0] for cell in notebook_text.read_notebook(path).cells[1:])
     assert printed.text == "hello from .\n"
     assert shown.data["text/plain"] == "<object at 0x...>"
+    assert drawn.metadata == {"image/png": {"alt": "Time & place"}}
     run("record", "00")
     assert path.read_bytes() == first
 
@@ -257,7 +266,7 @@ def test_sync_keeps_outputs_of_unchanged_cells_only(course, run):
     run("record", "00")
     (course / "text" / "00_good.py").write_text(GOOD.replace("object()", "object"))
     run("sync")
-    kept, changed = notebook_text.read_notebook(course / "00_good.ipynb").cells[1:]
+    kept, changed, _ = notebook_text.read_notebook(course / "00_good.ipynb").cells[1:]
     assert kept.outputs
     assert kept.execution_count == 1
     assert not changed.outputs

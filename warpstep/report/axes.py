@@ -142,9 +142,27 @@ def legend_below(ax, handles, left=0.0, **options):
 
 
 def stamp(figure_, mark=EMULATED):
-    """Write ``mark`` under a figure, once."""
+    """Write ``mark`` under a figure, once; notebooks then store the picture with an alternative text."""
     if not figure_.get_supxlabel():
         figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
+    figure_._repr_mimebundle_ = functools.partial(_with_words, figure_)
+
+
+def in_words(figure_) -> str:
+    """Say what a figure shows, by its titles and the labels of its axes."""
+    parts = [figure_.get_suptitle()]
+    for ax in figure_.axes:
+        parts += [ax.get_title(loc) for loc in ("left", "center", "right")]
+        labels = [label for label in (ax.get_ylabel(), ax.get_xlabel()) if label]
+        parts.append(" against ".join(labels))
+    lines = [" ".join(part.replace("$", "").split()) for part in parts]
+    return "; ".join(dict.fromkeys(line for line in lines if line))
+
+
+def _with_words(figure_, include=None, exclude=None):
+    """No data of its own for IPython, but metadata for its picture."""
+    words = in_words(figure_)
+    return {}, {"image/png": {"alt": words}} if words else {}
 
 
 def ink_on(face):
