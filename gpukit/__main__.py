@@ -19,6 +19,10 @@ def main(argv=None):
     bench = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.", add_help=False)
     bench.set_defaults(run=_bench)
 
+    text = "list the exercises, prove their graders, verify a file of solutions: gpukit exercises --help"
+    exercises = commands.add_parser("exercises", help=text, description=f"{text.capitalize()}.", add_help=False)
+    exercises.set_defaults(run=_exercises)
+
     text = "run a script that uses numba.cuda on the emulator: gpukit run [--trace] script.py [args]"
     commands.add_parser("run", help=text, add_help=False)
 
@@ -49,6 +53,12 @@ def _bench(parser, rest):
     except ImportError as error:
         parser.error(str(error))
     return bench.main(rest)
+
+
+def _exercises(parser, rest):
+    from gpukit.exercises import __main__ as exercises
+
+    return exercises.main(rest)
 
 
 def _run(rest):

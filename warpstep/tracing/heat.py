@@ -17,6 +17,8 @@ class HeatMap:
         Accesses that begin in each cell.
     writer : (n,) int64 ndarray
         The block that wrote the cell last, by its position in the grid; -1 for none.
+    thread : (n,) int64 ndarray
+        The thread of that block, x fastest.
     """
 
     def __init__(self, nbytes, dtype, shape=()):
@@ -27,11 +29,11 @@ class HeatMap:
         cells = (nbytes >> self.shift) + 1
         self.unit = 1 << self.shift
         self.reads, self.writes = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
-        self.writer = np.full(cells, -1, np.int64)
+        self.writer, self.thread = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
 
     def of(self, cells):
-        """Reads, writes and writer of some cells."""
-        return self.reads[cells], self.writes[cells], self.writer[cells]
+        """Reads, writes, writer and its thread of some cells."""
+        return self.reads[cells], self.writes[cells], self.writer[cells], self.thread[cells]
 
     def add(self, offset, mask, op, shape, ids):
         """Add an access: byte offsets (broadcast to (B, T)) of the lanes of a mask, in blocks ``ids``."""
@@ -55,3 +57,5 @@ class HeatMap:
         else:
             blocks = np.broadcast_to(ids[:, None], shape)
             self.writer[chosen] = blocks.reshape(-1) if mask is None else blocks[mask]
+        threads = np.broadcast_to(np.arange(shape[1]), shape)
+        self.thread[chosen] = threads.reshape(-1) if mask is None else threads[mask]

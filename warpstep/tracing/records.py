@@ -329,6 +329,8 @@ class Heat:
         Accesses of each cell; atomics do both.
     writer : (n,) int64 ndarray
         Position in the grid of the block that wrote the cell last; -1 if none did.
+    thread : (n,) int64 ndarray
+        The thread of that block that did, x fastest; -1 if none did, and in a trace of an earlier version.
     """
 
     array: str
@@ -339,6 +341,7 @@ class Heat:
     reads: np.ndarray
     writes: np.ndarray
     writer: np.ndarray
+    thread: np.ndarray = field(default_factory=lambda: np.array(-1))
 
     def __eq__(self, other):
         if not isinstance(other, Heat):

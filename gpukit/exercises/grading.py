@@ -1,0 +1,263 @@
+"""Judge an answer as a reviewer would: does it run, is it right, is it sound, is it good?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gpukit.errors import KernelError, LaunchError
+from gpukit.exercises.exercise import AnswerExercise, Case, Exercise, InOut, KernelExercise, Out, function_of
+from warpstep import trace
+from warpstep.tracing.records import FINDINGS, Finding, element_name
+
+#: What `Wrong.reason` can be, besides "cost: " and a metric.
+REASONS = (
+    "no kernel",
+    "does not compile",
+    "cannot be launched",
+    "raises",
+    "no-progress",
+    *FINDINGS,
+    "unwritten",
+    "wrong",
+)
+
+#: Counts of a trace that a limit can name, and that make the score.
+METRICS = {
+    "global sectors": lambda t: t.total("global").sectors,
+    "global load sectors": lambda t: t.total("global", "load").sectors,
+    "global store sectors": lambda t: t.total("global", "store").sectors,
+    "global requests": lambda t: t.total("global").requests,
+    "global atomics": lambda t: t.total("global", "atomic").requests,
+    "shared wavefronts": lambda t: t.total("shared").wavefronts,
+    "bank conflicts": lambda t: t.total("shared").bank_conflicts,
+    "shared atomics": lambda t: t.total("shared", "atomic").requests,
+    "local requests": lambda t: t.total("local").requests,
+    "barriers": lambda t: sum(barrier.passed for barrier in t.barriers),
+}
+#: Of which the score is the sum: what a launch asks of memory, and how often its blocks wait.
+SCORED = ("global sectors", "shared wavefronts", "barriers")
+
+
+@dataclass
+class Element:
+    """The first element that is wrong.
+
+    Attributes
+    ----------
+    name : str
+        As the source would name it: ``out[3, 0]``.
+    at : int
+        Its position in C order.
+    expected, got : scalar
+    count, size : int
+        Elements that are wrong, and all there are.
+    written : bool
+        False if no thread wrote it.
+    block, thread : tuple of 3 int or None
+        The thread that wrote it last.
+    """
+
+    name: str
+    at: int
+    expected: Any
+    got: Any
+    count: int
+    size: int
+    written: bool = True
+    block: tuple[int, int, int] | None = None
+    thread: tuple[int, int, int] | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of one case.
+
+    Attributes
+    ----------
+    case : Case
+    reasons : list of str
+        Why the answer must be refused; none if it is as it should be.
+    error : str
+        Of the compiler, the launch or the function.
+    element : Element or None
+    findings : list of Finding
+    counts : dict of str to int
+    outputs : tuple
+        Arrays, or what the function returned.
+    """
+
+    case: Case
+    reasons: list[str] = field(default_factory=list)
+    error: str = ""
+    element: Element | None = None
+    findings: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    outputs: tuple = ()
+
+
+def judge(exercise: Exercise, answer: Any) -> Iterator[Outcome]:
+    """Run an answer on the cases of an exercise, one after the other, until one cannot be run."""
+    for i, case in enumerate(exercise.all_cases()):
+        outcome = Outcome(case)
+        inputs = [arg.array if isinstance(arg, InOut) else arg for arg in case.args if not isinstance(arg, Out)]
+        expected = exercise.spec(*(value.copy() if isinstance(value, np.ndarray) else value for value in inputs))
+        if not isinstance(exercise, KernelExercise):
+            _call(exercise, answer, outcome, expected)
+        else:
+            _launch(exercise, answer, outcome, expected if isinstance(expected, tuple) else (expected,))
+            if exercise.limits and case.counted and not outcome.reasons:
+                outcome.reasons = _over(exercise, outcome.counts, par(exercise)[i])
+        yield outcome
+        if outcome.error:
+            return
+
+
+def _over(exercise, counts, allowed):
+    return [f"cost: {name}" for name, factor in exercise.limits.items() if counts[name] > factor * allowed[name]]
+
+
+def par(exercise: Exercise) -> list[dict[str, int]]:
+    """Count what the first solution does in each case."""
+    if exercise.name not in _par:
+        unlimited = replace(exercise, limits={}) if isinstance(exercise, KernelExercise) else exercise
+        _par[exercise.name] = [outcome.counts for outcome in judge(unlimited, exercise.solutions[0])]
+    return _par[exercise.name]
+
+
+_par: dict[str, list[dict[str, int]]] = {}
+
+
+# -- kernels --------------------------------------------------------------------------------------------------------
+
+
+def _launch(exercise, answer, outcome, expected):
+    case = outcome.case
+    outputs = [i for i, arg in enumerate(case.args) if isinstance(arg, Out | InOut)]
+    args = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in case.args]
+    for i, values in zip(outputs, expected, strict=True):
+        args[i] = case.args[i].make(values)
+    poisoned = [args[i].copy() for i in outputs]
+    traced = _traced(exercise, answer, case, args, outcome)
+    if traced is None:
+        return
+    outcome.outputs = tuple(args[i] for i in outputs)
+    outcome.findings = list(traced.findings)
+    outcome.counts = {name: int(count(traced)) for name, count in METRICS.items()}
+    names = function_of(exercise.make(answer) if exercise.make else answer).__code__.co_varnames
+    for i, values, fresh in zip(outputs, expected, poisoned, strict=True):
+        wrong = _first_wrong(names[i], args[i], values, exercise.rtol)
+        if wrong is not None and outcome.element is None:
+            outcome.element = _with_writer(wrong, traced, names[i], args[i], fresh, isinstance(case.args[i], Out))
+    if outcome.element is not None:
+        outcome.reasons.append("wrong" if outcome.element.written else "unwritten")
+    outcome.reasons += [kind for kind in FINDINGS if any(found.kind == kind for found in traced.findings)]
+
+
+def _traced(exercise, answer, case, args, outcome):
+    """The trace of a case; None, with the reason in the outcome, where the answer cannot be run."""
+    try:
+        kernel = exercise.make(answer) if exercise.make else answer
+        if not hasattr(kernel, "py_func") or not hasattr(kernel, "__getitem__"):
+            outcome.reasons, outcome.error = ["no kernel"], _no_kernel(answer)
+            return None
+        configured = kernel[case.grid, case.block, 0, case.shared_bytes]
+        return trace(configured, *args, heat=True)
+    except LaunchError as error:
+        outcome.reasons, outcome.error = ["cannot be launched"], str(error)
+    except KernelError as error:
+        outcome.reasons, outcome.error = [error.kind], str(error)
+    except Exception as error:  # whatever the compiler has to say about somebody's source
+        outcome.reasons, outcome.error = ["does not compile"], _short(error)
+    return None
+
+
+def _no_kernel(answer):
+    if callable(answer) and not hasattr(answer, "py_func"):
+        name = getattr(answer, "__name__", "it")
+        return f"{name} is a plain Python function; write @cuda.jit above it to make it a kernel"
+    if hasattr(answer, "griddim"):
+        return "this is a launch; pass the kernel alone, without [grid, block]"
+    return f"{answer!r:.60} is no kernel"
+
+
+def _first_wrong(name, got, expected, rtol):
+    expected = np.asarray(expected)
+    if got.shape != expected.shape:
+        raise ValueError(f"the specification gives an array of shape {expected.shape}, {name} has {got.shape}")
+    wrong = np.flatnonzero(~_equal(got, expected, rtol).reshape(-1))
+    if not wrong.size:
+        return None
+    at = int(wrong[0])
+    pair = expected.reshape(-1)[at], got.reshape(-1)[at]
+    return Element(element_name(name, at, got.shape), at, *pair, int(wrong.size), got.size)
+
+
+def _equal(got, expected, rtol):
+    if expected.dtype.kind not in "fc":
+        return got == expected
+    finite = np.abs(expected[np.isfinite(expected)])
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.isclose(got, expected, rtol=rtol, atol=rtol * float(finite.max(initial=0)), equal_nan=True)
+
+
+def _with_writer(element, traced, name, array, poisoned, must_write):
+    """The element with the thread that wrote it, as far as the trace can tell."""
+    heat = next((h for h in traced.heat or () if h.array == name and h.width == 1), None)
+    at = element.at
+    if heat is None:
+        element.written = not must_write or array.tobytes() != poisoned.tobytes()
+    elif heat.writer[at] < 0:
+        element.written = not must_write
+    else:
+        element.block = tuple(int(i) for i in np.unravel_index(heat.writer[at], traced.grid[::-1])[::-1])
+        element.thread = tuple(int(i) for i in np.unravel_index(heat.thread[at], traced.block[::-1])[::-1])
+    return element
+
+
+# -- functions and values -------------------------------------------------------------------------------------------
+
+
+def _call(exercise, answer, outcome, expected):
+    """Call a function with the arguments of a case, or take the value as it is, and compare."""
+    if isinstance(exercise, AnswerExercise):
+        got = answer
+    else:
+        try:
+            call = exercise.call or (lambda answer, *args: answer(*args))
+            got = call(answer, *outcome.case.args)
+        except Exception as error:  # whatever somebody's function raises
+            outcome.reasons, outcome.error = ["raises"], _short(error)
+            return
+    outcome.outputs = got if isinstance(got, tuple) else (got,)
+    values = expected if isinstance(expected, tuple) else (expected,)
+    if len(values) != len(outcome.outputs):
+        outcome.reasons, outcome.element = ["wrong"], Element("the result", 0, expected, got, 1, 1)
+    for i, (value, found) in enumerate(zip(values, outcome.outputs, strict=False)):
+        name = f"result[{i}]" if len(values) > 1 else "the result"
+        wrong = _differs(name, found, value, exercise.rtol)
+        if wrong is not None and outcome.element is None:
+            outcome.reasons, outcome.element = ["wrong"], wrong
+
+
+def _differs(name, got, expected, rtol):
+    """The first wrong element of a result; the result itself where it is of another kind."""
+    try:
+        array, wanted = np.asarray(got), np.asarray(expected)
+        comparable = array.shape == wanted.shape and (array.dtype.kind in "biufc") == (wanted.dtype.kind in "biufc")
+    except ValueError:
+        comparable = False
+    if not comparable:
+        return Element(name, 0, expected, got, 1, 1)
+    if wanted.ndim == 0:
+        same = bool(_equal(array, wanted, rtol)) if wanted.dtype.kind in "biufc" else got == expected
+        return None if same else Element(name, 0, expected, got, 1, 1)
+    return _first_wrong(name, array, wanted, rtol)
+
+
+def _short(error):
+    """The lines of an error that say something to a learner: the cause, and the line of the source."""
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("Failed in", "During:", "For more information"))]
+    return f"{type(error).__name__}: " + "\n".join(kept[:8])

@@ -1,0 +1,170 @@
+"""What a learner is told about an answer, as text and as HTML."""
+
+import html
+from dataclasses import dataclass
+
+from gpukit.exercises.exercise import Case, Exercise, KernelExercise
+from gpukit.exercises.grading import SCORED, Outcome, par
+
+#: Findings that a verdict prints.
+MAX_FINDINGS = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of an answer. `check` shows it; ``str(verdict)`` is its text.
+
+    Attributes
+    ----------
+    name : str
+    passed : bool
+    untouched : bool
+        The answer is the starter as it came.
+    reasons : tuple of str
+        Why it was refused, each one of `REASONS` or "cost: " and the name of a limit.
+    says : str
+        The sentence for a mistake that was recognised; "" if none was.
+    score, par : int or None
+        Sectors, wavefronts and barriers of the last counted launch, and the solution's: fewer are better, as in golf.
+        None for what is not traced.
+    lines : tuple of (str, str)
+        What the reviewer says: a heading and a text each.
+    """
+
+    name: str
+    passed: bool
+    untouched: bool = False
+    reasons: tuple[str, ...] = ()
+    says: str = ""
+    score: int | None = None
+    par: int | None = None
+    lines: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {'passed' if self.passed else 'not started' if self.untouched else 'not yet'}"
+
+    def __str__(self) -> str:
+        indent = "\n" + " " * 10
+        return "\n".join([self.title, *(f"  {head:<8}{indent.join(text.splitlines())}" for head, text in self.lines)])
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self.title}>"
+
+    def _repr_html_(self) -> str:
+        color, mark = ("#1a7f37", "✓") if self.passed else ("#888888", "○") if self.untouched else ("#b35900", "✗")
+        rows = "".join(
+            f'<tr><td align="left" valign="top"><b>{html.escape(head)}</b></td>'
+            f'<td align="left"><pre style="margin:0;white-space:pre-wrap">{html.escape(text)}</pre></td></tr>'
+            for head, text in self.lines
+        )
+        title = f'<b style="color:{color}">{mark} {html.escape(self.title)}</b>'
+        return f'<div style="border-left:4px solid {color};padding-left:8px">{title}<table>{rows}</table></div>'
+
+    def _ipython_display_(self) -> None:
+        """Show nothing: `check` has shown it already."""
+
+
+def untouched(exercise: Exercise) -> Verdict:
+    """Make the verdict of an answer that nobody has written yet."""
+    return Verdict(exercise.name, False, untouched=True, lines=(("task", exercise.task),))
+
+
+def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verdict:
+    """Put outcomes into words.
+
+    Parameters
+    ----------
+    exercise : Exercise
+    outcomes : list of Outcome
+    says : str
+        What a known mistake deserves to hear.
+    """
+    reasons = tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
+    lines = [("mistake", says)] if says else []
+    broken = next((outcome for outcome in outcomes if outcome.error), None)
+    wrong = next((outcome for outcome in outcomes if outcome.element), None)
+    unsound = next((outcome for outcome in outcomes if outcome.findings), None)
+    costly = next((outcome for outcome in outcomes if any(r.startswith("cost: ") for r in outcome.reasons)), None)
+    if broken:
+        lines.append(("runs", f"No. {broken.error}"))
+    if wrong:
+        lines.append(("right", _about_element(wrong)))
+    elif not broken:
+        lines.append(("right", f"Yes, in {_cases(outcomes)}."))
+    if unsound:
+        lines.append(("sound", _about_findings(unsound)))
+    elif isinstance(exercise, KernelExercise) and not broken:
+        lines.append(("sound", "Yes: no race, no access out of bounds, no barrier that threads miss."))
+    if costly:
+        lines.append(("good", _about_cost(exercise, costly, outcomes.index(costly))))
+    score, allowed = _score(exercise, outcomes) if not reasons else (None, None)
+    if score is not None:
+        lines.append(("good", _about_score(exercise, outcomes, score, allowed)))
+    if reasons and not says and exercise.hints:
+        lines.append(("hint", f'exercises.hint("{exercise.name}")'))
+    return Verdict(exercise.name, not reasons, False, reasons, says, score, allowed, tuple(lines))
+
+
+def _cases(outcomes):
+    return "1 case" if len(outcomes) == 1 else f"{len(outcomes)} cases"
+
+
+def _launch(case: Case):
+    shared = f", 0, {case.shared_bytes}" if case.shared_bytes else ""
+    label = f" ({case.label})" if case.label else ""
+    return f"kernel[{case.grid}, {case.block}{shared}]{label}"
+
+
+def _about_element(outcome):
+    element, case = outcome.element, outcome.case
+    if case.args and (case.grid, case.block) != (1, 1):
+        where = f" in {_launch(case)}"
+    else:
+        where = f" for {case.label}" if case.label else ""
+    if not element.written:
+        text = f"No. {element.name} is never written{where}; it must be {_value(element.expected)}."
+    else:
+        text = f"No. {element.name} is {_value(element.got)}{where}; it must be {_value(element.expected)}."
+    if element.thread is not None:
+        text += f"\nThread {element.thread} of block {element.block} wrote it."
+    if element.size > 1:
+        text += f" {element.count:,} of {element.size:,} elements are wrong."
+    return text
+
+
+def _value(value):
+    return f"{value:.9g}" if hasattr(value, "dtype") and value.dtype.kind == "f" and value.ndim == 0 else f"{value}"
+
+
+def _about_findings(outcome):
+    first = {(found.line, found.kind): found for found in reversed(outcome.findings)}  # one of a kind for each line
+    shown = [found for found in outcome.findings if first[found.line, found.kind] is found][:MAX_FINDINGS]
+    texts = [f"line {f.line}, {f.kind}: {f.code}\n{f.message}\n-> {f.cure}" for f in shown]
+    more = len(outcome.findings) - len(shown)
+    return "\n".join([f"No, in {_launch(outcome.case)}.", *texts, *([f"{more} more"] if more > 0 else [])])
+
+
+def _about_cost(exercise, outcome, index):
+    allowed = par(exercise)[index]
+    over = [reason.removeprefix("cost: ") for reason in outcome.reasons if reason.startswith("cost: ")]
+    texts = [f"{outcome.counts[name]:,} {name}, {exercise.limits[name] * allowed[name]:,.0f} will do" for name in over]
+    return f"Not yet, in {_launch(outcome.case)}: " + "; ".join(texts) + "."
+
+
+def _score(exercise, outcomes):
+    """Sectors, wavefronts and barriers of the last counted case, and those of the solution."""
+    if not isinstance(exercise, KernelExercise):
+        return None, None
+    last = max((i for i, outcome in enumerate(outcomes) if outcome.case.counted), default=None)
+    if last is None:
+        return None, None
+    return tuple(sum(counts[name] for name in SCORED) for counts in (outcomes[last].counts, par(exercise)[last]))
+
+
+def _about_score(exercise, outcomes, score, allowed):
+    last = max(i for i, outcome in enumerate(outcomes) if outcome.case.counted)
+    counts, best = outcomes[last].counts, par(exercise)[last]
+    parts = [f"{counts[name]:,} {name} (par {best[name]:,})" for name in SCORED if counts[name] or best[name]]
+    verdict = "Par." if score == allowed else f"{abs(score - allowed):,} {'under' if score < allowed else 'over'} par."
+    return f"{verdict} {', '.join(parts)}."

@@ -1,0 +1,104 @@
+"""The exercises: every grader is proven, and says what a learner needs to hear."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpukit import cuda, exercises
+from gpukit.exercises import __main__ as command
+from gpukit.exercises import proof
+
+NAMES = exercises.names()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUKIT_STATE", str(tmp_path))
+    return tmp_path / "exercises.json"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grader_is_proven(name):
+    """Its starter fails, its solutions pass, every wrong answer is refused for the right reason."""
+    found = proof.prove(exercises.get(name))
+    assert not found.faults
+    assert len(found.unnamed) <= found.wrong // 2, "too many of the mistakes cannot be told apart"
+
+
+@cuda.jit
+def add_in_block(x, y, out):
+    i = cuda.threadIdx.x
+    if i < out.size:
+        out[i] = x[i] + y[i]
+
+
+@cuda.jit
+def subtract(x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] - y[i]
+
+
+def test_a_verdict_says_which_thread_wrote_the_first_wrong_element(capsys):
+    verdict = exercises.check("01-guard", subtract)
+    assert not verdict.passed and verdict.reasons == ("wrong",) and verdict.says == ""
+    shown = capsys.readouterr().out
+    assert shown == str(verdict) + "\n"
+    assert "out[0] is" in shown and "Thread (0, 0, 0) of block (0, 0, 0) wrote it. 256 of 256" in shown
+
+
+def test_a_known_mistake_is_named():
+    verdict = exercises.check("01-guard", add_in_block)
+    assert verdict.reasons == ("unwritten",) and "threadIdx counts within a block" in verdict.says
+    assert verdict.says in verdict._repr_html_()
+
+
+def test_what_is_no_kernel_gets_a_sentence():
+    assert "write @cuda.jit above it" in str(exercises.check("01-guard", subtract.py_func))
+    assert "pass the kernel alone" in str(exercises.check("01-guard", subtract[1, 32]))
+    with pytest.raises(ValueError, match="name is '01-gard', and there is no such exercise; near: 01-guard"):
+        exercises.check("01-gard", subtract)
+
+
+def test_an_open_hole_is_not_a_failure(state):
+    exercise = exercises.get("01-guard")
+    verdict = exercises.check("01-guard", exercise.made_from(exercise.starter))
+    assert verdict.untouched and not verdict.passed and not state.exists()
+
+
+def test_progress_is_kept_and_survives_a_broken_file(state, capsys):
+    exercise = exercises.get("01-guard")
+    exercises.check("01-guard", subtract)
+    assert exercises.progress().state("01-guard") == "tried"
+    passed = exercises.check("01-guard", exercise.solutions[1])
+    assert passed.passed and passed.score == passed.par
+    exercises.check("01-guard", subtract)
+    assert exercises.progress().state("01-guard") == "passed"
+    assert json.loads(state.read_text())["01-guard"]["tries"] == 1
+    exercises.hint("01-guard")
+    exercises.hint("01-guard")
+    assert "Hint 2 of" in capsys.readouterr().out
+    state.write_text("{")
+    assert exercises.progress().passed == 0
+    exercises.check("01-guard", exercise.solutions[0])
+    assert exercises.progress().passed == 1
+
+
+def test_a_file_of_solutions_is_verified(tmp_path, capsys):
+    cell = "import numpy as np\nfrom gpukit import cuda, exercises\n" + exercises.solved("01-guard")
+    cells = ["%matplotlib inline\nraise ValueError('a cell that fails')", cell + '\nexercises.check("01-guard", add)']
+    notebook = {"cells": [{"cell_type": "code", "source": text.splitlines(True)} for text in cells]}
+    path = tmp_path / "mine.ipynb"
+    path.write_text(json.dumps(notebook))
+    assert command.main(["verify", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert "01-guard: passed  score" in shown.out and "1 of 1 passed" in shown.out and "a cell that fails" in shown.err
+    path.write_text(json.dumps({"cells": []}))
+    assert command.main(["verify", str(path)]) == 1
+
+
+def test_poison_never_equals_what_is_expected():
+    for dtype in (np.float32, np.complex64, np.int32, np.uint8, bool):
+        expected = np.zeros(3, dtype)
+        assert not (exercises.Out(3, dtype).make(expected) == expected).any()
