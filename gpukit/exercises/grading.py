@@ -174,11 +174,11 @@ def _traced(exercise, answer, case, args, outcome):
 
 
 def _no_kernel(answer):
-    if callable(answer) and not hasattr(answer, "py_func"):
-        name = getattr(answer, "__name__", "it")
-        return f"{name} is a plain Python function; write @cuda.jit above it to make it a kernel"
     if hasattr(answer, "griddim"):
         return "this is a launch; pass the kernel alone, without [grid, block]"
+    if callable(answer):
+        name = getattr(answer, "__name__", "it")
+        return f"{name} is a plain Python function; write @cuda.jit above it to make it a kernel"
     return f"{answer!r:.60} is no kernel"
 
 

@@ -75,7 +75,7 @@ def test_progress_is_kept_and_survives_a_broken_file(state, capsys):
     assert passed.passed and passed.score == passed.par
     exercises.check("01-guard", subtract)
     assert exercises.progress().state("01-guard") == "passed"
-    assert json.loads(state.read_text())["01-guard"]["tries"] == 1
+    assert json.loads(state.read_text())["01-guard"]["tries"] == 2
     exercises.hint("01-guard")
     exercises.hint("01-guard")
     assert "Hint 2 of" in capsys.readouterr().out

@@ -9,15 +9,7 @@ import textwrap
 import warpstep
 
 #: Nothing of the environment that changes what pytest prints (CI: summaries are not cut short) or which backend runs.
-UNWANTED = (
-    "GPUKIT_BACKEND",
-    "NUMBA_ENABLE_CUDASIM",
-    "PYTEST_ADDOPTS",
-    "CI",
-    "BUILD_NUMBER",
-    "FORCE_COLOR",
-    "PY_COLORS",
-)
+UNWANTED = {"GPUKIT_BACKEND", "NUMBA_ENABLE_CUDASIM", "PYTEST_ADDOPTS", "CI", "BUILD_NUMBER", "FORCE_COLOR"}
 CLEAN = {name: value for name, value in os.environ.items() if name not in UNWANTED}
 PROJECT = {
     "conftest.py": """
