@@ -1,6 +1,7 @@
 """``gpukit exercises``: list them, prove their graders, verify a file of solutions."""
 
 import argparse
+import io
 import sys
 
 from gpukit import exercises
@@ -17,6 +18,8 @@ def main(argv=None):
     verify = commands.add_parser("verify", help=text, description=f"{text.capitalize()}.")
     verify.add_argument("file", metavar="FILE")
     arguments = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # consoles that have no squares
     if arguments.command == "verify":
         return _verify(parser, arguments.file)
     if arguments.prove is not None:
