@@ -16,7 +16,7 @@ from gpukit.timing import Timing
 @pytest.fixture(autouse=True)
 def close_figures():
     yield
-    gpukit.plot.plt.close("all")
+    gpukit.plot.style.plt.close("all")
 
 
 def numbers(ax):
@@ -45,17 +45,28 @@ DRAWINGS = {
 }
 
 
-@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
-def test_every_figure_carries_the_device_once(draw, monkeypatch):
-    monkeypatch.setattr(gpukit.plot, "on_gpu", lambda: False)
+MEASURED = {
+    "lines": DRAWINGS["lines"],
+    "launch, coloured by a run": lambda ax=None: gpukit.plot.launch(2, 4, np.arange(8), ax=ax),
+}
+
+
+@pytest.mark.parametrize("draw", MEASURED.values(), ids=MEASURED)
+def test_a_figure_of_a_run_carries_the_device_once(draw, monkeypatch):
+    monkeypatch.setattr(gpukit.plot.style, "on_gpu", lambda: False)
     with gpukit.plot.figure("both", columns=2, size=(8, 3)) as (left, right):
         assert draw(left) is left
         draw(right)
     assert left.get_figure().get_suptitle() == "both"
     assert left.get_figure().get_supxlabel() == gpukit.plot.EMULATED
-    monkeypatch.setattr(gpukit.plot, "on_gpu", lambda: True)
-    monkeypatch.setattr(gpukit.plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
+    monkeypatch.setattr(gpukit.plot.style, "on_gpu", lambda: True)
+    monkeypatch.setattr(gpukit.plot.style.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
     assert draw().get_figure().get_supxlabel() == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("draw", [draw for name, draw in DRAWINGS.items() if name != "lines"])
+def test_what_no_device_computed_names_none(draw):
+    assert draw().get_figure().get_supxlabel() == ""
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWINGS if name not in ("image", "lines")])
@@ -68,7 +79,7 @@ def test_numbers_are_inside_of_their_cells_and_stand_out(name):
     for text in texts:
         box = text.get_window_extent().transformed(ax.transData.inverted())
         assert box.width < 0.95 and abs(box.height) < 0.95
-        assert text.get_fontsize() >= gpukit.plot.MIN_FONT_SIZE
+        assert text.get_fontsize() >= gpukit.plot.threads.MIN_FONT_SIZE
         x, y = text.get_position()
         assert contrast(text.get_color(), faces[round(x, 3), round(y - 0.03, 3)]) > 3.9
 
@@ -86,7 +97,8 @@ def contrast(one, other):
     """As the Web Content Accessibility Guidelines define it, 1 to 21."""
 
     def luminance(color):
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in gpukit.plot.to_rgb(color)]
+        rgb = gpukit.plot.style.to_rgb(color)
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
         return np.dot(linear, (0.2126, 0.7152, 0.0722))
 
     bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
@@ -105,8 +117,10 @@ def test_launch_shows_what_the_threads_record(grid, block):
         colors = [tuple(face) for face in cells(ax).get_facecolors()]
         pairs = set(zip(numbers(ax), colors, strict=True))
         assert len(pairs) == len(set(numbers(ax))), "a value has one colour"
-        assert len({color for _, color in pairs}) == min(len(pairs), 8 if field in gpukit.plot.CATEGORIES else 256)
-        gpukit.plot.plt.close("all")
+        assert len({color for _, color in pairs}) == min(
+            len(pairs), 8 if field in gpukit.plot.threads.CATEGORIES else 256
+        )
+        gpukit.plot.style.plt.close("all")
     ax = gpukit.plot.launch(grid, block, color_by=table["x"] ** 2, label=table["index"] / 2)
     assert numbers(ax) == [f"{value:g}" for value in table["index"][drawn] / 2]
 
@@ -150,7 +164,8 @@ def arrows(ax):
 
 def gray(ax):
     return sum(
-        gpukit.plot.to_rgb(face) == gpukit.plot.to_rgb(gpukit.plot.UNUSED) for face in cells(ax).get_facecolors()
+        gpukit.plot.style.to_rgb(face) == gpukit.plot.style.to_rgb(gpukit.plot.threads.UNUSED)
+        for face in cells(ax).get_facecolors()
     )
 
 
@@ -161,7 +176,7 @@ def test_grid_stride_puts_every_element_under_its_thread(n, threads, blocks):
     table = indexing.grid_stride_table(n, threads, blocks)
     written = [text.get_position() for text in ax.texts if text.get_gid() == "number"]
     assert [int(y) for _, y in written] == table["step"].tolist()
-    columns = [int(x - gpukit.plot.GAP * block) for (x, _), block in zip(written, table["block"], strict=True)]
+    columns = [int(x - gpukit.plot.threads.GAP * block) for (x, _), block in zip(written, table["block"], strict=True)]
     assert columns == table["thread"].tolist()
     assert gray(ax) == -n % (threads * blocks) + (threads * blocks if n == 0 else 0)
 
@@ -213,7 +228,7 @@ WRONG = [
 def test_bad_arguments_are_named_and_leave_no_figure(call, error, message):
     with pytest.raises(error, match=message):
         call()
-    assert gpukit.plot.plt.get_fignums() == []
+    assert gpukit.plot.style.plt.get_fignums() == []
 
 
 @pytest.mark.parametrize(
@@ -287,7 +302,7 @@ def test_product_tiles_are_those_of_one_block():
     boxes = {}
     for patch in ax.patches:
         name = dict(zip(gpukit.plot.PALETTE, ("a", "b", "out"), strict=False)).get(
-            gpukit.plot.to_hex(patch.get_facecolor()).upper()
+            gpukit.plot.style.to_hex(patch.get_facecolor()).upper()
         )
         boxes.setdefault(name, []).append((round(patch.get_width(), 6), round(patch.get_height(), 6)))
     assert boxes["a"] == [(16, 8), (16, 8), (5, 8)], "the last block of rows has 8, the last step 5 columns"
@@ -335,3 +350,106 @@ def test_source_leaves_all_but_the_first_paragraph_of_a_docstring_to_help():
     assert text.partition("\n")[2] == kept
     kernel = indexing.axpy_grid_stride.py_func
     assert str(show.source(kernel)).partition("\n")[2] == inspect.getsource(kernel).rstrip()
+
+
+# -- drawings that explain -------------------------------------------------------------------------
+
+
+def boxes(ax, gid):
+    return [patch for patch in ax.patches if patch.get_gid() == gid]
+
+
+def words(ax):
+    return " | ".join(text.get_text() for text in ax.texts)
+
+
+EXPLAINING = {
+    "memory_hierarchy": lambda: gpukit.plot.memory_hierarchy(),
+    "multiprocessor": lambda: gpukit.plot.multiprocessor(),
+    "waves": lambda: gpukit.plot.waves(300, 132, 2),
+    "barrier_in_time": lambda: gpukit.plot.barrier_in_time(),
+    "double_buffering": lambda: gpukit.plot.double_buffering(),
+    "halo_tile": lambda: gpukit.plot.halo_tile(),
+    "edge_blocks": lambda: gpukit.plot.edge_blocks(),
+    "nested_tiles": lambda: gpukit.plot.nested_tiles(),
+    "split_k": lambda: gpukit.plot.split_k(64, 128, 4096),
+    "layouts": lambda: gpukit.plot.layouts(),
+    "padded_window": lambda: gpukit.plot.padded_window(),
+    "im2col_product": lambda: gpukit.plot.im2col_product(2, 64, 288, 3136),
+    "reduce_axes": lambda: gpukit.plot.reduce_axes((5, 7, 200), 1),
+    "swizzle": lambda: gpukit.plot.swizzle(),
+}
+
+
+@pytest.mark.parametrize("draw", EXPLAINING.values(), ids=EXPLAINING)
+def test_a_drawing_has_a_title_and_its_text_is_legible_and_inside(draw):
+    ax = draw()
+    figure = ax.get_figure(root=True)
+    figure.canvas.draw()
+    assert figure.get_figwidth() <= 6.5 and ax.get_title(loc="left")
+    whole = figure.bbox
+    for text in (*ax.texts, *(t for t in (ax.title, ax._left_title) if t.get_text())):
+        box = text.get_window_extent()
+        assert text.get_fontsize() >= 8 and box.x0 >= -1 and box.x1 <= whole.x1 + 1, text.get_text()
+
+
+def test_a_device_without_recorded_rates_is_drawn_with_its_sizes_alone():
+    known = words(gpukit.plot.memory_hierarchy())
+    assert "bandwidth" in known and "4.27 TB/s" in known and "60 MB" in known
+    other = gpukit.plot.memory_hierarchy(gpukit.device.RTX_3090)
+    assert "/s" not in words(other) and "latency" not in words(other)
+    assert "6 MB" in words(other) and other.get_figure().get_supxlabel() == "NVIDIA GeForce RTX 3090"
+
+
+def test_the_blocks_on_a_multiprocessor_are_those_that_a_trace_counts():
+    title = gpukit.plot.multiprocessor(128, 64, 40000).get_title(loc="left")
+    assert "5 on an SM, 20 of 64 warps, 31%" in title and "limit: shared memory" in title
+    with pytest.raises(ValueError, match="does not fit on an SM"):
+        gpukit.plot.multiprocessor(1024, 255)
+
+
+def test_a_halo_is_copied_by_edges_in_9_steps_and_evenly_in_2():
+    text = words(gpukit.plot.halo_tile((4, 8), (3, 3)))
+    assert "up to 9 copies, 1.875" in text and "up to 2 copies, 1.875" in text
+    assert "1: 21 | 3: 10 | 9: 1" in text and "1: 4 | 2: 28" in text
+    assert "up to 36 copies" in words(gpukit.plot.halo_tile((4, 8), (6, 6)))
+
+
+def test_warps_that_load_before_the_last_store_are_marked_and_wait_with_a_barrier():
+    ax = gpukit.plot.barrier_in_time((2, 5, 3), (3, 3, 3))
+    unit = boxes(ax, "early")[0].get_width() / 3
+    assert [round(box.get_width() / unit, 3) for box in boxes(ax, "early")] == [3, 2]
+    assert [round(box.get_width() / unit, 3) for box in boxes(ax, "waits")] == [3, 2]
+    assert "25 units of time become 17" in gpukit.plot.double_buffering(3, 2, 5).get_title(loc="left")
+
+
+def test_a_value_has_the_same_number_and_channel_in_all_layouts():
+    ax = gpukit.plot.layouts(2, 3, 2, 2)
+    values = np.arange(24).reshape(2, 3, 2, 2)
+    texts = [text.get_text() for text in ax.texts if text.get_text().isdigit()]
+    orders = {"NCHW": values, "NHWC": values.transpose(0, 2, 3, 1), "CHWN": values.transpose(1, 2, 3, 0)}
+    assert texts == [str(value % 4) for order in orders.values() for value in order.ravel()]
+
+
+def test_the_column_of_a_window_is_that_of_im2col():
+    image = np.arange(1, 21, dtype=np.float32).reshape(1, 1, 4, 5)
+    columns = gpukit.conv.im2col(image, 3, stride=2, padding=2, dilation=2)[0]
+    ax = gpukit.plot.padded_window((4, 5), (3, 3), 2, 2, 2, at=(1, 1))
+    places = {(round(t.get_position()[0], 4), round(t.get_position()[1], 4)): t.get_text() for t in ax.texts}
+    centres = [(b.get_x() + b.get_width() / 2, b.get_y() + b.get_height() / 2) for b in boxes(ax, "tap")]
+    drawn = [int(places[round(x, 4), round(y, 4)]) for x, y in centres]
+    assert drawn == columns.reshape(9, 2, 3)[:, 1, 1].tolist()
+
+
+def test_the_blocks_of_a_reduction_cover_the_array_once():
+    gids = [p.get_gid() for p in gpukit.plot.reduce_axes((2, 7, 70), 1).patches if p.get_gid()]
+    assert sum(int(a) * int(b) for a, b in (gid.split(" x ") for gid in gids)) == 2 * 7 * 70
+
+
+def test_blocks_at_the_edge_cover_the_image_once_in_both_plans():
+    ax = gpukit.plot.edge_blocks((14, 27), (4, 8))
+    assert "16 blocks; 134 threads have no result" in words(ax)
+    assert "9 blocks; up to 66 results for 32 threads" in words(ax)
+    plans = (boxes(ax, name) for name in ("threads beyond the image", "last blocks grow"))
+    more, grown = (sum(b.get_width() * b.get_height() for b in plan) for plan in plans)
+    assert more == pytest.approx(grown)

@@ -142,8 +142,8 @@ def legend_below(ax, handles, left=0.0, **options):
 
 
 def stamp(figure_, mark=EMULATED):
-    """Write ``mark`` under a figure, once; notebooks then store the picture with an alternative text."""
-    if not figure_.get_supxlabel():
+    """Write ``mark`` under a figure, once, unless empty; notebooks then store the picture with an alternative text."""
+    if mark and not figure_.get_supxlabel():
         figure_.supxlabel(mark, x=0.995, ha="right", fontsize=8, color=FAINT)
     figure_._repr_mimebundle_ = functools.partial(_with_words, figure_)
 

@@ -283,6 +283,15 @@ def _occupancy(launch, registers):
     shared = static + launch.dynamic_shared
     warps = ceil_div(launch.threads, limits.warp_size)
     max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
+    bounds = resident_blocks(warps, shared, registers, limits)
+    limited_by = min(bounds, key=bounds.__getitem__)
+    blocks = bounds[limited_by]
+    return Occupancy(limits.card, blocks * warps, max_warps, blocks, registers, shared, limited_by)
+
+
+def resident_blocks(warps: int, shared: int, registers: int | None, limits) -> dict[str, int]:
+    """How many blocks of so many warps, bytes and registers per thread fit on a multiprocessor, by resource."""
+    max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
     bounds = {"threads": max_warps // warps, "blocks": limits.max_blocks_per_multiprocessor}
     if shared:
         unit = ceil_div(shared + limits.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
@@ -290,6 +299,4 @@ def _occupancy(launch, registers):
     if registers is not None:
         per_warp = ceil_div(registers * limits.warp_size, REGISTER_UNIT) * REGISTER_UNIT
         bounds["registers"] = limits.max_registers_per_multiprocessor // per_warp // warps
-    limited_by = min(bounds, key=bounds.__getitem__)
-    blocks = bounds[limited_by]
-    return Occupancy(limits.card, blocks * warps, max_warps, blocks, registers, shared, limited_by)
+    return bounds

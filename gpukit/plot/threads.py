@@ -1,51 +1,25 @@
-"""Draw the figures of the course, in one style; each names the device it was made on."""
+"""Pictures of threads: a launch, its warps, and the elements that threads handle."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from math import prod
 from numbers import Integral
-from typing import Any
 
 import numpy as np
-
-from gpukit._host.checks import as_numbers, check_sizes
-
-try:
-    import matplotlib.pyplot as plt
-except ImportError as error:
-    raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.colors import Normalize
 from matplotlib.patches import Patch, Rectangle
 
-from gpukit import device
-from gpukit.backend import on_gpu
-from gpukit.timing import Timing
+from gpukit._host.checks import as_numbers
+from gpukit.plot.style import drawn, new_axes, stamp_device, tint
 from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
-from warpstep.prediction.plots import compared, roofline
 from warpstep.report import axes
-from warpstep.report.axes import EMULATED, FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on
-from warpstep.values import check_callable, check_int, check_items, check_number, check_text, check_type, describe
+from warpstep.report.axes import FAINT, INK, PALETTE, SCALE, WIDTH, abridge, ink_on
+from warpstep.values import check_int, check_text, describe
 
-__all__ = [
-    "EMULATED",
-    "FIELDS",
-    "PALETTE",
-    "compared",
-    "figure",
-    "grid_stride",
-    "image",
-    "launch",
-    "lines",
-    "mapping",
-    "product_tiles",
-    "roofline",
-    "warps",
-]
+__all__ = ["FIELDS", "grid_stride", "launch", "mapping", "warps"]
 
 #: The fields ``launch`` colours by and writes in cells, named as in ``indexing.thread_table``.
 FIELDS = {
@@ -62,156 +36,17 @@ Dim3 = int | tuple[int, ...]
 CATEGORIES = ("block_index", "warp")  # these are names, not amounts: neighbours get different colours
 UNUSED = "#E8E8E8"  # a thread without an element, an element without a thread
 
-MAX_HEIGHT, MAX_IMAGE_HEIGHT = 4.4, 3.5  # inches, of cells and of an image
+MAX_HEIGHT = 4.4  # inches, of cells
 MAX_CELL = 0.38  # inches; a cell is twice as large if its number needs it
 MIN_FONT_SIZE = 5.0  # points; smaller numbers are left out
 DIGIT = 0.85  # width of a digit over its font size, with some air
 MAX_COLUMNS, MAX_ROWS, MAX_SLICES = 38, 20, 4  # cells along an axis; the middle of more is left out
-MAX_SIZE, MAX_NUMBER, MAX_TILES = 2**31 - 1, 2**63 - 1, 1000  # of what is drawn, and of tiles along k
-MAX_PIXELS, MAX_POINTS = 2**26, 2**20  # of an image, and of a line
+MAX_SIZE, MAX_NUMBER, MAX_THREADS = 2**31 - 1, 2**63 - 1, 2**26  # of what is drawn
 GAP, NAMED_GAP = 0.4, 0.95  # between blocks, in cells: side by side, and below a name
 ELEMENTS_TOP = 3.2  # of the row of elements below their threads, in cells
 
 
-# -- style ---------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def figure(
-    title: str = "",
-    size: tuple[float, float] = (WIDTH, 3.2),
-    rows: int = 1,
-    columns: int = 1,
-    mark: str = "",
-    **options: Any,
-) -> Iterator[Any]:
-    """Open a figure in the style of the course: ``with plot.figure(...) as ax:``.
-
-    Parameters
-    ----------
-    title : str
-    size : tuple of 2 float
-        Width and height in inches; a notebook has room for a width of 8.
-    rows, columns : int
-        Number of axes; with more than one, ``as`` gets an array of them.
-    mark : str
-        Text under the figure; by default the device in use. For figures that show what was recorded on another one.
-    **options
-        For ``matplotlib.pyplot.subplots``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``rows`` or ``columns`` is not an int from 1 to 16, or ``size`` not two numbers up to 100.
-    """
-    with axes.figure(title, size, rows, columns, check_text("mark", mark) or _device(), **options) as made:
-        yield made
-
-
-def _device():
-    """Name the device, for the text under a figure."""
-    return device.info().name if on_gpu() else EMULATED
-
-
-_in_style = axes.styled(_device)
-
-
-def _new_axes(width, height):
-    """Axes of this many inches in a new figure, with room for a title of one line."""
-    return axes.canvas(width, height, 0.34, 0.26)
-
-
-# -- images ----------------------------------------------------------------------------------------
-
-
-@_in_style
-def image(pixels: np.ndarray, title: str = "", *, ax: Axes | None = None) -> Axes:
-    """Show an image, pixel for pixel.
-
-    Parameters
-    ----------
-    pixels : ndarray, uint8 (0 to 255) or float (0 to 1), shape (H, W) or (H, W, 3)
-    title : str
-    ax : matplotlib Axes, optional
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``pixels`` is not as above.
-    """
-    check_text("title", title)
-    check_type("pixels", pixels, np.ndarray, "a NumPy array")
-    if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
-        raise TypeError(f"pixels has dtype {pixels.dtype}; it must be uint8 or float")
-    if not (pixels.ndim == 2 or pixels.ndim == 3 and pixels.shape[2] == 3) or pixels.size == 0:
-        raise ValueError(f"pixels has shape {pixels.shape}; it must be (H, W) or (H, W, 3), neither 0")
-    if pixels.size > MAX_PIXELS:
-        raise ValueError(f"pixels has shape {pixels.shape}; at most {MAX_PIXELS:,} values can be drawn")
-    if ax is None:
-        height = min(MAX_IMAGE_HEIGHT, WIDTH * pixels.shape[0] / pixels.shape[1])
-        ax = _new_axes(height * pixels.shape[1] / pixels.shape[0], height)
-    ax.imshow(pixels, cmap="gray", vmin=0, vmax=255 if pixels.dtype == np.uint8 else 1)
-    ax.set_axis_off()
-    ax.set_title(title)
-    return ax
-
-
-# -- times -----------------------------------------------------------------------------------------
-
-
-@_in_style
-def lines(
-    x: Sequence[float],
-    timings: Iterable[Timing],
-    value: Callable[[float], float],
-    unit: str,
-    label: str = "",
-    *,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw times, or rates computed from them: a line through the medians and a band between the quartiles.
-
-    Parameters
-    ----------
-    x : sequence of numbers
-    timings : iterable of timing.Timing
-        One for each of ``x``.
-    value : callable
-        Converts seconds to the value drawn.
-    unit : str
-        Unit of that value, for the axis.
-    label : str
-        For a legend.
-    ax : matplotlib Axes, optional
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
-    """
-    check_callable("value", value, "a function of seconds")
-    if not check_text("unit", unit):
-        raise ValueError("unit is ''; it must say what the axis shows, 'GB/s' for example")
-    check_text("label", label)
-    timings = check_items("timings", timings, "timings of bench, one for each of x", MAX_POINTS)
-    for i, timing in enumerate(timings):
-        check_type(f"timings[{i}]", timing, Timing, "a Timing")
-    x = check_items("x", x, "a sequence of numbers", MAX_POINTS)
-    for i, number in enumerate(x):
-        check_number(f"x[{i}]", number)
-    if len(timings) != len(x) or not timings:
-        raise ValueError(f"timings has {len(timings)} items for {len(x)} of x; it must have one for each")
-    if ax is None:
-        ax = plt.subplots(figsize=(WIDTH, 3.2), layout="constrained")[1]
-    quartiles = np.array([[value(seconds) for seconds in timing.quartiles] for timing in timings])
-    (line,) = ax.plot(x, [value(timing.median) for timing in timings], marker="o", markersize=4, label=label)
-    ax.fill_between(x, *quartiles.T, color=line.get_color(), alpha=0.25, linewidth=0)
-    ax.set_ylabel(unit)
-    ax.grid(axis="y")
-    return ax
-
-
-# -- cells: what all pictures of threads are made of -----------------------------------------------
+# -- cells: what all pictures of threads are made of ------------------------------------------------
 
 
 class _Cells:
@@ -255,7 +90,7 @@ class _Cells:
             digits = max(map(len, self.texts), default=0)
             enough = min(max(MAX_CELL, 1.02 * DIGIT * digits * MIN_FONT_SIZE / 72), 2 * MAX_CELL)
             cell = min(enough, (WIDTH - spare) / across, MAX_HEIGHT / down)
-            ax = _new_axes(across * cell, down * cell)
+            ax = new_axes(across * cell, down * cell)
         ax.set(xlim=(-left, width + right), ylim=(height + below, -above), aspect="equal", anchor="NW")
         ax.set_axis_off()
         ax.set_title(title)
@@ -285,12 +120,6 @@ class _Cells:
             look = {"ha": "center", "va": "center", "fontsize": size, "gid": "number"}
             ax.text(*centre, text, color=ink_on(face), **look)
         return True
-
-
-def _tint(rank) -> str:
-    """Return a light colour for the block or warp number ``rank``. Colours repeat."""
-    red, green, blue = (0.55 * c + 0.45 for c in to_rgb(PALETTE[rank % len(PALETTE)]))
-    return to_hex((red, green, blue))
 
 
 def _room(largest, inches, most):
@@ -331,10 +160,10 @@ def _span(positions):
     return positions[0][1], positions[-1][1] + 1
 
 
-# -- a launch --------------------------------------------------------------------------------------
+# -- a launch ---------------------------------------------------------------------------------------
 
 
-@_in_style
+@drawn
 def launch(
     grid: Dim3,
     block: Dim3,
@@ -381,7 +210,7 @@ def launch(
     values = _values(color_by, fields)
     largest = _largest(color_by, grid, block)
     if categories:
-        cells.faces = [_tint(rank) for rank in np.unique(values, return_inverse=True)[1]]
+        cells.faces = [tint(rank) for rank in np.unique(values, return_inverse=True)[1]]
     else:
         cells.faces = [SCALE(value / largest if largest else 0.0)[:3] for value in values]
     if label is not None:
@@ -390,6 +219,8 @@ def launch(
     named = 0.9 * (prod(grid) > 1) + 0.8 * (grid[2] * block[2] > 1)
     title = _describe(grid, block, color_by, label) if title is None else title
     ax, written = cells.draw(ax, title, (0.1, 0.1 + named, 0.1, 0.1 + 1.2 * legend), spare)
+    if not isinstance(color_by, str) or isinstance(label, np.ndarray):  # values of a run
+        stamp_device(ax)
     if legend:
         _legend(ax, values)
     elif not categories and not written:
@@ -524,7 +355,7 @@ def _size(shape):
 def _legend(ax, values):
     """Name the warps drawn, as long as colours differ."""
     present = sorted({int(value) for value in values})
-    handles = [Patch(facecolor=_tint(i), label=f"warp {value}") for i, value in enumerate(present[: len(PALETTE)])]
+    handles = [Patch(facecolor=tint(i), label=f"warp {value}") for i, value in enumerate(present[: len(PALETTE)])]
     if len(present) > len(PALETTE):
         handles[-1].set_label(f"warp {present[len(PALETTE) - 1]}, and round again")
     axes.legend_below(ax, handles)
@@ -535,7 +366,7 @@ def _bar(ax, largest, name):
     ax.get_figure().colorbar(scale, cax=ax.inset_axes((1.02, 0.1, 0.02, 0.8)), label=name)
 
 
-@_in_style
+@drawn
 def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     """Draw one block: its threads coloured by warp, with their lane in the warp.
 
@@ -560,10 +391,10 @@ def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     return launch(1, block, "warp", "lane", title, ax=ax)
 
 
-# -- threads and the elements of an array ----------------------------------------------------------
+# -- threads and the elements of an array -----------------------------------------------------------
 
 
-@_in_style
+@drawn
 def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = None) -> Axes:
     """Draw which element of an array each thread handles.
 
@@ -584,8 +415,8 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
     """
     size, threads = check_int("size", size, 1), check_int("threads", threads, 1)
     elements = as_numbers("elements", elements, "iu")
-    if elements.size > MAX_PIXELS:
-        raise ValueError(f"elements has shape {elements.shape}; at most {MAX_PIXELS:,} threads can be drawn")
+    if elements.size > MAX_THREADS:
+        raise ValueError(f"elements has shape {elements.shape}; at most {MAX_THREADS:,} threads can be drawn")
     if elements.ndim != 1 or elements.size == 0 or elements.size % threads:
         raise ValueError(f"elements has shape {elements.shape}; it must be one element for each thread of whole blocks")
     cells, idle = _Cells(), (elements < 0) | (elements >= size)
@@ -601,7 +432,7 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
             elif idle[block * threads + t]:
                 cells.add(x, 0, UNUSED, str(t))
             else:
-                cells.add(x, 0, _tint(rank), str(t))
+                cells.add(x, 0, tint(rank), str(t))
                 ends.append((x + 0.5, rank, int(elements[block * threads + t])))
     places = _elements(cells, ends, size)
     ax, _ = cells.draw(ax, _describe_mapping(elements[~idle], elements.size, size), (0.1, 1.0, 0.1, 0.1))
@@ -620,7 +451,7 @@ def _elements(cells, ends, size):
             cells.word(at + 0.5, ELEMENTS_TOP + 0.5, "⋯")
             at += 1
         hands = [rank for _, rank, e in ends if e == element]
-        color = _tint(hands[0]) if hands else UNUSED
+        color = tint(hands[0]) if hands else UNUSED
         cells.add(at, ELEMENTS_TOP, color, str(element))
         places[element] = at + 0.5
         at, before = at + 1, element
@@ -643,7 +474,7 @@ def _describe_mapping(handled, threads, size):
     return title
 
 
-@_in_style
+@drawn
 def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) -> Axes:
     """Draw a grid-stride loop: one column per thread, one row per step, and the element in each cell.
 
@@ -682,68 +513,10 @@ def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) ->
                 if element is None:
                     cells.word(x + 0.5, row + 0.5, "⋯")
                 elif element < n:
-                    cells.add(x, row, _tint(rank), str(element))
+                    cells.add(x, row, tint(rank), str(element))
                 else:
                     cells.add(x, row, UNUSED)
     walk = f"{steps:,} step{'s' * (steps != 1)} of {stride:,}" if n else "no thread enters the loop"
     title = f"{n:,} elements, {blocks:,} block{'s' * (blocks > 1)} of {threads:,} threads: {walk}"
     ax, _ = cells.draw(ax, title, (2.6, 1.0, 0.1, 0.1))
-    return ax
-
-
-# -- tiles of a matrix product ---------------------------------------------------------------------
-
-
-@_in_style
-def product_tiles(
-    m: int, n: int, k: int, tile: int, block: tuple[int, int] = (0, 0), step: int = 0, *, ax: Axes | None = None
-) -> Axes:
-    """Draw one block of a tiled matrix product: its tile of out, and the tiles of a and b it steps through.
-
-    Parameters
-    ----------
-    m, n, k : int
-        a has m rows and k columns, b k rows and n columns.
-    tile : int
-        Rows and columns of a tile.
-    block : tuple of 2 int
-        (x, y) of the block whose tiles are coloured.
-    step : int
-        The step whose pair of tiles, then in shared memory, is drawn strongest.
-    ax : matplotlib Axes, optional
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not as above, or there is no such block or step.
-    """
-    m, n, k = check_int("m", m, 1, MAX_SIZE), check_int("n", n, 1, MAX_SIZE), check_int("k", k, 1, MAX_SIZE)
-    tile = check_int("tile", tile, 1, MAX_SIZE)
-    steps = ceil_div(k, tile)
-    if steps > MAX_TILES:
-        raise ValueError(f"k is {k}: {steps:,} tiles of {tile}; {MAX_TILES:,} at most can be drawn")
-    step = check_int("step", step, 0, steps - 1)
-    most = ceil_div(n, tile) - 1, ceil_div(m, tile) - 1
-    block = check_sizes("block", block, (0, 0), most, "a tuple of 2 ints, x and y")
-    x, y = (index * tile for index in block)
-    gap = 0.12 * (k + max(m, n))
-    left, above = k + gap, k + gap
-    if ax is None:
-        ax = _new_axes(max(5.6, 3.6 * (left + n) / (above + m)), 3.6)  # the title wants its room
-    for name, (across, down), size in (
-        (f"a  {m} x {k}", (0, above), (k, m)),
-        (f"b  {k} x {n}", (left, 0), (n, k)),
-        (f"out  {m} x {n}", (left, above), (n, m)),
-    ):
-        ax.add_patch(Rectangle((across, down), *size, facecolor="white", edgecolor=INK, linewidth=1.1))
-        ax.text(across, down - 0.02 * above, name, ha="left", va="bottom", fontsize=9)
-    for i in range(steps):
-        look = {"alpha": 1.0 if i == step else 0.3, "edgecolor": "white", "linewidth": 0.8}
-        length = min(tile, k - i * tile)
-        ax.add_patch(Rectangle((i * tile, above + y), length, min(tile, m - y), facecolor=PALETTE[0], **look))
-        ax.add_patch(Rectangle((left + x, i * tile), min(tile, n - x), length, facecolor=PALETTE[1], **look))
-    ax.add_patch(Rectangle((left + x, above + y), min(tile, n - x), min(tile, m - y), facecolor=PALETTE[2]))
-    ax.set(xlim=(-0.02 * left, left + n * 1.02), ylim=(above + m * 1.02, -0.1 * above), aspect="equal", anchor="NW")
-    ax.set_axis_off()
-    ax.set_title(f"Block {tuple(block)}, step {step + 1} of {steps}: a tile of a times a tile of b")
     return ax

@@ -1,0 +1,43 @@
+"""Draw the figures of the course, in one style. What was measured or counted says on which device."""
+
+from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
+from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
+from gpukit.plot.in_time import barrier_in_time, double_buffering
+from gpukit.plot.measured import image, lines
+from gpukit.plot.style import figure
+from gpukit.plot.threads import FIELDS, grid_stride, launch, mapping, warps
+from gpukit.plot.tiles import edge_blocks, halo_tile, nested_tiles, product_tiles, split_k
+from warpstep.prediction.plots import compared, roofline
+from warpstep.report.axes import EMULATED, PALETTE, SCALE, WIDTH
+
+__all__ = [
+    "EMULATED",
+    "FIELDS",
+    "PALETTE",
+    "SCALE",
+    "WIDTH",
+    "barrier_in_time",
+    "compared",
+    "double_buffering",
+    "edge_blocks",
+    "figure",
+    "grid_stride",
+    "halo_tile",
+    "im2col_product",
+    "image",
+    "launch",
+    "layouts",
+    "lines",
+    "mapping",
+    "memory_hierarchy",
+    "multiprocessor",
+    "nested_tiles",
+    "padded_window",
+    "product_tiles",
+    "reduce_axes",
+    "roofline",
+    "split_k",
+    "swizzle",
+    "warps",
+    "waves",
+]
