@@ -360,14 +360,16 @@ def first(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     raise LookupError(f"no record with {', '.join(f'{key}={describe(value)}' for key, value in wanted.items())}")
 
 
-def table(records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[dict[str, Any]], Any]]) -> Table:
+def table(
+    records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[dict[str, Any]], Any]] | None = None
+) -> Table:
     """Show records as a table.
 
     Parameters
     ----------
     records : list of dict
-    columns : dict of str to (str or function)
-        Heading and content of each column: the name of a field, or a function of a record.
+    columns : dict of str to (str or function), optional
+        Heading and content of each column: the name of a field, or a function of a record. All fields unless given.
 
     Returns
     -------
@@ -378,9 +380,12 @@ def table(records: Iterable[dict[str, Any]], columns: dict[str, str | Callable[[
         value = column(record) if callable(column) else record.get(column)
         return "" if value is None else str(value)
 
+    records = _checked(records)
+    if columns is None:
+        columns = {str(field): field for record in records for field in record}
     check_type("columns", columns, dict, "a dict of headings to fields or functions")
     for heading, column in columns.items():
         check_text("columns", heading)
         if not callable(column):
             check_text(f"columns[{heading!r}]", column)
-    return Table(list(columns), [[cell(record, column) for column in columns.values()] for record in _checked(records)])
+    return Table(list(columns), [[cell(record, column) for column in columns.values()] for record in records])

@@ -127,7 +127,8 @@ class Exercise:
         Yields `Case` from a ``numpy.random.Generator``: random values, ragged sizes, one element, values that expose
         an order or a missing step, launches that the page does not show.
     solutions : sequence
-        At least two that differ. The first is the one that is shown, has the hole, and sets par.
+        At least two that differ. The first is the one that is shown, has the hole, and sets par. Others may be edits
+        of it, as for `Wrong`.
     wrong : sequence of Wrong
         At least six.
     hints : sequence of str
@@ -166,7 +167,12 @@ class Exercise:
     @property
     def answers(self) -> list[tuple[Wrong, Any]]:
         """list of (Wrong, answer) : The wrong answers, edits applied."""
-        return [(wrong, self._edited(wrong)) for wrong in self.wrong]
+        return [(wrong, self._edited(wrong.answer)) for wrong in self.wrong]
+
+    @property
+    def accepted(self) -> list[Any]:
+        """list : The solutions, edits applied."""
+        return [self._edited(solution) for solution in self.solutions]
 
     def all_cases(self) -> list[Case]:
         """Make the cases: the same in every process, and on every machine."""
@@ -188,11 +194,11 @@ class Exercise:
         assert text is not None
         return text
 
-    def _edited(self, wrong):
-        if not isinstance(wrong.answer, Mapping):
-            return wrong.answer
+    def _edited(self, answer):
+        if not isinstance(answer, Mapping):
+            return answer
         text = self.solved
-        for old, new in wrong.answer.items():
+        for old, new in answer.items():
             if text.count(old) != 1:
                 raise ValueError(f"{self.name}: {old!r} occurs {text.count(old)} times in the solution, not once")
             text = text.replace(old, new)
@@ -262,8 +268,8 @@ class AnswerExercise(Exercise):
         exec(text, {"np": np}, found)
         return found[self.variable]
 
-    def _edited(self, wrong):
-        return wrong.answer
+    def _edited(self, answer):
+        return answer
 
 
 # -- sources --------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def prove(exercise: Exercise) -> Proof:
     _prove_parts(exercise, found.faults)
     if not _reasons(exercise, exercise.made_from(exercise.starter)):
         found.faults.append("the starter passes")
-    for i, answer in enumerate([exercise.made_from(exercise.solved), *exercise.solutions]):
+    for i, answer in enumerate([exercise.made_from(exercise.solved), *exercise.accepted]):
         if reasons := _reasons(exercise, answer):
             found.faults.append(f"{f'solution {i}' if i else 'the solved starter'} is refused: {', '.join(reasons)}")
     for i, (wrong, answer) in enumerate(exercise.answers, 1):

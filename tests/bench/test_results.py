@@ -37,6 +37,10 @@ def test_records_come_back_as_they_were(tmp_path):
         results.first(loaded, variant="fast", tile=8)
     table = results.table(loaded, {"kernel": "variant", "ms": lambda r: f"{r['value'] * 1e3:.0f}", "pad": "pad"})
     assert table.rows == [["naive", "2000", ""], ["tiled", "1000", ""], ["tiled", "500", ""]]
+    assert results.table([{"kernel": "naive", "ms": 2}, {"ms": 1, "pad": 4}]).rows == [
+        ["naive", "2", ""],
+        ["", "1", "4"],
+    ]
 
 
 def test_a_record_says_what_speaks_against_it():
