@@ -19,7 +19,7 @@ __all__ = [
     "Headline",
     "ReadmeError",
     "chapters",
-    "mapped",
+    "headlines",
     "measured",
     "summed",
     "written",
@@ -28,20 +28,25 @@ __all__ = [
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "bench" / "records"
 README, TEXTS, PICTURE = ROOT / "README.md", ROOT / "notebooks" / "text", ROOT / "docs" / "picture.png"
+EMULATOR_PAGE, PERFORMANCE = ROOT / "docs" / "emulator.md", ROOT / "docs" / "performance.md"
 
 #: The goal of each chapter.
 AFTERWARDS = {
     "00": "tell where a notebook runs, write a first kernel and launch it over a photograph",
     "01": "compute which element a thread works on, in one to three dimensions, for any size",
-    "02": "write a matrix product, choose its block and types, and catch launches that fail or lie",
+    "02": "write a matrix product, and choose its block and its types",
+    "02b": "catch launches that fail, and launches that lie",
     "03": "write kernels with tiles in shared memory, and show what a missing barrier does",
     "04": "count the wavefronts of any access to shared memory, and choose a pad or a swizzle without conflicts",
     "05": "take a matrix product to the speed of cuBLAS, one measured idea at a time",
+    "05b": "explain what the last steps to a library's speed cost, and choose a kernel for a shape",
     "06": "overlap copies and kernels, predict what that gains, and launch in a few microseconds",
     "07": "reduce over any axes at the speed of memory, and explain each step that leads there",
     "08": "resize, letterbox and normalise batches of frames in one kernel, to OpenCV's pixels",
     "09": "write convolutions as matrix products and directly, and say when each is faster",
+    "09b": "say which ideas make a direct convolution fast, and which do not",
     "10": "read a profiler's report beside a trace, predict a kernel's time, and cure a slow one",
+    "99": "solve a problem of your own, from its specification to a kernel at par",
 }
 
 
@@ -54,27 +59,15 @@ class ReadmeError(Exception):
 
 def chapters():
     """Return the table of chapters, Markdown: a line for each notebook."""
-    known = mapped()
-    lines = ["| | chapter | documents | in gpukit | afterwards you can |", "|---|---|---|---|---|"]
+    lines = ["| | chapter | afterwards you can |", "|---|---|---|"]
     for path in sorted(TEXTS.parent.glob("*.ipynb")):
-        path = TEXTS / f"{path.stem}.py"
+        text = (TEXTS / f"{path.stem}.py").read_text(encoding="utf-8")
         number = path.stem.split("_")[0]
-        title = re.search(r"^# # (?:\d\d\w? )?(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1].strip()
-        rows, modules = known.get(number, ("", ""))
-        link = f"[{title}](notebooks/{path.stem}.ipynb)"
-        lines.append(f"| {number} | {link} | {rows} | {modules} | {AFTERWARDS.get(number[:2], '')} |")
+        title = re.search(r"^# # (?:\d\d\w? )?(.+)$", text, re.MULTILINE)
+        if title is None or number not in AFTERWARDS:
+            raise ReadmeError(f"{path.stem} lacks its title, or its goal in bench/readme.py")
+        lines.append(f"| {number} | [{title[1].strip()}](notebooks/{path.stem}.ipynb) | {AFTERWARDS[number]} |")
     return "\n".join(lines)
-
-
-def mapped():
-    """Return {number: (rows of the documents, modules)} from the map in the first notebook."""
-    found = {}
-    for line in (TEXTS / "00_start.py").read_text(encoding="utf-8").splitlines():
-        chapter = re.match(r"# \| \[?(\d\d\w?) ", line)
-        if chapter and ("[" in chapter[0] or chapter[1] == "00"):
-            *_, rows, modules, _ = (cell.strip() for cell in line.split("|"))
-            found[chapter[1]] = rows, modules
-    return found
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -99,6 +92,8 @@ class Headline:
     amount : float
         Work of a call: bytes for "GB/s", operations for "TFLOP/s". 0: the time is shown.
     unit : str
+    first : bool
+        Whether the README shows it: the first of its kind.
     """
 
     what: str
@@ -107,6 +102,7 @@ class Headline:
     problem: dict = field(default_factory=dict)
     amount: float = 0.0
     unit: str = ""
+    first: bool = False
 
     def pair(self):
         """Return the `ratios.Pair`; None if the record does not exist yet; ReadmeError if it lacks the problem."""
@@ -137,32 +133,32 @@ def _pairs(record, variant):
     return ratios.pairs([r for r in results.read(record)[1] if r["variant"] == variant or ratios.library_of(r)])
 
 
-def _product(what, n):
+def _product(what, n, first=False):
     problem = {"case": "shape", "shape": (n, n, n), "dtype": "float32"}
-    return Headline(what, "fast-matmul-h200", "fast", problem, 2.0 * n**3, "TFLOP/s")
+    return Headline(what, "fast-matmul-h200", "fast", problem, 2.0 * n**3, "TFLOP/s", first)
 
 
-def _sum(what, case, *shape):
+def _sum(what, case, *shape, first=False):
     problem = {"case": case, "shape": shape, "dtype": "float32"}
-    return Headline(what, "reduce-h200", "reduce", problem, 4.0 * prod(shape), "GB/s")
+    return Headline(what, "reduce-h200", "reduce", problem, 4.0 * prod(shape), "GB/s", first)
 
 
-def _convolution(what, case, shape, kernel):
+def _convolution(what, case, shape, kernel, first=False):
     problem = {"case": case, "shape": shape, "dtype": "float32", "kernel": kernel}
-    return Headline(what, "conv-h200", "direct", problem)
+    return Headline(what, "conv-h200", "direct", problem, first=first)
 
 
 def _transpose(what, *shape):
     problem = {"case": "time", "shape": shape, "dtype": "float32"}
-    return Headline(what, "transpose-h200", "wide", problem, 8.0 * prod(shape), "GB/s")
+    return Headline(what, "transpose-h200", "wide", problem, 8.0 * prod(shape), "GB/s", first=True)
 
 
 #: The lines of the table of results: each kind of work at a size or two.
 HEADLINES = (
-    _product("matrix product, 4096 x 4096", 4096),
+    _product("matrix product, 4096 x 4096", 4096, first=True),
     _product("matrix product, 1024 x 1024", 1024),
     _transpose("transpose, 8192 x 8192", 8192, 8192),
-    _sum("sum of 2^28 numbers", "sum over all", 2**28),
+    _sum("sum of 2^28 numbers", "sum over all", 2**28, first=True),
     _sum("sum over the first axis, 30522 x 10240", "sum over axis 0", 30522, 10240),
     _sum("sum over the last axis, 65536 x 1000", "sum over axis 1", 65536, 1000),
     Headline(
@@ -172,18 +168,30 @@ HEADLINES = (
         {"case": "blob", "shape": (32, 1080, 1920, 3), "dtype": "float32"},
         32.0,
         "frames/s",
+        first=True,
     ),
-    _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6),
+    _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6, first=True),
     _convolution("convolution 5 x 5, 16 to 16 channels, 512 x 512", "map", (1, 16, 512, 512), 5),
-    Headline("launch of a prepared kernel, on the host", "streams-h200", LAUNCH, {"case": "launch"}),
+    Headline("launch of a prepared kernel, on the host", "streams-h200", LAUNCH, {"case": "launch"}, first=True),
 )
 
 
+def headlines():
+    """Return the lines that the README shows, Markdown: one of each kind of work, and the device."""
+    lines, heads = _compared(headline for headline in HEADLINES if headline.first)
+    return "\n".join([*lines, "", *(f"Recorded on {gpu}." for gpu in dict.fromkeys(head["gpu"] for head in heads))])
+
+
 def measured():
-    """Return the table of results, Markdown, with the machine below it."""
+    """Return all lines of the table of results, Markdown, with the machine below them."""
+    lines, heads = _compared(HEADLINES)
+    return "\n".join([*lines, "", summed(), "", *_machines(heads)])
+
+
+def _compared(headlines):
     lines = ["| float32 | gpukit | the fastest library | ratio |", "|---|--:|--:|--:|"]
     heads = []
-    for headline in HEADLINES:
+    for headline in headlines:
         pair = headline.pair()
         if pair is not None:
             ours, theirs = headline.figure(pair.ours), headline.figure(pair.theirs)
@@ -191,7 +199,7 @@ def measured():
             ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
             lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
             heads.append(results.read(headline.record)[0])
-    return "\n".join([*lines, "", summed(), "", *_machines(heads)])
+    return lines, heads
 
 
 #: The records that hold gpukit's best beside the libraries, and their contents. Ladders are left out.
@@ -407,22 +415,21 @@ def _drawn(path):
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
+#: The parts of each page that are written.
 TABLES = {
-    "chapters": chapters,
-    "results": measured,
-    "emulator": emulator,
-    "compatibility": compatibility,
-    "predictions": predicted,
-    "evidence": evidence,
+    README: {"chapters": chapters, "evidence": evidence, "headlines": headlines},
+    EMULATOR_PAGE: {"emulator": emulator, "compatibility": compatibility, "predictions": predicted},
+    PERFORMANCE: {"results": measured},
 }
 
 
-def written(text):
-    """Return the README with its tables up to date."""
-    for name, table in TABLES.items():
+def written(path, tables):
+    """Return the text of a page with its tables up to date."""
+    text = path.read_text(encoding="utf-8")
+    for name, table in tables.items():
         begin, end = f"<!-- {name}: gpukit bench readme writes this -->", f"<!-- end of {name} -->"
         if text.count(begin) != 1 or text.count(end) != 1:
-            raise ReadmeError(f"README.md must have the lines {begin} and {end} once each")
+            raise ReadmeError(f"{path.name} must have the lines {begin} and {end} once each")
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
         text = f"{head}{begin}\n\n{table()}\n\n{end}{tail}"
@@ -442,24 +449,28 @@ def run(options):
 
 
 def write(check=False):
-    """Bring the README and its picture up to date, or only check them; return the exit status."""
-    if not README.is_file():
-        print(f"{README} is not there: this command is for a clone of the repository", file=sys.stderr)
+    """Bring the pages and the picture up to date, or only check them; return the exit status."""
+    missing = [path for path in TABLES if not path.is_file()]
+    if missing:
+        print(f"{missing[0]} is not there: this command is for a clone of the repository", file=sys.stderr)
         return 1
-    text = README.read_text(encoding="utf-8")
     try:
-        new, shown = written(text), (_requests(), _bars())
+        pages = {path: written(path, tables) for path, tables in TABLES.items()}
+        shown = _requests(), _bars()
     except (ReadmeError, LookupError) as error:
         print(error, file=sys.stderr)
         return 1
-    stale = {README.name: text != new, PICTURE.name: _drawn(PICTURE) != _digest(*shown)}
-    names = " and ".join(name for name, is_stale in stale.items() if is_stale)
-    if check or not names:
-        print(f"out of date: {names}" if names else "README.md and its picture are up to date")
+    stale = [path for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
+    if _drawn(PICTURE) != _digest(*shown):
+        stale.append(PICTURE)
+    names = " and ".join(path.name for path in stale)
+    if check or not stale:
+        print(f"out of date: {names}" if names else "README.md, its picture and docs are up to date")
         return 1 if names else 0
-    README.write_text(new, encoding="utf-8")
-    if stale[PICTURE.name]:
-        PICTURE.parent.mkdir(exist_ok=True)
-        draw(PICTURE, *shown)
+    for path in stale:
+        if path == PICTURE:
+            draw(PICTURE, *shown)
+        else:
+            path.write_text(pages[path], encoding="utf-8")
     print(f"written: {names}")
     return 0

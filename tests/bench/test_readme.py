@@ -17,8 +17,9 @@ from bench.evidence import sanitizer
 from gpukit import results
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-WORDS = " ".join(README.split())
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+README = PAGES["README.md"]
+WORDS = " ".join(" ".join(PAGES.values()).split())
 
 
 def output_of(script, tmp_path):
@@ -30,10 +31,14 @@ def output_of(script, tmp_path):
 
 
 def test_its_scripts_run(tmp_path):
-    first, traced, debugged = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    (script,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    report = output_of(script, tmp_path)
+    assert report.split()[0] in ("False", "True")
+    assert "race, line" in report and report.endswith("8 ['race']\n")
+
+    first, traced, debugged = re.findall(r"```python\n(.+?)```", PAGES["emulator.md"], re.DOTALL)
     assert output_of(first, tmp_path).split() in (["False", "1998.0"], ["True", "1998.0"])
     report = output_of(traced, tmp_path)
-    assert "race, line" in report and report.endswith("8 ['race']\n")
     session = output_of(traced + debugged, tmp_path).removeprefix(report)
     assert re.search(r"^> +3  line \d+ +3  +3\.0$", session, re.MULTILINE) and "shift was ended" in session
 
@@ -41,21 +46,22 @@ def test_its_scripts_run(tmp_path):
 def test_its_targets_and_files_exist():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     shown = re.findall(r"^make ([a-z]+)", README, re.MULTILINE)
-    told = " ".join(re.findall(r"`make ([a-z ]+)`", README)).split()
-    assert shown == ["notebooks", "lab", "test"]
+    told = " ".join(re.findall(r"`make ([a-z ]+)", README)).split()
+    assert shown == ["lab", "notebooks", "test"]
     assert set(shown + told) <= set(targets)
 
-    text = re.sub(r"```.+?```", "", README, flags=re.DOTALL)
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for name, page in PAGES.items():
+        folder = ROOT if name == "README.md" else ROOT / "docs"
+        text = re.sub(r"```.+?```", "", page, flags=re.DOTALL)
+        links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+        assert links and [link for link in links if not (folder / link).exists()] == [], name
 
 
 def test_its_commands_are_understood(monkeypatch):
     asked = []
     monkeypatch.setattr("bench.__main__.run", lambda names, options: asked.append((names, options)) or 0)
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    commands = re.findall(r"gpukit bench ?([^`#\n}]*)", re.sub(r"<!--.*?-->", "", README))
+    commands = re.findall(r"gpukit bench ?([^`#\n}]*)", re.sub(r"<!--.*?-->", "", PAGES["performance.md"]))
     for command in commands:
         words = command.split()
         if not {"NAME", "readme", "counters", "findings"} & set(words):
@@ -71,52 +77,55 @@ def test_its_tables_and_its_picture_are_up_to_date(capsys):
     assert readme.write(check=True) == 0, f"{capsys.readouterr()}: `gpukit bench readme` mends it"
 
 
-def test_every_chapter_is_in_the_table_and_in_the_map():
+def test_every_chapter_is_in_the_table():
     chapters = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
     rows = [line for line in readme.chapters().splitlines() if "](notebooks/" in line]
     assert [re.search(r"notebooks/(.+)\.ipynb", row)[1] for row in rows] == chapters
     for chapter, row in zip(chapters, rows, strict=True):
-        number, name, _, modules, afterwards = (cell.strip() for cell in row.strip("|").split("|"))
+        number, name, afterwards = (cell.strip() for cell in row.strip("|").split("|"))
         assert number == chapter.split("_")[0] and name and afterwards
-        for name in re.findall(r"`gpukit\.([a-z]+)`", modules):
-            assert getattr(gpukit, name), f"{chapter}: the map names gpukit.{name}"
-        assert modules, f"{chapter}: the map in 00_start.py lacks its line, or the modules in it"
 
 
-def test_every_row_of_the_documents_has_one_chapter():
-    places = [place for rows, _ in readme.mapped().values() for place in rows.split(", ") if place]
-    covered = []
-    for place in places:
-        first, _, last = place.partition(" to ")
-        letter = first[0]
-        covered += [f"{letter}{n}" for n in range(int(first[1:]), int((last or first)[1:]) + 1)]
-    rows = [
-        f"{letter}{n}" for letter, count in zip("ABCDE", (15, 4, 3, 3, 8), strict=True) for n in range(1, count + 1)
-    ]
-    assert sorted(covered) == sorted(rows)
+def test_every_topic_of_the_documents_has_a_section():
+    rows = re.findall(r"^\| ([A-E]\d+) \|.*\|(.+)\|$", PAGES["sources.md"], re.MULTILINE)
+    counts = zip("ABCDE", (15, 4, 3, 3, 8), strict=True)
+    assert [row for row, _ in rows] == [f"{letter}{n}" for letter, count in counts for n in range(1, count + 1)]
+    for row, places in rows:
+        found = re.findall(r"\[(.+?)\]\(../notebooks/(.+?)\.ipynb\)", places)
+        assert found, row
+        for heading, chapter in found:
+            text = (readme.TEXTS / f"{chapter}.py").read_text(encoding="utf-8")
+            assert re.search(rf"^# ##* {re.escape(heading)}$", text, re.MULTILINE), f"{row}: {chapter}, {heading}"
 
 
-def test_a_table_that_drifts_is_noticed(monkeypatch, tmp_path, capsys):
-    copy, picture = tmp_path / "README.md", tmp_path / "picture.png"
-    copy.write_text(README.replace("GB/s", "GB/h"))
-    monkeypatch.setattr(readme, "README", copy)
-    monkeypatch.setattr(readme, "PICTURE", picture)
+@pytest.fixture
+def copies(monkeypatch, tmp_path):
+    """Copies of the pages and of the picture, for the command to write."""
+    tables = {tmp_path / path.name: parts for path, parts in readme.TABLES.items()}
+    for path in tables:
+        path.write_text(PAGES[path.name])
+    monkeypatch.setattr(readme, "TABLES", tables)
+    monkeypatch.setattr(readme, "PICTURE", tmp_path / "picture.png")
+    return tmp_path
+
+
+def test_a_table_that_drifts_is_noticed(copies, monkeypatch, capsys):
+    page = copies / "performance.md"
+    page.write_text(PAGES[page.name].replace("GB/s", "GB/h"))
     assert readme.write(check=True) == 1
-    assert "README.md and picture.png" in capsys.readouterr().out and not picture.exists()
-    assert readme.write() == 0 and copy.read_text() == README
-    assert picture.read_bytes().startswith(b"\x89PNG") and readme.write(check=True) == 0
-    monkeypatch.setattr(readme, "SIDE", 32)
+    assert "performance.md and picture.png" in capsys.readouterr().out and not readme.PICTURE.exists()
+    assert readme.write() == 0 and page.read_text() == PAGES[page.name]
+    assert readme.PICTURE.read_bytes().startswith(b"\x89PNG") and readme.write(check=True) == 0
     monkeypatch.setattr(readme, "RUNGS", {"naive": "naive"})
     assert readme.write(check=True) == 1
 
 
-def test_a_lost_marker_is_an_error(monkeypatch, tmp_path, capsys):
-    copy = tmp_path / "README.md"
-    copy.write_text(README.replace("<!-- end of results -->", ""))
-    monkeypatch.setattr(readme, "README", copy)
+def test_a_lost_marker_is_an_error(copies, capsys):
+    page = copies / "performance.md"
+    page.write_text(PAGES[page.name].replace("<!-- end of results -->", ""))
     assert readme.write() == 1
     assert "end of results" in capsys.readouterr().err
-    monkeypatch.setattr(readme, "README", tmp_path / "none.md")
+    page.unlink()
     assert readme.write() == 1 and "clone" in capsys.readouterr().err
 
 
