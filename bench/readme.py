@@ -384,7 +384,7 @@ def draw(path, requests, bars):
 def _draw_banks(ax, title, wavefronts, banks):
     from matplotlib.patches import Rectangle
 
-    from gpukit.plot import PALETTE
+    from warpstep.report.axes import PALETTE
 
     color = PALETTE[6] if wavefronts > 1 else PALETTE[5]
     for lane, bank in enumerate(banks):
@@ -396,7 +396,7 @@ def _draw_banks(ax, title, wavefronts, banks):
 
 
 def _draw_bars(ax, rates, gpu):
-    from gpukit.plot import FAINT, PALETTE
+    from warpstep.report.axes import FAINT, PALETTE
 
     names, values = zip(*rates, strict=True)
     bars = ax.barh(names, values, color=[PALETTE[5]] * (len(values) - 1) + [FAINT])
