@@ -19,7 +19,7 @@ __all__ = ["Source", "Table", "source", "table"]
 
 # Written into the element: style sheets do not reach a notebook that is not trusted. Long lines scroll.
 STYLE = (
-    "white-space: pre; overflow-x: auto; padding: 0.7em 0.9em; border-radius: 6px; line-height: 1.5; "
+    "white-space: pre; overflow-x: auto; margin: 0.4em 0; padding: 0.7em 0.9em; border-radius: 6px; line-height: 1.5; "
     "background: rgba(128, 128, 128, 0.1)"
 )
 PACKAGE = Path(__file__).resolve().parent

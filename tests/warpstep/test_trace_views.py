@@ -401,7 +401,7 @@ class Page(HTMLParser):
         if "style" not in self.open:
             self.words.append(data)
         if "td" in self.open or "th" in self.open:
-            self.tables[-1][-1][1][-1] += data
+            self.tables[-1][-1][1][-1] += data.replace(page.NO_BREAK, " ")
 
 
 @every_recording
@@ -410,7 +410,7 @@ def test_the_page_stands_alone_and_has_every_count_beside_its_line(made):
     assert not {"id", "src", "href", "onclick"} & {name for _, name, _ in shown.attributes}
     assert "script" not in {tag for tag, _, _ in shown.attributes}
     assert "http" not in page.render(made) and "@import" not in page.render(made)
-    (_, header), *rows = shown.tables[0]
+    (_, header), *rows = shown.tables[1]  # after the totals
     names = [name for name in header if name not in ("", "source")]
     counted = [cells[-len(header) + 2 :] for _, cells in rows if len(cells) >= len(header) - 2]
     assert len(counted) == len(made.accesses)
@@ -422,20 +422,37 @@ def test_the_page_stands_alone_and_has_every_count_beside_its_line(made):
 
 
 def test_the_page_marks_what_is_wrong_and_what_is_worst():
-    rows = Page(page.render(race())).tables[0]
+    rows = Page(page.render(race())).tables[1]
     assert [cells[0] for look, cells in rows if "finding" in look] == ["9"]
     words = " ".join(Page(page.render(race())).words)
     assert words.index("1 finding") < words.index("source") and "<without>" in words and "320 cases" in words
-    rows = Page(page.render(matmul())).tables[0]
+    rows = Page(page.render(matmul())).tables[1]
     assert [cells[0] for look, cells in rows if "worst" in look] == ["9", "store tile"]
 
 
 def test_the_page_keeps_its_indentation_where_nbconvert_rewrites_it():
     """nbconvert passes HTML through a parser that joins blanks, other than those in ``pre``."""
     bs4 = pytest.importorskip("bs4")
-    html = str(bs4.BeautifulSoup(page.render(race()), features="html.parser"))
-    code = [cells[1] for _, cells in Page(html).tables[0][1:] if cells[0].isdigit()]
+    html = str(bs4.BeautifulSoup(page.render(race()), features="html.parser")).replace(page.NO_BREAK, " ")
+    code = [cells[1] for _, cells in Page(html).tables[1][1:] if cells[0].isdigit()]
     assert "\n".join(line for line in code if not line.isdigit()) == REDUCE.rstrip()
+
+
+def test_the_page_keeps_its_columns_and_bars_where_style_sheets_are_removed():
+    """As code hosts do; a notebook that is not trusted keeps plain style attributes: no variables, no functions."""
+    html = page.render(matmul())
+    assert not re.search(r'style="[^"]*(var|calc|flex|ch)\b', html)
+    bare = re.sub(r"<style>.*?</style>| (style|class)=\"[^\"]*\"", "", html, flags=re.DOTALL)
+    totals, listing, *_ = Page(bare).tables
+    assert len(totals) == 1 and len(totals[0][1]) == len(facts.totals(matmul()))
+    for line in facts.listing(matmul()):
+        assert not line.accesses or re.search(rf"<b>{line.number}</b>|<td[^>]*>{line.number}<", bare)
+    source = re.findall(r'<td[^>]*><div align="left"><code>(.*?)</code></div></td>', bare)
+    assert re.sub("<[^>]*>", "", source[0]) == facts.listing(matmul())[0].code and len(source) > 8
+    bars = [re.fullmatch("(█*)(▒*)", cell) for _, cells in listing for cell in cells if "█" in cell]
+    assert max(len(bar[0]) for bar in bars) == page.BARS and len(bars) == len(matmul().accesses)
+    store = next(cells for _, cells in listing if "store tile" in cells)
+    assert "█▒▒▒▒" in store, "4,096 wavefronts where 512 would do, and the loads take 8,192"
 
 
 def test_keywords_are_marked_also_where_a_docstring_is_cut():
@@ -672,6 +689,7 @@ def test_compare_lays_totals_and_lines_side_by_side():
         "→ tile[ty, tx] = a[row, step * 16 + tx]",
     ]
     assert len(lines.rows) == 5
+    assert both.names == ("first", "second") and lines.header[4:6] == ["first", "second"]
     printed = str(both)
     assert max(map(len, printed.splitlines())) <= 120 and "0.125 x" in printed
     tables = Page(both._repr_html_()).tables
@@ -679,7 +697,10 @@ def test_compare_lays_totals_and_lines_side_by_side():
 
 
 def test_compare_of_different_kernels_has_no_lines():
-    (totals,) = comparison.compare(race(), copy()).tables
+    both = comparison.compare(race(), copy())
+    (totals,) = both.tables
+    assert totals.header == ["", race().kernel, copy().kernel, "ratio"]
+    assert str(both).startswith(f"{race().kernel}[")
     assert rows(totals)["findings"] == ["1", "0", "gone"]
     assert rows(totals)["global load: sectors"] == ["800", "1,024", "1.28 x"]
     assert rows(totals)["branches: warps split"] == ["0", "1", "new"]
@@ -729,7 +750,7 @@ def test_views_of_what_the_emulator_records():
     first = made.source[0]
     assert "race, line" in report and max(map(len, report.splitlines())) <= 120
     assert [number - first for number, _ in listing(report)] == [5, 5, 6, 6, 7, 7]
-    assert len(Page(made._repr_html_()).tables[0]) > len(made.accesses)
+    assert len(Page(made._repr_html_()).tables[1]) > len(made.accesses)
     ax = made.plot_banks(first + 6)
     assert "32 wavefronts where 1 would do" in ax.get_title(loc="left")
     assert [written.get_text() for written in marked(ax, "label")] == [f"tile[{t}, 0]" for t in T]

@@ -207,7 +207,7 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         table = self._table()
-        return html.framed(f'<p class="heading">{escape(table.title)}</p>{html.scrolling(table)}')
+        return html.framed(f"<p><b>{escape(table.title)}</b></p>{html.scrolling(table)}")
 
 
 def _dims(shape):

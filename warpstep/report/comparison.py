@@ -17,26 +17,33 @@ class Comparison:
     Attributes
     ----------
     a, b : Trace
+    names : tuple of 2 str
+        What the two are called: their kernels' names, or "first" and "second" for launches of one kernel.
     tables : list of Table
         Totals, and, if the kernels have lines in common, the accesses by line.
     """
 
     def __init__(self, a: Recording, b: Recording):
         self.a, self.b = a, b
-        self.tables = [table for table in (_totals(a, b), _lines(a, b)) if table.rows]
+        self.names = (a.kernel, b.kernel) if a.kernel != b.kernel else ("first", "second")
+        self.tables = [table for table in (_totals(a, b, self.names), _lines(a, b, self.names)) if table.rows]
 
     def __str__(self) -> str:
         heads = []
-        for name, trace in (("a", self.a), ("b", self.b)):
+        for name, trace in zip(self.names, (self.a, self.b), strict=True):
             about = f"{facts.status(trace)}; {'; '.join(facts.about(trace))}"
-            heads += text.wrapped(about, "   ", f"{name}  {facts.launch(trace)}  ")
+            name = "" if name == trace.kernel else f"{name}: "
+            heads += text.wrapped(about, "   ", f"{name}{facts.launch(trace)}  ")
         return "\n\n".join(["\n".join(heads), *(table.text() for table in self.tables)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heads = "".join(html.heading(t, f"{name}: {facts.status(t)}") for name, t in (("a", self.a), ("b", self.b)))
-        tables = "".join(f'<p class="heading">{escape(t.title)}</p>{html.scrolling(t)}' for t in self.tables)
+        heads = ""
+        for name, trace in zip(self.names, (self.a, self.b), strict=True):
+            name = "" if name == trace.kernel else f"{name}: "
+            heads += html.heading(trace, name + facts.status(trace))
+        tables = "".join(f"<p><b>{escape(t.title)}</b></p>{html.scrolling(t)}" for t in self.tables)
         return html.framed(heads + tables)
 
 
@@ -64,14 +71,14 @@ def compare(first: Recording, second: Recording) -> Comparison:
 # -- totals --------------------------------------------------------------------------------------------------------
 
 
-def _totals(a, b):
+def _totals(a, b, names):
     rows = []
     for name, measure in _measures():
         values = measure(a), measure(b)
         if any(values):
             rows.append([name, *map(_written, values), _times(*values)])
     rows.append(["occupancy is limited by", a.occupancy.limited_by, b.occupancy.limited_by, ""])
-    return Table(["", "a", "b", "b / a"], rows, "Totals", words=("",))
+    return Table(["", *names, "ratio"], rows, "Totals", words=("",))
 
 
 def _measures() -> Iterator[tuple[str, Callable[[Recording], float]]]:
@@ -113,14 +120,14 @@ def _times(one, other):
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-def _lines(a, b):
+def _lines(a, b, names):
     """The accesses by line; no rows unless the kernels have a line with accesses in common."""
-    header = ["line a", "line b", "code", "access", "a", "b", "ideal a", "ideal b", "b / a"]
+    header = ["line", "line", "code", "access", *names, "ideal", "ideal", "ratio"]
     pairs = _pairs(*(list(facts.by_place(trace.accesses).values()) for trace in (a, b)))
     rows = []
     if any(one and other and one[0].code == other[0].code for one, other in pairs):
         rows = [row for one, other in pairs for row in _line(one, other)]
-    title = "By line: wavefronts in shared memory, sectors elsewhere"
+    title = f"By line, {' then '.join(names)}: wavefronts in shared memory, sectors elsewhere"
     return Table(header, rows, title, words=("code", "access"), code=("code",))
 
 

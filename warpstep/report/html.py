@@ -1,5 +1,6 @@
 """A trace as HTML, for notebooks."""
 
+import re
 from html import escape
 
 from warpstep.report import facts
@@ -9,63 +10,48 @@ from warpstep.tracing.records import Recording, check_trace
 
 __all__ = ["framed", "render", "scrolling"]
 
-# Tints are half transparent, so that they fit light and dark pages alike; the text has the colour of the page's. The
-# class is doubled to outrank JupyterLab's rules for tables.
+# What follows must be legible where none of it arrives: a code host removes style sheets and style attributes, a
+# notebook that is not trusted removes style sheets. So elements carry the structure (tables, bold, bars of characters,
+# `div align`, which outranks a page's rule for the cell around it), style attributes what JupyterLab's rules for tables
+# would spoil, and the sheet only refines. Tints are half transparent: they fit light and dark pages alike. The class is
+# doubled to outrank JupyterLab's rules.
+BAD, NOTE, FINE = "#d55e00", "#e0a000", "#3d8fc4"
+FAINT = {BAD: "rgba(213, 94, 0, 0.14)", NOTE: "rgba(224, 160, 0, 0.12)"}
 STYLE = """
-.gpukit-trace { --bad: #d55e00; --fine: #3d8fc4; --note: #e0a000; --line: rgba(128, 128, 128, .28);
-  --shade: rgba(128, 128, 128, .09); --mono: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace);
+.gpukit-trace { --line: rgba(128, 128, 128, .28); --shade: rgba(128, 128, 128, .09);
+  --mono: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace);
   font-size: 13px; line-height: 1.45; max-width: 1100px; margin: .4em 0 .8em; }
-.gpukit-trace.gpukit-trace p { margin: 0; max-width: none; line-height: inherit; }
+.gpukit-trace.gpukit-trace p { margin: 0 0 .4em; max-width: none; line-height: inherit; }
 .gpukit-trace .soft { opacity: .68; }
-.gpukit-trace .head { display: flex; flex-wrap: wrap; gap: 0 1em; align-items: baseline; }
-.gpukit-trace .name { font: 600 15px var(--mono); }
-.gpukit-trace .heading { font-weight: 600; padding-top: .8em; }
-.gpukit-trace .facts { display: flex; flex-wrap: wrap; gap: .55em; margin: .7em 0; }
-.gpukit-trace .fact { background: var(--shade); border-radius: 6px; padding: .45em .8em; flex: 1 1 9.5em; }
-.gpukit-trace .fact .what { font-size: 11px; opacity: .68; }
-.gpukit-trace .fact .figure { font-size: 15px; font-weight: 600; white-space: nowrap; }
-.gpukit-trace .fact .remark { font-size: 11px; opacity: .8; }
-.gpukit-trace .box { border-left: 4px solid var(--note); background: rgba(224, 160, 0, .10); border-radius: 0 6px 6px 0;
-  padding: .55em .9em; margin: .7em 0; }
-.gpukit-trace .box.bad { border-color: var(--bad); background: rgba(213, 94, 0, .12); }
-.gpukit-trace .box .title { font-weight: 600; }
-.gpukit-trace .item { margin-top: .55em; }
-.gpukit-trace .item .kind { font-weight: 600; }
-.gpukit-trace.gpukit-trace code { font-family: var(--mono); font-size: 12px; background: none; padding: 0;
+.gpukit-trace.gpukit-trace :not(pre) > code { font-family: var(--mono); font-size: 12px; background: none; padding: 0;
   color: inherit; border: none; }
-.gpukit-trace .scroll { overflow-x: auto; }
-.gpukit-trace.gpukit-trace .scroll td > code { display: block; max-width: 34em; white-space: normal;
-  padding-left: 2em; text-indent: -2em; }
-.gpukit-trace.gpukit-trace table { border-collapse: collapse; border: none; margin: .3em 0; font-size: 12px;
-  line-height: 1.4; font-variant-numeric: tabular-nums; display: table; width: auto; max-width: none;
-  table-layout: auto; color: inherit; }
+.gpukit-trace.gpukit-trace :not(pre) > .name { font-size: 15px; font-weight: 600; }
+.gpukit-trace.gpukit-trace blockquote { border-radius: 0 6px 6px 0; color: inherit; font-style: normal;
+  max-width: none; }
+.gpukit-trace.gpukit-trace blockquote p:last-child { margin: 0; }
+.gpukit-trace.gpukit-trace table { border: none; border-collapse: collapse; margin: .3em 0; font-size: 12px;
+  line-height: 1.4; font-variant-numeric: tabular-nums; display: table; width: auto; max-width: none; color: inherit; }
 .gpukit-trace.gpukit-trace table tbody tr, .gpukit-trace.gpukit-trace table tbody tr:hover { background: none; }
 .gpukit-trace.gpukit-trace table th, .gpukit-trace.gpukit-trace table td { border: none; padding: .1em .5em;
   text-align: right; vertical-align: baseline; white-space: nowrap; max-width: none; }
 .gpukit-trace.gpukit-trace table th { font-weight: 400; opacity: .68; border-bottom: 1px solid var(--line); }
-.gpukit-trace.gpukit-trace table .words { text-align: left; }
-.gpukit-trace.gpukit-trace .listing .code { font: 12px/1.5 var(--mono); white-space: normal; text-align: left;
-  min-width: 22em; }
-.gpukit-trace.gpukit-trace .listing .number { font: 12px/1.5 var(--mono); padding-left: .6em; border-left: 3px solid
-  transparent; }
-.gpukit-trace.gpukit-trace pre { font: inherit; color: inherit; background: none; border: none; margin: 0; padding: 0;
-  overflow: visible; white-space: pre-wrap; word-break: normal; overflow-wrap: break-word; }
-.gpukit-trace .number span { opacity: .5; }
+.gpukit-trace.gpukit-trace .facts, .gpukit-trace .facts tbody { display: block; }
+.gpukit-trace.gpukit-trace .facts tr { display: flex; flex-wrap: wrap; gap: .55em; }
+.gpukit-trace.gpukit-trace .facts td { background: var(--shade); border-radius: 6px; padding: .45em .8em;
+  flex: 1 1 9.5em; white-space: normal; }
+.gpukit-trace .facts small { font-size: 11px; opacity: .75; }
+.gpukit-trace .facts b { font-size: 15px; font-weight: 600; white-space: nowrap; }
+.gpukit-trace.gpukit-trace .scroll :not(pre) > code { display: block; max-width: 34em; white-space: normal;
+  padding-left: 2em; text-indent: -2em; }
+.gpukit-trace.gpukit-trace .listing :not(pre) > code { max-width: none; line-height: 1.5; }
+.gpukit-trace.gpukit-trace .listing td.number { border-left: 3px solid transparent; padding-left: .6em; opacity: .6; }
 .gpukit-trace.gpukit-trace .listing tr.outside > td { border-top: 1px solid var(--line); }
-.gpukit-trace.gpukit-trace .listing tr.worst > td { background: rgba(224, 160, 0, .13); }
-.gpukit-trace.gpukit-trace .listing tr.worst > td.number { border-left-color: var(--note); }
-.gpukit-trace.gpukit-trace .listing tr.finding > td { background: rgba(213, 94, 0, .14); }
-.gpukit-trace.gpukit-trace .listing tr.finding > td.number { border-left-color: var(--bad); }
-.gpukit-trace .bar { display: inline-block; width: 76px; height: 8px; border-radius: 2px; overflow: hidden;
-  background: var(--shade); vertical-align: 0; }
-.gpukit-trace .bar i { display: block; float: left; height: 100%; background: var(--fine); }
-.gpukit-trace .bar i + i { background: var(--bad); }
-.gpukit-trace .over { font-weight: 600; }
-.gpukit-trace .key { display: inline-block; width: 9px; height: 9px; border-radius: 2px; background: var(--fine);
-  margin: 0 .35em 0 .9em; }
-.gpukit-trace .key.more { background: var(--bad); }
-.gpukit-trace .legend { font-size: 11px; opacity: .8; }
-.gpukit-trace .legend .key:first-child { margin-left: 0; }
+.gpukit-trace.gpukit-trace .listing tr.worst > td.number { border-left-color: #e0a000; opacity: 1; }
+.gpukit-trace.gpukit-trace .listing tr.finding > td.number { border-left-color: #d55e00; opacity: 1; }
+.gpukit-trace.gpukit-trace .listing .bar small { font: 9px/1 var(--mono); }
+.gpukit-trace.gpukit-trace pre { font: 12px/1.5 var(--mono); color: inherit; background: none; border: none;
+  margin: 0; padding: 0; white-space: pre-wrap; word-break: normal; }
+.gpukit-trace .legend { font-size: 11px; }
 .gpukit-trace details { margin: .35em 0; }
 .gpukit-trace summary { cursor: pointer; }
 """
@@ -86,10 +72,10 @@ def render(trace: Recording) -> str:
     count = facts.plural(len(trace.findings), "finding")
     parts = [
         _head(trace),
-        _box(f'<span class="title">{count}</span>: {facts.WRONG}', trace.findings, trace, "bad"),
+        _box(f"<b>{count}</b>: {facts.WRONG}", trace.findings, trace, BAD),
         _totals(trace),
         _listing(trace),
-        _box(f'<span class="title">Advice</span>: {facts.SLOW}', trace.advice, trace),
+        _box(f"<b>Advice</b>: {facts.SLOW}", trace.advice, trace, NOTE),
         *map(_folded, facts.tables(trace)),
     ]
     return framed("".join(parts))
@@ -102,30 +88,39 @@ def framed(body: str) -> str:
 
 def scrolling(table: Table) -> str:
     """A table that scrolls by itself if the page is too narrow."""
-    return f'<div class="scroll">{table.html()}</div>'
+    return _scrolling(table.html())
 
 
 def heading(trace: Recording, name: str) -> str:
     """One line about a launch, after its ``name`` in bold: its status, or a letter."""
     about = " · ".join(facts.about(trace))
     return (
-        f'<div class="head"><b>{escape(name)}</b> <span class="name">{escape(facts.launch(trace))}</span> '
-        f'<span class="soft">{escape(about)}</span></div>'
+        f'<p><b>{escape(name)}</b> <code class="name">{escape(facts.launch(trace))}</code> '
+        f'<span class="soft">{escape(about)}</span></p>'
     )
 
 
+def _scrolling(table):
+    return f'<div class="scroll" style="overflow-x: auto">{table}</div>'
+
+
 def _head(trace):
-    stopped = f'<div class="box bad"><pre>{escape(trace.stopped)}</pre></div>' if trace.stopped else ""
+    stopped = _quoted(f"<pre>{escape(trace.stopped)}</pre>", BAD) if trace.stopped else ""
     return heading(trace, facts.status(trace)) + stopped
+
+
+def _quoted(body, colour):
+    look = f"border-left: 4px solid {colour}; background: {FAINT[colour]}; padding: 0.5em 0.9em; margin: 0.6em 0"
+    return f'<blockquote style="{look}">{body}</blockquote>'
 
 
 def _totals(trace):
     tiles = "".join(
-        f'<div class="fact"><div class="what">{escape(what)}</div><div class="figure">{escape(figure)}</div>'
-        f'<div class="remark">{escape(remark)}</div></div>'
+        f'<td><div align="left"><small>{escape(what)}</small><br/><b>{escape(figure)}</b><br/>'
+        f"<small>{escape(remark)}</small></div></td>"
         for what, figure, remark in facts.totals(trace)
     )
-    return f'<div class="facts">{tiles}</div>'
+    return _scrolling(f'<table class="facts" style="table-layout: auto"><tbody><tr>{tiles}</tr></tbody></table>')
 
 
 def _folded(table):
@@ -137,7 +132,7 @@ def _folded(table):
 # -- findings and advice -------------------------------------------------------------------------------------------
 
 
-def _box(title, records, trace, look=""):
+def _box(title, records, trace, colour):
     """Findings or advice, those with one cure together."""
     if not records:
         return ""
@@ -145,25 +140,29 @@ def _box(title, records, trace, look=""):
         "".join(_item(place, trace) for place in places) + f"<p>→ {escape(cure)}</p>"
         for cure, places in facts.grouped(records)
     )
-    return f'<div class="box {look}">{title}{body}</div>'
+    return _quoted(f"<p>{title}</p>{body}", colour)
 
 
 def _item(records, trace):
     """The records of one line."""
     first = records[0]
     place = facts.location(first, trace)
-    title = f'<span class="kind">{escape(first.kind)}</span>'
+    title = f"<b>{escape(first.kind)}</b>"
     title += f", {escape(place)}" if place else ""
     title += f": <code>{escape(first.code)}</code>" if first.code else ""
     messages = "".join(
-        f'<p>{escape(r.message)}<span class="soft">{escape(facts.involved(r, trace))}</span></p>' for r in records
+        f'<br/>{escape(r.message)}<span class="soft">{escape(facts.involved(r, trace))}</span>' for r in records
     )
-    return f'<div class="item"><p>{title}</p>{messages}</div>'
+    return f"<p>{title}{messages}</p>"
 
 
 # -- the source beside the counts ----------------------------------------------------------------------------------
 
-LEFT = ("access", "")  # columns that are aligned to the left
+LEFT = ("source", "access", "")  # columns that are aligned to the left
+NO_BREAK = "\N{NO-BREAK SPACE}"
+BARS = 10  # characters of the longest bar
+MORE = f'<span style="color: {BAD}">{{}}</span>'
+LEAST = f'<span style="color: {FINE}">{{}}</span>'
 
 
 def _listing(trace):
@@ -178,19 +177,19 @@ def _listing(trace):
     before = None
     for name, line in outside:
         if name != before:
-            title = f'<td class="words soft" colspan="{1 + len(columns)}">{escape(name)}</td>'
+            title = f'<td colspan="{1 + len(columns)}"><div align="left">{escape(name)}</div></td>'
             rows.append(f'<tr class="outside"><td></td>{title}</tr>')
         rows.append(_line(line, escape(line.code), cells, len(columns)))
         before = name
-    heads = "".join(_cell("th", name, name) for name in columns)
-    heads = f'<thead><tr><th></th><th class="words">source</th>{heads}</tr></thead>'
-    body = f"<tbody>{''.join(rows)}</tbody>"
-    return f'<div class="scroll"><table class="listing">{heads}{body}</table></div>{_legend(accesses)}'
+    heads = "".join(_cell("th", name, name) for name in ("source", *columns))
+    table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    table = f'<table class="listing" style="table-layout: auto">{table}</table>'
+    return _scrolling(table) + _legend(accesses)
 
 
 def _cell(tag, column, content):
-    look = ' class="words"' if column in LEFT else ""
-    return f"<{tag}{look}>{content}</{tag}>"
+    look = ' class="bar"' if not column else ""
+    return f"<{tag}{look}>" + (f'<div align="left">{content}</div>' if column in LEFT else content) + f"</{tag}>"
 
 
 def _columns(accesses):
@@ -201,7 +200,7 @@ def _columns(accesses):
         cells = [escape(text) for text in texts]
         if name in facts.UNITS:
             over = [bool(text) and facts.wasted(a) > 0 for text, a in zip(texts, accesses, strict=True)]
-            cells = [f'<span class="over">{c}</span>' if o else c for c, o in zip(cells, over, strict=True)]
+            cells = [f"<b>{cell}</b>" if o else cell for cell, o in zip(cells, over, strict=True)]
         columns[name] = [_cell("td", name, cell) for cell in cells]
         if name == "ideal" and any(highest.values()):
             bars = [_bar(facts.cost(a), facts.ideal_cost(a), highest[facts.unit(a)]) for a in accesses]
@@ -210,32 +209,47 @@ def _columns(accesses):
 
 
 def _bar(cost, ideal, highest):
-    """The ideal and the rest of the cost, as parts of the highest cost of any access in the same unit."""
-    if not highest:
+    """The ideal and the rest of the cost in characters, as parts of the highest cost of any access in this unit."""
+    if not cost:
         return ""
-    parts = [min(cost, ideal), max(cost - ideal, 0)]
-    bars = "".join(f'<i style="width:{100 * part / highest:.1f}%"></i>' for part in parts)
-    return f'<span class="bar" title="{facts.format_ratio(cost, ideal)}">{bars}</span>'
+    length = max(round(BARS * cost / highest), 1 + (0 < ideal < cost))
+    more = min(max(round(BARS * (cost - ideal) / highest), cost > ideal), length - (ideal > 0))
+    bar = LEAST.format("█" * (length - more)) + (MORE.format("▒" * more) if more else "")
+    return f"<small>{bar}</small>"
 
 
 def _line(line, code, cells, columns):
     """The rows of one line of the source, one for each access; its number and its code span them."""
     look = " ".join(name for name in ("worst", "finding") if getattr(line, name))
+    tint = f' style="background: {FAINT[BAD if line.finding else NOTE]}"' if look else ""
+    begin = f'<tr class="{look}" align="right"{tint}>'
     span = f' rowspan="{len(line.accesses)}"' if len(line.accesses) > 1 else ""
-    hang = len(line.code) - len(line.code.lstrip()) + 4  # the indentation of a wrapped line
-    code = f'<pre style="padding-left: {hang}ch; text-indent: -{hang}ch">{code}</pre>'
-    left = f'<td class="number"{span}><span>{line.number or ""}</span></td>'
+    code = f'<div align="left" style="min-width: 20em">{_code(code, line.code)}</div>'
+    number = str(line.number or "")
+    left = f'<td class="number"{span}>{f"<b>{number}</b>" if look else number}</td>'
     if not line.accesses:
-        return f'<tr class="{look}">{left}<td class="code" colspan="{1 + columns}">{code}</td></tr>'
-    left += f'<td class="code"{span}>{code}</td>'
+        return f'{begin}{left}<td colspan="{1 + columns}">{code}</td></tr>'
+    left += f"<td{span}>{code}</td>"
     first, *others = ("".join(cells[id(access)]) for access in line.accesses)
-    return "".join(f'<tr class="{look}">{row}</tr>' for row in (left + first, *others))
+    return "".join(f"{begin}{row}</tr>" for row in (left + first, *others))
+
+
+def _code(code, text):
+    """A line of source whose blanks stay; if it is too long, it goes on four characters to the right of its beginning.
+
+    Not a ``pre``, for which pages have margins and break lines within words.
+    """
+    hang = 0.6 * (len(text) - len(text.lstrip()) + 4)
+    code = re.sub("^ +", lambda blanks: NO_BREAK * len(blanks[0]), code)
+    code = re.sub("  +", lambda blanks: NO_BREAK * (len(blanks[0]) - 1) + " ", code)
+    look = f"display: block; padding: 0 0 0 {hang:.1f}em; text-indent: -{hang:.1f}em; background: none"
+    return f'<code style="{look}">{code}</code>'
 
 
 def _legend(accesses):
     if not accesses:
         return ""
     return (
-        '<p class="legend"><span class="key"></span>the fewest possible <span class="key more"></span>more than that: '
+        f'<p class="legend">{LEAST.format("█")} the fewest possible, {MORE.format("▒")} more than that: '
         "wavefronts in shared memory, 32-byte sectors in global and local memory</p>"
     )

@@ -88,11 +88,12 @@ class Table:
     def _row(self, cells: Sequence[str], tag: str) -> str:
         parts = []
         for name, cell in zip(self.header, cells, strict=True):
-            side = "left" if name in self.words else "right"
             text = escape(cell)
             if tag == "td" and cell and name in self.code:
                 text = f"<code>{text}</code>"
-            parts.append(f'<{tag} style="text-align: {side}">{text}</{tag}>')
+            # A code host removes the style, and then aligns all cells to the right: the div outlives that.
+            left = f'<{tag}><div align="left">{text}</div></{tag}>'
+            parts.append(left if name in self.words else f'<{tag} style="text-align: right">{text}</{tag}>')
         return f"<tr>{''.join(parts)}</tr>"
 
     def __str__(self) -> str:
