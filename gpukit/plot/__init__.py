@@ -3,7 +3,7 @@
 from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
 from gpukit.plot.in_time import barrier_in_time, double_buffering
-from gpukit.plot.measured import image, lines
+from gpukit.plot.measured import dots, image, lines, rungs, shaded
 from gpukit.plot.style import figure
 from gpukit.plot.threads import FIELDS, grid_stride, launch, mapping, warps
 from gpukit.plot.tiles import edge_blocks, halo_tile, nested_tiles, product_tiles, split_k
@@ -18,6 +18,7 @@ __all__ = [
     "WIDTH",
     "barrier_in_time",
     "compared",
+    "dots",
     "double_buffering",
     "edge_blocks",
     "figure",
@@ -36,6 +37,8 @@ __all__ = [
     "product_tiles",
     "reduce_axes",
     "roofline",
+    "rungs",
+    "shaded",
     "split_k",
     "swizzle",
     "warps",

@@ -1,18 +1,22 @@
 """Images, and figures of what was measured."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, to_hex
 
-from gpukit.plot.style import drawn, in_style, new_axes, plt
+from gpukit.plot.style import COLUMN, box, drawn, figure, in_style, new_axes, plt
 from gpukit.timing import Timing
-from warpstep.report.axes import WIDTH
+from warpstep.report.axes import FAINT, PALETTE, SCALE, WIDTH
 from warpstep.values import check_callable, check_items, check_number, check_text, check_type
 
-__all__ = ["image", "lines"]
+__all__ = ["dots", "image", "lines", "rungs", "shaded"]
 
 MAX_IMAGE_HEIGHT = 3.5  # inches
+COLORS = tuple(PALETTE[i] for i in (5, 6, 2, 3, 1, 0))  # of series: those that stand out on white
+MARKERS = ("o", "s", "D", "^", "v", "P")
 MAX_PIXELS, MAX_POINTS = 2**26, 2**20  # of an image, and of a line
 
 
@@ -97,4 +101,281 @@ def lines(
     ax.fill_between(x, *quartiles.T, color=line.get_color(), alpha=0.25, linewidth=0)
     ax.set_ylabel(unit)
     ax.grid(axis="y")
+    return ax
+
+
+# -- measurements side by side ---------------------------------------------------------------------
+
+
+def dots(
+    values: Mapping[str, float | Mapping[str, float]],
+    unit: str,
+    *,
+    title: str = "",
+    mark: str = "",
+    notes: Mapping[str, str] | None = None,
+    heading: str = "",
+    hollow: Collection[str] = (),
+    limit: tuple[str, float] | None = None,
+    log: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a row for each name and a point for each of its values, which unlike bars need no zero on the axis.
+
+    Parameters
+    ----------
+    values : dict
+        {name: value}, or {name: {series: value}} with a colour and a marker for each series.
+    unit : str
+        Of the values, for the axis.
+    title, mark : str
+        As for `figure`.
+    notes : dict, optional
+        {name: text} for a column of text at the right, under ``heading``.
+    hollow : collection of str
+        The series, or else the names, that are drawn hollow: recorded elsewhere, for example.
+    limit : tuple of (str, float), optional
+        The name and the value of a line across all rows.
+    log : bool
+        Whether the axis is logarithmic.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, a value not finite, or not positive on a logarithmic axis.
+    """
+    rows = _rows(values, log)
+    if not check_text("unit", unit):
+        raise ValueError("unit is ''; it must say what the axis shows, 'ms' for example")
+    if ax is None:
+        with figure(title, (COLUMN, 0.27 * len(rows) + 1.15), mark=mark) as ax:
+            options = {"notes": notes, "heading": heading, "hollow": hollow, "limit": limit, "log": log}
+            return dots(values, unit, ax=ax, **options)
+    series = list(dict.fromkeys(name for row in rows.values() for name in row))
+    for number, one in enumerate(series):
+        at = [i for i, row in enumerate(rows.values()) if one in row]
+        found = [row[one] for row in rows.values() if one in row]
+        names = [list(rows)[i] for i in at]
+        color = COLORS[number % len(COLORS)]
+        faces = ["white" if {one, name} & set(hollow) else color for name in names]
+        ax.scatter(
+            found, at, c=faces, edgecolors=color, linewidths=1.5, s=38, marker=MARKERS[number % len(MARKERS)], zorder=3
+        )
+        if len(series) == 1:
+            for x, y in zip(found, at, strict=True):
+                ax.annotate(_short(x), (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+    _dress_rows(ax, rows, unit, log, room=len(series) == 1)
+    if series != [""]:
+        looks = zip(series, MARKERS, COLORS, strict=False)
+        handles = [
+            ax.scatter(
+                [], [], c="white" if one in hollow else color, edgecolors=color, linewidths=1.5, s=38, marker=marker
+            )
+            for one, marker, color in looks
+        ]
+        ax.legend(handles, series, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderpad=0.1)
+    if limit:
+        ax.axvline(limit[1], color=FAINT, linewidth=1, linestyle="--", zorder=1)
+        look = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": FAINT}
+        ax.annotate(limit[0], (limit[1], -0.7), (0, 2), textcoords="offset points", **look)
+    for i, name in enumerate(rows):
+        if notes and name in notes:
+            ax.text(1.03, i, notes[name], transform=ax.get_yaxis_transform(), va="center", fontsize=8.5)
+    if heading:
+        ax.text(1.03, -0.75, heading, transform=ax.get_yaxis_transform(), va="bottom", fontsize=8.5, color=FAINT)
+    return ax
+
+
+def _rows(values, log):
+    """{name: {series: value}}, checked; the only series of plain values has no name."""
+    check_type("values", values, Mapping, "a dict of values by name")
+    if not values:
+        raise ValueError("values is empty; there is nothing to draw")
+    rows = {name: dict(row) if isinstance(row, Mapping) else {"": row} for name, row in values.items()}
+    for name, row in rows.items():
+        for one, value in row.items():
+            place = f"values[{name!r}]" + f"[{one!r}]" * bool(one)
+            check_number(place, value)
+            if log and value <= 0:
+                raise ValueError(f"{place} is {value}; on a logarithmic axis it must be more than 0")
+    return rows
+
+
+def _dress_rows(ax, rows, unit, log, room):
+    """Name the rows and scale the axis, with room for the numbers beside the points."""
+    ax.set_yticks(range(len(rows)), rows, fontsize=9)
+    ax.set(ylim=(len(rows) - 0.4, -0.7), xlabel=f"{unit}, logarithmic" if log else unit)
+    ax.tick_params(axis="y", length=0)
+    ax.hlines(range(len(rows)), 0, 1, transform=ax.get_yaxis_transform(), color="#E6E6E6", linewidth=0.8, zorder=0)
+    least, most = (pick(v for row in rows.values() for v in row.values()) for pick in (min, max))
+    if log:
+        ax.set_xscale("log")
+        ax.set_xlim(least / 1.6, most * (most / least) ** (0.16 * room) * 1.6)
+        ax.xaxis.set_major_formatter("{x:,g}")
+        ax.minorticks_off()
+    else:
+        low = min(0.0, least)
+        ax.set_xlim(low, low + (most - low) * (1.15 if room else 1.05) or 1)
+
+
+def _short(value):
+    """Three digits and no exponent: 0.0123, 12.0, 1,230."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
+def rungs(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    unit: str,
+    highlight: Sequence[str],
+    *,
+    against: Sequence[str] = (),
+    xlabel: str = "elements",
+    title: str = "",
+    mark: str = "",
+) -> np.ndarray:
+    """Draw rates over sizes: a few lines in colours with their names beside them, and all others in grey.
+
+    With ``against``, a second panel shows the ratio of each highlighted line to the best of these.
+
+    Parameters
+    ----------
+    x : sequence of numbers
+        Sizes, for a logarithmic axis.
+    series : dict
+        {name: a rate for each of x}; more is better.
+    unit : str
+        Of the rates.
+    highlight : sequence of str
+        Names to draw in colours: 6 or less.
+    against : sequence of str
+        Names whose best is the 1 of the second panel.
+    xlabel, title, mark : str
+
+    Returns
+    -------
+    ndarray of matplotlib Axes, shape (1,) or (2,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a name is not in ``series``, or a series has not one rate for each of ``x``.
+    """
+    sizes = np.array(check_items("x", x, "numbers", MAX_POINTS), float)
+    check_type("series", series, Mapping, "a dict of rates by name")
+    rates = {
+        name: np.array(check_items(f"series[{name!r}]", row, "rates", MAX_POINTS), float)
+        for name, row in series.items()
+    }
+    for name, row in rates.items():
+        if row.shape != sizes.shape:
+            raise ValueError(f"series[{name!r}] has {row.size} items for {sizes.size} of x; it must have one for each")
+    unknown = [name for name in (*highlight, *against) if name not in rates]
+    if unknown or not 1 <= len(highlight) <= len(COLORS):
+        raise ValueError(
+            f"highlight and against are {list(highlight)}, {list(against)}; they must be 1 to 6 names of series"
+        )
+    looks = {name: {"color": COLORS[i], "marker": MARKERS[i]} for i, name in enumerate(highlight)}
+    count = 2 if against else 1
+    with figure(title, (COLUMN, 2.7 * count + 0.4), rows=count, mark=mark, sharex=True, squeeze=False) as axes:
+        axes = axes[:, 0]
+        for name, row in rates.items():
+            if name not in looks:
+                axes[0].plot(sizes, row, color="#C4C4C4", linewidth=1.1, zorder=1)
+        best = np.max([rates[name] for name in against], axis=0) if against else None
+        for ax, scale in zip(axes, (1.0, best), strict=False):
+            for name, look in looks.items():
+                ax.plot(sizes, rates[name] / scale, markersize=4, linewidth=1.6, **look)
+            _name_lines(ax, {name: (rates[name] / scale)[-1] for name in looks}, looks)
+            ax.set(xscale="log", ylim=(0, None))
+            ax.grid(axis="y")
+        axes[0].set_ylabel(unit)
+        if len(rates) > len(looks):
+            rest = ", ".join(name for name in rates if name not in looks)
+            axes[0].set_title(f"grey: {rest}", fontsize=8.5, color=FAINT)
+        if against:
+            axes[1].axhline(1, color=FAINT, linewidth=1, linestyle="--", zorder=1)
+            axes[1].set_ylabel("over the best of\n" + ", ".join(against))
+        axes[-1].set_xlabel(xlabel)
+    return axes
+
+
+def _name_lines(ax, ends, looks):
+    """Write the names of lines at their right ends, moved apart where they would overlap."""
+    apart = 0.075 * max(ax.get_ylim()[1], max(ends.values()))
+    groups = []  # of names that touch, from below: (middle, names)
+    for name, end in sorted(ends.items(), key=lambda item: item[1]):
+        groups.append((end, [name]))
+        while (
+            len(groups) > 1 and _top(groups[-2], apart) > groups[-1][0] - (len(groups[-1][1]) - 1) * apart / 2 - apart
+        ):
+            (_, above), (_, below) = groups.pop(), groups.pop()
+            together = below + above
+            groups.append((sum(ends[one] for one in together) / len(together), together))
+    for middle, names in groups:
+        for i, name in enumerate(names):
+            y = middle + (i - (len(names) - 1) / 2) * apart
+            look = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": 8.5}
+            ax.annotate(name, (1.01, y), annotation_clip=False, color=looks[name]["color"], **look)
+
+
+def _top(group, apart):
+    middle, names = group
+    return middle + (len(names) - 1) * apart / 2
+
+
+def shaded(
+    values: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    unit: str = "",
+    *,
+    form: str = "{:.2f}",
+    title: str = "",
+    mark: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a table whose cells are shaded by their values, from dark for the least to light for the most.
+
+    Parameters
+    ----------
+    values : array of shape (rows, columns)
+        NaN leaves a cell empty.
+    rows, columns : sequence of str
+        Their names.
+    unit : str
+        What the values are, written above the table.
+    form : str
+        Format of a value.
+    title, mark : str
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the shape does not fit the names.
+    """
+    table = np.array(values, float)
+    rows, columns = check_items("rows", rows, "names"), check_items("columns", columns, "names")
+    if table.shape != (len(rows), len(columns)) or not table.size or np.isnan(table).all():
+        raise ValueError(
+            f"values has shape {table.shape}; it must be ({len(rows)}, {len(columns)}), with a number in it"
+        )
+    if ax is None:
+        height = 0.3 * len(rows) + 0.6 + 0.16 * max(name.count("\n") for name in columns)
+        with figure(title, (COLUMN, height), mark=mark) as ax:
+            return shaded(values, rows, columns, unit, form=form, ax=ax)
+    scale = Normalize(np.nanmin(table), max(np.nanmax(table), np.nanmin(table) + 1e-12))
+    for (i, j), value in np.ndenumerate(table):
+        face = "white" if np.isnan(value) else to_hex(SCALE(scale(value)))
+        text = "–" if np.isnan(value) else form.format(value)
+        box(ax, j, i, 1, 1, face, text, edge="white", size=8.5)
+    ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns, fontsize=8.5)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=8.5)
+    ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    ax.spines[:].set_visible(False)
+    if unit:
+        ax.set_xlabel(unit, fontsize=9)
     return ax

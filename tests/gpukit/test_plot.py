@@ -456,3 +456,54 @@ def test_blocks_at_the_edge_cover_the_image_once_in_both_plans():
     plans = (boxes(ax, name) for name in ("threads beyond the image", "last blocks grow"))
     more, grown = (sum(b.get_width() * b.get_height() for b in plan) for plan in plans)
     assert more == pytest.approx(grown)
+
+
+# -- measurements side by side ---------------------------------------------------------------------
+
+
+def test_dots_stand_at_their_values_with_their_notes():
+    values = {"tiled": {"16": 17.5, "32": 17.7}, "dynamic": {"32": 47.0}}
+    ax = gpukit.plot.dots(values, "ms", notes={"tiled": "4.3"}, hollow=["32"], limit=("copy", 10.0))
+    places = [tuple(map(float, place)) for points in ax.collections[:2] for place in points.get_offsets()]
+    assert places == [(17.5, 0), (17.7, 0), (47.0, 1)]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["tiled", "dynamic"]
+    assert ax.get_xlim()[0] == 0 and "4.3" in words(ax) and "copy" in words(ax)
+    logarithmic = gpukit.plot.dots({"first": 7658.0, "second": 1.8}, "ms", log=True)
+    assert words(logarithmic) == "7,658 | 1.80" and "logarithmic" in logarithmic.get_xlabel()
+
+
+def test_rungs_are_compared_with_the_best_of_the_others_and_their_names_do_not_overlap():
+    series = {"a": [1, 2], "b": [2, 4.0], "cupy": [1, 4.1], "torch": [2, 2], "rest": [1, 1]}
+    rates, ratios = gpukit.plot.rungs([10, 100], series, "GB/s", ["a", "b", "cupy"], against=["cupy", "torch"])
+    assert [line.get_ydata().tolist() for line in ratios.lines[:3]] == [[0.5, 2 / 4.1], [1, 4 / 4.1], [0.5, 1]]
+    assert "rest" in rates.get_title(loc="left") + rates.get_title()
+    for ax in (rates, ratios):
+        ends = sorted(text.xy[1] for text in ax.texts)
+        assert min(np.diff(ends)) > 0.06 * ax.get_ylim()[1]
+
+
+def test_a_shaded_table_leaves_cells_without_a_value_empty():
+    ax = gpukit.plot.shaded([[1, np.nan], [0.5, 2]], ["x", "y"], ["p", "q"], "GB/s")
+    assert words(ax) == "1.00 | – | 0.50 | 2.00"
+    assert [gpukit.plot.style.to_hex(p.get_facecolor()) for p in ax.patches][1] == "#ffffff"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gpukit.plot.dots({}, "ms"), "values is empty"),
+        (lambda: gpukit.plot.dots({"a": 0}, "ms", log=True), r"values\['a'\] is 0; on a logarithmic axis"),
+        (lambda: gpukit.plot.rungs([1], {"a": [1, 2]}, "s", ["a"]), r"series\['a'\] has 2 items for 1 of x"),
+        (lambda: gpukit.plot.rungs([1], {"a": [1]}, "s", ["b"]), "must be 1 to 6 names of series"),
+        (lambda: gpukit.plot.shaded([[1]], ["a"], ["b", "c"]), r"values has shape \(1, 1\); it must be \(1, 2\)"),
+        (lambda: gpukit.plot.barrier_in_time((1, 2), (1,)), "load has 1 items"),
+        (lambda: gpukit.plot.padded_window((2, 2), (3, 3), padding=0), "it must fit the padded image"),
+        (lambda: gpukit.plot.nested_tiles(warp=(32, 60)), "it must divide block"),
+        (lambda: gpukit.plot.layouts(8, 8, 8, 8), "at most 48"),
+        (lambda: gpukit.plot.swizzle(6), "power of two"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_name(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert gpukit.plot.style.plt.get_fignums() == []

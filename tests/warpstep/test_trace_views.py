@@ -586,7 +586,7 @@ def test_sectors_of_local_memory_lie_side_by_side_for_the_lanes():
     assert [written.get_text() for written in marked(ax, "label")] == ["mine[3]"]
     apart = replace(request("mine", "local", T % 8, (8,), np.float64), sectors=64, ideal_sectors=8)
     ax = plots.sectors(one("local", apart))
-    assert len([patch for patch in ax.patches if patch.get_gid() == "sector"]) + 4 * 3 == 64
+    assert len([patch for patch in ax.patches if patch.get_gid() == "sector"]) + 4 * 11 == 64
 
 
 DRAWINGS = {
@@ -606,8 +606,8 @@ def test_figures_keep_inside_of_their_edges_and_say_that_counts_are_emulated(dra
         box = written.get_window_extent()
         assert box.x0 >= -1 and box.y0 >= 0 and box.x1 <= made.bbox.x1 and box.y1 <= made.bbox.y1, written
     assert made.get_supxlabel() == plot.EMULATED
-    monkeypatch.setattr(plot, "on_gpu", lambda: True)
-    monkeypatch.setattr(plot.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
+    monkeypatch.setattr(plot.style, "on_gpu", lambda: True)
+    monkeypatch.setattr(plot.style.device, "info", lambda: type("Info", (), {"name": "NVIDIA H200"}))
     assert draw().get_figure().get_supxlabel() == plot.EMULATED
     assert plots.lines(matmul())[0].get_figure().get_supxlabel() == plot.EMULATED
 

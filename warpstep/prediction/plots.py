@@ -23,7 +23,8 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
     Parameters
     ----------
     points : iterable of dict
-        With "group" (one colour each), "flops", "bytes" and "seconds" of a launch; "label" is optional.
+        With "group" (one colour each), "flops", "bytes" and "seconds" of a launch. Optional are "label", a name beside
+        the point, and "ladder": points of the same one are joined in their order, and the first and last labelled.
     ceilings : Ceilings
     title, mark : str
         As for `warpstep.report.axes.figure`.
@@ -44,17 +45,35 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
             axes[1].scatter(x, [p["flops"] / p["seconds"] * 1e-12 for p in chosen], label=group, **look)
             chosen = [point for point in points if point["group"] == group and not point["flops"]]
             axes[0].scatter([0] * len(chosen), [p["bytes"] / p["seconds"] * 1e-12 for p in chosen], **look)
-        for point in points:
+        _join_ladders(axes[1], points, looks)
+        for point in _first_and_last(points):
             x = point["flops"] / point["bytes"] if point["flops"] else 0
             _name(axes[int(x > 0)], point, x, (point["flops"] or point["bytes"]) / point["seconds"] * 1e-12)
         peak = ceilings.dram_read * 1e-12
         axes[0].axhline(peak, color=plot.INK, linewidth=1)
         axes[0].set(xlim=(-1, 1), xticks=[], yscale="log", ylim=(peak / 60, peak * 1.4), ylabel="TB/s")
-        axes[0].set_title("no arithmetic", fontsize=9)
+        axes[0].set_title("copies only", fontsize=9)
         axes[1].legend(loc="lower right", fontsize=8)
         for ax in axes:
             ax.yaxis.set_major_formatter("{x:g}")
     return axes
+
+
+def _join_ladders(ax, points, looks):
+    """Draw a line through the rungs of each ladder."""
+    for ladder in dict.fromkeys(point.get("ladder") for point in points):
+        rungs = [p for p in points if p.get("ladder") == ladder and p["flops"]]
+        if ladder is not None and len(rungs) > 1:
+            x, y = ([p["flops"] / p[by] * scale for p in rungs] for by, scale in (("bytes", 1), ("seconds", 1e-12)))
+            ax.plot(x, y, color=looks[rungs[0]["group"]]["color"], linewidth=0.9, alpha=0.6, zorder=1)
+
+
+def _first_and_last(points):
+    """The points whose labels are written: of a ladder only the first and the last."""
+    ends = {point["ladder"]: point for point in points if point.get("ladder") is not None}
+    starts = {point["ladder"]: point for point in reversed(points) if point.get("ladder") is not None}
+    named = {id(point) for point in (*starts.values(), *ends.values())}
+    return [point for point in points if point.get("ladder") is None or id(point) in named]
 
 
 def _checked(points, *fields):
