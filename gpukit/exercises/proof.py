@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpukit.exercises.exercise import AnswerExercise, Exercise
 from gpukit.exercises.grading import judge
-from gpukit.exercises.recognition import sentence
+from gpukit.exercises.recognition import known, sentence
 
 #: Wrong answers that an exercise has at least; a prediction needs fewer.
 MIN_WRONG, MIN_WRONG_VALUES = 6, 2
@@ -43,8 +43,8 @@ def prove(exercise: Exercise) -> Proof:
     for i, answer in enumerate([exercise.made_from(exercise.solved), *exercise.accepted]):
         if reasons := _reasons(exercise, answer):
             found.faults.append(f"{f'solution {i}' if i else 'the solved starter'} is refused: {', '.join(reasons)}")
-    for i, (wrong, answer) in enumerate(exercise.answers, 1):
-        outcomes = list(judge(exercise, answer))
+    for i, answer in enumerate(known(exercise), 1):
+        wrong, outcomes = answer.wrong, list(answer.outcomes())
         reasons = [reason for outcome in outcomes for reason in outcome.reasons]
         if wrong.reason not in reasons:
             was = ", ".join(dict.fromkeys(reasons)) or "it passes"

@@ -1,5 +1,8 @@
 """Recognise a mistake: an answer that does what one of the known wrong answers does, and no other."""
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,39 +10,73 @@ import numpy as np
 from gpukit.exercises.exercise import Exercise, Wrong
 from gpukit.exercises.grading import Outcome, judge
 
-#: The wrong answers of an exercise, compiled once.
-_answers: dict[str, list[tuple[Wrong, Any]]] = {}
+
+class Known:
+    """A wrong answer, which runs as far as somebody asks, and once."""
+
+    def __init__(self, exercise: Exercise, wrong: Wrong, answer: Any):
+        self.wrong = wrong
+        self._rest, self._done = judge(exercise, answer), list[Outcome]()
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield what became of each case."""
+        for i in itertools.count():
+            if i == len(self._done):
+                self._done += itertools.islice(self._rest, 1)
+            if i == len(self._done):
+                return
+            yield self._done[i]
+
+
+_known: dict[str, list[Known]] = {}
+
+
+def known(exercise: Exercise) -> list[Known]:
+    """Return the wrong answers of an exercise; they are compiled once, and keep their outcomes."""
+    if exercise.name not in _known:
+        _known[exercise.name] = [Known(exercise, wrong, answer) for wrong, answer in exercise.answers]
+    return _known[exercise.name]
 
 
 def sentence(exercise: Exercise, outcomes: list[Outcome]) -> str:
-    """Return what is to be said of the one wrong answer that behaves the same; "" if none does, or several do."""
+    """Return what is to be said of the one wrong answer that behaves the same; "" if none does, or several do.
+
+    Answers are alike that have the same results and reasons. Among several, how often each finding occurs decides,
+    and then what they cost.
+    """
     if not any(outcome.reasons for outcome in outcomes):
         return ""
-    if exercise.name not in _answers:
-        _answers[exercise.name] = exercise.answers
-    alike = {wrong.says for wrong, answer in _answers[exercise.name] if _behaves(exercise, answer, outcomes)}
-    return alike.pop() if len(alike) == 1 else ""
+    alike = [answer for answer in known(exercise) if _behaves(answer, outcomes)]
+    for facts in (_found, lambda outcome: outcome.counts):
+        if len(alike) > 1:
+            alike = [a for a in alike if list(map(facts, a.outcomes())) == list(map(facts, outcomes))]
+    return alike[0].wrong.says if len(alike) == 1 else ""
 
 
-def _behaves(exercise, answer, outcomes):
+def _behaves(answer, outcomes):
     """Whether an answer does the same in all cases; it runs only until it does not."""
-    found = 0
-    for theirs in judge(exercise, answer):
-        if found == len(outcomes) or not _same_outcome(theirs, outcomes[found]):
+    number = 0
+    for theirs in answer.outcomes():
+        if number == len(outcomes) or not _same_outcome(theirs, outcomes[number]):
             return False
-        found += 1
-    return found == len(outcomes)
+        number += 1
+    return number == len(outcomes)
 
 
 def _same_outcome(a: Outcome, b: Outcome):
-    if a.reasons != b.reasons or len(a.outputs) != len(b.outputs) or _outside(a) != _outside(b):
+    if a.reasons != b.reasons or len(a.outputs) != len(b.outputs):
+        return False
+    if _found(a)["out-of-bounds"] != _found(b)["out-of-bounds"]:  # skipped accesses leave no trace in the outputs
         return False
     return all(_same_values(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
-def _outside(outcome):
-    """Accesses out of bounds: the skipped ones leave no trace in the outputs."""
-    return sum(found.count for found in outcome.findings if found.kind == "out-of-bounds")
+def _found(outcome):
+    """How often each kind of finding occurs."""
+    counts: Counter[str] = Counter()
+    for found in outcome.findings:
+        counts[found.kind] += found.count
+    return counts
 
 
 def _same_values(x, y):
