@@ -2,7 +2,7 @@
 
 from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
-from gpukit.plot.in_time import barrier_in_time, double_buffering
+from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, scan_steps
 from gpukit.plot.measured import dots, image, lines, rungs, shaded
 from gpukit.plot.style import figure
 from gpukit.plot.threads import FIELDS, grid_stride, launch, mapping, warps
@@ -17,6 +17,7 @@ __all__ = [
     "SCALE",
     "WIDTH",
     "barrier_in_time",
+    "butterfly",
     "compared",
     "dots",
     "double_buffering",
@@ -38,6 +39,7 @@ __all__ = [
     "reduce_axes",
     "roofline",
     "rungs",
+    "scan_steps",
     "shaded",
     "split_k",
     "swizzle",

@@ -104,7 +104,7 @@ def padded_window(
         for q in range(wide):
             inside = padding <= r < height + padding and padding <= q < width + padding
             text = str((r - padding) * width + q - padding + 1) if inside else "0"
-            face = PALETTE[1] if (r, q) in window else tint(0) if inside else "#EEEEEE"
+            face = (PALETTE[1] if inside else tint(1)) if (r, q) in window else tint(0) if inside else "#EEEEEE"
             box(ax, 0.1 + q * cell, 0.28 + r * cell, cell, cell, face, text, edge="white", size=8)
     box(ax, 0.1 + padding * cell, 0.28 + padding * cell, width * cell, height * cell, "none", edge=INK, line=1.2)
     write(ax, 0.1, 0.13, "image and padding", ha="left", size=8.5)
@@ -114,7 +114,7 @@ def padded_window(
         inside = padding <= r < height + padding and padding <= q < width + padding
         value = str((r - padding) * width + q - padding + 1) if inside else "0"
         y = 0.28 + 0.2 * tap
-        face = PALETTE[1] if inside else "#EEEEEE"
+        face = PALETTE[1] if inside else tint(1)
         box(ax, left, y, 0.36, 0.2, face, value, edge="white", size=8, gid="tap")
         kh, kw = divmod(tap, taps[1])
         write(ax, left + 0.42, y + 0.1, f"kernel ({kh}, {kw})", ha="left", size=8, faint=True)
@@ -146,10 +146,10 @@ def im2col_product(groups: int, m: int, k: int, n: int, *, ax: Axes | None = Non
     groups = check_int("groups", groups, 1, 2**20)
     m, k, n = (check_int(name, size, 1, 2**40) for name, size in (("m", m), ("k", k), ("n", n)))
     shown = min(groups, 3)
-    # The sides' lengths follow the square roots of the sizes: images are much longer than kernels.
-    sides = np.sqrt([m, k, n]) / np.sqrt([m, k, n]).sum()
-    wide = (COLUMN - 1.7 - 0.12 * 3 * shown) / (sides[1] + 2 * sides[2])
-    m_, k_, n_ = np.maximum(sides * min(wide, 2.4 / max(sides[0], sides[1])), 0.22)
+    # Lengths follow the square roots of sizes, for an image has many more values than a kernel.
+    roots = np.sqrt([m, k, n])
+    room = COLUMN - 2.2 - 0.3 * shown - 0.22  # for the columns and twice the outputs, less the smallest for K
+    m_, k_, n_ = np.maximum(roots * min(room / (roots[1] + 2 * roots[2]), 2.2 / max(roots[:2])), 0.22)
     shift = 0.1 * (shown - 1)
     tall = max(m_, k_) + shift
     title = f"{groups} product{'s' * (groups > 1)}: "
@@ -236,7 +236,7 @@ def reduce_axes(
         _reduced_slice(ax, left, 0.28, (xs, ys, z), [w * scale for w in wide], high, (columns, each, rows, n, inner))
         bottom = 0.28 + height
         if parts > 1:
-            _result_row(ax, left, bottom + 0.26, xs, [w * scale for w in wide], 0.1 * parts, parts)
+            _result_row(ax, left, bottom + 0.26, xs, [w * scale for w in wide], 0.1 * min(parts, 4), parts)
         _result_row(ax, left, bottom + (0.8 if parts > 1 else 0.26), xs, [w * scale for w in wide], 0.2, 0)
     write(ax, 0.78, 0.28 + height / 2, f"axis {axis}:\n{n} rows", ha="right", size=8.5)
     bottom = 0.28 + height

@@ -302,7 +302,7 @@ def waves(blocks: int, multiprocessors: int | None = None, resident: int = 1, *,
     title = f"{blocks:,} blocks on {count} SMs, {resident} at a time on each: {wave}"
     if rest < places:
         title += f"\nThe last wave fills {rest:,} of {places:,} places ({rest / places:.0%})"
-    columns, rows = abridge(count, max(3, 16 // resident)), abridge(number, 6)
+    columns, rows = abridge(count, max(4, 16 // resident)), abridge(number, 6)
     left, top, gap = 0.75, 0.3, 0.08
     width = (COLUMN - left - 0.1) / len(columns)
     cell, down = (width - gap) / resident, 0.42
@@ -318,7 +318,7 @@ def waves(blocks: int, multiprocessors: int | None = None, resident: int = 1, *,
                     continue
                 block = turn * places + slot * count + sm
                 used = block < blocks
-                text = f"{block}" if used and len(str(block)) * 0.085 < cell else ""
+                text = f"{block}" if used and len(str(blocks - 1)) * 0.085 < cell else ""
                 face = tint(turn) if used else "white"
                 edge = "white" if used else "#BBBBBB"
                 box(ax, left + i * width + slot * cell, y, cell, 0.36, face, text, edge=edge, size=8)

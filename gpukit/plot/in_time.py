@@ -40,8 +40,8 @@ def barrier_in_time(
     stored = max(store)
     scale = (COLUMN - LEFT - RIGHT) / (stored + max(load))
     early = sum(end < stored for end in store)
-    title = "Without syncthreads "
-    title += f"{early} of {len(store)} warps load too early; with it they wait" if early else "all happen to be ready"
+    title = f"Without syncthreads {early} of {len(store)} warps load too early"
+    title += "; with it they wait" if early else ", this time"
     panel = 0.34 + ROW * len(store)
     ax = sheet(ax, COLUMN, 2 * panel + 0.52, title)
     for top, head, waits in ((0.0, "without syncthreads()", False), (panel + 0.1, "with syncthreads()", True)):
@@ -137,3 +137,96 @@ def _schedule(load, compute, steps, buffers):
         begun = max(loaded, bars[-1][3] if bars else 0.0)
         bars.append((step, loaded, begun, begun + compute))
     return bars
+
+
+# -- steps of a warp ---------------------------------------------------------------------------------
+
+
+@drawn
+def butterfly(values: Sequence[int] = (3, 1, 4, 1, 5, 9, 2, 6), *, ax: Axes | None = None) -> Axes:
+    """Draw a sum by butterfly shuffles: in each step a lane adds the value of the lane at an exclusive or of its own.
+
+    Parameters
+    ----------
+    values : sequence of int
+        One for each lane: 2, 4, 8 or 16.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``values`` is not as above.
+    """
+    values = _lanes(values)
+    n = len(values)
+    if n & (n - 1):
+        raise ValueError(f"values has {n} items; a butterfly needs a power of two")
+    steps = [n >> i for i in range(1, n.bit_length())]
+    partners = [(distance, [lane ^ distance for lane in range(n)]) for distance in steps]
+    title = f"Sum of {n} lanes in {len(steps)} step{'s' * (len(steps) > 1)}: each adds the value of lane ^ distance"
+    return _draw_steps(ax, title, values, partners)
+
+
+@drawn
+def scan_steps(values: Sequence[int] = (3, 1, 4, 1, 5, 9, 2, 6), *, ax: Axes | None = None) -> Axes:
+    """Draw an inclusive scan: in each step a lane adds the value of the lane that is a distance before it.
+
+    Parameters
+    ----------
+    values : sequence of int
+        One for each lane: 2 to 16.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``values`` is not as above.
+    """
+    values = _lanes(values)
+    n = len(values)
+    steps = [1 << i for i in range((n - 1).bit_length())]
+    partners = [(d, [lane - d if lane >= d else None for lane in range(n)]) for d in steps]
+    title = f"Inclusive scan of {n} values in {len(steps)} step{'s' * (len(steps) > 1)}: each lane adds the value "
+    return _draw_steps(ax, title + "of lane - distance", values, partners)
+
+
+def _lanes(values):
+    values = check_items("values", values, "ints, one for each lane", 16)
+    if len(values) < 2:
+        raise ValueError(f"values has {len(values)} items; it must have 2 or more, one for each lane")
+    return [check_int(f"values[{i}]", value, -999, 9999) for i, value in enumerate(values)]
+
+
+def _draw_steps(ax, title, values, partners):
+    """Draw a row of values for each step, and lines from the values that each lane adds to its own."""
+    left, pitch = 1.0, 0.85
+    width = (COLUMN - left - 0.05) / len(values)
+    ax = sheet(ax, COLUMN, 0.3 + pitch * len(partners) + 0.45, title)
+    for lane in range(len(values)):
+        write(ax, left + (lane + 0.5) * width, 0.12, f"lane {lane}" if len(values) <= 8 else lane, size=8.5, faint=True)
+    rows = [(0, [None] * len(values)), *partners]
+    for step, (distance, sources) in enumerate(rows):
+        top = 0.27 + pitch * step
+        if step:
+            write(ax, left - 0.12, top + 0.16, f"distance {distance}", ha="right", size=8.5)
+            values = [v if s is None else v + values[s] for v, s in zip(values, sources, strict=True)]
+        for lane, (value, source) in enumerate(zip(values, sources, strict=True)):
+            x = left + (lane + 0.5) * width
+            if step:
+                ax.plot([x, x], [top - pitch + 0.32, top], color="#BBBBBB", linewidth=1, zorder=0)
+            if source is not None:
+                begin = left + (source + 0.5) * width
+                ax.plot([begin, x], [top - pitch + 0.32, top], color=PALETTE[5], linewidth=1.1, zorder=0)
+            face = tint(1) if source is not None else tint(0)
+            box(
+                ax,
+                left + lane * width + 0.04,
+                top,
+                width - 0.08,
+                0.32,
+                face,
+                str(value),
+                edge="white",
+                gid=f"step {step}",
+            )
+    return ax

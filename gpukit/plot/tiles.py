@@ -15,6 +15,7 @@ from warpstep.values import check_int
 __all__ = ["edge_blocks", "halo_tile", "nested_tiles", "product_tiles", "split_k"]
 
 MAX_SIZE, MAX_TILES = 2**31 - 1, 1000  # of what is drawn, and of tiles along k
+MAX_LINES = 16  # blocks along a side whose borders are drawn
 OWN = PALETTE[1]  # what belongs to the thread that is followed
 COPIES = (tint(0), tint(4), tint(1), PALETTE[6])  # of a thread: few to many
 
@@ -195,8 +196,9 @@ def split_k(m: int, n: int, k: int, tile: int = 64, parts: int = 4, *, ax: Axes 
     blocks = grid[0] * grid[1]
     title = f"Split-K, tiles of {tile}: {blocks:,} block{'s' * (blocks > 1)} with K whole, "
     title += f"{blocks * parts:,} with K in {parts} part{'s' * (parts > 1)}"
-    height, width, depth = _sides(m, n, k, 1.5)
     shift = 0.2
+    room = COLUMN - 2.0 - shift * (parts - 1)
+    height, width, depth = _sides(m, n, k, room)
     tall = max(height + shift * (parts - 1), depth)
     ax = sheet(ax, COLUMN, tall + 0.95, title)
     middle, edge = 0.3 + tall / 2, 1.0
@@ -227,20 +229,23 @@ def split_k(m: int, n: int, k: int, tile: int = 64, parts: int = 4, *, ax: Axes 
     return ax
 
 
-def _sides(m, n, k, most):
-    """Lengths for m, n and k that keep their order but not their ratios, so that the smallest is still seen."""
+def _sides(m, n, k, room):
+    """Lengths for m, n and k that keep their order but not their ratios; k and three times n fit into ``room``."""
     roots = [size**0.5 for size in (m, n, k)]
-    return [max(0.42, most * root / max(roots)) for root in roots]
+    unit = min(1.5 / max(roots), (room - 0.42) / (roots[2] + 3 * roots[1]))
+    return [max(0.42, unit * root) for root in roots]
 
 
 def _result(ax, left, top, width, height, grid, face, gid):
     box(ax, left, top, width, height, face, gid=gid)
-    for row in range(1, min(grid[0], 9)):
-        y = top + row * height / min(grid[0], 9)
-        ax.plot([left, left + width], [y, y], color="white", linewidth=1)
-    for col in range(1, min(grid[1], 9)):
-        x = left + col * width / min(grid[1], 9)
-        ax.plot([x, x], [top, top + height], color="white", linewidth=1)
+    if max(grid) > MAX_LINES:
+        return
+    for row in range(1, grid[0]):
+        y = top + row * height / grid[0]
+        ax.plot([left, left + width], [y, y], color="white", linewidth=1, zorder=1)
+    for col in range(1, grid[1]):
+        x = left + col * width / grid[1]
+        ax.plot([x, x], [top, top + height], color="white", linewidth=1, zorder=1)
 
 
 # -- tiles of an image -----------------------------------------------------------------------------

@@ -381,6 +381,7 @@ EXPLAINING = {
     "im2col_product": lambda: gpukit.plot.im2col_product(2, 64, 288, 3136),
     "reduce_axes": lambda: gpukit.plot.reduce_axes((5, 7, 200), 1),
     "swizzle": lambda: gpukit.plot.swizzle(),
+    "butterfly": lambda: gpukit.plot.butterfly(),
 }
 
 
@@ -447,6 +448,13 @@ def test_the_column_of_a_window_is_that_of_im2col():
 def test_the_blocks_of_a_reduction_cover_the_array_once():
     gids = [p.get_gid() for p in gpukit.plot.reduce_axes((2, 7, 70), 1).patches if p.get_gid()]
     assert sum(int(a) * int(b) for a, b in (gid.split(" x ") for gid in gids)) == 2 * 7 * 70
+
+
+def test_the_steps_of_a_warp_end_in_the_sum_and_the_scan():
+    values = [3, 1, 4, 1, 5]
+    last = [text.get_text() for text in gpukit.plot.scan_steps(values).texts if text.get_text().isdigit()][-5:]
+    assert last == [str(n) for n in np.cumsum(values)]
+    assert words(gpukit.plot.butterfly([1, 2, 3, 4])).endswith("10 | 10 | 10 | 10")
 
 
 def test_blocks_at_the_edge_cover_the_image_once_in_both_plans():
