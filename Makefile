@@ -2,7 +2,7 @@
 #   PYTHON=python3.12   the Python to build the environment with (3.11 to 3.13)
 #   EXTRA=cu12          the CUDA wheels to install: cu12, cu13, none (default: what the NVIDIA driver takes)
 #   VENV=.venv          the folder of the environment
-#   ONLY="01 02"        the notebooks to run, by the beginning of their names (default: all)
+#   ONLY="01 02"        the notebooks to run or to reset, by number or first letters (default: run all)
 #   FORCE=1             also run the notebooks that are up to date
 #   ARGS="-k matmul"    more arguments for pytest, for gpukit bench, or for JupyterLab
 
@@ -14,11 +14,12 @@ BIN = $(call quoted,$(VENV))/bin
 ENVIRONMENT = $(call quoted,$(PYTHON)) tools/environment.py --venv $(call quoted,$(VENV))
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help env notebooks lab test bench lint wheel sync record doctor clean distclean
+.PHONY: help env notebooks lab fresh test bench lint wheel sync record doctor clean distclean
 
 help:
 	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
-	@echo 'make lab         open the notebooks in JupyterLab'
+	@echo 'make lab         open copies of the notebooks, in work/, in JupyterLab'
+	@echo 'make fresh       copy a chapter to work/ again: make fresh ONLY=03; your old copy goes to work/backups'
 	@echo 'make test        run the tests'
 	@echo 'make bench       measure gpukit beside the libraries, or without a GPU what can be measured there'
 	@echo 'make doctor      say what this machine has, what is wrong with it, and how to mend it'
@@ -40,7 +41,11 @@ notebooks: env
 	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(ONLY)
 
 lab: env
-	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks/00_start.ipynb
+	@$(BIN)/python tools/notebooks.py work
+	@$(BIN)/python -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) work/00_start.ipynb
+
+fresh: env
+	@$(BIN)/python tools/notebooks.py fresh $(ONLY)
 
 test: env
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)

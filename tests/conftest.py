@@ -49,6 +49,11 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {backend.REASON}"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_progress_of_the_user(tmp_path_factory):
+    os.environ["GPUKIT_STATE"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def undisturbed():
     """For a test whose times or free memory are wrong while other tests use the GPU."""

@@ -1,4 +1,4 @@
-"""Work on the notebooks: bring them up to date with their text, run them, record their outputs."""
+"""The notebooks: bring them up to date with their text, run them, record their outputs, copy them to work in."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 import notebook_pages
 import notebook_run
 import notebook_text
+import notebook_work
 
 
 def sync(arguments):
@@ -44,7 +45,23 @@ def record(arguments):
     return _finish(failures, paths, f"outputs stored in {arguments.folder}")
 
 
-COMMANDS = {"sync": sync, "run": run, "record": record}
+def work(arguments):
+    """Copy the notebooks to work/ for a learner; what has been changed there stays as it is."""
+    for line in notebook_work.prepare(arguments.work, arguments.folder):
+        print(line, flush=True)
+    return 0
+
+
+def fresh(arguments):
+    """Copy notebooks to work/ again; copies that differ are kept in work/backups."""
+    if not arguments.names:
+        sys.exit("say which chapter: make fresh ONLY=03")
+    for line in notebook_work.renew(choose(arguments.folder, arguments.names), arguments.work):
+        print(line)
+    return 0
+
+
+COMMANDS = {"sync": sync, "run": run, "record": record, "work": work, "fresh": fresh}
 
 
 def main(argv=None):
@@ -59,6 +76,7 @@ def main(argv=None):
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a number, or first letters (default: all notebooks)")
     parser.add_argument("--folder", type=Path, default=root / "notebooks", help="the notebooks (default: notebooks)")
+    parser.add_argument("--work", type=Path, default=notebook_work.WORK, help="the learner's copies (default: work)")
     parser.add_argument("--build", type=Path, default=root / "build", help="where pages go (default: build)")
     parser.add_argument("--force", action="store_true", help="also run what is up to date")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one cell may take (default: 600)")

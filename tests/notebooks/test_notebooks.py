@@ -273,6 +273,63 @@ def test_sync_keeps_outputs_of_unchanged_cells_only(course, run):
     assert changed.execution_count is None
 
 
+class TestWork:
+    @pytest.fixture
+    def work(self, course, run, tmp_path_factory, monkeypatch):
+        """Call the tool on a folder for copies; gives back what it printed."""
+        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        (course / "AGENTS.md").write_text("Tutor.")
+
+        def _work(command="work", *names):
+            status, said = run(command, *names, "--work", str(course / "work"))
+            assert status == 0
+            return said
+
+        return _work
+
+    def test_copies_are_signed_and_links_lead_from_copy_to_copy(self, course, work):
+        from nbformat.sign import NotebookNotary
+
+        assert work() == ""
+        made = notebook_text.read_notebook(course / "work" / "00_good.ipynb")
+        assert sorted(path.name for path in (course / "work").glob("[!.]*")) == [
+            "00_good.ipynb",
+            "01_bad.ipynb",
+            "AGENTS.md",
+        ]
+        assert "(01_bad.ipynb)" in made.cells[0].source
+        notary = NotebookNotary()
+        assert notary.check_signature(made)
+        notary.store.close()
+
+    def test_what_a_learner_changed_stays_and_a_newer_original_is_named(self, course, work):
+        work()
+        mine = course / "work" / "00_good.ipynb"
+        mine.write_text("my work")
+        assert work() == "" and mine.read_text() == "my work"
+        for name in ("00_good", "01_bad"):
+            (course / "text" / f"{name}.py").write_text("# %%\nprint('new')\n")
+            notebook_text.sync(course / "text" / f"{name}.py")
+        said = work()
+        assert "newer than your copies in work/: 00_good\n" in said and "make fresh ONLY=00 " in said
+        assert mine.read_text() == "my work"
+        assert "new" in (course / "work" / "01_bad.ipynb").read_text(), "nobody has changed this copy"
+        assert work() == said
+
+    def test_a_fresh_copy_keeps_the_old_one(self, course, work):
+        work()
+        mine, backups = course / "work" / "00_good.ipynb", course / "work" / "backups"
+        for version in ("first", "second"):
+            mine.write_text(version)
+            said = work("fresh", "00")
+            assert mine.read_bytes() == (course / "00_good.ipynb").read_bytes()
+            assert "your copy is now work/backups/00_good-20" in said
+        assert sorted(path.read_text() for path in backups.iterdir()) == ["first", "second"]
+        assert "your copy" not in work("fresh", "00"), "it was as in the course"
+        with pytest.raises(SystemExit, match="which chapter"):
+            work("fresh")
+
+
 def test_recorded_text_loses_paths_and_addresses():
     site = os.path.dirname(os.path.dirname(pytest.__file__))
     said = f"{site}/numba/x.py:3: Warning\n/tmp/ipykernel_12/345.py:1 at {notebook_text.ROOT}/gpukit/y.py <f at 0x7fab>"
