@@ -100,31 +100,29 @@ def padded_window(
     tall = max(high * cell, 0.2 * prod(taps))
     ax = sheet(ax, COLUMN, tall + 0.35, title)
     window = [(oh * stride + i * dilation, ow * stride + j * dilation) for i in range(taps[0]) for j in range(taps[1])]
-    for r in range(high):
-        for q in range(wide):
-            inside = padding <= r < height + padding and padding <= q < width + padding
-            text = str((r - padding) * width + q - padding + 1) if inside else "0"
-            face = (PALETTE[1] if inside else tint(1)) if (r, q) in window else tint(0) if inside else "#EEEEEE"
-            box(ax, 0.1 + q * cell, 0.28 + r * cell, cell, cell, face, text, edge="white", size=8)
-    box(ax, 0.1 + padding * cell, 0.28 + padding * cell, width * cell, height * cell, "none", edge=INK, line=1.2)
+    values = np.pad(np.arange(1, height * width + 1).reshape(height, width), padding)
     write(ax, 0.1, 0.13, "image and padding", ha="left", size=8.5)
+    for (r, q), value in np.ndenumerate(values):
+        face = _window_face(value) if (r, q) in window else tint(0) if value else "#EEEEEE"
+        box(ax, 0.1 + q * cell, 0.28 + r * cell, cell, cell, face, str(value), edge="white", size=8)
+    box(ax, 0.1 + padding * cell, 0.28 + padding * cell, width * cell, height * cell, "none", edge=INK, line=1.2)
     left = 0.1 + wide * cell + 0.35
     write(ax, left, 0.13, "its column", ha="left", size=8.5)
-    for tap, (r, q) in enumerate(window):
-        inside = padding <= r < height + padding and padding <= q < width + padding
-        value = str((r - padding) * width + q - padding + 1) if inside else "0"
-        y = 0.28 + 0.2 * tap
-        face = PALETTE[1] if inside else tint(1)
-        box(ax, left, y, 0.36, 0.2, face, value, edge="white", size=8, gid="tap")
-        kh, kw = divmod(tap, taps[1])
-        write(ax, left + 0.42, y + 0.1, f"kernel ({kh}, {kw})", ha="left", size=8, faint=True)
+    for tap, place in enumerate(window):
+        y, value = 0.28 + 0.2 * tap, values[place]
+        box(ax, left, y, 0.36, 0.2, _window_face(value), str(value), edge="white", size=8, gid="tap")
+        write(ax, left + 0.42, y + 0.1, f"kernel {divmod(tap, taps[1])}", ha="left", size=8, faint=True)
     left += 0.36 + 1.15
     write(ax, left, 0.13, "outputs", ha="left", size=8.5)
-    for r in range(outs[0]):
-        for q in range(outs[1]):
-            face = PALETTE[1] if (r, q) == (oh, ow) else tint(2)
-            box(ax, left + q * cell, 0.28 + r * cell, cell, cell, face, edge="white")
+    for r, q in np.ndindex(*outs):
+        face = PALETTE[1] if (r, q) == (oh, ow) else tint(2)
+        box(ax, left + q * cell, 0.28 + r * cell, cell, cell, face, edge="white")
     return ax
+
+
+def _window_face(value):
+    """The colour of a value in the window; 0 is padding."""
+    return PALETTE[1] if value else tint(1)
 
 
 @drawn
@@ -238,15 +236,19 @@ def reduce_axes(
         if parts > 1:
             _result_row(ax, left, bottom + 0.26, xs, [w * scale for w in wide], 0.1 * min(parts, 4), parts)
         _result_row(ax, left, bottom + (0.8 if parts > 1 else 0.26), xs, [w * scale for w in wide], 0.2, 0)
-    write(ax, 0.78, 0.28 + height / 2, f"axis {axis}:\n{n} rows", ha="right", size=8.5)
-    bottom = 0.28 + height
-    if parts > 1:
+    _name_rows(ax, 0.28 + height, f"axis {axis}:\n{n} rows", height, parts > 1)
+    return ax
+
+
+def _name_rows(ax, bottom, rows, height, partial):
+    """Write what the rows below one another are, and what the border of a block means."""
+    write(ax, 0.78, bottom - height / 2, rows, ha="right", size=8.5)
+    if partial:
         write(ax, 0.78, bottom + 0.4, "partial\nresults", ha="right", size=8.5)
-    write(ax, 0.78, bottom + (0.9 if parts > 1 else 0.36), "out", ha="right", size=8.5)
-    y = bottom + (1.2 if parts > 1 else 0.7)
+    write(ax, 0.78, bottom + (0.9 if partial else 0.36), "out", ha="right", size=8.5)
+    y = bottom + (1.2 if partial else 0.7)
     box(ax, 0.85, y, 0.28, 0.18, "white", edge=EDGE, line=1.6)
     write(ax, 1.2, y + 0.09, "reaches beyond the array: its loads are checked", ha="left", size=8.5)
-    return ax
 
 
 def _blocks(shown, each, total, inches):

@@ -1,11 +1,13 @@
 """Images, and figures of what was measured."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, to_hex
+from matplotlib.lines import Line2D
 
 from gpukit.plot.style import COLUMN, box, drawn, figure, in_style, new_axes, plt
 from gpukit.timing import Timing
@@ -153,38 +155,36 @@ def dots(
             options = {"notes": notes, "heading": heading, "hollow": hollow, "limit": limit, "log": log}
             return dots(values, unit, ax=ax, **options)
     series = list(dict.fromkeys(name for row in rows.values() for name in row))
-    for number, one in enumerate(series):
-        at = [i for i, row in enumerate(rows.values()) if one in row]
-        found = [row[one] for row in rows.values() if one in row]
-        names = [list(rows)[i] for i in at]
-        color = COLORS[number % len(COLORS)]
-        faces = ["white" if {one, name} & set(hollow) else color for name in names]
-        ax.scatter(
-            found, at, c=faces, edgecolors=color, linewidths=1.5, s=38, marker=MARKERS[number % len(MARKERS)], zorder=3
-        )
-        if len(series) == 1:
-            for x, y in zip(found, at, strict=True):
-                ax.annotate(_short(x), (x, y), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+    _scatter(ax, rows, series, set(hollow))
     _dress_rows(ax, rows, unit, log, room=len(series) == 1)
-    if series != [""]:
-        looks = zip(series, MARKERS, COLORS, strict=False)
-        handles = [
-            ax.scatter(
-                [], [], c="white" if one in hollow else color, edgecolors=color, linewidths=1.5, s=38, marker=marker
-            )
-            for one, marker, color in looks
-        ]
-        ax.legend(handles, series, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderpad=0.1)
     if limit:
         ax.axvline(limit[1], color=FAINT, linewidth=1, linestyle="--", zorder=1)
         look = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": FAINT}
         ax.annotate(limit[0], (limit[1], -0.7), (0, 2), textcoords="offset points", **look)
+    beside = {"transform": ax.get_yaxis_transform(), "fontsize": 8.5}
     for i, name in enumerate(rows):
         if notes and name in notes:
-            ax.text(1.03, i, notes[name], transform=ax.get_yaxis_transform(), va="center", fontsize=8.5)
+            ax.text(1.03, i, notes[name], va="center", **beside)
     if heading:
-        ax.text(1.03, -0.75, heading, transform=ax.get_yaxis_transform(), va="bottom", fontsize=8.5, color=FAINT)
+        ax.text(1.03, -0.75, heading, va="bottom", color=FAINT, **beside)
     return ax
+
+
+def _scatter(ax, rows, series, hollow):
+    """Draw the points of each series, with a legend, or with their numbers if there is only one."""
+    handles = []
+    for one, color, marker in zip(series, cycle(COLORS), cycle(MARKERS), strict=False):
+        found = {name: (i, row[one]) for i, (name, row) in enumerate(rows.items()) if one in row}
+        look = {"edgecolors": color, "linewidths": 1.5, "s": 38, "marker": marker}
+        faces = ["white" if {one, name} & hollow else color for name in found]
+        ax.scatter([x for _, x in found.values()], [i for i, _ in found.values()], c=faces, zorder=3, **look)
+        handles.append(
+            Line2D([], [], color=color, marker=marker, linestyle="", fillstyle="none" if one in hollow else "full")
+        )
+        for i, x in found.values() if len(series) == 1 else ():
+            ax.annotate(_short(x), (x, i), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+    if series != [""]:
+        ax.legend(handles, series, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderpad=0.1)
 
 
 def _rows(values, log):
@@ -262,20 +262,11 @@ def rungs(
     TypeError, ValueError
         If a name is not in ``series``, or a series has not one rate for each of ``x``.
     """
-    sizes = np.array(check_items("x", x, "numbers", MAX_POINTS), float)
-    check_type("series", series, Mapping, "a dict of rates by name")
-    rates = {
-        name: np.array(check_items(f"series[{name!r}]", row, "rates", MAX_POINTS), float)
-        for name, row in series.items()
-    }
-    for name, row in rates.items():
-        if row.shape != sizes.shape:
-            raise ValueError(f"series[{name!r}] has {row.size} items for {sizes.size} of x; it must have one for each")
+    sizes, rates = _rates(x, series)
     unknown = [name for name in (*highlight, *against) if name not in rates]
     if unknown or not 1 <= len(highlight) <= len(COLORS):
-        raise ValueError(
-            f"highlight and against are {list(highlight)}, {list(against)}; they must be 1 to 6 names of series"
-        )
+        names = f"{list(highlight)}, {list(against)}"
+        raise ValueError(f"highlight and against are {names}; they must be 1 to 6 names of series")
     looks = {name: {"color": COLORS[i], "marker": MARKERS[i]} for i, name in enumerate(highlight)}
     count = 2 if against else 1
     with figure(title, (COLUMN, 2.7 * count + 0.4), rows=count, mark=mark, sharex=True, squeeze=False) as axes:
@@ -299,6 +290,19 @@ def rungs(
             axes[1].set_ylabel("over the best of\n" + ", ".join(against))
         axes[-1].set_xlabel(xlabel)
     return axes
+
+
+def _rates(x, series):
+    """x and {name: rates} as arrays, checked."""
+    sizes = np.array(check_items("x", x, "numbers", MAX_POINTS), float)
+    check_type("series", series, Mapping, "a dict of rates by name")
+    rates = {}
+    for name, row in series.items():
+        rates[name] = np.array(check_items(f"series[{name!r}]", row, "rates", MAX_POINTS), float)
+        if rates[name].shape != sizes.shape:
+            many = f"{rates[name].size} items for {sizes.size} of x"
+            raise ValueError(f"series[{name!r}] has {many}; it must have one for each")
+    return sizes, rates
 
 
 def _name_lines(ax, ends, looks):

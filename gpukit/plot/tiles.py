@@ -16,6 +16,7 @@ __all__ = ["edge_blocks", "halo_tile", "nested_tiles", "product_tiles", "split_k
 
 MAX_SIZE, MAX_TILES = 2**31 - 1, 1000  # of what is drawn, and of tiles along k
 MAX_LINES = 16  # blocks along a side whose borders are drawn
+BEYOND, GROWN = "threads beyond the image", "last blocks grow"  # plans for the edge
 OWN = PALETTE[1]  # what belongs to the thread that is followed
 COPIES = (tint(0), tint(4), tint(1), PALETTE[6])  # of a thread: few to many
 
@@ -125,27 +126,34 @@ def nested_tiles(
     side, cell = 2.0, min(5.9 / cells[1], 3.4 / cells[0], 0.36)
     low = side + 0.85
     ax = sheet(ax, COLUMN, low + cells[0] * cell + 0.1, title)
+    spots = _squares(cells, lanes, lane)
+    corner = _warps_of_block(ax, block, warp, one, side, [(r * square, c * square, square) for r, c in spots])
     unit = side / max(block)
-    corner = one % grid[1] * warp[1] * unit + 0.1, one // grid[1] * warp[0] * unit + 0.3
-    write(ax, 0.1, 0.14, f"block: {grid[0] * grid[1]} warps", ha="left", fontweight="bold")
-    for w in range(grid[0] * grid[1]):
-        place = w % grid[1] * warp[1] * unit + 0.1, w // grid[1] * warp[0] * unit + 0.3
-        face = tint(0) if w == one else "#F2F2F2"
-        box(ax, *place, warp[1] * unit, warp[0] * unit, face, "" if w == one else f"warp {w}", edge=FAINT, size=8.5)
-    for row, col in _squares(cells, lanes, lane):
-        size = square * unit
-        box(ax, corner[0] + col * size, corner[1] + row * size, size, size, OWN, edge="none")
-    box(ax, *corner, warp[1] * unit, warp[0] * unit, "none", line=1.4)
     write(ax, 0.1, low - 0.16, f"warp {one}: 32 lanes, again and again", ha="left", fontweight="bold")
     for x, end in ((corner[0], 0.1), (corner[0] + warp[1] * unit, 0.1 + cells[1] * cell)):
         ax.plot([x, end], [corner[1] + warp[0] * unit, low], color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
     for row in range(cells[0]):
         for col in range(cells[1]):
-            number = row % lanes[0] * lanes[1] + col % lanes[1]
-            face = OWN if number == lane else tint(0)
-            box(ax, 0.1 + col * cell, low + row * cell, cell, cell, face, str(number), edge="white", size=8, gid="lane")
+            text = str(row % lanes[0] * lanes[1] + col % lanes[1])
+            face = OWN if (row, col) in spots else tint(0)
+            box(ax, 0.1 + col * cell, low + row * cell, cell, cell, face, text, edge="white", size=8, gid="lane")
     _thread_squares(ax, own, square, lane, side)
     return ax
+
+
+def _warps_of_block(ax, block, warp, one, side, spots):
+    """Draw a block's tile with its warps, and in one the squares of a thread. Returns that warp's corner."""
+    unit, grid = side / max(block), (block[0] // warp[0], block[1] // warp[1])
+    places = [(0.1 + c * warp[1] * unit, 0.3 + r * warp[0] * unit) for r in range(grid[0]) for c in range(grid[1])]
+    write(ax, 0.1, 0.14, f"block: {len(places)} warps", ha="left", fontweight="bold")
+    for w, place in enumerate(places):
+        face, text = (tint(0), "") if w == one else ("#F2F2F2", f"warp {w}")
+        box(ax, *place, warp[1] * unit, warp[0] * unit, face, text, edge=FAINT, size=8.5)
+    x, y = places[one]
+    for row, col, size in spots:
+        box(ax, x + col * unit, y + row * unit, size * unit, size * unit, OWN, edge="none")
+    box(ax, x, y, warp[1] * unit, warp[0] * unit, "none", line=1.4)
+    return x, y
 
 
 def _squares(cells, lanes, lane):
@@ -201,18 +209,14 @@ def split_k(m: int, n: int, k: int, tile: int = 64, parts: int = 4, *, ax: Axes 
     height, width, depth = _sides(m, n, k, room)
     tall = max(height + shift * (parts - 1), depth)
     ax = sheet(ax, COLUMN, tall + 0.95, title)
-    middle, edge = 0.3 + tall / 2, 1.0
+    middle = 0.3 + tall / 2
     x = 0.35
-    for part in range(parts):
-        box(ax, x + part * depth / parts, middle - height / 2, depth / parts, height, tint(part), edge="white")
-    box(ax, x, middle - height / 2, depth, height, "none", line=edge)
+    _factor(ax, x, middle, depth, height, parts, across=True)
     write(ax, x + depth / 2, middle + height / 2 + 0.14, f"a: K = {k:,}", size=8.5)
     write(ax, x - 0.14, middle, f"M = {m:,}", size=8.5, rotation=90)
     x += depth + 0.32
     write(ax, x - 0.16, middle, "x", size=12)
-    for part in range(parts):
-        box(ax, x, middle - depth / 2 + part * depth / parts, width, depth / parts, tint(part), edge="white")
-    box(ax, x, middle - depth / 2, width, depth, "none", line=edge)
+    _factor(ax, x, middle, width, depth, parts, across=False)
     write(ax, x + width / 2, middle + depth / 2 + 0.14, f"b: N = {n:,}", size=8.5)
     x += width + 0.45
     write(ax, x - 0.22, middle, "=", size=12)
@@ -227,6 +231,17 @@ def split_k(m: int, n: int, k: int, tile: int = 64, parts: int = 4, *, ax: Axes 
     _result(ax, x, middle - height / 2, width, height, grid, "#D8D8D8", "out")
     write(ax, x + width / 2, middle + height / 2 + 0.14, f"out: {m:,} x {n:,}", size=8.5)
     return ax
+
+
+def _factor(ax, left, middle, width, height, parts, across):
+    """Draw a matrix whose columns, or rows, are cut into parts."""
+    for part in range(parts):
+        if across:
+            box(ax, left + part * width / parts, middle - height / 2, width / parts, height, tint(part), edge="white")
+        else:
+            top = middle - height / 2 + part * height / parts
+            box(ax, left, top, width, height / parts, tint(part), edge="white")
+    box(ax, left, middle - height / 2, width, height, "none", line=1.0)
 
 
 def _sides(m, n, k, room):
@@ -330,51 +345,37 @@ def edge_blocks(size: tuple[int, int] = (14, 27), tile: tuple[int, int] = (4, 8)
     what = "a tuple of 2 ints, rows and columns"
     tile = check_sizes("tile", tile, (1, 1), (1024, 1024), what)
     size = check_sizes("size", size, tuple(tile), (2**16, 2**16), what)
-    more = [[(i * t, min(t, n - i * t)) for i in range(ceil_div(n, t))] for n, t in zip(size, tile, strict=True)]
-    grown = [
-        [(i * t, t + (n % t if i == n // t - 1 else 0)) for i in range(n // t)] for n, t in zip(size, tile, strict=True)
-    ]
+    axes = tuple(zip(size, tile, strict=True))
+    more = [[(i * t, min(t, n - i * t)) for i in range(ceil_div(n, t))] for n, t in axes]
+    grown = [[(i * t, t + (n % t if i == n // t - 1 else 0)) for i in range(n // t)] for n, t in axes]
     if max(map(len, more)) > 12:
         raise ValueError(f"size is {tuple(size)}; at most 12 tiles along an axis can be drawn")
     title = f"{size[0]} x {size[1]} results, tiles of {tile[0]} x {tile[1]}: one more block, or a larger last one"
     whole = [len(part) * t for part, t in zip(more, tile, strict=True)]
     unit = min((COLUMN - 0.4) / 2 / whole[1], 2.4 / whole[0])
     ax = sheet(ax, COLUMN, whole[0] * unit + 0.75, title)
-    for left, name, (down, across) in (
-        (0.05, "threads beyond the image", more),
-        (COLUMN / 2 + 0.1, "last blocks grow", grown),
-    ):
-        write(ax, left, 0.13, name, ha="left", fontweight="bold")
-        largest = 0
-        for top, high in down:
-            for x, wide in across:
-                partial = high < tile[0] or wide < tile[1]
-                larger = high > tile[0] or wide > tile[1]
-                if partial:
-                    look = {"edge": "#999999", "line": 0.6, "hatch": "////"}
-                    box(ax, left + x * unit, 0.28 + top * unit, tile[1] * unit, tile[0] * unit, "white", **look)
-                face = tint(6) if larger else tint(1) if partial else tint(0)
-                text = f"{high} x {wide}" if wide * unit > 0.5 and high * unit > 0.16 else ""
-                box(
-                    ax,
-                    left + x * unit,
-                    0.28 + top * unit,
-                    wide * unit,
-                    high * unit,
-                    face,
-                    text,
-                    edge="white",
-                    size=8,
-                    gid=name,
-                )
-                largest = max(largest, high * wide)
-        box(ax, left, 0.28, size[1] * unit, size[0] * unit, "none", line=1.2)
-        count = len(down) * len(across)
-        idle = count * tile[0] * tile[1] - size[0] * size[1]
-        text = (
-            f"{count} blocks; {idle} threads have no result"
-            if down is more[0]
-            else f"{count} blocks; up to {largest} results for {tile[0] * tile[1]} threads"
-        )
+    for left, name, blocks in ((0.05, BEYOND, more), (COLUMN / 2 + 0.1, GROWN, grown)):
+        _cover(ax, left, name, blocks, size, tile, unit)
+        number = len(blocks[0]) * len(blocks[1])
+        largest = max(high for _, high in blocks[0]) * max(wide for _, wide in blocks[1])
+        text = f"{number} blocks; up to {largest} results for {tile[0] * tile[1]} threads"
+        if name == BEYOND:
+            text = f"{number} blocks; {number * tile[0] * tile[1] - size[0] * size[1]} threads have no result"
         write(ax, left, 0.28 + whole[0] * unit + 0.16, text, ha="left", size=8.5)
     return ax
+
+
+def _cover(ax, left, name, blocks, size, tile, unit):
+    """Draw the blocks of a plan over the image, and hatch what a block has beyond it."""
+    write(ax, left, 0.13, name, ha="left", fontweight="bold")
+    for top, high in blocks[0]:
+        for across, wide in blocks[1]:
+            x, y = left + across * unit, 0.28 + top * unit
+            partial, larger = high < tile[0] or wide < tile[1], high > tile[0] or wide > tile[1]
+            if partial:
+                look = {"edge": "#999999", "line": 0.6, "hatch": "////"}
+                box(ax, x, y, tile[1] * unit, tile[0] * unit, "white", **look)
+            face = tint(6) if larger else tint(1) if partial else tint(0)
+            text = f"{high} x {wide}" if wide * unit > 0.5 and high * unit > 0.16 else ""
+            box(ax, x, y, wide * unit, high * unit, face, text, edge="white", size=8, gid=name)
+    box(ax, left, 0.28, size[1] * unit, size[0] * unit, "none", line=1.2)
