@@ -1,4 +1,4 @@
-"""``gpukit bench code``: print registers, occupancy and instructions of the compiled matrix products.
+"""``gpukit bench code``: print registers, occupancy and instructions of compiled matrix products or convolutions.
 
 No GPU is needed, but the libraries that Numba compiles with, which the extras ``cu12`` and ``cu13`` bring, and
 ``nvdisasm``, from a CUDA toolkit or from ``pip install nvidia-cuda-nvdisasm``. The kernels are compiled in a child
@@ -139,10 +139,10 @@ def force_numba_backend():
     numba.cuda.codegen.devices = SimpleNamespace(get_context=lambda: SimpleNamespace(device=device))
 
 
-def compile_products(variants):
-    """Compile the products, or those with these names; return a record of each."""
+def compile_chapter(chapter, variants):
+    """Compile the kernels of a chapter, or those with these names; return a record of each."""
     force_numba_backend()
-    return [_compiled(*product) for product in products() if not variants or product[0] in variants]
+    return [_compiled(*kernel) for kernel in CHAPTERS[chapter]() if not variants or kernel[0] in variants]
 
 
 def products():
@@ -155,14 +155,25 @@ def products():
     ]
 
 
+def blocked_convolutions():
+    """List (variant, (out channels, rows) of a thread): its sums, from one to more than there are registers."""
+    return [("blocked", (6, rows)) for rows in (1, 4, 8, 16, 24, 32, 40)]
+
+
+#: Kernels to compile, by chapter.
+CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions}
+
+
 def kernel_of(variant, tile):
-    """Return (kernel, types of its arguments, threads) of a product."""
+    """Return (kernel, types of its arguments, threads) of a product or a convolution."""
     from numba.cuda import types
 
     from gpukit import matmul
     from gpukit.matmul import ladder
 
     number = types.float32
+    if variant == "blocked":
+        return _blocked_convolution(tile)
     matrices = (types.Array(number, 2, "C"),) * 3
     if variant == "naive":
         return matmul.naive, matrices, 256
@@ -181,8 +192,21 @@ def kernel_of(variant, tile):
     return kernel, matrices, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
 
 
+def _blocked_convolution(sums):
+    from numba.cuda import types
+
+    from gpukit.conv import ladder
+
+    divisor = types.NamedUniTuple(types.uint32, 3, ladder.Divisor)
+    scalars = {"Divisor": divisor, "uint32": types.uint32, "bool": types.boolean}
+    fields = [scalars[kind.__name__] for kind in ladder.Sizes.__annotations__.values()]
+    images, bias = types.Array(types.float32, 4, "C"), types.Array(types.float32, 1, "C")
+    arguments = images, images, bias, images, types.NamedTuple(fields, ladder.Sizes)
+    return ladder.blocked(*sums), arguments, ladder.BLOCKED[0] * ladder.BLOCKED[1]
+
+
 def _compiled(variant, tile):
-    """Compile a product; return its record."""
+    """Compile a kernel; return its record."""
     from numba.cuda.dispatcher import _Kernel
 
     kernel, arguments, threads = kernel_of(variant, tile)
@@ -193,7 +217,7 @@ def _compiled(variant, tile):
         file.flush()
         done = subprocess.run([find_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True)
     blocks, share = occupancy(registers, shared, threads)
-    record = {"variant": variant, "tile": tile and f"{tile.rows} x {tile.columns}", "threads": threads}
+    record = {"variant": variant, "tile": tile and f"{tile[0]} x {tile[1]}", "threads": threads}
     record |= {"registers": registers, "local": local, "shared": shared, "blocks": blocks, "occupancy": share}
     return record | {"loop": mix(loop_of(done.stdout))}
 
@@ -201,13 +225,16 @@ def _compiled(variant, tile):
 # -- the command -----------------------------------------------------------------------------------
 
 
-def measure(variants=(), report=print):
-    """Compile kernels of `gpukit.matmul` and examine their machine code.
+def measure(variants=(), report=print, chapter="fast_matmul"):
+    """Compile kernels of a chapter and examine their machine code.
 
     Parameters
     ----------
     variants : sequence of str
-        "naive", "tiled", or of ``matmul.LADDER``; none for all.
+        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``. None for all of the chapter.
+    report : callable
+    chapter : str
+        "fast_matmul", or "conv": `gpukit.conv.ladder.blocked` with more and more sums per thread.
 
     Returns
     -------
@@ -225,7 +252,7 @@ def measure(variants=(), report=print):
     """
     if find_tool("nvdisasm") is None:
         raise FileNotFoundError("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    child = _child.run(compile_products, list(variants), environment={"GPUKIT_BACKEND": "emulator"})
+    child = _child.run(compile_chapter, chapter, list(variants), environment={"GPUKIT_BACKEND": "emulator"})
     if not child.answers:
         raise RuntimeError(f"the kernels could not be compiled:\n{child.output}")
     records = child.answers[-1]
@@ -249,18 +276,21 @@ def _table(records):
 def add_options(parser):
     """Add the options of ``gpukit bench code``."""
     parser.add_argument("--variants", nargs="*", default=(), help="of gpukit.matmul.LADDER, naive, tiled; or else all")
+    parser.add_argument(
+        "--chapter", choices=CHAPTERS, default="fast_matmul", help="whose kernels (default: %(default)s)"
+    )
     parser.add_argument("--save", metavar="FILE", help="write the records to FILE")
 
 
 def run(options):
     """Run ``gpukit bench code``; return the exit status."""
     try:
-        found = measure(options.variants)
+        found = measure(options.variants, chapter=options.chapter)
     except (FileNotFoundError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     if options.save:
-        fixed = {"chapter": "fast_matmul", "case": "code", "shape": [], "dtype": "float32", "unit": "1"}
+        fixed = {"chapter": options.chapter, "case": "code", "shape": [], "dtype": "float32", "unit": "1"}
         head = results.host(("numba-cuda", "nvidia-nvjitlink", "nvidia-nvvm")) | {"target": "compute capability 9.0"}
         results.save(options.save, [fixed | {"value": record["registers"]} | record for record in found], head)
     return 0

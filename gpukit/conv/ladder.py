@@ -80,10 +80,10 @@ class Sizes(NamedTuple):
 
 @numba.njit
 def serial(x, weight, bias, stride, padding, dilation, groups):
-    """The specification: seven loops, out channels first and the kernel last, so that one sum is open at a time (E3).
+    """The specification: seven loops, out channels first and the kernel last, so that one sum is open at a time.
 
-    The other order, in channels first, adds to O OH OW open sums again and again. The article omits the in channel from
-    the weight's index; padding, stride, dilation, groups and samples are ours. ``bias`` may be None.
+    The other order (E3), in channels first, adds to O OH OW open sums again and again. The article omits the in channel
+    from the weight's index; padding, stride, dilation, groups and samples are ours. ``bias`` may be None.
     """
     samples, height, width = x.shape[0], x.shape[2], x.shape[3]
     made, channels, kernel_h, kernel_w = weight.shape
