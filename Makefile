@@ -3,6 +3,7 @@
 #   EXTRA=cu12          the CUDA wheels to install: cu12, cu13, none (default: what the NVIDIA driver takes)
 #   VENV=.venv          the folder of the environment
 #   ONLY="01 02"        the notebooks to run or to reset, by number or first letters (default: run all)
+#   SOLVED=1            run notebooks with the solutions of their exercises, into build/solved
 #   FORCE=1             also run the notebooks that are up to date
 #   ARGS="-k matmul"    more arguments for pytest, for gpukit bench, or for JupyterLab
 
@@ -38,7 +39,7 @@ env:
 	@$(ENVIRONMENT) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(call quoted,$(PYTHON)))
 
 notebooks: env
-	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(ONLY)
+	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(if $(SOLVED),--solved) $(ONLY)
 
 lab: env
 	@$(BIN)/python tools/notebooks.py work

@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import notebook_solve
 from notebook_text import ROOT, read_notebook, write_notebook
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -24,8 +25,9 @@ VARIABLES = ("GPUKIT_", "NUMBA_", "CUDA_")
 class NotebookError(Exception):
     """A cell failed: the message names notebook and cell, and shows the cell's source and the error."""
 
-    def __init__(self, name, number, source, reason):
-        shown = "\n".join(f"    | {line}" for line in source.strip().splitlines())
+    def __init__(self, name, notebook, index, reason):
+        shown = "\n".join(f"    | {line}" for line in notebook.cells[index].source.strip().splitlines())
+        number = sum(cell.cell_type == "code" for cell in notebook.cells[: index + 1])
         super().__init__(f"{name}: code cell {number} failed\n{shown}\n{reason}")
 
 
@@ -87,9 +89,7 @@ def execute(notebook, name, folder, timeout=600):
             reason = "DeadKernelError: the kernel died while it ran the cell"
         else:
             return
-    cell = notebook.cells[begun[-1]]
-    number = sum(notebook.cells[index].cell_type == "code" for index in range(begun[-1] + 1))
-    raise NotebookError(name, number, cell.source, reason)
+    raise NotebookError(name, notebook, begun[-1], reason)
 
 
 def _environment(private):
@@ -114,9 +114,12 @@ def digest(notebook):
     return found.hexdigest()
 
 
-def run(path, build, device, timeout=600):
-    """Run one notebook. Its outputs and its Result go to ``build/notebooks``; the notebook itself stays as it is."""
-    notebook = read_notebook(path)
+def run(path, build, device, timeout=600, answers=None):
+    """Run one notebook. Its outputs and its Result go to ``build/notebooks``; the notebook itself stays as it is.
+
+    With the ``answers`` of `notebook_solve` in place of the starters, every check must pass.
+    """
+    notebook = _to_run(path, answers)
     (build / "notebooks").mkdir(parents=True, exist_ok=True)
     stored = result_path(path, build)
     stored.unlink(missing_ok=True)
@@ -124,6 +127,8 @@ def run(path, build, device, timeout=600):
     began = time.perf_counter()
     try:
         execute(notebook, path.stem, path.parent, timeout)
+        for index, reason in notebook_solve.refused(notebook) if answers else ():
+            raise NotebookError(path.stem, notebook, index, reason)
     finally:
         write_notebook(notebook, output_path(path, build))
     seconds = time.perf_counter() - began
@@ -140,12 +145,22 @@ def result_path(path, build):
     return build / "notebooks" / f"{path.stem}.json"
 
 
-def up_to_date(path, build):
+def up_to_date(path, build, answers=None):
     """Return the stored result of a notebook if nothing that went into it has changed since, else None."""
     result = Result.load(result_path(path, build))
-    if result is None or result.digest != digest(read_notebook(path)) or not output_path(path, build).exists():
+    if result is None or not output_path(path, build).exists():
         return None
-    return result
+    try:
+        return result if result.digest == digest(_to_run(path, answers)) else None
+    except notebook_solve.StarterError:
+        return None  # the run itself will say so
+
+
+def _to_run(path, answers):
+    notebook = read_notebook(path)
+    if answers:
+        notebook_solve.fill(notebook, answers)
+    return notebook
 
 
 def record(path, timeout=600):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import notebook_pages
 import notebook_run
+import notebook_solve
 import notebook_text
 import notebook_work
 
@@ -20,16 +21,20 @@ def sync(arguments):
 
 
 def run(arguments):
-    """Run notebooks and write HTML pages; the notebooks themselves stay as they are."""
+    """Run notebooks and write HTML pages; the notebooks themselves stay as they are.
+
+    With --solved, the exercises' solutions run in place of their starters, and all checks must pass.
+    """
     paths, build = choose(arguments.folder, arguments.names), arguments.build
+    build, answers = (build / "solved", notebook_solve.answers()) if arguments.solved else (build, None)
     failures, device = [], None
     for path in paths:
-        known = None if arguments.force else notebook_run.up_to_date(path, build)
+        known = None if arguments.force else notebook_run.up_to_date(path, build, answers)
         if known:
             print(f"{path.stem} ... up to date ({known.seconds:.1f} s on {known.date})", flush=True)
             continue
         device = device or notebook_run.device_line()
-        _attempt(failures, path, notebook_run.run, build, device, arguments.timeout)
+        _attempt(failures, path, notebook_run.run, build, device, arguments.timeout, answers)
     if device or not (build / "index.html").exists():
         notebook_pages.write_pages(notebook_text.notebooks(arguments.folder), build)
     return _finish(failures, paths, f"pages: {build / 'index.html'}")
@@ -69,7 +74,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="tools/notebooks.py",
         description=__doc__,
-        epilog="\n".join(f"{name:8}{command.__doc__}" for name, command in COMMANDS.items()),
+        epilog="\n".join(f"{name:8}{command.__doc__.splitlines()[0]}" for name, command in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root = notebook_text.ROOT
@@ -79,6 +84,7 @@ def main(argv=None):
     parser.add_argument("--work", type=Path, default=notebook_work.WORK, help="the learner's copies (default: work)")
     parser.add_argument("--build", type=Path, default=root / "build", help="where pages go (default: build)")
     parser.add_argument("--force", action="store_true", help="also run what is up to date")
+    parser.add_argument("--solved", action="store_true", help="run with the solutions of the exercises")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one cell may take (default: 600)")
     arguments = parser.parse_intermixed_args(argv)
     return COMMANDS[arguments.command](arguments)
@@ -108,7 +114,7 @@ def _attempt(failures, path, action, *values):
     began = time.perf_counter()
     try:
         action(path, *values)
-    except notebook_run.NotebookError as error:
+    except (notebook_run.NotebookError, notebook_solve.StarterError) as error:
         failures.append(path.stem)
         print(f"FAILED after {time.perf_counter() - began:.1f} s\n{error}", flush=True)
     else:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import notebook_pages
 import notebook_run
+import notebook_solve
 import notebook_text
 import pytest
 
 import notebooks
+from gpukit import exercises
 
 COMMITTED = notebook_text.notebooks()
 TEXTS = notebook_text.texts()
@@ -271,6 +273,67 @@ def test_sync_keeps_outputs_of_unchanged_cells_only(course, run):
     assert kept.execution_count == 1
     assert not changed.outputs
     assert changed.execution_count is None
+
+
+#: Exercises whose pages do not have them yet.
+PENDING = {"01-guard"}
+
+
+def test_each_exercise_stands_in_its_chapter_as_it_is_registered():
+    starters = {name: (exercises.starter(name), "") for name in exercises.names()}
+    used = []
+    for path in TEXTS:
+        page = notebook_text.read_text(path)
+        here = [name for _, name in notebook_solve.checks(page)]
+        notebook_solve.fill(page, starters)
+        assert {name.split("-")[0] for name in here} <= {notebook_text.number(path)}
+        used += here
+    assert sorted(used) == sorted(set(used)) and set(starters) - set(used) <= PENDING
+
+
+SOLVABLE = """# %%
+class exercises:
+    def check(name, answer):
+        print(f"{name}: {'passed' if answer else 'not yet'}")
+
+my_answer = None  # a number
+
+# %%
+exercises.check("00-count", my_answer)
+
+# %%
+def double(x):
+    # About 1 line: ...
+    ...
+
+
+exercises.check("00-double", double(2))
+"""
+DOUBLE = "def double(x):\n    # About 1 line: ...\n    ...\n"
+
+
+def test_a_run_with_solutions_names_a_check_that_is_not_passed(course, run, monkeypatch):
+    (course / "text" / "00_good.py").write_text(SOLVABLE)
+    notebook_text.sync(course / "text" / "00_good.py")
+    before = (course / "00_good.ipynb").read_bytes()
+    answers = {"00-count": ("my_answer = None", "my_answer = 7")}
+    monkeypatch.setattr(notebook_solve, "answers", lambda: answers)
+
+    def solved(solution):
+        answers["00-double"] = DOUBLE, f"def double(x):\n    return {solution}\n"
+        return run("run", "--solved", "--build", str(course / "build"), "00")
+
+    status, said = solved("x - x")
+    assert status == 1 and "00_good: code cell 3 failed\n    | def double(x):\n    |     return x - x\n" in said
+    assert "00-double did not pass with its solution\n00-double: not yet" in said
+    status, said = solved("2 * x")
+    assert status == 0 and (course / "00_good.ipynb").read_bytes() == before
+    page = (course / "build" / "solved" / "00_good.html").read_text()
+    assert "00-count: passed" in page and "00-double: passed" in page
+    (course / "text" / "00_good.py").write_text(SOLVABLE.replace("About 1 line", "About one line"))
+    notebook_text.sync(course / "text" / "00_good.py")
+    status, said = solved("2 * x")
+    assert status == 1 and "00-double is checked, but its starter stands neither in that cell nor above it" in said
 
 
 class TestWork:
