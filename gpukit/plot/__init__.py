@@ -1,5 +1,10 @@
 """Draw the figures of the course, in one style. What was measured or counted says on which device."""
 
+try:
+    import matplotlib  # noqa: F401
+except ImportError as error:
+    raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
+
 from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
 from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, scan_steps

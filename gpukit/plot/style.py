@@ -4,11 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-try:
-    import matplotlib.pyplot as plt
-except ImportError as error:
-    raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
-
+import matplotlib.pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 

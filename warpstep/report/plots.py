@@ -23,7 +23,7 @@ TOUCHED = "#E3EDF5"  # a sector that moves although no lane uses it
 MAX_MEMORY_LINES = 6  # drawn by ``sectors``, which leaves out the middle of more
 MAX_BARS = 20  # drawn by ``lines``
 MARGINS, TOTAL_WIDTH = (16, 36), LINE + 52  # of ``sectors``, in bytes: left and right of a line, and in all
-FONT_SIZE, MIN_FONT_SIZE, DIGIT = 6.6, 5.2, 0.64  # in points, and the width of a digit over its size
+FONT_SIZE, MIN_FONT_SIZE, DIGIT = 7.4, 5.2, 0.64  # in points, and the width of a digit over its size
 
 #: Counts come from the emulator on any machine.
 styled = plot.styled(lambda: plot.EMULATED)
