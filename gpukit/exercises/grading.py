@@ -222,7 +222,7 @@ def _with_writer(element, traced, name, array, poisoned, must_write):
 def _call(exercise, answer, outcome, expected):
     """Call a function with the arguments of a case, or take the value as it is, and compare."""
     if isinstance(exercise, AnswerExercise):
-        got = answer
+        got, expected = (list(value) if isinstance(value, tuple) else value for value in (answer, expected))
     else:
         try:
             call = exercise.call or (lambda answer, *args: answer(*args))

@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 04 Bank conflicts
 #
-# Shared memory is fast as long as the lanes of a warp do not stand in each other's way. This chapter shows exactly when they do, repeats the documents' experiment with it, and finds three things in it that the documents did not see.
+# Shared memory is fast as long as the lanes of a warp use different banks. This chapter shows when they do not, what that costs, and how to avoid it.
 #
 # **After this chapter you will be able to**
 #
-# - compute, for any access of a warp to shared memory, how many wavefronts it takes: for elements of 4, 8 and 16 bytes;
+# - compute how many wavefronts an access to shared memory takes, for elements of 4, 8 and 16 bytes;
 # - see conflicts in a picture of lanes and banks, and in the counts of a trace;
-# - choose a pad for a tile of any width, and say why the pad of one that everybody knows is wrong for tiles of 16;
-# - do without a pad, by an exclusive or;
-# - tell apart what two changes made at once have done to a time.
+# - choose the pad for a tile of any width, and say why the usual pad of one is wrong for tiles of 16;
+# - avoid conflicts without a pad, by a swizzle;
+# - separate the effects of two changes that were made at once.
 #
 # **You need** [03 Shared memory](03_shared_memory.ipynb). No GPU.
 #
-# **Time:** 60 minutes.
+# **Time:** 75 minutes, six exercises included.
 
 # %%
 import warnings
@@ -21,29 +21,39 @@ import warnings
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, matmul, on_gpu, plot, results, show, timing, transpose
+from gpukit import cuda, device, exercises, matmul, on_gpu, plot, results, show, timing, transpose
 from gpukit.intrinsics import load4
 
-# Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
-warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 print("kernels run on:", device.info().name)
 
+# %% [markdown]
+# Here is the question. The documents make the tiled matrix product of chapter 03 slower by giving it bank conflicts, and then remove them with a pad of one:
 
-def matrices(rows, columns, terms, dtype=np.float32):
-    """Two random matrices, and an output full of something that cannot be right."""
-    random = np.random.default_rng(4)
-    a, b = (random.standard_normal(shape).astype(dtype) for shape in ((rows, terms), (terms, columns)))
-    return a, b, np.full((rows, columns), np.nan, dtype)
+# %% jupyter={"source_hidden": true}
+documents = results.documents("A12")
+first_run, second_run = (
+    {row["variant"]: row["milliseconds"] for row in table["rows"]} for table in documents["tables"]
+)
+times = results.load("matmul-h200", case="time", shape=(4096, 4096, 4096), dtype="float32")
+rows = []
+for name, options in (("tiled", {}), ("tiled_conflict", {}), ("tiled_padded", {"pad": 1})):
+    ours = results.first(times, variant=name, tile=16, **options)
+    on_rtx, on_h200 = f"{first_run[name]:.1f} ms", f"{ours['value'] * 1e3:.1f} ms"
+    rows.append({"4096 x 4096, tile 16": name, "RTX 3090, documents": on_rtx, ours["gpu"]: on_h200})
+results.table(rows)
 
+# %% [markdown]
+# The pad wins back about half on their GPU, and more on ours, but never all of it. If the conflicts are gone, **where is the rest of the time?**
 
 # %% [markdown]
 # ## 32 banks
 #
-# Shared memory is built as 32 **banks** that work side by side. Each is 4 bytes wide, and words that follow one another are in banks that follow one another: the word at byte address `x` is in bank `x / 4` modulo 32. In one pass, a **wavefront**, each bank can serve one word.
+# Shared memory consists of 32 **banks**, each 4 bytes wide. Consecutive words are in consecutive banks: the word at byte address `x` is in bank `x / 4` modulo 32. In one pass, a **wavefront**, each bank serves one word.
 #
-# A warp has 32 lanes. If their words are in 32 different banks, one wavefront serves them all. If two lanes want *different* words of the *same* bank, there is a **bank conflict**, and it takes another wavefront. If they want the same word, there is none: the word is sent to both.
+# A warp has 32 lanes. If their words are in 32 different banks, one wavefront serves them all. If two lanes want *different* words from the *same* bank, that is a **bank conflict**, and it costs another wavefront. If they want the same word, it is a **broadcast**: the word goes to both at once.
 #
-# To try it, a kernel in which lane i reads element `i * stride`:
+# In this kernel lane i reads element `i * stride`:
 
 
 # %%
@@ -60,28 +70,46 @@ def read_strided(stride, out):
 out = np.zeros(32, np.float32)
 gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words");
 # %% [markdown]
-# A row is a lane, a column a bank. With a stride of 2 only the even banks are used, each by two lanes with different words: two wavefronts.
+# A row is a lane, a column a bank. A stride of 2 uses only the even banks, each for two lanes with different words: two wavefronts.
 #
-# **Check yourself.** How many wavefronts does it take with a stride of 3, 8, 32 and 33? And with 0? Write your five numbers down, then compare:
+# **Predict:** how many wavefronts do strides of 3, 8, 24, 32, 33 and 0 take? Replace `None` by a list of six numbers.
 
 # %%
+my_answer = None
+exercises.check("04-strides", my_answer)
+
+# %% [markdown]
+# The trace counts them for any stride. Open the output once you have an answer of your own:
+
+# %% jupyter={"outputs_hidden": true}
 for stride in (1, 2, 3, 4, 5, 8, 16, 24, 31, 32, 33, 0):
     loads = gpukit.trace(read_strided[1, 32], stride, out).total("shared", "load")
     print(f"stride {stride:2}: {loads.wavefronts:2} wavefronts, of which {loads.bank_conflicts:2} are conflicts")
 
 # %% [markdown]
-# The rule behind it: a stride and 32 have a greatest common divisor, and that is the number of wavefronts. Odd strides are free, powers of two are the worst. A stride of 0 is a **broadcast**: all lanes want one word, and get it at once.
+# <details><summary>The rule</summary>
+#
+# The count is the greatest common divisor of the stride and 32. Odd strides are free of conflicts, powers of two are the worst. A stride of 32, a column of a matrix with 32 columns, puts all lanes into one bank. A stride of 0 is a broadcast.
+#
+# </details>
+#
+# Strides are a special case. Write the general rule as a function of the host: given the word that each lane wants, how many wavefronts does the request take?
+
 
 # %%
-gpukit.trace(read_strided[1, 32], 32, out).plot_banks(array="words");
+def wavefronts(words):
+    """Count the wavefronts of one request. ``words``: an array of 32 ints, the word that each lane wants."""
+    # About 3 lines: each wavefront serves one word per bank, so count the different words of
+    # the busiest bank
+    ...
 
-# %% [markdown]
-# A column of a matrix with 32 columns, in other words. All lanes wait for one bank.
+
+exercises.check("04-wavefronts", wavefronts)
 
 # %% [markdown]
 # ## 8 and 16 bytes
 #
-# A lane may also read a float64, or with `load4` of `gpukit.intrinsics` four float32 at once. That is two or four words per lane, more than 32 banks can serve in one pass. So the hardware takes the warp in parts: with 8 bytes one half of it after the other, with 16 bytes one quarter after the other. A conflict is one *within* a part; two and four wavefronts are the fewest there can be.
+# A lane may also read a float64, or four float32 at once with `load4` of `gpukit.intrinsics`. A warp then wants more than 32 words, so the hardware serves it in parts: two halves for elements of 8 bytes, four quarters for 16 bytes. Only lanes of the *same* part can conflict. Two and four wavefronts are the least.
 
 
 # %%
@@ -106,343 +134,345 @@ def read_quads(stride, out):
     out[lane] = quad[0] + quad[1] + quad[2] + quad[3]
 
 
-for stride in (1, 2, 4, 16, 17):
+for stride in (1, 2, 16, 17):
     loads = gpukit.trace(read_doubles[1, 32], stride, np.zeros(32)).total("shared", "load")
     print(f"float64, stride {stride:2}: {loads.wavefronts:2} wavefronts, {loads.ideal_wavefronts} at best")
-for stride in (4, 8, 16, 32, 36):
+for stride in (4, 8, 32, 36):
     loads = gpukit.trace(read_quads[1, 32], stride, out).total("shared", "load")
     print(f"four float32, stride {stride:2}: {loads.wavefronts:2} wavefronts, {loads.ideal_wavefronts} at best")
 
 # %% [markdown]
-# Read the last line again. A row of 32 float32 is the worst case for four at a time, and a pad cures it, but it must be a pad of 4: with a pad of 1, `load4` would begin at an address that is no multiple of 16 bytes. The trace calls that by its name:
+# Look at the last two lines. Rows of 32 float32 are the worst case for four at a time, and a pad cures it, but it must be a pad of 4. After a pad of 1 a row no longer starts at a multiple of 16 bytes, and the trace reports it:
 
 # %%
 for finding in gpukit.trace(read_quads[1, 32], 33, out).findings:
-    print(finding.kind, "at:", finding.code)
-    print("   ", finding.message)
+    print(f"{finding.kind} at: {finding.code}\n    {finding.message}")
 
 # %% [markdown]
-# ## The documents' experiment
+# ## The experiment
 #
-# To show bank conflicts, the documents take the tiled matrix product and exchange the roles of `threadIdx.x` and `threadIdx.y`, so that a warp walks down the columns of the tiles. Then they add one element of pad to each row to cure it. Here is our form of both, with the pad as an argument:
-
-# %%
-show.source(matmul.tiled_conflict)
+# To produce conflicts, the documents exchange `threadIdx.x` and `threadIdx.y` in the tiled product. A warp then walks down the columns of the tiles. Here it is with tiles of 16, launched as in chapter 03:
 
 
 # %%
-def traced(variant, size=64, **options):
-    """The trace of one product of square matrices."""
-    a, b, out = matrices(size, size, size)
-    launch, further = matmul.configure(variant, (size, size), **options)
-    trace = gpukit.trace(launch, a, b, out, *further)
-    assert np.allclose(out, a.astype(np.float64) @ b, atol=1e-3)
-    return trace
+def matrices(rows, columns, terms):
+    """Two random matrices, and an output full of something that cannot be right."""
+    random = np.random.default_rng(4)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((rows, terms), (terms, columns)))
+    return a, b, np.full((rows, columns), np.nan, np.float32)
 
 
+a, b, out = matrices(64, 64, 64)
+conflict = gpukit.trace(matmul.tiled_conflict(np.float32, 16)[(4, 4), (16, 16)], a, b, out)
+conflict
+
+# %% [markdown]
+# Read the column of conflicts: the stores to both tiles have some, and the loads of `tile_a` in the loop have most. Here is a store. Lanes 0 to 15 have `tx` from 0 to 15 and walk down 16 rows of a column. A row has 16 words, so every other row starts in the same bank:
+
+
+# %%
 def plot_stores(trace):
-    """The banks of a store to tile_a."""
+    """Draw the banks of the store to tile_a."""
     store = next(access for access in trace.accesses if (access.array, access.op) == ("tile_a", "store"))
     trace.plot_banks(store.line, "tile_a")
 
 
-conflict = traced("tiled_conflict", tile=16)
-conflict
-
-# %% [markdown]
-# Look at the conflicts: the stores to both tiles, and the loads of `tile_a`. Lanes 0 to 15 have `tx` from 0 to 15, so they walk down 16 rows of a column; a row has 16 words, so every second row begins in the same bank. Here is a store:
-
-# %%
 plot_stores(conflict)
 # %% [markdown]
-# ## The pad of one
-#
-# Everybody knows the cure: rows of 17 in place of 16.
+# The cure is a **pad**: rows a little longer than they need be, so that each one starts in another bank. Declare both tiles with the pad that leaves no conflict at all:
+
 
 # %%
-padded_by_1 = traced("tiled_padded", tile=16, pad=1)
-store = padded_by_1.total("shared", "store")
-print(f"{store.requests:,} stores, {store.wavefronts:,} wavefronts")
-plot_stores(padded_by_1)
+@cuda.jit
+def padded(a, b, out):
+    # About 2 lines: declare tile_a and tile_b, 16 rows of 16 float32 each, with a pad
+    tile_a = ...
+    tile_b = ...
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.grid(2)
+    total = np.float32(0)
+    for first in range(0, a.shape[1], 16):
+        tile_a[tx, ty] = a[row, first + ty]
+        tile_b[tx, ty] = b[first + tx, col]
+        cuda.syncthreads()
+        for k in range(16):
+            total += tile_a[tx, k] * tile_b[k, ty]
+        cuda.syncthreads()
+    out[row, col] = total
+
+
+exercises.check("04-pad", padded)
+
 # %% [markdown]
-# It helps, but it is not a cure: still two wavefronts for each store. The reason was to be seen in chapter 01: a block that is 16 wide has **two rows in a warp**. Lanes 0 to 15 walk down one column of the tile, lanes 16 to 31 down the next one. With rows of 17 words each column is free of conflicts; but the second one is the first one moved on by one bank, and there the two meet.
+# The textbook answer is a pad of one, rows of 17. It is also what the documents use. Here are its stores:
+
+# %% jupyter={"outputs_hidden": true}
+plot_stores(gpukit.trace(matmul.tiled_conflict(np.float32, 16, 1)[(4, 4), (16, 16)], a, b, out))
+# %% [markdown]
+# Still two wavefronts. Chapter 01 showed why: a block that is 16 wide has **two rows in a warp**. Lanes 0 to 15 walk down one column of the tile, lanes 16 to 31 down the next. With rows of 17 each column is free of conflicts, but the second is the first moved by one bank, and the two collide.
 #
-# **Which pad would be right?** Find it before you read on. The next cell shows one choice; the one after it tries them all.
+# Which pad is right for which tile? The next cell tries them all:
 
-# %%
-pad = 1  # your choice
-banks = [(tx * (16 + pad) + ty) % 32 for ty in (0, 1) for tx in range(16)]
-print(f"pad {pad}: the lanes of a warp use {len(set(banks))} different banks")
 
-# %%
-print("wavefronts per store, 4-byte elements")
-print("pad      " + "".join(f"{p:7}" for p in range(6)))
+# %% jupyter={"outputs_hidden": true}
+def wavefronts_per_store(tile, pad):
+    a, b, out = matrices(tile, tile, tile)
+    stores = gpukit.trace(matmul.tiled_conflict(np.float32, tile, pad)[1, (tile, tile)], a, b, out)
+    stores = stores.total("shared", "store")
+    return stores.wavefronts / stores.requests
+
+
+print("pad      " + "".join(f"{pad:7}" for pad in range(6)))
 for tile in matmul.TILES:
-    stores = [traced("tiled_padded", size=tile, tile=tile, pad=p).total("shared", "store") for p in range(6)]
-    print(f"tile {tile:2}: " + "".join(f"{s.wavefronts / s.requests:7.0f}" for s in stores))
+    print(f"tile {tile:2}: " + "".join(f"{wavefronts_per_store(tile, pad):7.0f}" for pad in range(6)))
 
 # %% [markdown]
-# One is the right pad for a tile of 32, where a warp is one row of the block. For a tile of 16 it is 2, for 8 it is 4: as many as the columns that a warp covers at a time. In the picture the two columns now lie between each other like the fingers of two hands:
+# The right pad is the number of columns that a warp covers at a time: 1 for a tile of 32, 2 for 16, 4 for 8. With a pad of 2 the two columns interleave:
 
-# %%
-plot_stores(traced("tiled_padded", tile=16, pad=2))
+# %% jupyter={"outputs_hidden": true}
+plot_stores(gpukit.trace(matmul.tiled_conflict(np.float32, 16, 2)[(4, 4), (16, 16)], a, b, out))
+# %% [markdown]
+# **Check yourself.** Which pads are right for tiles of 8, 16 and 32 float64?
+#
+# <details><summary>Answer</summary>
+#
+# Halves of a warp are served one after the other, so only 16 lanes can conflict. They cover 2, 1 and half a column: pads of 2, 1 and 1. `matmul.right_pad(np.float64, tile)` computes them.
+#
+# </details>
+
 # %% [markdown]
 # ## No pad at all
 #
-# A pad costs memory, and it gets in the way of wide accesses. There is another way to spread a column over the banks: leave the rows as they are, and change the order of the elements *within* each row, in another way for each. An exclusive or does this at the price of one instruction. Element (r, c) goes to column `c ^ r` of row r. Since `x ^ r` takes every value once as x goes through a row, no two elements meet; since it takes every value once as r goes down a column, a column uses every bank. Here it is for 8 by 8 elements and, to keep the picture small, 8 banks:
+# A pad costs memory, and it gets in the way of wide accesses. A **swizzle** needs none: leave the rows where they are, and change the order of the elements *within* each row. Element (r, c) goes to column `c ^ r` of row r, at the price of one exclusive or. As c runs through a row, `c ^ r` takes every value once, so no two elements collide. As r runs down a column, it takes every value once too, so a column uses every bank. Here are 8 x 8 elements and, to keep the picture small, 8 banks:
 
 # %%
-tile = 8
-place = np.arange(tile)[None, :] ^ np.arange(tile)[:, None]
-with plot.figure(columns=2, size=(6, 2.9), mark="a drawing") as axes:
-    columns = np.tile(np.arange(tile), (tile, 1))
-    for ax, shown, title in zip(axes, (columns, place), ("as it is", "c ^ r"), strict=True):
-        ax.imshow(shown, cmap="tab10", vmax=9)
-        for row, col in np.ndindex(tile, tile):
-            ax.text(col, row, shown[row, col], ha="center", va="center", color="white")
-        ax.set(title=f"the column of each element: {title}", xlabel="bank", ylabel="row", xticks=[], yticks=[])
-
+plot.swizzle(8);
 # %% [markdown]
-# The colours are the columns of the matrix. At the left a column lies in one bank, at the right in all of them. For tiles of 16 and 8 the same thought as with the pad applies: rows that together fill the 32 banks once are moved alike. The lower bits of r are masked out for that.
-
-# %%
-show.source(matmul.tiled_swizzled)
+# At the left a column lies in one bank, at the right in all of them. `matmul.tiled_swizzled` stores its tiles like that. For tiles of 16 and 8 it suffices that rows which start in the same bank get different masks, so it clears the low bits of r:
 
 # %%
 for tile in matmul.TILES:
-    total = traced("tiled_swizzled", tile=tile).total("shared")
+    a, b, out = matrices(tile, tile, tile)
+    total = gpukit.trace(matmul.tiled_swizzled(np.float32, tile)[1, (tile, tile)], a, b, out).total("shared")
     print(f"tile {tile:2}: {total.wavefronts:,} wavefronts, {total.ideal_wavefronts:,} at best")
 
 # %% [markdown]
 # ## Two changes at once
 #
-# The conflicts are gone, by two different ways. Is the kernel now as fast as the tiled one of the last chapter? In the documents it was not:
+# Two cures, and no conflict is left. Yet neither kernel is as fast as `tiled`, the kernel that never had a conflict. The trace shows why:
 
 # %%
-documents = results.documents("A12")
-published = {row["variant"]: row["milliseconds"] for row in documents["tables"][0]["rows"][1:]}
-for variant in ("tiled", "tiled_conflict", "tiled_padded"):
-    print(f"{variant:16}{published[variant]:7.1f} ms on an {documents['gpu']}")
+KERNELS = {
+    "tiled": matmul.tiled(np.float32, 16),
+    "tiled_conflict": matmul.tiled_conflict(np.float32, 16),
+    "tiled_padded, pad 2": matmul.tiled_conflict(np.float32, 16, 2),
+    "tiled_swizzled": matmul.tiled_swizzled(np.float32, 16),
+}
+a, b, out = matrices(64, 64, 64)
+print(f"{'tile 16':20}{'shared wavefronts':>19}{'global sectors':>16}")
+for name, kernel in KERNELS.items():
+    trace = gpukit.trace(kernel[(4, 4), (16, 16)], a, b, out)
+    print(f"{name:20}{trace.total('shared').wavefronts:19,}{trace.total('global').sectors:16,}")
 
 # %% [markdown]
-# The pad takes back only half of what the conflicts had cost. The documents leave it at that. The trace knows more:
-
-# %%
-variants = {"tiled": {}, "tiled_conflict": {}, "tiled_padded": {"pad": 2}, "tiled_swizzled": {}}
-print(f"{'tile 16':16}{'shared wavefronts':>19}{'global sectors':>16}")
-for variant, options in variants.items():
-    trace = traced(variant, tile=16, **options)
-    print(f"{variant:16}{trace.total('shared').wavefronts:19,}{trace.total('global').sectors:16,}")
-
-# %% [markdown]
-# Exchanging `threadIdx.x` and `.y` did not only change how a warp walks through the tiles. It also changed how it walks through the matrices: a warp now reads 16 rows of a, two elements of each. Four times as many sectors. The pad mends the first and can do nothing about the second. What the documents measured as "bank conflicts" is the sum of both.
+# Exchanging `threadIdx.x` and `.y` changed how a warp walks through the tiles, *and* how it walks through the matrices: it now reads 16 rows of a, two elements from each. That is four times the sectors. A pad cures the first and cannot touch the second. What the documents measured as "bank conflicts" is the sum of both.
 
 # %%
 conflict.plot_sectors(array="a");
-
 # %% [markdown]
-# ## The table
-#
-# All of them at 4096 by 4096, as in the documents. Wavefronts and sectors are counted here, by the trace, for the kernels as written. One block is enough, for all blocks of this size are alike, and so is a short K: its steps are alike too.
+# Take one of the two changes back. Load both tiles so that a warp reads rows of a and b again; leave the loop over k and the result as they are:
 
 
 # %%
-def counted(variant, n=4096, part=64, **options):
-    """(shared wavefronts, global sectors) of an n x n x n product, in millions: from one block and the first columns."""
-    a, b, out = (cuda.device_array(shape, np.float32) for shape in ((n, part), (part, n), (n, n)))
-    launch, further = matmul.configure(variant, (n, n), **options)
-    trace = gpukit.trace(launch, a, b, out, *further, blocks=1)
-    loads, stores = trace.total("global", "load").sectors, trace.total("global", "store").sectors
-    return trace.total("shared").wavefronts * (n // part) / 1e6, (loads * (n // part) + stores) / 1e6
+@cuda.jit
+def along_rows(a, b, out):
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.grid(2)
+    total = np.float32(0)
+    for first in range(0, a.shape[1], 16):
+        # About 2 lines: fill the same tiles, but let neighbouring lanes read neighbouring
+        # elements of a and b
+        tile_a[tx, ty] = a[row, first + ty]
+        tile_b[tx, ty] = b[first + tx, col]
+        cuda.syncthreads()
+        for k in range(16):
+            total += tile_a[tx, k] * tile_b[k, ty]
+        cuda.syncthreads()
+    out[row, col] = total
 
 
-recorded = results.load("matmul-h200", case="time", shape=(4096, 4096, 4096), tile=(16, 32), dtype="float32")
-chosen = [
-    *({"variant": v, "tile": 16} for v in ("naive", "tiled", "tiled_conflict")),
-    *({"variant": "tiled_padded", "tile": 16, "pad": p} for p in (1, 2)),
-    *({"variant": v, "tile": 16} for v in ("tiled_swizzled", "dynamic", "dynamic_conflict")),
-    *({"variant": "dynamic_padded", "tile": 16, "pad": p} for p in (1, 2)),
-    *({"variant": v, "tile": 32} for v in ("tiled", "tiled_conflict", "tiled_swizzled")),
-    *({"variant": v, "tile": 32} for v in ("dynamic", "dynamic_conflict")),
-    *({"variant": v, "tile": 32, "pad": 1} for v in ("tiled_padded", "dynamic_padded")),
-]
+exercises.check("04-along-rows", along_rows)
+
+# %% [markdown]
+# Which accesses to shared memory conflict in your kernel now?
+#
+# <details><summary>Answer</summary>
+#
+# Only the loads of `tile_a` in the loop: `tx` is still its row. The stores have become conflict-free, because neighbouring lanes store neighbouring elements.
+#
+# </details>
+
+# %% [markdown]
+# ## The times
+#
+# Now all forms at 4096 by 4096, with static and with dynamic shared memory. On a GPU the cell times them; elsewhere it takes the times recorded on an H200.
+
+# %%
+VARIANTS = ("tiled", "tiled_conflict", "tiled_padded", "tiled_swizzled", "dynamic", "dynamic_conflict", "dynamic_padded")
+forms = [record for record in times if record["variant"] in VARIANTS and record["tile"] in (16, 32)]
+where = results.taken_on(forms)
+
+
+def launcher(form):
+    launch, further = matmul.configure(form["variant"], out.shape, tile=form["tile"], pad=form.get("pad"))
+    return lambda: launch(a, b, out, *further)
+
+
+if on_gpu():
+    a, b, out = map(cuda.to_device, matrices(4096, 4096, 4096))
+    timings = timing.bench_many({str(i): launcher(form) for i, form in enumerate(forms)}, min_time=0.1)
+    forms = [form | {"value": timed.median} for form, timed in zip(forms, timings.values(), strict=True)]
+    where = device.info().name
+
+
+# %% jupyter={"source_hidden": true}
+def written(variant, tile, pad=None):
+    """Shared wavefronts of a 1024 x 1024 product as written: one block is like all others."""
+    a, b, out = matrices(tile, tile, 1024)
+    launch, further = matmul.configure(variant, out.shape, tile=tile, pad=pad)
+    return gpukit.trace(launch, a, b, out, *further).total("shared").wavefronts * (1024 // tile) ** 2
+
+
+points, notes = {}, {}
+for form in sorted(forms, key=lambda form: (VARIANTS.index(form["variant"]), form["tile"])):
+    name = form["variant"] + (f", pad {form['pad']}" if "pad" in form else "")
+    points.setdefault(name, {})[f"tile {form['tile']}"] = form["value"] * 1e3
+    if form["tile"] == 16:
+        notes[name] = f"{written(form['variant'], 16, form.get('pad')) / 1e6:,.0f}"
+title, heading = "4096 x 4096 product", "wavefronts per 1024³, millions, tile 16"
+plot.dots(points, "ms", title=title, mark=where, notes=notes, heading=heading);
+
+# %% [markdown]
+# Conflicts are expensive, most of all with tiles of 32. But the forms without any conflict differ by a factor of two and more. One reason is the sectors: the forms with exchanged indices move four times as many with tiles of 16, and eight times with tiles of 32. The next section has another.
+#
+# A pad of 2 gains little over a pad of 1. It could not gain much here: the conflicts that a pad of 1 leaves are in the stores to the tiles, and there are 16 loads for each of them. In the transpose below a tile is stored and read once, so a conflict in the store counts as much as one in the load.
+#
+# > **From the source.** The documents timed eight forms on their GPU, tiles of 16, and three of them a second time:
+
+# %% jupyter={"source_hidden": true}
+again = {row["case"]: row["milliseconds"] for row in documents["tables"][1]["rows"]}
 rows = []
-for choice in chosen:
-    wavefronts, sectors = counted(**choice)
-    rows.append(results.first(recorded, **choice) | {"wavefronts": wavefronts, "sectors": sectors})
-
-
-def of_the_documents(row):
-    """Their time in ms; they had tiles of 16, and a pad of 1."""
-    theirs = row["tile"] == 16 and row.get("pad", 1) == 1
-    return f"{published[row['variant']]:.1f}" if theirs and row["variant"] in published else None
-
-
-results.table(
-    rows,
-    {
-        "kernel": "variant",
-        "tile": "tile",
-        "pad": "pad",
-        "wavefronts, millions": lambda r: f"{r['wavefronts']:,.0f}",
-        "sectors, millions": lambda r: f"{r['sectors']:,.0f}",
-        f"{documents['gpu'].removeprefix('NVIDIA GeForce ')}, ms (documents)": of_the_documents,
-        f"{rows[0]['gpu'].removeprefix('NVIDIA ')}, ms ({rows[0]['date']})": lambda r: f"{r['value'] * 1e3:.1f}",
-    },
-)
-
-# %%
-def label(ax, group):
-    """Write the names of points beside them, once for those that lie together."""
-    names = {}
-    for row in sorted(group, key=lambda row: row["value"]):
-        name = f"pad {row['pad']}" if "pad" in row else row["variant"].partition("_")[2] or "as it is"
-        place = row["wavefronts"], row["value"] * 1e3
-        near = (p for p in names if max(abs(p[0] / place[0] - 1), abs(p[1] / place[1] - 1)) < 0.14)
-        names.setdefault(next(near, place), {})[name] = True
-    for place, together in names.items():
-        ax.annotate(", ".join(together), place, (7, -3), textcoords="offset points", fontsize=8)
-
-
-mark = f"counted by the trace; times recorded on {rows[0]['gpu']}, {rows[0]['date']}"
-with plot.figure(columns=2, size=(8, 3.6), mark=mark, sharey=True) as axes:
-    for ax, family in zip(axes, ("tiled", "dynamic"), strict=True):
-        group = [row for row in rows if row["variant"].startswith(family)]
-        for tile, marker in ((16, "o"), (32, "s")):
-            points = [(row["wavefronts"], row["value"] * 1e3) for row in group if row["tile"] == tile]
-            if points:
-                ax.scatter(*zip(*points, strict=True), marker=marker, label=f"tile {tile}")
-        label(ax, group)
-        ax.set(xscale="log", xlim=(3e3, 3e5), xlabel="wavefronts as written, millions", title=family)
-        ax.legend(loc="lower right")
-    axes[0].set(yscale="log", ylabel="ms", ylim=(10, 500), yticks=(10, 20, 50, 100, 200, 500))
-    axes[0].yaxis.set_major_formatter("{x:g}")
-    axes[0].minorticks_off()
+for row in documents["tables"][0]["rows"]:
+    once, twice = row["milliseconds"], again.get(row["case"])
+    change = "" if twice is None else f"{twice / once - 1:+.1%}"
+    rows.append({"case": row["case"], "first run, ms": once, "second run, ms": twice, "change": change})
+results.table(rows)
 
 # %% [markdown]
-# More wavefronts cost more time, and conflicts are expensive. But the points at the left have next to the same number of wavefronts, and still the slowest takes several times as long as the fastest. Wavefronts are not all there is. The kernels with exchanged roles move four times the sectors with tiles of 16, and eight times with tiles of 32; and there is a third cost, which comes next.
-#
-# The pad of 2 gains little over the pad of 1. It could not gain much here: the conflicts that the pad of 1 leaves are in the stores to the tiles, and for each store there are 16 loads. Where a tile is stored and read once, as in the transpose below, a conflict in the stores counts as much as one in the loads.
+# > The second run tells how far to trust the first. One kernel changed by several percent with nothing changed at all, so the small gap between the two padded forms means nothing. A single time without its spread cannot carry a conclusion about a few percent.
+# >
+# > The experiment has four faults. It changed two things at once. Its pad of one does not fit a tile of 16. The kernels with conflicts multiply the wrong matrices, and the check did not notice; both are demonstrated at the end of this page.
 
 # %% [markdown]
 # ## What the compiler makes of it
 #
-# The trace counts the kernel as it is written. The compiler may do better: where four neighbours of a row are read one after the other, at addresses it knows to be multiples of 16 bytes, it reads them in one 128-bit access. And it may do worse, where it has to compute an address for every access. Nsight Compute counted what was executed, for matrices of 1024 by 1024; all figures are millions:
+# A trace counts a kernel as it is written. The compiler may do better: it merges four loads of neighbouring elements into one of 128 bits, if it knows that they start at a multiple of 16 bytes. It may also do worse, and compute an address for every access. Nsight Compute counts what was executed; here for matrices of 1024 by 1024, in millions:
 
+# %% jupyter={"source_hidden": true}
+executed = results.load("matmul-h200", shape=(1024, 1024, 1024), dtype="float32")
 
-# %%
-def settings(row):
-    return {key: row[key] for key in ("variant", "tile", "pad") if key in row}
-
-
-def executed(case):
-    """What makes the text of a cell: a count of Nsight Compute."""
-    counts = results.load("matmul-h200", case=case, shape=(1024, 1024, 1024))
-    return lambda row: f"{results.first(counts, **settings(row))['value'] / 1e6:.1f}"
-
-
-static = [row for row in rows if row["variant"].startswith("tiled")]
-results.table(
-    sorted(static, key=lambda row: row["tile"]),
-    {
-        "kernel": "variant",
-        "tile": "tile",
-        "pad": "pad",
-        "wavefronts as written": lambda row: f"{counted(n=1024, **settings(row))[0]:.1f}",
-        "wavefronts executed": executed("shared wavefronts"),
-        "loads as written": lambda row: f"{2 * 1024**3 / 32 / 1e6:.1f}",
-        "loads executed": executed("shared load requests"),
-        "instructions executed": executed("instructions"),
-    },
-)
+rows = []
+for variant, tile, options in [
+    *((variant, tile, {}) for tile in (16, 32) for variant in ("tiled", "tiled_conflict", "tiled_swizzled")),
+    *(("tiled_padded", tile, {"pad": pad}) for tile, pad in ((16, 1), (16, 2), (32, 1))),
+]:
+    gpu = {
+        case: f"{results.first(executed, case=case, variant=variant, tile=tile, **options)['value'] / 1e6:,.1f}"
+        for case in ("shared wavefronts", "shared load requests", "instructions")
+    }
+    rows.append(
+        {
+            "kernel": variant,
+            "tile": tile,
+            "pad": options.get("pad", ""),
+            "wavefronts as written": f"{written(variant, tile, **options) / 1e6:,.1f}",
+            "executed": gpu["shared wavefronts"],
+            "loads as written": f"{2 * 1024**3 / 32 / 1e6:.1f}",
+            "loads executed": gpu["shared load requests"],
+            "instructions executed": gpu["instructions"],
+        }
+    )
+results.table(sorted(rows, key=lambda row: row["tile"]))
 
 # %% [markdown]
-# Where loads could not be merged, the trace and the GPU agree on the wavefronts. In the plain kernel, and in the one with conflicts, four loads of `tile_a` became one. A pad of 1 makes that impossible, since the rows no longer begin at multiples of 16 bytes; a pad of 2 leaves pairs; a swizzle hides the neighbours from the compiler.
+# Where no loads were merged, the trace and the GPU agree on the wavefronts. In `tiled` and `tiled_conflict`, four loads of `tile_a` became one. A pad of 1 rules that out, because rows no longer start at multiples of 16 bytes; a pad of 2 leaves pairs; a swizzle hides the neighbours from the compiler.
 #
-# The last column is the third cost. With tiles of 32, the pad and the swizzle bring several times the instructions of the plain kernel: the compiler no longer unrolls the inner loop as a whole, and computes addresses in it that were constants before. So a cure for conflicts can cost part of what it saves, and nothing in the source tells of it. One has to measure.
+# The last column is the third cost. With tiles of 32, the pad and the swizzle execute several times the instructions of the plain kernel: the compiler no longer unrolls the whole inner loop, and it computes addresses there that were constants before. So a cure for conflicts can cost part of what it saves, and the source does not show it. Measure.
+#
+# That answers the question at the top. The rest of the time is in four times the sectors, and in loads that the compiler can no longer merge.
 
 # %% [markdown]
 # ## One effect at a time: the transpose
 #
-# A matrix product does too much to isolate one effect. A transpose does nothing but move: read a matrix, write it turned. Copies with the same tiles are the **controls**: no transpose can be faster than the copy that is made like it, and two neighbours of the ladder differ in one thing only.
-
-# %%
-show.source(transpose.copy, transpose.naive)
+# A matrix product does too much to isolate one effect. A transpose only moves data. Plain copies with the same tiles are its **controls**: no transpose can be faster than the copy built like it, and neighbours on this ladder differ in one thing only. The tiled form turns the tile in shared memory, so that both its reads and its writes run along rows:
 
 # %%
 show.source(transpose.tiled)
 
 # %% [markdown]
-# The naive form reads along rows and writes down columns. The tiled form turns the tile in shared memory, so that both sides walk along rows; then a column has to be walked there, and with 32 words per row all of it is in one bank. The other forms do away with that: a pad, a swizzle, more rows for each thread, and at last 128 bits at a time.
+# A column of its tile lies in one bank. The next rungs avoid that with a pad or a swizzle, then take more rows per thread, and finally move 128 bits at a time. Nothing can be merged in these kernels, so the trace and Nsight Compute must agree, here for 2048 by 2048 elements:
 
 # %%
 a = np.random.default_rng(5).random((128, 128), np.float32)
-ladder = ("copy", "copy_shared", "naive", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
-print(f"{'128 x 128':16}{'global sectors':>16}{'shared requests':>17}{'wavefronts':>12}")
-for variant in ladder:
-    out = np.full_like(a, np.nan)
-    trace = gpukit.trace(transpose.configure(variant, a.shape, a.dtype), a, out)
-    assert np.array_equal(out, a if variant.startswith("copy") else a.T)
-    shared = trace.total("shared")
-    print(f"{variant:16}{trace.total('global').sectors:16,}{shared.requests:17,}{shared.wavefronts:12,}")
-
-# %% [markdown]
-# Nothing can be merged in these kernels, so what Nsight Compute counts on a GPU must be what the trace counts. For 2048 by 2048 elements:
-
-# %%
+LADDER = ("copy", "copy_shared", "naive", "tiled", "tiled_padded", "tiled_swizzled", "tall", "wide")
 counts = results.load("transpose-h200", shape=(2048, 2048))
-blocks = (2048 // 128) ** 2
-print(f"{'':16}{'wavefronts, trace':>18}{'GPU':>12}{'sectors, trace':>17}{'GPU':>12}")
-for variant in ladder:
-    trace = gpukit.trace(transpose.configure(variant, a.shape, a.dtype), a, np.empty_like(a))
+parts, rows = (2048 // 128) ** 2, []
+for variant in LADDER:
+    out = np.full_like(a, np.nan)
+    trace = gpukit.trace(transpose.configure(variant, a.shape, a.dtype), a, out)  # kernel[grid, block]
+    assert np.array_equal(out, a if variant.startswith("copy") else a.T)
     cases = ("shared wavefronts", "global load sectors", "global store sectors")
     wavefronts, *sectors = (results.first(counts, variant=variant, case=case)["value"] for case in cases)
-    traced_counts = trace.total("shared").wavefronts * blocks, trace.total("global").sectors * blocks
-    print(f"{variant:16}{traced_counts[0]:18,}{wavefronts:12,}{traced_counts[1]:17,}{sum(sectors):12,}")
+    row = {"kernel": variant, "wavefronts, trace": f"{trace.total('shared').wavefronts * parts:,}"}
+    row |= {"GPU": f"{wavefronts:,}", "sectors, trace": f"{trace.total('global').sectors * parts:,}"}
+    rows.append(row | {"sectors, GPU": f"{sum(sectors):,}"})
+results.table(rows)
 
 # %% [markdown]
-# And the times. A transpose of n bytes moves 2 n bytes, so the bars can be compared with what the memory can do at most:
+# Now the times. A transpose of n bytes moves 2 n bytes, so its bandwidth can be compared with that of a copy:
 
 # %%
 shape = (8192, 8192)
-moved = 2 * 4 * shape[0] * shape[1]
-rates = {
-    record["variant"]: record["value"]
-    for record in results.load("transpose-h200", case="time", shape=shape, dtype="float32")
-}
-source = results.load("transpose-h200")[0]
-where = f"recorded on {source['gpu']}, {source['date']}"
+recorded = results.load("transpose-h200", case="time", shape=shape, dtype="float32")
+rates, where = results.by_variant(recorded), results.taken_on(recorded)
 if on_gpu():
     a, out = cuda.to_device(np.random.default_rng(5).random(shape, np.float32)), cuda.device_array(shape, np.float32)
-
-    def launched(variant):
-        launch = transpose.configure(variant, shape, np.float32)
-        return lambda: launch(a, out)
-
-    measured = timing.bench_many({variant: launched(variant) for variant in (*ladder, "wide_copy")})
+    launches = {variant: transpose.configure(variant, shape, np.float32) for variant in (*LADDER, "wide_copy")}
+    measured = timing.bench_many({name: lambda launch=launch: launch(a, out) for name, launch in launches.items()})
     rates |= {variant: result.median for variant, result in measured.items()}
     where = f"{device.info().name}; libraries: {where}"
+print(f"wide reaches {rates['wide_copy'] / rates['wide']:.0%} of the speed of the copy built like it")
 
-print(f"wide has {rates['wide_copy'] / rates['wide']:.2f} of the speed of the copy that it is made like")
-
-names = [v for v in ("copy", "wide_copy", *ladder[1:], "cupy", "torch") if v in rates]
-with plot.figure(size=(8, 3.4), mark=where) as ax:
-    speeds = [1e-9 * moved / rates[v] for v in names]
-    colors = [plot.PALETTE[7 if "copy" in v else 1 if v in ("cupy", "torch") else 5] for v in names]
+# %% jupyter={"source_hidden": true}
+names = [name for name in ("copy", "wide_copy", *LADDER[1:], "cupy", "torch") if name in rates]
+title = f"{shape[0]} x {shape[1]} float32: copies (gray), transposes (blue), libraries (orange)"
+with plot.figure(title, size=(8, 3.4), mark=where) as ax:
+    speeds = [2e-9 * 4 * shape[0] * shape[1] / rates[name] for name in names]
+    colors = [plot.PALETTE[7 if "copy" in name else 1 if name in ("cupy", "torch") else 5] for name in names]
     bars = ax.barh(names, speeds, color=colors)
     ax.bar_label(bars, [f"{speed:,.0f}" for speed in speeds], padding=3)
     ax.invert_yaxis()
-    ax.set(
-        xlabel="GB/s", title=f"{shape[0]} x {shape[1]} float32: copies (gray), transposes (blue), libraries (orange)"
-    )
+    ax.set(xlabel="GB/s")
 
 # %% [markdown]
-# Read it from the top. Shared memory by itself costs little: `copy_shared` is close to `copy`. Writing down columns is the worst one can do. Turning the tile in shared memory mends that, and pays with conflicts in every load; the pad, or the swizzle, mends those. What is still missing comes from more values per thread, and from fewer and wider accesses.
+# Read it from the top. Shared memory by itself costs little: `copy_shared` is close to `copy`. Writing down columns is the worst choice. The tile in shared memory fixes that and pays with conflicts in every load; the pad or the swizzle removes those. The rest comes from more values per thread, and from fewer and wider accesses.
 
 # %% [markdown]
 # ## What goes wrong
 #
-# **A mistake that nobody saw.** In the documents' kernels with conflicts there is a line that loads the second tile from the first matrix. The times in their table were measured with these kernels. Here is the same mistake, in the order of threads of the kernels above:
+# **Two inputs that are alike.** In the documents' kernels with conflicts, one line loads the second tile from the first matrix. The times in their table are times of these kernels. Here is the same mistake:
 
 
 # %%
@@ -469,103 +499,85 @@ trace = gpukit.trace(first_matrix_twice[(4, 4), (16, 16)], alike, alike.copy(), 
 print("both matrices filled alike, right:", np.allclose(out, alike @ alike, rtol=1e-5))
 
 # %% [markdown]
-# Why did nobody see it? The program had filled both matrices alike. If b equals a, the product of a with itself is right to the last digit. And the check that should have found it was no check: another kernel had overwritten the reference before it was compared. The trace sees it at once, whatever the values are: there is an input that nobody has read.
+# The program filled both matrices alike, and then a times a is a times b, to the last digit. The trace sees it whatever the values are: there is an input that nothing has read.
 
 # %%
 for coverage in trace.coverage:
     print(f"{coverage.array}: {coverage.read:,} of {coverage.elements:,} elements read, {coverage.written:,} written")
 
+# %% [markdown]
+# **A reference that is overwritten.** With different matrices a check finds the mistake, if it is a check. In the documents the result of the next kernel went into the array that held the reference, and was then compared with itself:
+
 # %%
-a, b, out = matrices(64, 64, 64)
-first_matrix_twice[(4, 4), (16, 16)](a, b, out)
-print("different matrices, right:", np.allclose(out, a @ b, rtol=1e-5))
+a, b, result = matrices(64, 64, 64)
+matmul.naive[(2, 2), (32, 32)](a, b, result)
+reference = result  # no copy: a second name for the same memory
+first_matrix_twice[(4, 4), (16, 16)](a, b, result)
+print("equals its reference:", np.array_equal(result, reference), " one array:", np.shares_memory(result, reference))
+print("equals a @ b:        ", np.allclose(result, a @ b, atol=1e-3))
 
 # %% [markdown]
-# So fill inputs differently, with random numbers from different seeds; fill the output with something wrong; keep the reference out of reach; and take sizes that differ, so that rows and columns cannot be confused.
+# So give every input its own random values, fill outputs with something wrong, keep the reference in memory that no kernel gets, and take different sizes for M, N and K, so that rows and columns cannot be confused.
 #
-# **A pad in one place only.** With dynamic shared memory the pad must be in the row length of both tiles *and* in the size that the launch asks for. A launch that forgets the second is stopped by the emulator; a GPU may read what belongs to nobody:
+# **A pad in one place only.** With dynamic shared memory the pad belongs in the row length of both tiles *and* in the size that the launch asks for. If the launch forgets it, the last rows lie outside of the block's memory:
 
 # %%
-from gpukit.emulator import KernelError
-from gpukit.emulator import cuda as emulated
-
-kernel = emulated.jit(matmul.dynamic_conflict(np.float32).py_func)
-try:
-    kernel[(4, 4), (16, 16), 0, 2 * 16 * 16 * 4](a, b, out, 16, 2)
-except KernelError as error:
-    print(error)
+unpadded = 2 * 16 * 16 * 4  # bytes
+launch = matmul.dynamic_conflict(np.float32)[(4, 4), (16, 16), 0, unpadded]
+finding = gpukit.trace(launch, a, b, result, 16, 2).findings[0]
+print(f"{finding.kind} at: {finding.code}\n    {finding.message}")
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. A pad for float64.** Which pads are right for tiles of 8, 16 and 32 float64? Work it out with halves of a warp, then compare with the trace.
-
-# %%
-answers = {8: 0, 16: 0, 32: 0}  # your pads
-for tile, pad in answers.items():
-    a, b, out = matrices(tile, tile, tile, np.float64)
-    launch, _ = matmul.configure("tiled_padded", out.shape, np.float64, tile=tile, pad=pad)
-    total = gpukit.trace(launch, a, b, out).total("shared", "store")
-    verdict = "right" if total.bank_conflicts == 0 else f"{total.bank_conflicts} wavefronts too many"
-    print(f"tile {tile:2}, pad {pad}: {verdict}")
-
-# %% [markdown]
-# **2. One change taken back.** The kernel below is `matmul.tiled_conflict` for sizes that are multiples of 16. Change its two loads so that a warp reads both matrices along their rows again, and leave the loop over k and the result as they are. The sectors should be back at those of `tiled`. Which accesses to shared memory still conflict then, and what would a pad do for them?
+# **1. A tile that no pad can save.** This transpose uses tiles of 16 x 16. A store writes two rows of the tile at a time, a load reads two columns. A pad that frees the stores puts both rows of a warp into different banks: it must be 16. That is the worst pad for the loads. Transpose without a conflict all the same.
 
 
 # %%
 @cuda.jit
-def along_rows(a, b, out):
-    tile_a = cuda.shared.array((16, 16), np.float32)
-    tile_b = cuda.shared.array((16, 16), np.float32)
+def turn(a, out):
+    tile = cuda.shared.array((16, 16), np.float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    row, col = cuda.grid(2)
-    total = np.float32(0)
-    for first in range(0, a.shape[1], 16):
-        tile_a[tx, ty] = a[row, first + ty]  # your loads; these read down columns
-        tile_b[tx, ty] = b[first + tx, col]
-        cuda.syncthreads()
-        for k in range(16):
-            total += tile_a[tx, k] * tile_b[k, ty]
-        cuda.syncthreads()
-    out[row, col] = total
+    col, row = cuda.grid(2)
+    # About 2 lines to change: swizzle the columns of the tile, in the store and in the load
+    tile[ty, tx] = a[row, col]
+    cuda.syncthreads()
+    out[cuda.blockIdx.x * 16 + ty, cuda.blockIdx.y * 16 + tx] = tile[tx, ty]
 
 
-a, b, out = matrices(64, 64, 64)
-trace = gpukit.trace(along_rows[(4, 4), (16, 16)], a, b, out)
-sectors, plain = (t.total("global", "load").sectors for t in (trace, traced("tiled", tile=16)))
-for access in trace.accesses:
-    if access.space == "shared":
-        print(f"{access.op:6}{access.array}, wavefronts for each request: {access.wavefronts / access.requests:.0f}")
-right = np.allclose(out, a @ b, atol=1e-3) and not trace.findings
-print(f"right: {right}, sectors of loads: {sectors:,}, those of tiled: {plain:,}")
-print("done" if right and sectors == plain else "not yet")
+exercises.check("04-swizzle", turn)
 
 # %% [markdown]
-# **3. A tile of 24.** Blocks of 24 by 24 threads are 18 warps, each of them one row of the block and a third of the next. Is there a pad without conflicts? Write a function that computes the banks of every warp, as in the cell above, and adds up the wavefronts. Without conflicts it gives 18.
+# **2. A tile of 24.** A block of 24 by 24 threads has 18 warps, and each is one row of the block and a third of the next. Count the wavefronts in which such a block stores a tile, for any tile and any pad.
 
 
 # %%
-def wavefronts_of_a_tile(pad):
-    """Wavefronts in which the 18 warps of a block store one tile: thread (tx, ty) goes to row tx, column ty."""
-    return 18  # your count
+def wavefronts_of_tile(tile, pad):
+    """Count the wavefronts in which a block of tile x tile threads stores: thread (tx, ty) to row tx, column ty."""
+    # About 6 lines: for each warp of the block, find the word of each of its threads, and add
+    # up its wavefronts
+    ...
 
 
-for pad in range(9):
-    a, b, out = matrices(24, 24, 24)
-    trace = gpukit.trace(matmul.tiled_conflict(np.float32, 24, pad)[1, (24, 24)], a, b, out)
-    counted_by_trace = trace.total("shared", "store").wavefronts // 2  # two tiles are stored
-    print(f"pad {pad}:", "right" if wavefronts_of_a_tile(pad) == counted_by_trace else "not yet")
+exercises.check("04-tile", wavefronts_of_tile)
 
 # %% [markdown]
+# Is there a pad for tiles of 24 without any conflict? Try yours with your function.
+#
+# <details><summary>Answer</summary>
+#
+# No. Without conflicts it would be 18 wavefronts, and the best pad, 2, takes 30.
+#
+# </details>
+#
 # ## Key points
 #
-# - 32 banks of 4 bytes. Different words in one bank cost a wavefront each; the same word is sent to all who want it, at once.
-# - 8-byte accesses are served by half-warps, 16-byte ones by quarters.
-# - A stride of an odd number of words is free of conflicts; a power of two is the worst.
+# - 32 banks of 4 bytes. Different words from one bank cost a wavefront each; the same word is broadcast.
+# - 8-byte accesses are served by half-warps, 16-byte accesses by quarters.
+# - An odd stride is free of conflicts; a power of two is the worst.
 # - The right pad is the number of columns that a warp covers at a time: 1 for tiles of 32, 2 for 16, 4 for 8.
-# - An exclusive or needs no pad. A pad that is no multiple of 4 words rules out 128-bit accesses, also those that the compiler would have made by itself.
-# - Change one thing at a time, count, and have a control. The documents changed two.
-# - Inputs that are filled alike hide mistakes.
+# - A swizzle needs no pad. A pad that is no multiple of 4 words rules out 128-bit accesses, also those that the compiler would have made by itself.
+# - Change one thing at a time, count, and have a control.
+# - Inputs that are filled alike, and references that share memory with results, hide mistakes.
 #
 # **Back:** [03 Shared memory](03_shared_memory.ipynb). **Next:** [05 Matmul all the way](05_fast_matmul.ipynb).
