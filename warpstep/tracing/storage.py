@@ -80,7 +80,7 @@ def _field(name, value):
         return np.lib.format.descr_to_dtype(value)
     if name == "steps":
         return Steps(data=value)
-    if name in ("active", "addresses", "reads", "writes", "writer"):
+    if name in ("active", "addresses", "reads", "writes", "writer", "thread"):
         if isinstance(value, dict):
             return np.frombuffer(zlib.decompress(base64.b64decode(value["int64"])), "<i8")
         return np.array(value)
