@@ -3,7 +3,7 @@
 import html
 from dataclasses import dataclass
 
-from gpukit.exercises.exercise import Case, Exercise, KernelExercise
+from gpukit.exercises.exercise import AnswerExercise, Case, Exercise, KernelExercise
 from gpukit.exercises.grading import SCORED, Outcome, par
 
 #: Findings that a verdict prints.
@@ -89,7 +89,8 @@ def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verd
     if broken:
         lines.append(("runs", f"No. {broken.error}"))
     if wrong:
-        lines.append(("right", _about_element(wrong)))
+        about = _about_prediction if isinstance(exercise, AnswerExercise) else _about_element
+        lines.append(("right", about(wrong)))
     elif not broken:
         lines.append(("right", f"Yes, in {_cases(outcomes)}."))
     if unsound:
@@ -131,6 +132,15 @@ def _about_element(outcome):
     if element.size > 1:
         text += f" {element.count:,} of {element.size:,} elements are wrong."
     return text
+
+
+def _about_prediction(outcome):
+    """What is wrong with a predicted value. The right one stays for the learner to find."""
+    element = outcome.element
+    if element.size == 1:
+        return f"No: {_value(element.got)} is not right."
+    counted = f"{element.count:,} of {element.size:,} are wrong"
+    return f"No: {counted}, the first of them {_value(element.got)} at index {element.at}."
 
 
 def _value(value):

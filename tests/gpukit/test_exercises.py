@@ -54,6 +54,13 @@ def test_a_known_mistake_is_named():
     assert verdict.says in verdict._repr_html_()
 
 
+def test_a_wrong_prediction_does_not_give_the_right_one_away():
+    assert exercises.check("04-strides", (1, 8, 8, 32, 1, 1)).passed
+    shown = str(exercises.check("04-strides", [1, 8, 4, 32, 1, 2]))
+    assert "2 of 6 are wrong, the first of them 4 at index 2" in shown and "must be" not in shown
+    assert "No: 77 is not right." in str(exercises.check("04-strides", 77))
+
+
 def test_what_is_no_kernel_gets_a_sentence():
     assert "write @cuda.jit above it" in str(exercises.check("01-guard", subtract.py_func))
     assert "pass the kernel alone" in str(exercises.check("01-guard", subtract[1, 32]))
