@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 from html import escape
 
-from warpstep.values import check_items, check_text
+from warpstep.values import check_items, check_text, is_int
 
 __all__ = ["WIDTH", "Table"]
 
@@ -21,7 +21,8 @@ class Table:
     ----------
     header : sequence of str
         The name of each column.
-    rows : sequence of sequences of str
+    rows : sequence of sequences of str or int
+        An int gets commas between its thousands.
     title : str, optional
     words : collection of str, optional
         Columns of words, by name. They are aligned to the left, and the widest is wrapped if the text would be wider
@@ -36,23 +37,23 @@ class Table:
 
     Examples
     --------
-    >>> print(Table(["kernel", "us"], [["copy", "1.5"], ["transpose", "12.25"]]))
-    kernel        us
-    copy         1.5
-    transpose  12.25
+    >>> print(Table(["kernel", "us", "bytes"], [["copy", "1.5", 4096], ["transpose", "12.25", 512]]))
+    kernel        us  bytes
+    copy         1.5  4,096
+    transpose  12.25    512
     """
 
     def __init__(
         self,
         header: Sequence[str],
-        rows: Sequence[Sequence[str]],
+        rows: Sequence[Sequence[str | int]],
         title: str = "",
         *,
         words: Collection[str] | None = None,
         code: Collection[str] = (),
     ):
         self.header, self.title, self.code = _texts("header", header), check_text("title", title), _texts("code", code)
-        self.rows = [_texts(f"rows[{i}]", row) for i, row in enumerate(check_items("rows", rows, "a sequence of rows"))]
+        self.rows = [_cells(f"rows[{i}]", row) for i, row in enumerate(check_items("rows", rows, "a sequence of rows"))]
         for i, row in enumerate(self.rows):
             if len(row) != len(self.header):
                 raise ValueError(f"rows[{i}] has {len(row)} cells; it must have {len(self.header)}, as header has")
@@ -103,6 +104,11 @@ class Table:
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self.title)}</b></p>" * bool(self.title) + self.html()
+
+
+def _cells(name, values):
+    cells = check_items(name, values, "a sequence of str")
+    return _texts(name, [f"{cell:,}" if is_int(cell) else cell for cell in cells])
 
 
 def _texts(name, values):
