@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 03 Shared memory
 #
-# The naive matrix product of the last chapter reads every element of its inputs from memory thousands of times. In this chapter the threads of a block read it once, put it where all of them can reach it, and use it from there.
+# Why is the naive matrix product so much slower than the vendor's library, and how much of the gap do tiles in shared memory close?
 #
 # **After this chapter you will be able to**
 #
 # - say how often a kernel reads each element of its inputs, and how much of that tiles of a given size save;
 # - write a kernel with tiles in static shared memory, for matrices of any size;
-# - say why it needs two barriers, and show what happens without either of them;
-# - use dynamic shared memory: one buffer that is cut into parts, of a size that comes with the launch, and more than 48 KB of it where a kernel needs that;
-# - read the cost of shared memory in a trace: requests, wavefronts, sectors.
+# - say why it needs two barriers, and show what happens without either;
+# - use dynamic shared memory: one buffer for several arrays, whose size comes with the launch, and more than 48 KB of it;
+# - read the cost of shared memory in a trace, and tell what tiles win from what cheaper indices win.
 #
 # **You need** [02 A matrix product](02_matmul.ipynb). No GPU.
 #
-# **Time:** 50 minutes.
+# **Time:** 60 minutes, most of them for the six exercises.
 
 # %%
 import warnings
@@ -21,148 +21,222 @@ import warnings
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, intrinsics, matmul, on_gpu, plot, results, show, timing
-from gpukit.emulator import KernelError, LaunchError
-from gpukit.emulator import cuda as emulated
+from gpukit import cuda, device, emulator, exercises, intrinsics, matmul, on_gpu, plot, results, show, timing
 
-# Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
-warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
+rng = np.random.default_rng(3)
 print("kernels run on:", device.info().name)
 
+# %% [markdown]
+# Here are four products of 4096 x 4096 matrices. You know the first two; the third is the one that you are going to write.
 
-def matrices(rows, columns, terms, dtype=np.float32):
-    """Two random matrices, and an output full of something that cannot be right."""
-    random = np.random.default_rng(3)
-    a, b = (random.standard_normal(shape).astype(dtype) for shape in ((rows, terms), (terms, columns)))
-    return a, b, np.full((rows, columns), np.nan, dtype)
+# %%
+shape = (4096, 4096, 4096)
+records = results.load("matmul-h200", case="time", shape=shape, tile=16, variant=("naive", "tiled", "dynamic"))
+records += results.load("naive-h200", case=("types", "library"), shape=shape, dtype="float32")
+recorded = {name: 1e3 * seconds for name, seconds in results.by_variant(records).items()}
 
+shown = {name: recorded[name] for name in ("naive", "naive_uint32", "tiled", "cuBLAS")}
+notes = {name: f"{recorded['naive'] / ms:.1f} x" for name, ms in shown.items()}
+title, mark = "A product of 4096 x 4096 matrices, float32", results.taken_on(records)
+plot.dots(shown, "ms", title=title, mark=mark, notes=notes, heading="times as fast as naive");
 
 # %% [markdown]
+# `naive_uint32` loads the same values as `naive`; only its index arithmetic is cheaper. `tiled` loads fewer. Chapters 04 and 05 close the gap to the library.
+#
 # ## The same values, again and again
 #
-# In the naive kernel the thread of element (row, col) reads row `row` of a, and column `col` of b. Its neighbour to the right reads the same row of a once more; the one below it reads the same column of b. How often is each element read?
+# In the naive kernel, the thread of element (row, col) reads row `row` of `a` and column `col` of `b`. Its neighbour to the right reads the same row of `a` again; the thread below reads the same column of `b` again. How often is each element read?
 
 # %%
-a, b, out = matrices(64, 64, 64)
-naive, _ = matmul.configure("naive", out.shape)
-naive_trace = gpukit.trace(naive, a, b, out)
+a, b = rng.standard_normal((2, 64, 64), np.float32)
+out = np.full((64, 64), np.nan, np.float32)
+naive = gpukit.trace(matmul.naive[(4, 4), (16, 16)], a, b, out)
 
-elements = a.size + b.size
-reads = sum(access.requests * access.active_lanes for access in naive_trace.accesses if access.op == "load")
-print(f"{elements:,} elements, {reads:,.0f} reads: each element is read {reads / elements:.0f} times")
+reads = sum(access.requests * access.active_lanes for access in naive.accesses if access.op == "load")
+print(f"{reads:,.0f} reads of {a.size + b.size:,} elements: {reads / (a.size + b.size):.0f} each")
 
 # %% [markdown]
-# Once by each of the 64 threads that need it. For matrices of 4096 by 4096 it would be 4096 times. A warp's reads are put together, so what comes from memory is less than that; but it is still many times what there is:
+# Each element is read once by each of the 64 threads that need it. For 4096 x 4096 matrices it would be 4096 times. Coalescing and broadcasts cut the traffic, but it is still many times the size of the matrices:
 
 # %%
-print(f"moved: {naive_trace.traffic.moved_bytes:,} bytes; there are {naive_trace.traffic.needed_bytes:,}")
+traffic = naive.traffic
+print(f"{traffic.moved_bytes:,} bytes moved for {traffic.needed_bytes:,} bytes of matrices")
+print(f"that is {traffic.moved_bytes / traffic.needed_bytes:.0f} times as many")
 
 # %% [markdown]
-# ## The idea: tiles
+# ## Memory that a block shares
 #
-# The threads of one block compute a tile of the result. For that they need a band of rows of a and a band of columns of b, and they all need the same. So let them fetch the bands together, piece by piece. At each step the block loads one tile of a and one tile of b, a value per thread; multiplies them; and goes on to the next pair. In the picture the pair of the second step is drawn strong:
+# Where could the threads of a block keep what they have loaded, so that all of them can use it? Here are the memories of a GPU, from the fastest to the largest. **Latency** is the time from a request to its answer.
 
 # %%
-plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1);
+plot.memory_hierarchy();
+
 # %% [markdown]
-# Each value of a tile is read from memory by one thread and used by 16. With tiles of 16 by 16, 2 M N K / 16 values come from memory in place of 2 M N K.
+# **Shared memory** is on the chip, in each SM. A block gets a part of it for as long as it runs, and the threads of other blocks cannot see it. It uses the same hardware as the L1 cache, with one difference: the program decides what is in it.
 #
-# The tiles have to be where all threads of the block can reach them, and fast. Every SM has memory for this: **shared memory**. It is on the chip, next to the arithmetic units; a block gets a part of it for as long as it runs; the threads of other blocks do not see it. How much is there?
+# `cuda.shared.array(64, np.float32)` allocates 64 elements for the *block*: all of its threads get the same array. What one thread stores there, the others can load, once it is certain that the store has happened. `cuda.syncthreads()` makes it certain. It is a **barrier**: no thread of the block continues before all of them have arrived.
 
 # %%
-info = device.info()
-print(f"per SM: {info.shared_memory_per_sm:,} bytes")
-print(f"for any kernel, per block: {info.shared_memory_per_block:,} bytes")
-print(f"two tiles of 16 x 16 float32: {2 * 16 * 16 * 4:,} bytes")
+plot.barrier_in_time();
 
 # %% [markdown]
-# ## The kernel
-#
-# `tiled(dtype, tile)` makes the kernel for one type and one size of tile: both become constants, because `cuda.shared.array` wants a shape that is known when the kernel is compiled. (`pad` is for the next chapter; here it is 0.)
-
-# %%
-show.source(matmul.tiled)
-
-# %% [markdown]
-# Line by line:
-#
-# - `cuda.shared.array` is the block's, not the thread's: all of its threads get the same array.
-# - Each thread loads one value of each tile. `tx` runs along the rows of both matrices, so a warp reads neighbours.
-# - `cuda.syncthreads()` is a **barrier**: no thread of the block goes on before all have arrived. After the first one the tiles are complete. The second one keeps fast threads from loading the next tiles over values that slow threads still need.
-# - Tiles at the edges stick out of the matrices. What is outside counts as zero, which adds nothing to a sum. The guard cannot be an early `return`: a thread outside of the result still has to load its share of the tiles and to arrive at every barrier.
-#
-# **Check yourself.** a has 45 rows and 53 columns, b 37 columns, tiles are 16 wide. How many blocks does the launch have, and how many steps does each of them take? Decide before you run the next cell.
-
-# %%
-a, b, out = matrices(45, 37, 53)
-tiled, _ = matmul.configure("tiled", out.shape, tile=16)
-tiled(a, b, out)
-print("blocks:", tiled.griddim[:2], " steps:", -(-53 // 16))
-print("largest error:", abs(out - a.astype(np.float64) @ b).max())
-
-# %% [markdown]
-# ## Look at what it did
-#
-# Back to 64 by 64 with full tiles, so that the counts are round. In the table, a **request** is one access of one warp. For global memory it costs **sectors**, pieces of 32 bytes that have to be moved. For shared memory it costs **wavefronts**: passes through the memory's 32 banks. One wavefront per request is the best there is for values of 4 bytes; the next chapter is about getting there.
-
-# %%
-a, b, out = matrices(64, 64, 64)
-tiled, _ = matmul.configure("tiled", out.shape, tile=16)
-tiled_trace = gpukit.trace(tiled, a, b, out)
-tiled_trace
-
-# %% [markdown]
-# Every load of a tile costs as few sectors as there can be, and every access to shared memory one wavefront. Side by side with the naive kernel:
-
-# %%
-gpukit.compare(naive_trace, tiled_trace)
-
-# %% [markdown]
-# ### How large should a tile be?
-#
-# Each value of a larger tile is used more often before it is replaced. A larger tile also takes more shared memory, and a block of more threads. Here are the sizes for which a block has between 64 and 1024 threads:
-
-# %%
-print(f"{'tile':>6}{'threads':>9}{'shared bytes':>14}{'global sectors':>16}{'shared wavefronts':>19}")
-for tile in matmul.TILES:
-    launch, _ = matmul.configure("tiled", out.shape, tile=tile)
-    trace = gpukit.trace(launch, a, b, out)
-    sectors, wavefronts = trace.total("global").sectors, trace.total("shared").wavefronts
-    print(f"{tile:>6}{tile * tile:>9}{2 * tile * tile * 4:>14,}{sectors:>16,}{wavefronts:>19,}")
-
-# %% [markdown]
-# Twice the width, half the sectors. The wavefronts hardly change: each thread still reads two values from shared memory for every multiplication. So the work has moved from memory to shared memory; it has not gone away. That is what limits this kernel, and [chapter 05](05_fast_matmul.ipynb) begins there.
-
-# %% [markdown]
-# ## Dynamic shared memory
-#
-# The size of a static array is part of the kernel. With **dynamic** shared memory it comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. In the kernel it is an array of length 0. There is only one such buffer for a block, so two tiles have to share it: the second begins where the first ends.
-
-# %%
-show.source(matmul.dynamic)
-
-# %% [markdown]
-# One kernel serves all tiles now; the size is `blockDim.x`. There is a second freedom: the launch may load more columns of a than a tile is wide, `depth` of them, and then needs fewer barriers.
-
-# %%
-for tile, depth in ((8, 8), (16, 16), (32, 32), (32, 64)):
-    launch, further = matmul.configure("dynamic", out.shape, tile=tile, depth=depth)
-    out[:] = np.nan
-    trace = gpukit.trace(launch, a, b, out, *further)
-    right = np.allclose(out, a.astype(np.float64) @ b, atol=1e-4)
-    barriers = sum(barrier.passed for barrier in trace.barriers)
-    size = f"{trace.shared_bytes:6,} bytes per block"
-    print(f"tile {tile:2}, depth {depth:2}: {size}, {barriers:4} barriers, right: {right}")
-
-# %% [markdown]
-# ### More than 48 KB
-#
-# Two tiles of 32 by 256 need 64 KB. Any kernel may have 48 KB; more has to be asked for, kernel by kernel. This kernel turns an array round in shared memory, whatever its size:
+# Load together, wait, use: try it in one dimension first. Each thread ranks its value among the 64 values of its block. Without shared memory every thread would read all 64 of them from global memory.
 
 
 # %%
 @cuda.jit
-def turn(a, out):
+def rank(x, out):
+    values = cuda.shared.array(64, np.float32)  # the block has 64 threads
+    i, tid = cuda.grid(1), cuda.threadIdx.x
+    smaller = 0
+    # About 5 lines: put x[i] into shared memory; wait for the whole block; count what is
+    # smaller than x[i]
+    ...
+    out[i] = smaller
+
+
+exercises.check("03-rank", rank)
+
+# %% [markdown]
+# ## Tiles
+#
+# For the matrix product the idea is the same in two dimensions. The threads of a block compute a **tile** of the result. They need a band of rows of `a` and a band of columns of `b`, and both are too large for shared memory. So the block proceeds in steps: it loads one tile of `a` and one tile of `b`, one value of each per thread, multiplies them, and goes on to the next pair. The picture shows the second step:
+
+# %%
+plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1);
+
+# %% [markdown]
+# One thread loads a value of a tile, and 16 threads use it.
+#
+# **Predict.** `a` has 45 rows and 53 columns, and `b` has 53 rows and 37 columns. How often is the single element `a[0, 0]` read from global memory by the naive kernel, and how often with tiles of 16 x 16? Write a pair of numbers.
+
+# %%
+my_reads = None
+exercises.check("03-reads", my_reads)
+
+# %% [markdown]
+# ## The kernel
+#
+# Now write it. What is there already: two tiles, the thread's place in them, and the loop over the steps. Three things to get right:
+#
+# - `tx` should run along the rows of both matrices, so that the loads are coalesced.
+# - The last tiles extend beyond the matrices if the sizes are not multiples of 16. Load 0 there: it adds nothing to a sum. An early `return` is not possible, because threads outside of the result also have to load and to arrive at the barriers.
+# - There are two barriers in each step. The first one completes the tiles. The second one keeps fast threads from loading the next tiles over values that slow threads still need.
+
+
+# %%
+@cuda.jit
+def tiled(a, b, out):
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    total = np.float32(0)
+    for first in range(0, a.shape[1], 16):  # the column of a, and row of b, where this step's tiles begin
+        # About 6 lines: load one value of each tile, np.float32(0) outside; wait; add 16
+        # products to total; wait
+        ...
+    if row < out.shape[0] and col < out.shape[1]:
+        out[row, col] = total
+
+
+exercises.check("03-tiled", tiled)
+
+# %% [markdown]
+# ## Look at what it did
+#
+# Here is the trace of gpukit's kernel, for 64 x 64 matrices, so that all tiles are full. It shows a solution, so its output is folded: open it when you have yours, or trace yours.
+#
+# A **request** is one access by one warp. In global memory it costs **sectors** of 32 bytes. In shared memory it costs **wavefronts**: passes through the memory's 32 banks. One wavefront per request is the optimum for values of 4 bytes; chapter 04 is about getting there.
+
+# %% jupyter={"outputs_hidden": true}
+out[:] = np.nan
+tiled_trace = gpukit.trace(matmul.tiled(np.float32, 16)[(4, 4), (16, 16)], a, b, out)
+tiled_trace
+
+# %% [markdown]
+# Every load of a tile costs as few sectors as possible, and every access to shared memory one wavefront. What have the tiles won? Divide the arithmetic by the bytes that it moves: this is the **arithmetic intensity** of a kernel. If it is low, the kernel is **memory-bound**: it waits for data, and faster arithmetic would not help. If it is high, it is **compute-bound**.
+
+# %%
+rows = []
+for name, trace in {"naive": naive, "tiled": tiled_trace}.items():
+    loads, moved = trace.total("global", "load"), trace.traffic.moved_bytes
+    rows.append([name, loads.requests, loads.sectors, moved, f"{2 * 64**3 / moved:.2f}"])
+show.Table(["64 x 64", "load requests", "load sectors", "bytes moved", "FLOP per byte moved"], rows)
+
+# %% [markdown]
+# (The trace's own "Intensity" divides by the bytes *needed*. That is what the problem allows, not what the kernel does, so it is the same for both.)
+#
+# ### How large should a tile be?
+#
+# A value of a larger tile is used more often before it is replaced. A larger tile also takes more shared memory, and a block of more threads: 32 x 32 is the largest block there is.
+
+# %%
+rows = []
+for tile in matmul.TILES:
+    blocks = 64 // tile, 64 // tile
+    trace = gpukit.trace(matmul.tiled(np.float32, tile)[blocks, (tile, tile)], a, b, out)
+    sectors, wavefronts = trace.total("global").sectors, trace.total("shared").wavefronts
+    intensity = 2 * 64**3 / trace.traffic.moved_bytes
+    rows.append([tile, tile**2, 2 * tile**2 * 4, sectors, wavefronts, f"{intensity:.2f}"])
+show.Table(["tile", "threads", "shared bytes", "global sectors", "shared wavefronts", "FLOP per byte moved"], rows)
+
+# %% [markdown]
+# Twice the width halves the sectors of the loads and nearly doubles the intensity. The wavefronts hardly change: each thread still reads two values from shared memory for every multiply-add. The work has moved from global memory to shared memory; it has not gone away. That is what limits this kernel, and [chapter 05](05_fast_matmul.ipynb) begins there.
+#
+# ## Dynamic shared memory
+#
+# The size of a static array is part of the kernel. The size of **dynamic** shared memory comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. In the kernel it is an array of length 0. A block has only one such buffer, and it has one dimension, so the tiles have to be cut out of it, and their rows found by hand.
+
+
+# %%
+@cuda.jit
+def dynamic(a, b, out):
+    buffer = cuda.shared.array(0, np.float32)  # as many bytes as the launch gives
+    tile = cuda.blockDim.x
+    # About 2 lines: tile_a is the first tile * tile elements of the buffer, tile_b the rest.
+    # Slices are views
+    tile_a = tile_b = buffer
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    total = np.float32(0)
+    for first in range(0, a.shape[1], tile):
+        ka, kb, at = first + tx, first + ty, ty * tile + tx
+        tile_a[at] = a[row, ka] if row < a.shape[0] and ka < a.shape[1] else np.float32(0)
+        tile_b[at] = b[kb, col] if kb < b.shape[0] and col < b.shape[1] else np.float32(0)
+        cuda.syncthreads()
+        # About 2 lines: add the products of row ty of tile_a and column tx of tile_b
+        ...
+        cuda.syncthreads()
+    if row < out.shape[0] and col < out.shape[1]:
+        out[row, col] = total
+
+
+exercises.check("03-cut", dynamic)
+
+# %% [markdown]
+# One kernel now serves all tile sizes. gpukit's `dynamic` goes one step further: the launch says how many columns of `a` it loads at a time, `depth`. A greater depth needs fewer barriers and more shared memory:
+
+# %%
+kernel = matmul.dynamic(np.float32)
+rows = []
+for tile, depth in ((8, 8), (16, 16), (32, 32), (32, 64)):
+    blocks, nbytes = (64 // tile, 64 // tile), 2 * tile * depth * 4
+    trace = gpukit.trace(kernel[blocks, (tile, tile), 0, nbytes], a, b, out, depth)
+    barriers = sum(barrier.passed for barrier in trace.barriers) // (blocks[0] * blocks[1])
+    rows.append([tile, depth, nbytes, barriers, str(np.allclose(out, a @ b, atol=1e-4))])
+show.Table(["tile", "depth", "shared bytes", "barriers per block", "right"], rows)
+
+# %% [markdown]
+# ### More than 48 KB
+#
+# Any kernel may have 48 KB per block. To get more, a kernel has to **opt in**. This one reverses an array of any size in shared memory:
+
+
+# %%
+@cuda.jit
+def reverse(a, out):
     buffer = cuda.shared.array(0, np.float32)
     for i in range(cuda.threadIdx.x, a.size, cuda.blockDim.x):
         buffer[i] = a[i]
@@ -172,86 +246,109 @@ def turn(a, out):
 
 
 numbers = np.arange(15_000, dtype=np.float32)
-turned = np.zeros_like(numbers)
-try:
-    emulated.jit(turn.py_func)[1, 256, 0, numbers.nbytes](numbers, turned)
-except LaunchError as error:
+reversed_numbers = np.zeros_like(numbers)
+try:  # in the emulator on every machine; a GPU refuses it too, without naming the limit
+    emulator.cuda.jit(reverse.py_func)[1, 256, 0, numbers.nbytes](numbers, reversed_numbers)
+except emulator.LaunchError as error:
     print(error)
 
-# %% [markdown]
-# (The emulator runs that launch on every machine; a GPU refuses it too, with an error that does not name the limit.) `intrinsics.allow_dynamic_shared` asks. `matmul` does the same when it needs to.
-
 # %%
-intrinsics.allow_dynamic_shared(turn, numbers.nbytes)
-turn[1, 256, 0, numbers.nbytes](numbers, turned)
-print(turned[:4], "...", turned[-1])
-print(f"this device allows up to {info.shared_memory_per_block_optin:,} bytes")
+intrinsics.allow_dynamic_shared(reverse, numbers.nbytes)
+reverse[1, 256, 0, numbers.nbytes](numbers, reversed_numbers)
+print(reversed_numbers[:4], "...", reversed_numbers[-1])
+print(f"this device allows up to {device.info().shared_memory_per_block_optin:,} bytes per block")
 
 # %% [markdown]
-# It is not free: an SM has one shared memory for all of its blocks. A block that takes more than half of it runs alone there, and while its threads wait at a barrier nobody else has work to do. The trace says how many warps an SM can hold:
+# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. Fewer warps mean that fewer have something to do while others wait. The share of an SM's warp slots that a launch can fill is its **occupancy**, and the trace says what limits it:
 
 # %%
+rows = []
 for depth in (16, 256, 1024):
-    launch, further = matmul.configure("dynamic", out.shape, tile=16, depth=depth)
-    occupancy = gpukit.trace(launch, a, b, out, *further, blocks=1).occupancy
-    warps = f"{occupancy.warps:2} of {occupancy.max_warps} warps, limited by {occupancy.limited_by}"
-    print(f"depth {depth:4}: {occupancy.shared_bytes:7,} bytes per block, {warps}")
+    nbytes = 2 * 16 * depth * 4
+    if nbytes > 48 * 1024:
+        intrinsics.allow_dynamic_shared(kernel, nbytes)
+    occupancy = gpukit.trace(kernel[(4, 4), (16, 16), 0, nbytes], a, b, out, depth, blocks=1).occupancy
+    rows.append([depth, nbytes, f"{occupancy.warps} of {occupancy.max_warps}", occupancy.limited_by])
+show.Table(["depth", "shared bytes", "warps per SM", "limited by"], rows)
 
 # %% [markdown]
 # ## How long does it take?
 #
-# On a GPU the next cell measures. Everywhere it shows what the documents measured on an RTX 3090, and what was recorded on an H200.
+# On a GPU the next cell measures. Without one it shows what was recorded.
 
 # %%
-documents = results.documents("A12")
-rtx_3090 = documents["gpu"].removeprefix("NVIDIA GeForce ")
-published = {row["variant"]: row["milliseconds"] for row in documents["tables"][0]["rows"][1:]}
-first_run = {row["variant"]: row["milliseconds"] for row in results.documents("A10")["tables"][0]["rows"]}
-recorded = results.load("matmul-h200", case="time", shape=(4096, 4096, 4096), tile=16)
-here = {}
+ms, where = dict(recorded), results.taken_on(records)
 if on_gpu():
-    a, b = (cuda.to_device(np.random.default_rng(i).random((4096, 4096), np.float32)) for i in range(2))
-    out = cuda.device_array_like(a)
+    n, grid, block = 4096, (256, 256), (16, 16)
+    a_device, b_device = (cuda.to_device(rng.random((n, n), np.float32)) for _ in range(2))
+    arrays = a_device, b_device, cuda.device_array_like(a_device)
+    tiled_16 = matmul.tiled(np.float32, 16)
+    functions = {
+        "naive": lambda: matmul.naive[grid, block](*arrays),
+        "naive_uint32": lambda: matmul.naive_uint32[grid, block](*arrays),
+        "tiled": lambda: tiled_16[grid, block](*arrays),
+        "dynamic": lambda: kernel[grid, block, 0, 2 * 16 * 16 * 4](*arrays, 16),
+    }
+    ms |= {name: 1e3 * timed.median for name, timed in timing.bench_many(functions, repeat=7).items()}
+    where = device.info().name
 
-    def product(variant):
-        launch, further = matmul.configure(variant, out.shape)
-        return lambda: launch(a, b, out, *further)
-
-    measured = timing.bench_many({variant: product(variant) for variant in ("naive", "tiled", "dynamic")}, repeat=7)
-    here = {variant: f"{result.median * 1e3:.1f}" for variant, result in measured.items()}
-
-rows = [results.first(recorded, variant=variant) for variant in ("naive", "tiled", "dynamic")]
-columns = {
-    "4096 x 4096, tile 16": "variant",
-    f"{rtx_3090}, documents' first run, ms": lambda r: first_run.get(r["variant"]),
-    f"{rtx_3090}, documents' table, ms": lambda r: f"{published[r['variant']]:.1f}",
-    f"{rows[0]['gpu']}, recorded {rows[0]['date']}, ms": lambda r: f"{r['value'] * 1e3:.1f}",
-}
-if here:
-    columns["here, ms"] = lambda r: here[r["variant"]]
-results.table(rows, columns)
+# %%
+names = ("naive", "naive_uint32", "tiled", "dynamic")
+rows = [[name, f"{ms[name]:.1f}", f"{ms['naive'] / ms[name]:.1f}"] for name in names]
+print(f"4096 x 4096, tiles of 16 x 16, {where}")
+show.Table(["kernel", "ms", "times as fast as naive"], rows)
 
 # %% [markdown]
-# The tiles move 8 times fewer sectors, and the kernel is faster, but not 8 times. A GPU has caches: many of the naive kernel's reads never go to memory, they are served by the L1 or L2 cache. So what tiles save is less than the traffic that one can count in the source; and what they cost, two barriers per step and a pass through shared memory for every operand, is new. How much is left of the factor differs from GPU to GPU.
+# From `naive` to `tiled` two things change, and the control between them tells them apart:
+
+# %%
+print(f"cheaper index arithmetic, naive to naive_uint32: {ms['naive'] / ms['naive_uint32']:.1f} times as fast")
+print(f"tiles, naive_uint32 to tiled: {ms['naive_uint32'] / ms['tiled']:.1f} times as fast")
+
+# %% [markdown]
+# Most of the gain is not the tiles'. `tiled` has cheap indices too, although nobody has written `uint32` in it: its inner loop has a constant length, so the compiler unrolls it and knows every address beforehand.
 #
-# The dynamic kernel does the same as the static one, on the same tiles, and is slower. The difference is what the compiler knows. With a constant tile it unrolls the inner loop, knows every address in it beforehand, and finds that four neighbours of a row can be loaded at once; with a size that comes at launch it can do none of that. Nsight Compute counted the instructions that were executed, for matrices of 1024 by 1024:
+# And why do tiles of 16, which load an eighth of the sectors, win so much less than a factor of 8? A GPU has caches. How many bytes per second would `naive_uint32` need if all of its sectors came from beyond the SM?
+
+# %%
+sectors_per_step = naive.total("global", "load").sectors / 64**3  # naive_uint32 loads the same
+print(f"{32 * sectors_per_step * 4096**3 / (1e-3 * ms['naive_uint32']) / 1e12:.1f} TB/s")
+
+# %% [markdown]
+# Compare that with the bandwidths in the picture of the memories: not even the L2 cache delivers so much. The L1 cache in the SM answers many of these loads, and it is the same hardware as shared memory. So tiles save less than the source suggests. What they cost is new: two barriers per step, and a trip through shared memory for every operand.
+#
+# The dynamic kernel does the same work as the static one, on the same tiles, and takes longer. The compiler does not know the size of the tile. So it cannot compute the addresses beforehand, and it cannot merge the loads of four neighbours into one. Here is what a warp executes for each multiply-add, at 1024 x 1024. Nsight Compute counted it; for `naive_uint32` it was read from the machine code, as in chapter 02:
 
 # %%
 cases = ("instructions", "shared load requests")
-counted = results.load("matmul-h200", case=cases, tile=16, variant=("naive", "tiled", "dynamic"))
-columns = {"kernel": "variant", "counted by Nsight Compute": "case", "by all warps": lambda r: f"{r['value']:,}"}
-results.table(counted, columns)
+counts = results.load("matmul-h200", case=cases, shape=(1024,) * 3, dtype="float32", tile=16)
+found = {(r["variant"], r["case"]): f"{32 * r['value'] / 1024**3:.2f}" for r in counts}
+[code] = results.load("naive-h200", case=cases[0], shape=(1024,) * 3, dtype="float32", variant="naive_uint32")
+found |= {("naive_uint32", cases[0]): f"{code['value']:.2f}", ("naive_uint32", cases[1]): "0.00"}
+show.Table(["per multiply-add", *cases], [[name, *(found[name, case] for case in cases)] for name in names])
 
 # %% [markdown]
-# The naive kernel executes the most: for each multiplication it computes two addresses and asks whether the indices are negative, as the last chapter showed. Part of what the tiled kernel wins, it wins there and not in memory.
-
-# %% [markdown]
-# ## What goes wrong
+# `tiled` executes hardly fewer instructions than `naive_uint32`. So what is left between these two is memory.
 #
-# **No barrier.** It is forgotten easily, and the result is often right all the same. In this kernel the first of the two is missing:
-
+# > **From the source.** The documents measured the same three kernels on an RTX 3090, in three runs. All sizes are multiples of the tile, and the static kernel needs that: only the dynamic one has a guard at the edges. The next cell shows their times.
 
 # %%
+runs = [results.documents("A10")["tables"][0], *results.documents("A12")["tables"]]
+theirs = [{row["variant"]: row["milliseconds"] for row in run["rows"]} for run in runs]
+names = ("naive", "tiled", "dynamic")
+rows = [[name, *(f"{run[name]:.1f}" if name in run else "" for run in theirs)] for name in names]
+print("naive to tiled:", *(f"{run['naive'] / run['tiled']:.2f}" for run in theirs), "times as fast")
+show.Table(["RTX 3090, 4096 x 4096, ms", "first run", "second run", "third run"], rows)
+
+# %% [markdown]
+# Kernels in C++ usually index with 32-bit integers, so their naive kernel corresponds to `naive_uint32`. Measured from there, our tiles win about as much as theirs. On both GPUs the dynamic kernel is slower than the static one.
+#
+# ## What goes wrong
+#
+# **No barrier.** In this kernel the first of the two barriers is missing. Is its result right? And what does the trace say? Decide before you open the output.
+
+
+# %% jupyter={"outputs_hidden": true}
 @cuda.jit
 def tiled_without_barrier(a, b, out):
     tile_a = cuda.shared.array((16, 16), np.float32)
@@ -269,23 +366,19 @@ def tiled_without_barrier(a, b, out):
     out[row, col] = total
 
 
-a, b, out = matrices(32, 32, 32)
-trace = gpukit.trace(tiled_without_barrier[(2, 2), (16, 16)], a, b, out)
-for finding in trace.findings:
-    print(finding.kind, "at:", finding.code)
-    print("   ", finding.message)
+trace = gpukit.trace(tiled_without_barrier[(4, 4), (16, 16)], a, b, out)
 print("the result is right:", np.allclose(out, a @ b, atol=1e-4))
+for finding in trace.findings:
+    print(f"{finding.kind} at: {finding.code}\n    {finding.message}")
 
 # %% [markdown]
-# The emulator takes all threads through each line together, and so the result happens to be right; on a GPU it is right or wrong as the warps happen to run. The trace does not go by the result: it looks for accesses to the same place that no barrier separates.
+# The emulator takes all threads through a line together, so the result happens to be right. On a GPU it depends on the order in which the warps run. The trace does not judge by the result: it looks for accesses to the same element that no barrier separates.
 #
-# Now put the first barrier back, take out the second one, and run the cell again. Which two lines meet then? The trace names the stores of one step and the multiplications of the step before.
-#
-# **A thread that leaves early.** Here the guard of the naive kernel stands in front of the barriers:
+# **A thread that leaves early.** Here the guard of the naive kernel stands before the barriers:
 
 
 # %%
-@emulated.jit
+@emulator.cuda.jit
 def tiled_with_early_return(a, b, out):
     tile_a = cuda.shared.array((16, 16), np.float32)
     tile_b = cuda.shared.array((16, 16), np.float32)
@@ -304,65 +397,59 @@ def tiled_with_early_return(a, b, out):
     out[row, col] = total
 
 
-a, b, out = matrices(20, 20, 20)
+a, b = rng.standard_normal((2, 20, 20), np.float32)
+out = np.full((20, 20), np.nan, np.float32)
 trace = gpukit.trace(tiled_with_early_return[(2, 2), (16, 16)], a, b, out)
 for finding in trace.findings:
-    print(finding.kind, "at:", finding.code)
-    print("   ", finding.message)
-print("elements that are wrong:", np.count_nonzero(~(abs(out - a @ b) < 1e-3)), "of", out.size)
+    print(f"{finding.kind} at: {finding.code}\n    {finding.message}")
+print("wrong elements:", np.count_nonzero(~(abs(out - a @ b) < 1e-3)), "of", out.size)
 
 # %% [markdown]
-# The missing threads leave holes in the tiles, and those who stayed read what was there before. On matrices whose sizes are multiples of the tile, as in the documents, there is nothing to see.
+# The threads that returned leave gaps in the tiles, and the others read whatever was there before. With sizes that are multiples of the tile, as in the documents, there is nothing to see.
 #
-# **Half of the buffer.** The launch gives a dynamic kernel room for one tile, and the kernel has two:
+# **Half of the buffer.** The launch gives the dynamic kernel room for one tile, and the kernel has two:
 
 # %%
-kernel = emulated.jit(matmul.dynamic(np.float32).py_func)
 try:
-    kernel[(2, 2), (16, 16), 0, 16 * 16 * 4](a, b, out, 16)
-except KernelError as error:
+    emulator.cuda.jit(kernel.py_func)[(2, 2), (16, 16), 0, 16 * 16 * 4](a, b, out, 16)
+except emulator.KernelError as error:
     print(error)
 
 # %% [markdown]
 # ## Exercises
 #
-# Each has a check that you can run: the trace counts what you have built. As they stand, the cells say "not yet".
-#
-# **1. One matrix.** Many products are `a @ a.T`, and b need not exist at all. Write a tiled kernel that takes `a` and `out` alone, loads both tiles from rows of a, and is right for any size. Take care that both loads still read along rows: the trace should show no more sectors than are needed for them.
+# **1. One matrix.** Many products are `a @ a.T`, and then there is no `b` to load. Write a tiled kernel that takes `a` alone, for any size. Both loads have to run along rows of `a`: the check counts sectors.
 
 
 # %%
 @cuda.jit
-def times_own_transpose(a, out):
-    col, row = cuda.grid(2)  # your kernel; this one is naive
-    if row < out.shape[0] and col < out.shape[1]:
+def gram(a, out):
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    # About 15 lines: two tiles, both loaded along rows of a: those of `row`, and those of the
+    # block's columns
+    if row < out.shape[0] and col < out.shape[1]:  # this one is naive
         total = np.float32(0)
         for k in range(a.shape[1]):
             total += a[row, k] * a[col, k]
         out[row, col] = total
 
 
-a, _, _ = matrices(50, 1, 37)
-out = np.full((50, 50), np.nan, np.float32)
-trace = gpukit.trace(times_own_transpose[(4, 4), (16, 16)], a, out)
-sectors = trace.total("global", "load").sectors
-most = 2 * 16 * 3 * 16 * 3  # 2 tiles, 16 blocks, 3 steps, 16 rows, 3 sectors: a row of 64 bytes may begin inside of one
-right = np.allclose(out, a @ a.T, atol=1e-4)
-print(f"right: {right}, findings: {len(trace.findings)}, sectors of loads: {sectors:,}, with tiles at most {most:,}")
-print("done" if right and not trace.findings and sectors <= most else "not yet")
+exercises.check("03-gram", gram)
 
 # %% [markdown]
-# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair into the one while slow threads still multiply the other. How many barriers per step are left? The kernel below is the tiled one for sizes that are multiples of 16. Change it, and let the trace say whether there is a race.
+# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair while slow threads still multiply the last one. This is **double buffering**. How many barriers per step are left? Change the kernel below, which is for sizes that are multiples of 16.
 
 
 # %%
 @cuda.jit
-def with_two_pairs(a, b, out):
-    tile_a = cuda.shared.array((16, 16), np.float32)  # your kernel; this one has one pair, and two barriers per step
-    tile_b = cuda.shared.array((16, 16), np.float32)
+def one_barrier(a, b, out):
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
     total = np.float32(0)
+    # About 9 lines: the same with one barrier per step, and two pairs of tiles
+    tile_a = cuda.shared.array((16, 16), np.float32)
+    tile_b = cuda.shared.array((16, 16), np.float32)
     for first in range(0, a.shape[1], 16):
         tile_a[ty, tx] = a[row, first + tx]
         tile_b[ty, tx] = b[first + ty, col]
@@ -373,35 +460,17 @@ def with_two_pairs(a, b, out):
     out[row, col] = total
 
 
-a, b, out = matrices(64, 64, 64)
-trace = gpukit.trace(with_two_pairs[(4, 4), (16, 16)], a, b, out)
-barriers = sum(barrier.passed for barrier in trace.barriers) / 16  # of each block, for its 4 steps
-right = np.allclose(out, a @ b, atol=1e-4)
-print(f"right: {right}, findings: {len(trace.findings)}, barriers of a block: {barriers:.0f}")
-print("done" if right and not trace.findings and barriers <= 4 + 1 else "not yet")
-
-# %% [markdown]
-# **3. The deepest tile.** Which depth is the largest that a tile of 32 can have on this device, in float32 and in float64? It must be a multiple of 32. Compute it from `device.info()`; the cell tries it, and one step more.
-
-# %%
-my_depths = {"float32": 32, "float64": 32}  # your numbers
-for dtype, depth in my_depths.items():
-    verdict = "not yet: there is room for more"
-    try:
-        matmul.configure("dynamic", out.shape, dtype, tile=32, depth=depth)
-        matmul.configure("dynamic", out.shape, dtype, tile=32, depth=depth + 32)
-    except ValueError as error:
-        verdict = f"right. {error}" if f"depth is {depth + 32};" in str(error) else f"not yet: {error}"
-    print(f"{dtype}, depth {depth}: {verdict}")
+exercises.check("03-buffers", one_barrier)
 
 # %% [markdown]
 # ## Key points
 #
 # - Shared memory belongs to a block. Load together, wait, use, wait: two barriers per step.
-# - Tiles of width t let each value be read from memory once for t uses.
-# - All threads of a block load and arrive at the barriers, also those at the edges that have nothing to compute.
-# - Static arrays need constant shapes, and the compiler makes good use of the constants. Dynamic shared memory is one buffer of the size that the launch gives.
-# - Any kernel may have 48 KB per block; more has to be asked for, and leaves room for fewer blocks.
-# - A right result does not prove that there is no race. The trace finds those that did no harm this time.
+# - With tiles of width t, a value is loaded once for t uses. The arithmetic intensity grows with t.
+# - All threads of a block load and arrive at the barriers, including those with no element of the result.
+# - A static array has a constant shape, and the compiler makes good use of the constants. Dynamic shared memory is one buffer, whose size the launch gives.
+# - Any kernel may have 48 KB per block; more takes an opt-in, and leaves room for fewer blocks.
+# - When two things change at once, measure a control between them. Here the indices won more than the tiles.
+# - A right result does not prove that there is no race. The trace finds races that did no harm this time.
 #
 # **Back:** [02 A matrix product](02_matmul.ipynb). **Next:** [04 Bank conflicts](04_bank_conflicts.ipynb).
