@@ -20,6 +20,7 @@ from warpstep.values import check_int, check_type
 __all__ = ["memory_hierarchy", "multiprocessor", "waves"]
 
 MAX_SIZE = 2**31 - 1
+LIMITS = {"threads": "warps"}  # the names in the picture of what the tracer calls otherwise
 OPERANDS = 3 * 4  # bytes that a multiply-add of float32 reads from registers
 
 
@@ -196,7 +197,7 @@ def multiprocessor(
     resident = blocks * warps
     title = f"Blocks of {threads:,} threads: {blocks} on an SM, {resident} of {max_warps} warps, "
     title += f"{resident / max_warps:.0%} occupancy\n{registers} registers per thread, {shared_bytes:,} B of shared "
-    title += f"memory per block; limit: {limited_by}"
+    title += f"memory per block; limit: {LIMITS.get(limited_by, limited_by)}"
     ax = sheet(ax, COLUMN, 4.0, title)
     _draw_warps(ax, warps, resident, max_warps)
     amounts = {
