@@ -53,7 +53,7 @@ def memory_hierarchy(
     check_type("measured", measured, Ceilings, "Ceilings, or None")
     name = emulated.current().card if info.emulated else info.name
     facts = _rates(info, measured if measured.device == name else None)
-    ax = sheet(ax, COLUMN, 4.35, f"The memories of one GPU: {name}")
+    ax = sheet(ax, COLUMN, 4.35, f"Memory hierarchy of the {name}")
     tops = {"registers": 0.62, "shared": 1.12, "l2": 1.92, "dram": 2.62, "host": 3.42}
     _draw_multiprocessors(ax, info, 0.28)
     for level, face, text in (("l2", tint(0), "L2 cache"), ("dram", tint(2), "global memory (DRAM)")):
