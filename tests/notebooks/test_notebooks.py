@@ -140,7 +140,9 @@ def test_opens_with_what_it_offers_and_asks(path):
 GOOD = """# %% [markdown]
 # # A *good* one
 #
-# It works, as [the next](01_bad.ipynb) does not. More of it.
+# It works, as [the next](01_bad.ipynb) does not. More of it. Time: 9 minutes.
+#
+# ## A `section` & more
 
 # %%
 import os
@@ -209,7 +211,10 @@ def test_run_names_what_fails_shows_it_and_leaves_the_notebooks(course, run):
     assert 'alt="Time &amp; place"' in good
     assert "ZeroDivisionError" in bad
     assert "A good one" in index
-    assert "It works, as the next does not.<" in index
+    assert "It works, as the next does not. More of it. Time: 9 minutes.</p>" in index
+    assert "9 minutes to work through. Run on a device of the test in " in index
+    assert good.count('<li><a href="#A-section-&amp;-more">A <code>section</code> &amp; more</a></li>') == 2
+    assert '<h2 id="A-section-&amp;-more">' in good
     assert "failed" in index
 
     status, said = run("run", "--build", str(build))
