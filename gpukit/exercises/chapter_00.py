@@ -73,6 +73,11 @@ NEGATIVE = KernelExercise(
             "unwritten",
         ),
         Wrong(
+            "Nothing is stored. `out = ...` gives a name a new value, and `==` compares; `out[row, col] = ...` stores.",
+            {"out[row, col] =": "out ="},
+            "unwritten",
+        ),
+        Wrong(
             "An array takes the row first: image[row, col].",
             {"image[row, col]": "image[col, row]"},
             "out-of-bounds",

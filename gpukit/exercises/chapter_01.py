@@ -46,6 +46,8 @@ def shapes_of_blocks(rng):
 
 def numbering(function):
     """A kernel that stores what the function returns, at the place of each thread."""
+    if not hasattr(function, "py_func"):
+        raise TypeError("it is a plain Python function; write @cuda.jit(device=True) above it")
 
     @cuda.jit
     def number(blocks, nx, ny, nz, out):
@@ -94,6 +96,11 @@ INDEX = KernelExercise(
             {"return tz": "return cuda.blockIdx.x * nx * ny * cuda.blockDim.z + tz"},
         ),
         Wrong("The first thread has number 0, not 1.", {"nx + tx": "nx + tx + 1"}),
+        Wrong(
+            "The function returns nothing. A device function needs a `return`, as any function does.",
+            {"return tz": "number = tz"},
+            "does not compile",
+        ),
         Wrong(
             "Within a layer y runs fastest here; it must be x.",
             {"ty * nx + tx": "tx * ny + ty"},
@@ -294,6 +301,11 @@ GUARD = KernelExercise(
             {"i < out.size": "i < out.size - 1"},
             "unwritten",
         ),
+        Wrong(
+            "Nothing is stored: `out = ...` gives the name a new value. `out[i] = ...` stores an element.",
+            {"out[i] =": "out ="},
+            "unwritten",
+        ),
         Wrong("x is added to itself, and y is never read.", {"x[i] + y[i]": "x[i] + x[i]"}),
         Wrong(
             "A block starts at blockIdx times blockDim, the threads of a block; gridDim counts the blocks.",
@@ -463,6 +475,11 @@ STRIDE = KernelExercise(
             "The last index is out.size - 1: compare with <.",
             {"i < out.size": "i <= out.size"},
             "out-of-bounds",
+        ),
+        Wrong(
+            "`out = ...` gives the name a new value, a number. `out[i] = ...` stores an element.",
+            {"out[i] =": "out ="},
+            "does not compile",
         ),
         Wrong(
             "Right, but each thread has a run of consecutive elements. The threads of a warp are then far apart in "

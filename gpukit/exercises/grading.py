@@ -230,6 +230,8 @@ def _call(exercise, answer, outcome, expected):
         except Exception as error:  # whatever somebody's function raises
             outcome.reasons, outcome.error = ["raises"], _short(error)
             return
+    if isinstance(expected, tuple) and isinstance(got, list):
+        got = tuple(got)
     outcome.outputs = got if isinstance(got, tuple) else (got,)
     values = expected if isinstance(expected, tuple) else (expected,)
     if len(values) != len(outcome.outputs):

@@ -68,7 +68,19 @@ def _same_outcome(a: Outcome, b: Outcome):
         return False
     if _found(a)["out-of-bounds"] != _found(b)["out-of-bounds"]:  # skipped accesses leave no trace in the outputs
         return False
+    if _stores(a) != _stores(b) or _complaint(a) != _complaint(b):
+        return False
     return all(_same_values(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
+
+
+def _stores(outcome):
+    """Whether anything is stored: nothing at all, and something in the wrong array, leave the same outputs."""
+    return outcome.counts.get("global store sectors", 0) > 0
+
+
+def _complaint(outcome):
+    """What the compiler says, as far as it is about the mistake and not about where it stands."""
+    return outcome.error.splitlines()[:2] if "does not compile" in outcome.reasons else []
 
 
 def _found(outcome):

@@ -54,7 +54,7 @@ else:
 slowest, fastest = max(seconds, key=seconds.get), min(seconds, key=seconds.get)
 print(mark)
 for blocks in (slowest, fastest):
-    print(f"{blocks:5} blocks of {threads} threads: {1e3 * seconds[blocks]:7.3f} ms")
+    print(f"{blocks:4} x {threads} threads: {1e3 * seconds[blocks]:7.3f} ms")
 print(f"the same kernel, {seconds[slowest] / seconds[fastest]:.0f} times faster")
 
 # %% [markdown]

@@ -54,6 +54,36 @@ def test_a_known_mistake_is_named():
     assert verdict.says in verdict._repr_html_()
 
 
+@cuda.jit
+def add_to_x(x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        x[i] = x[i] + y[i]
+
+
+@cuda.jit
+def add_nothing(x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out = x[i] + y[i]  # noqa: F841
+
+
+@cuda.jit
+def axpy_without_index(a, x, y, out):
+    i = cuda.grid(1)
+    while i < out.size:
+        out[i] = a * x + y[i]
+        i += cuda.gridsize(1)
+
+
+def test_what_leaves_the_same_outputs_may_be_another_mistake():
+    """Nothing in the result: stored elsewhere or nowhere. Nothing compiled: for the same reason or another."""
+    assert "`out = ...` gives the name a new value" in exercises.check("01-guard", add_nothing).says
+    assert exercises.check("01-guard", add_to_x).says == ""
+    verdict = exercises.check("01-stride", axpy_without_index)
+    assert verdict.reasons == ("does not compile",) and verdict.says == ""
+
+
 def test_a_wrong_prediction_does_not_give_the_right_one_away():
     assert exercises.check("04-strides", (1, 8, 8, 32, 1, 1)).passed
     shown = str(exercises.check("04-strides", [1, 8, 4, 32, 1, 2]))
