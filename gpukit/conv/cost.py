@@ -24,6 +24,7 @@ __all__ = [
     "direct_launch",
     "expected",
     "is_wide",
+    "launch_blocked",
     "launch_specialised",
     "layout_of",
     "layouts_of",
@@ -112,6 +113,16 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
         raise ValueError(
             f"algorithm is {describe(name)}; its tile, with kernel and dilation, is more than {limit:,} bytes"
         )
+    return _launch_rung(rung, convolution, stream)
+
+
+def launch_blocked(convolution: Convolution, pixels: int, stream: Any = 0) -> tuple:
+    """Make (launch, arguments) of "blocked" with sums of so many rows in a thread, to see what spills."""
+    return _launch_rung(_blocked_rung(convolution, pixels), convolution, stream)
+
+
+def _launch_rung(rung, convolution, stream):
+    x, weight, bias, out, geometry, _ = convolution
     sizes, blocks = _sizes(convolution, rung.tile, rung.channels, is_wide(x, geometry))
     launch = _configure(rung.kernel, blocks, rung.block, stream, rung.nbytes)
     return launch, (x, weight, weight.reshape(weight.size) if bias is None else bias, out, sizes)
@@ -176,21 +187,26 @@ class Rung(NamedTuple):
 
 
 def _make_rung(name, convolution):
-    x, weight, _, _, geometry, groups = convolution
+    x, geometry = convolution.x, convolution.geometry
     kernel = LADDER[name]
     if name == "naive":
         return Rung(kernel, NAIVE_BLOCK, NAIVE_BLOCK[::-1], 1, 0)
     if name == "blocked":
-        channels = min(weight.shape[0] // groups, MAX_BLOCKED_CHANNELS)
-        tile = ladder.BLOCKED[1] * ladder.PIXELS, ladder.BLOCKED[0]
-        rows, cols = _spans(tile, geometry)
-        words = rows * cols + geometry.counts[0] * channels
-        return Rung(kernel(channels, ladder.PIXELS), ladder.BLOCKED, tile, channels, 4 * words)
+        return _blocked_rung(convolution, ladder.PIXELS)
     rows, cols = _spans(ladder.TILE, geometry)
     words = {"wide": rows * ((cols + 6) // 4 * 4), "prefetch": 2 * rows * cols}.get(name, rows * cols)
     if name == "prefetch" and dtype_of(x) == np.float16:
         kernel = ladder.prefetch_half
     return Rung(kernel, ladder.TILE[::-1], ladder.TILE, 1, 4 * words)
+
+
+def _blocked_rung(convolution, pixels):
+    _, weight, _, _, geometry, groups = convolution
+    channels = min(weight.shape[0] // groups, MAX_BLOCKED_CHANNELS)
+    tile = ladder.BLOCKED[1] * pixels, ladder.BLOCKED[0]
+    rows, cols = _spans(tile, geometry)
+    words = rows * cols + geometry.counts[0] * channels
+    return Rung(ladder.blocked(channels, pixels), ladder.BLOCKED, tile, channels, 4 * words)
 
 
 def _spans(tile, geometry):
