@@ -344,6 +344,7 @@ def operations(channels, size, kernel, samples):
     return direct, fourier, winograd if kernel == 3 else np.nan
 
 
+# %%
 sizes = np.arange(1, 32, 2)
 with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axes:
     for ax, (channels, size, samples) in zip(axes, ((64, 56, 16), (4, 512, 1)), strict=True):
