@@ -104,10 +104,10 @@ class Progress:
         rows = []
         for chapter, names in self.chapters.items():
             cells = "".join(self._cell(name) for name in names)
-            rows.append(f'<tr><td align="left"><b>{html.escape(chapter)}</b></td><td align="left">{cells}</td></tr>')
+            rows.append(f'<tr><td><b>{html.escape(chapter)}</b></td><td><div align="left">{cells}</div></td></tr>')
         return f"<b>{self._head()}</b><table>{''.join(rows)}</table>"
 
     def _cell(self, name):
-        colors = {"passed": "#1a7f37", "tried": "#b35900", "open": "#888888"}
+        colors = {"passed": "#24914a", "tried": "#c76a10", "open": "#888888"}  # readable on light and dark pages
         word, state = name.split("-", 1)[1], self.state(name)
-        return f'<span style="color:{colors[state]}">{self.MARKS[state]} {html.escape(word)}</span> &nbsp; '
+        return f'<span style="color:{colors[state]}">{self.MARKS[state]}&nbsp;{html.escape(word)}</span> &ensp; '

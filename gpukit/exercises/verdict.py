@@ -52,10 +52,12 @@ class Verdict:
         return f"<Verdict {self.title}>"
 
     def _repr_html_(self) -> str:
-        color, mark = ("#1a7f37", "✓") if self.passed else ("#888888", "○") if self.untouched else ("#b35900", "✗")
+        color, mark = ("#24914a", "✓") if self.passed else ("#888888", "○") if self.untouched else ("#c76a10", "✗")
+        look = "margin: 0; background: none; white-space: pre-wrap; word-break: normal"
+        # A notebook's rules align cells to the right, whatever the cell says; the div outranks them.
         rows = "".join(
-            f'<tr><td align="left" valign="top"><b>{html.escape(head)}</b></td>'
-            f'<td align="left"><pre style="margin:0;white-space:pre-wrap">{html.escape(text)}</pre></td></tr>'
+            f'<tr style="background: none"><td style="vertical-align: top"><b>{html.escape(head)}</b></td>'
+            f'<td><div align="left"><pre style="{look}">{html.escape(text)}</pre></div></td></tr>'
             for head, text in self.lines
         )
         title = f'<b style="color:{color}">{mark} {html.escape(self.title)}</b>'
