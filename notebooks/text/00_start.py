@@ -78,20 +78,11 @@ print(f"              {library:.0f} x for 4096 x 4096, NVIDIA's library against 
 # %% [markdown]
 # ## Where does this notebook run?
 #
-# Every notebook takes `cuda` from gpukit. With a GPU, that name is `numba.cuda` itself. Without one it is the emulator, which has the same functions, so the rest of the code stays the same.
+# Every notebook takes `cuda` from gpukit. With a GPU, that name is `numba.cuda` itself. Without one it is the emulator, which has the same functions. The rest of the code stays the same.
 
 # %%
 print("kernels run on:", device.info().name)
 print("the reason:    ", backend.REASON)
-
-# %% [markdown]
-# | | on a GPU | on the emulator |
-# |---|---|---|
-# | results | the GPU's | the same: integers to the last bit, floating-point values to within their last places |
-# | times | measured | none: the emulator's own speed says nothing about a GPU, so gpukit refuses to time kernels there |
-# | an index outside an array | reads or overwrites whatever lies there, silently | stops, and names line, array, index, block and thread |
-#
-# On a GPU machine the environment variable `GPUKIT_BACKEND=emulator` selects the emulator. If something seems to be missing, `gpukit doctor` in a terminal says what, and how to fix it.
 
 # %% [markdown]
 # ## A photograph
@@ -176,6 +167,8 @@ exercises.check("00-negative", negative)
 
 # %% [markdown]
 # Stuck? Type `exercises.hint("00-negative")` into a new cell, again for the next hint, and `exercises.solution("00-negative")` for the solution and the reason for it. An open exercise stops nothing: the rest of the page runs without it.
+#
+# A kernel that passes also gets a score, as in golf: how much memory it touches, counted in sectors of 32 bytes, next to par, the count of the course's own solution. Races and barriers, which the verdict mentions too, come in chapter 03.
 #
 # Here is what your kernel makes of the photograph. It stays blank until your kernel writes something. `run` wraps the launch of the section before, and we will use it again.
 
@@ -262,6 +255,17 @@ except KernelError as error:
 row = report.block[1] * block[1] + report.thread[1]
 print(f"blockIdx.y * blockDim.y + threadIdx.y = {report.block[1]} * {block[1]} + {report.thread[1]} = {row}")
 print(f"the picture has the rows 0 to {height - 1}")
+
+# %% [markdown]
+# ## GPU or emulator
+#
+# | | on a GPU | on the emulator |
+# |---|---|---|
+# | results | the GPU's | the same: integers to the last bit, floating-point values to within their last places |
+# | times | measured | none: the emulator's own speed says nothing about a GPU, so gpukit refuses to time kernels there |
+# | an index outside an array | reads or overwrites whatever lies there, silently | stops, and names line, array, index, block and thread |
+#
+# On a GPU machine the environment variable `GPUKIT_BACKEND=emulator` selects the emulator. If something seems to be missing, `gpukit doctor` in a terminal says what, and how to fix it.
 
 # %% [markdown]
 # ## The documents
