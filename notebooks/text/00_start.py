@@ -292,7 +292,8 @@ print(f"the picture has the rows 0 to {height - 1}")
 # | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long, launches that fail | `gpukit.matmul`, `gpukit.errors`, `gpukit.timing` |
 # | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | `gpukit.matmul`, `gpukit.trace` |
 # | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |
-# | [05 Matmul all the way](05_fast_matmul.ipynb) | register tiling, wide loads, warp tiles, asynchronous copies, the choice of tiles for a shape | `gpukit.matmul`, `gpukit.intrinsics` |
+# | [05 Matmul all the way](05_fast_matmul.ipynb) | register tiling, wide loads, double buffering, warp tiles | `gpukit.matmul`, `gpukit.intrinsics` |
+# | [05b Matmul, a deep dive](05b_fast_matmul_deep_dive.ipynb) | optional: software pipelining, asynchronous copies, split-K, tensor cores | `gpukit.matmul` |
 # | [06 Streams and events](06_streams.ipynb) | copies and kernels at the same time, pipelines and their limit, events, launch overhead | `gpukit.streams`, `gpukit.launching` |
 # | [07 Reduce](07_reduce.ipynb) | from a tree of sums to warp shuffles, any axis | `gpukit.reduce` |
 # | [08 Resize](08_resize.ipynb) | nearest, bilinear, letterbox, several steps in one kernel, frames for a network | `gpukit.resize` |
