@@ -17,10 +17,11 @@ from warpstep.values import check_int, check_items, check_text, describe, has_at
 
 __all__ = ["Source", "Table", "source", "table"]
 
-# Written into the element: style sheets do not reach a notebook that is not trusted. Long lines scroll.
+# Written into the element: style sheets do not reach a notebook that is not trusted, and some pages set no font for
+# output. Long lines scroll.
 STYLE = (
     "white-space: pre; overflow-x: auto; margin: 0.4em 0; padding: 0.7em 0.9em; border-radius: 6px; line-height: 1.5; "
-    "background: rgba(128, 128, 128, 0.1)"
+    "font-size: 13px; font-family: Menlo, Consolas, 'DejaVu Sans Mono', monospace; background: rgba(128, 128, 128, 0.1)"
 )
 PACKAGE = Path(__file__).resolve().parent
 

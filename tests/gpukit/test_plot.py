@@ -290,10 +290,10 @@ def test_a_table_has_words_at_the_left_and_numbers_at_the_right():
 def test_a_notebook_stores_a_figure_with_its_titles_and_labels_as_alternative_text():
     formatter = pytest.importorskip("IPython.core.formatters").DisplayFormatter()
     with gpukit.plot.figure("Copies", columns=2) as (left, right):
-        left.set(title="of  $10^6$\nvalues", xlabel="size", ylabel="GB/s")
+        left.set(title="of  $10^6$ values\ntimed", xlabel="size", ylabel="GB/s")
         right.set_title("of $10^6$ values", loc="left")
     data, about = formatter.format(left.figure)
-    assert about == {"image/png": {"alt": "Copies; of 10^6 values; GB/s against size"}}
+    assert about == {"image/png": {"alt": "Copies; of 10^6 values; timed; GB/s against size"}}
     assert "text/plain" in data
 
 

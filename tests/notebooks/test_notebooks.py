@@ -116,6 +116,14 @@ def test_cells_that_show_something_have_an_output(path):
 
 
 @by_name(COMMITTED)
+def test_pictures_have_an_alternative_text(path):
+    outputs = [output for cell in notebook_text.read_notebook(path).cells for output in cell.get("outputs", [])]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    texts = [output.metadata.get("image/png", {}).get("alt", "") for output in pictures]
+    assert all(texts) or not any(texts), "a figure needs a title or labels"  # none: recorded before there were any
+
+
+@by_name(COMMITTED)
 def test_nothing_of_a_machine_in_sources_or_outputs(path):
     for cell in notebook_text.read_notebook(path).cells:
         for text in [cell.source, *map(words, cell.get("outputs", []))]:

@@ -155,7 +155,7 @@ def in_words(figure_) -> str:
         parts += [ax.get_title(loc) for loc in ("left", "center", "right")]
         labels = [label for label in (ax.get_ylabel(), ax.get_xlabel()) if label]
         parts.append(" against ".join(labels))
-    lines = [" ".join(part.replace("$", "").split()) for part in parts]
+    lines = [" ".join(line.replace("$", "").split()) for part in parts for line in part.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line))
 
 
