@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.values import describe
 
 KB = 2**10
 MB = 2**20
+#: Registers are allocated to a warp, and shared memory to a block, in units of so many.
+REGISTER_UNIT = 256
+SHARED_UNIT = 128
 
 ComputeCapability = namedtuple("ComputeCapability", "major minor")
 
@@ -81,6 +85,18 @@ class Limits:
     def max_shared_memory_per_block_optin(self) -> int:
         """Bytes of shared memory that a kernel may use if it asks for more than any kernel may."""
         return self.max_shared_memory_per_multiprocessor - self.reserved_shared_memory_per_block
+
+    def resident_blocks(self, warps: int, shared: int, registers: int | None = None) -> dict[str, int]:
+        """How many blocks of so many warps, bytes and registers per thread fit on a multiprocessor, by resource."""
+        max_warps = self.max_threads_per_multiprocessor // self.warp_size
+        bounds = {"threads": max_warps // warps, "blocks": self.max_blocks_per_multiprocessor}
+        if shared:
+            unit = ceil_div(shared + self.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
+            bounds["shared memory"] = self.max_shared_memory_per_multiprocessor // unit
+        if registers is not None:
+            per_warp = ceil_div(registers * self.warp_size, REGISTER_UNIT) * REGISTER_UNIT
+            bounds["registers"] = self.max_registers_per_multiprocessor // per_warp // warps
+        return bounds
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import weakref
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -44,12 +44,11 @@ from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
+from warpstep.machine.turns import Turns
 from warpstep.values import check_int, describe, has_attributes
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
 BATCH_LANES = 1 << 15
-#: Blocks of a batch once lanes have waited for other lanes so many times: then few lanes run at a time.
-WAITING_BLOCKS, MANY_WAITS = 64, 128
 #: Bytes that the shared and local arrays of a batch may take.
 BATCH_BYTES = 256 << 20
 #: Threads per block that forall picks, where the driver would ask the compiled kernel.
@@ -337,14 +336,9 @@ class Overload(InspectedOverload):
 
     def blocks_per_multiprocessor(self, blockdim: int | tuple, dynsmemsize: int = 0) -> int:
         """Blocks that a multiprocessor of the emulated device can hold at once, registers aside."""
-        limits = device.current()
         threads = math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim
-        shared = self.static_shared + dynsmemsize
-        whole_warps = ceil_div(threads, limits.warp_size) * limits.warp_size
-        per_sm = min(limits.max_threads_per_multiprocessor // whole_warps, limits.max_blocks_per_multiprocessor)
-        if shared:
-            per_sm = min(per_sm, limits.max_shared_memory_per_multiprocessor // shared)
-        return per_sm
+        limits, shared = device.current(), self.static_shared + dynsmemsize
+        return min(limits.resident_blocks(ceil_div(threads, limits.warp_size), shared).values())
 
 
 def _best_matches(signatures, argument_types):
@@ -418,6 +412,7 @@ class Launch:
         self.rehearse: Callable[[], None] | None = None
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
+        self.turns: Turns = None  # type: ignore[assignment] (while it runs)
         self._addresses = {}
         address = 0
         for key, nbytes in program.static_shared.items():
@@ -429,17 +424,26 @@ class Launch:
         """Byte offset of a static shared array in the block's shared memory."""
         return self._addresses[key]
 
+    @property
+    def resident_blocks(self) -> int:
+        """Blocks that the emulated device can hold at once, registers aside."""
+        limits = device.current()
+        shared = sum(self.program.static_shared.values()) + self.dynamic_shared
+        each = limits.resident_blocks(ceil_div(self.threads, limits.warp_size), shared)
+        return min(each.values()) * limits.multiprocessor_count
+
     def blocks_per_batch(self) -> int:
         per_block = (
             sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
         )
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
-        return max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
+        return max(1, min(self.blocks, self.resident_blocks, BATCH_LANES // self.threads, by_memory))
 
     def run_batch(self, batch: Batch, arguments: list) -> None:
         try:
             run = self.program.traced_run() if batch.traced else self.program.run
             run(batch, None, *arguments)
+            batch.end()
         except (KernelError, MemoryError, BdbQuit, Switch):
             raise
         except Exception as error:
@@ -450,10 +454,13 @@ class Launch:
             reason = f"{self.program.name}: the emulator does not know how to do this ({type(error).__name__}: {error})"
             raise UnsupportedError(reason + where) from error
 
-    def run(self, arguments: list, threadwise=None) -> None:
-        """Run all blocks in lockstep; with ``threadwise``, as machine code from where that is worth it."""
-        with np.errstate(all="ignore"):
-            for ids in self.batches():
+    def run(self, arguments: list, threadwise=None, wanted: np.ndarray | None = None) -> None:
+        """Run all blocks in lockstep, or those at the positions ``wanted``.
+
+        With ``threadwise``, they run as machine code from where that is worth it.
+        """
+        with np.errstate(all="ignore"), Turns(self, arguments, wanted) as self.turns:
+            while (ids := self.turns.next_ids()) is not None:
                 if threadwise is not None and threadwise.is_worth(self, arguments, self.blocks - int(ids[0])):
                     if threadwise.run(self, arguments, int(ids[0])):
                         break
@@ -464,31 +471,20 @@ class Launch:
 
     def _run_lockstep(self, ids, arguments, threadwise):
         """Run a batch; False if its loops were so long that it and all blocks after it have run as machine code."""
-        if threadwise is None:
-            self.run_batch(self.make_batch(self, ids), arguments)
-            return True
         batch = self.make_batch(self, ids)
+        if threadwise is None:
+            self.turns.run(batch)
+            return True
         saved = threadwise.before_switch(batch, arguments)
         try:
-            self.run_batch(batch, arguments)
+            self.turns.run(batch)
         except Switch:
             saved.restore()
             if threadwise.run(self, arguments, int(ids[0])):
                 return False
-            self.run_batch(self.make_batch(self, ids), arguments)
+            self.turns.run(self.make_batch(self, ids))
         threadwise.spent(batch)
         return True
-
-    def batches(self, wanted: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Positions of the blocks in each batch, of all blocks or of those in ``wanted``."""
-        total = self.blocks if wanted is None else wanted.size
-        step, first = total if self.program.cooperative else self.blocks_per_batch(), 0
-        while first < total:
-            ids = np.arange(first, min(first + step, total), dtype=np.int64)
-            first += step
-            yield ids if wanted is None else wanted[ids]
-            if self.waits > MANY_WAITS:
-                step = min(step, WAITING_BLOCKS)
 
     def finish(self) -> None:
         """After the last batch: raise what the kernel raised."""

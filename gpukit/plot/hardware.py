@@ -14,7 +14,6 @@ from warpstep.prediction.ceilings import Ceilings, recorded
 from warpstep.prediction.model import SCHEDULERS
 from warpstep.report import axes
 from warpstep.report.axes import FAINT, INK, abridge
-from warpstep.tracing.build import resident_blocks
 from warpstep.values import check_int, check_type
 
 __all__ = ["memory_hierarchy", "multiprocessor", "waves"]
@@ -189,7 +188,7 @@ def multiprocessor(
     threads = check_int("threads", threads, 1, info.max_threads_per_block or 1024)
     registers, shared_bytes = check_int("registers", registers, 1, 255), check_int("shared_bytes", shared_bytes, 0)
     limits, warps = _limits(info), ceil_div(threads, WARP)
-    bounds = resident_blocks(warps, shared_bytes, registers, limits)
+    bounds = limits.resident_blocks(warps, shared_bytes, registers)
     limited_by = min(bounds, key=bounds.__getitem__)
     blocks, max_warps = bounds[limited_by], limits.max_threads_per_multiprocessor // WARP
     if not blocks:

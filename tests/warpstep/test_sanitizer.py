@@ -2,6 +2,7 @@
 
 import contextlib
 import linecache
+import threading
 import time
 
 import numpy as np
@@ -650,6 +651,53 @@ def test_blocks_that_wait_for_those_before_them():
     scan[400, 128](x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
     assert np.array_equal(out, np.cumsum(x) - x)
     assert not findings(scan[40, 32], x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
+
+
+@cuda.jit
+def phases(a, b, count, rounds, fence):
+    """Each round reads what other blocks wrote in the last one, behind a barrier that is written by hand."""
+    i = cuda.grid(1)
+    for r in range(rounds):
+        if i < a.size:
+            b[i] = a[(i + 33) % a.size] + 1
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            if fence:
+                cuda.threadfence()
+            cuda.atomic.add(count, 0, 1)
+            while cuda.atomic.add(count, 0, 0) < (r + 1) * cuda.gridDim.x:
+                pass
+        cuda.syncthreads()
+        a, b = b, a
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_barrier_of_the_grid_written_by_hand(traced):
+    """It works as long as the device holds all blocks at once, in several batches here."""
+    n = 300 * 256
+    a, b = np.arange(n), np.zeros(n, np.int64)
+    if traced:
+        assert not findings(phases[300, 256], a, b, np.zeros(1, np.int32), 3, True)
+        races = findings(phases[300, 256], a.copy(), b.copy(), np.zeros(1, np.int32), 2, False)
+        assert {f.kind for f in races} == {"race"}
+    else:
+        phases[300, 256](a, b, np.zeros(1, np.int32), 3, True)
+    assert np.array_equal(b, np.roll(np.arange(n), -99) + 3)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_more_blocks_at_a_barrier_than_the_device_holds(traced):
+    threads = threading.active_count()
+    for blocks in (1056, 1057, 1400):
+        count, fits = np.zeros(1, np.int32), blocks == 1056
+        with contextlib.nullcontext() if fits else pytest.raises(KernelError, match="holds at most 1,056\\s") as raised:
+            launch, arguments = phases[blocks, 256], (np.zeros(9), np.zeros(9), count, 1, True)
+            gpukit.trace(launch, *arguments) if traced else launch(*arguments)
+        assert count[0] == (blocks if fits else 0)  # an error leaves host arrays as they were
+        if not fits:
+            assert raised.value.kind == "no-progress" and "count, 0, 0" in code(raised.value)
+            assert f"the other {blocks - 1056} cannot start" in str(raised.value)
+    assert threading.active_count() == threads
 
 
 @cuda.jit

@@ -167,11 +167,16 @@ class Slice:
 
     def _with_array(self, arrays, expression):
         """Add an array, one from before the loop or a window on one, to a set; None if it is another one."""
-        definitions = [d for _, d in self._definitions.get(expression, ())]
-        if arrays is None or expression.op in _WINDOWS:
-            return None if arrays is None else self._with_array(arrays, expression.operands[0])
-        if expression.op is VARIABLE and not definitions:
-            return arrays | {expression}
-        if expression.op is VARIABLE and len(definitions) == 1 and definitions[0].op in (VARIABLE, *_WINDOWS):
-            return self._with_array(arrays, definitions[0])
+        passed = set()  # two arrays that are swapped in each turn lead back to themselves
+        while arrays is not None and expression not in passed:
+            passed.add(expression)
+            definitions = [d for _, d in self._definitions.get(expression, ())]
+            if expression.op in _WINDOWS:
+                expression = expression.operands[0]
+            elif expression.op is not VARIABLE:
+                return None
+            elif not definitions:
+                return arrays | {expression}
+            elif len(definitions) == 1 and definitions[0].op in (VARIABLE, *_WINDOWS):
+                expression = definitions[0]
         return None

@@ -55,6 +55,7 @@ class Batch:
     """
 
     traced = False
+    scheduler_class = Scheduler
     #: The time of the clocks, one for all launches.
     clock = 0
 
@@ -73,6 +74,8 @@ class Batch:
         #: Depth of recursive calls.
         self.depth = 0
         self.memory = self.make_memory()
+        #: The scheduler of the kernel itself.
+        self._outermost: Scheduler | None = None
         self.thread_count = tuple(np.int32(n) for n in launch.block)
         self.block_count = tuple(np.int32(n) for n in launch.grid)
         self.block = _coordinates(ids, launch.grid, (self.blocks, 1))
@@ -102,7 +105,27 @@ class Batch:
 
     def scheduler(self, order, live, loops, alive):
         """Make the scheduler of one lowered function."""
-        return Scheduler(self, order, live, loops, alive)
+        made = self.scheduler_class(self, order, live, loops, alive)
+        self._outermost = self._outermost or made
+        return made
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def blocks_alive(self):
+        """The number of blocks with threads that have not returned."""
+        alive = None if self._outermost is None else self._outermost.alive
+        return self.blocks if alive is None else int(np.broadcast_to(alive, self.shape).any(axis=1).sum())
+
+    def suspend(self):
+        """Let other batches run before this one goes on."""
+        self.turns_to_switch = math.inf  # memory can no longer be put back as it was before
+
+    def go_on(self):
+        """Go on after other batches have run."""
+        self.memory.disturb()
+
+    def end(self):
+        """Hook for traces: all blocks have ended."""
 
     def range(self, start, stop, step, mask, site):
         """Make the state of a ``range``: next value, iterations left, step. Fail for step 0, as Python does."""
@@ -394,15 +417,20 @@ class Batch:
             "On a GPU this hangs. Every block must reach the sync: guard the work, not the whole thread.",
         )
 
-    def no_progress(self, site, mask, what):
-        self.fail(
-            "no-progress",
-            f"a loop {what}",
-            site,
-            mask,
-            "It is endless, or it waits for a thread that cannot run: one that waits itself, or whose block has not\n"
-            "started. GPUKIT_LOOP_LIMIT or warpstep.set_loop_limit() raises the limit of turns.",
+    def no_progress(self, site, mask, what, waits=False):
+        """Fail for a loop that does not end; ``waits``: it would if memory changed."""
+        cure = (
+            "It is endless, or it waits for a thread that waits itself. GPUKIT_LOOP_LIMIT or "
+            "warpstep.set_loop_limit()\nraises the limit of turns."
         )
+        left = self.launch.turns.left if waits else 0
+        if left:
+            cure = (
+                f"All blocks that have started wait, and the other {left:,} cannot start: the device holds at most "
+                f"{self.launch.resident_blocks:,}\nblocks of this kind at once, less if they need many registers. On a "
+                "GPU this hangs. Launch no more blocks than\nthat, with a grid-stride loop."
+            )
+        self.fail("no-progress", f"a loop {what}", site, mask, cure)
 
     def raised(self, site, mask, exception):
         """Note a ``raise`` in a kernel compiled with ``debug=True``: it reaches the host after the launch."""

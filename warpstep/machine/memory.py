@@ -282,8 +282,11 @@ class Memory:
         #: The row of each block in shared memory, and the position of each thread in local memory.
         self.block_row = np.arange(self.blocks, dtype=INT64)[:, None] if self.blocks > 1 else np.int64(0)
         self.lane = np.arange(self.blocks * self.threads, dtype=INT64).reshape(self.blocks, self.threads)
-        #: How closely stores are watched, when each buffer changed last, and what they held when the watch began.
-        self.watching = UNWATCHED
+        #: How closely stores are watched, and at least.
+        self.watching = self.level = UNWATCHED
+        #: The epochs in which other batches ran last and in which each buffer changed last, and what buffers held when
+        #: the watch began.
+        self._disturbed = 0
         self._changes = {}
         self.kept = {}
 
@@ -502,7 +505,13 @@ class Memory:
         """True if one of these buffers (None: any memory) has changed since, while it was watched."""
         if buffers is None:
             return self.batch.epoch != epoch
-        return overlap(self.changes(epoch), buffers)
+        return self._disturbed > epoch or overlap(self.changes(epoch), buffers)
+
+    def disturb(self):
+        """Note that other batches have run, which may have changed any memory."""
+        self.batch.epoch += 1
+        self._disturbed = self.batch.epoch
+        self.level = WATCHED
 
     def changes(self, epoch):
         """The buffers that have changed since, while they were watched."""

@@ -119,14 +119,14 @@ class Progress:
             rest = [b._replace(lanes=b.lanes & ~blocked.lanes) for b in self._blocked]
             self._blocked = [*(b for b in rest if b.lanes.any()), blocked]
             others = self._elsewhere(now.mask)
-            if others is None:
-                self.batch.no_progress(site, now.mask, blocked.why)
+            if others is None and not self.batch.launch.turns.wait(self.batch, self._awaited()):
+                self.batch.no_progress(site, now.mask, blocked.why, waits=True)
             self.batch.launch.waits += 1
         elif self._patience < 0:
             self._patience = CHECK_INTERVAL
             others = self._elsewhere(now.mask)
         self.scheduler.yield_to = others
-        self.memory.watching = max(self._level, WATCHED if self._blocked else UNWATCHED)
+        self.memory.watching = max(self._level, self.memory.level, WATCHED if self._blocked else UNWATCHED)
         if blocked is not None:
             return CHECK_INTERVAL - 1  # to find soon that they wait still
         turns = self._pause()
@@ -218,6 +218,11 @@ class Progress:
         choice = runnable & far
         return choice if choice.any() else runnable
 
+    def _awaited(self):
+        """The buffers that lanes wait for; None if they may wait for any memory."""
+        read = [b.read for b in self._blocked]
+        return None if any(buffers is None for buffers in read) else [items for buffers in read for items in buffers]
+
     def _deadlocked(self, runnable):
         """True if all lanes that can run wait for memory that none of them writes while it waits."""
         for blocked in self._blocked:
@@ -279,15 +284,15 @@ def _window(view):
 
 def _arrays(positions, state):
     """The buffers of the arrays at these positions in a state; None if there are no positions."""
-    return None if positions is None else [items for i in positions for items in _buffers(state[i])]
+    return None if positions is None else [items for i in positions for items in buffers_of(state[i])]
 
 
-def _buffers(value):
+def buffers_of(value):
     """The memory of an array, of all arrays of a tuple, or of the array of a record."""
     if isinstance(value, Either):
-        return _buffers(value.first) + _buffers(value.second)
+        return buffers_of(value.first) + buffers_of(value.second)
     if isinstance(value, tuple):
-        return [items for part in value for items in _buffers(part)]
+        return [items for part in value for items in buffers_of(part)]
     if isinstance(value, RecordRef):
-        return _buffers(value.view)
+        return buffers_of(value.view)
     return [value.items] if isinstance(value, View) else []

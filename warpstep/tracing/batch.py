@@ -119,6 +119,7 @@ class TracedBatch(Batch):
     """A batch that records errors instead of stopping at them, except where it cannot go on."""
 
     traced = True
+    scheduler_class = TracedScheduler
     memory: TracedMemory
 
     def __init__(self, launch, ids, recorder):
@@ -132,8 +133,19 @@ class TracedBatch(Batch):
     def make_memory(self):
         return TracedMemory(self)
 
-    def scheduler(self, order, live, loops, alive):
-        return TracedScheduler(self, order, live, loops, alive)
+    def suspend(self):
+        super().suspend()
+        recorder = self.recorder
+        self._left = recorder.order.present, recorder.log.open
+        recorder.log.open = False
+
+    def go_on(self):
+        super().go_on()
+        self.recorder.order.present, self.recorder.log.open = self._left
+
+    def end(self):
+        self.recorder.log.close(complete=True)
+        self.recorder.progress()
 
     def enter(self, label, mask):
         """Count a basic block that runs."""
@@ -327,15 +339,18 @@ def run(prepared, recorder, chosen=None, progress=None):
         recorder.declare(array.allocation, name.split("[")[0] in written)
     recorder.chosen = chosen
     total = launch.blocks if chosen is None else chosen.size
+
+    def make(launch, ids):
+        recorder.blocks_begun += ids.size
+        recorder.log.begin(ids)
+        return TracedBatch(launch, ids, recorder)
+
+    def show():
+        if progress is not None:
+            progress(recorder.blocks_begun / total)
+
+    launch.make_batch, recorder.progress = make, show
     try:
-        with np.errstate(all="ignore"):
-            for ids in launch.batches(chosen):
-                recorder.blocks_begun += ids.size
-                recorder.log.begin(ids)
-                launch.run_batch(TracedBatch(launch, ids, recorder), prepared.arguments)
-                recorder.log.close(complete=True)
-                if progress is not None:
-                    progress(recorder.blocks_begun / total)
+        launch.run(prepared.arguments, wanted=chosen)
     finally:
         recorder.finish()
-    launch.finish()

@@ -28,9 +28,6 @@ from warpstep.tracing.records import (
 )
 from warpstep.tracing.steps import Steps
 
-#: Registers are allocated to a warp, and shared memory to a block, in units of so many.
-REGISTER_UNIT = 256
-SHARED_UNIT = 128
 ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions")
 
 
@@ -283,20 +280,7 @@ def _occupancy(launch, registers):
     shared = static + launch.dynamic_shared
     warps = ceil_div(launch.threads, limits.warp_size)
     max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
-    bounds = resident_blocks(warps, shared, registers, limits)
+    bounds = limits.resident_blocks(warps, shared, registers)
     limited_by = min(bounds, key=bounds.__getitem__)
     blocks = bounds[limited_by]
     return Occupancy(limits.card, blocks * warps, max_warps, blocks, registers, shared, limited_by)
-
-
-def resident_blocks(warps: int, shared: int, registers: int | None, limits) -> dict[str, int]:
-    """How many blocks of so many warps, bytes and registers per thread fit on a multiprocessor, by resource."""
-    max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
-    bounds = {"threads": max_warps // warps, "blocks": limits.max_blocks_per_multiprocessor}
-    if shared:
-        unit = ceil_div(shared + limits.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
-        bounds["shared memory"] = limits.max_shared_memory_per_multiprocessor // unit
-    if registers is not None:
-        per_warp = ceil_div(registers * limits.warp_size, REGISTER_UNIT) * REGISTER_UNIT
-        bounds["registers"] = limits.max_registers_per_multiprocessor // per_warp // warps
-    return bounds

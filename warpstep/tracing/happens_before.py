@@ -6,7 +6,7 @@ after it.
 """
 
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,8 @@ class Order:
         self.fenced_yet = False
         #: For fences: the blocks of a batch, and its ``pair_time`` at the fence.
         self.pair_times = []
-        self.ids = np.zeros(0, np.int64)
+        #: The batch that runs: a suspended one takes its own along.
+        self.present = _Present(np.zeros(0, np.int64), threads, None)
         #: The atomics so far: place, thread, time, and what the thread had seen at its last fences.
         self.atomics = []
         #: The last two kinds of atomics.
@@ -53,22 +54,17 @@ class Order:
 
     def start_batch(self, ids):
         """``ids``: the blocks of the batch, ascending."""
-        self.ids = ids
         if ids[-1] >= self.block_time.size:
             more = max(ids.size, self.block_time.size)
             self.block_time = np.concatenate([self.block_time, np.ones(more, np.int64)])
-        self.warp_time = np.ones((ids.size, ceil_div(self.threads, WARP)), np.int64)
-        self.pair_time = None
-        #: For each thread at its last fence, and at its last fence for the whole device: the time, the last barriers of
-        #: its block and its warp, and the index in ``pair_times``.
-        self.fenced = np.zeros((2, 4, ids.size, self.threads), np.int64)
         self.pair_times.append((ids, None))
+        self.present = _Present(ids, self.threads, len(self.pair_times) - 1)
 
     # -- synchronisation -----------------------------------------------------------------------------------------------
 
     def block_barrier(self, rows, now):
         """``rows``: the blocks of the batch that pass, as a mask."""
-        self.block_time[self.ids[rows]] = now
+        self.block_time[self.present.ids[rows]] = now
 
     def grid_barrier(self, now):
         self.grid_time = now
@@ -78,20 +74,22 @@ class Order:
         """``lanes``, ``alive``: (B, W, 32)."""
         present = lanes.any(axis=2)
         whole = present & (lanes == alive).all(axis=2)
-        self.warp_time[whole] = now
+        batch = self.present
+        batch.warp_time[whole] = now
         partial = np.nonzero(present & ~whole)
         if not partial[0].size:
             return
-        if self.pair_time is None:
-            self.pair_time = np.zeros((*self.warp_time.shape, WARP, WARP), np.int64)
-        if self.pair_time is self.pair_times[-1][1]:  # a fence keeps it
-            self.pair_time = self.pair_time.copy()
+        if batch.pair_time is None:
+            batch.pair_time = np.zeros((*batch.warp_time.shape, WARP, WARP), np.int64)
+        elif batch.number is not None:  # a fence keeps it
+            batch.pair_time = batch.pair_time.copy()
+        batch.number = None
         members = lanes[partial]
-        known = self.pair_time[partial]
+        known = batch.pair_time[partial]
         # All of them now know what one of them knew of a lane.
         joined = np.where(members[:, None, :], known, 0).max(axis=2)
         joined = np.where(members, now, joined)
-        self.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
+        batch.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
 
     def fence(self, lanes, now, whole_device=True):
         """Let the threads ``lanes`` (B, T) fence: later releases publish what they have done and seen so far.
@@ -99,12 +97,14 @@ class Order:
         A fence that is not for the whole device is for the threads of the same block.
         """
         self.fenced_yet = True
-        if self.pair_time is not self.pair_times[-1][1]:
-            self.pair_times.append((self.ids, self.pair_time))
-        block_time = self.block_time[self.ids][:, None]
-        warp_time = np.repeat(self.warp_time, WARP, axis=1)[:, : self.threads]
-        for scope in self.fenced[: 1 + whole_device]:
-            for kept, value in zip(scope, (now, block_time, warp_time, len(self.pair_times) - 1), strict=True):
+        batch = self.present
+        if batch.number is None:
+            batch.number = len(self.pair_times)
+            self.pair_times.append((batch.ids, batch.pair_time))
+        block_time = self.block_time[batch.ids][:, None]
+        warp_time = np.repeat(batch.warp_time, WARP, axis=1)[:, : self.threads]
+        for scope in batch.fenced[: 1 + whole_device]:
+            for kept, value in zip(scope, (now, block_time, warp_time, batch.number), strict=True):
                 kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
 
     def atomic(self, place, tids, now, releases=True):
@@ -115,8 +115,8 @@ class Order:
         if not self.fenced_yet:
             return
         block, thread = tids // self.threads, tids % self.threads
-        row = np.searchsorted(self.ids, block)
-        fenced = self.fenced[:, :, row, thread].reshape(8, -1) * releases
+        row = np.searchsorted(self.present.ids, block)
+        fenced = self.present.fenced[:, :, row, thread].reshape(8, -1) * releases
         event = np.stack([place, tids, *fenced])
         # The threads of a turn acquire in their order, so that it takes a second turn until all know of all. In a loop
         # that waits nothing changes after that.
@@ -150,11 +150,12 @@ class Order:
     def _in_warp(self, times, earlier, later):
         """Mask the pairs of one block that a barrier of their warp orders."""
         first, second = earlier % self.threads, later % self.threads
-        row, warp = np.searchsorted(self.ids, later // self.threads), second // WARP
+        batch = self.present
+        row, warp = np.searchsorted(batch.ids, later // self.threads), second // WARP
         together = first // WARP == warp
-        ordered = times < self.warp_time[row, warp]
-        if self.pair_time is not None:
-            ordered |= times < self.pair_time[row, warp, first % WARP, second % WARP]
+        ordered = times < batch.warp_time[row, warp]
+        if batch.pair_time is not None:
+            ordered |= times < batch.pair_time[row, warp, first % WARP, second % WARP]
         return together & ordered
 
     def _released(self, times, earlier, later):
@@ -162,12 +163,45 @@ class Order:
         if self._indexed < len(self.atomics):
             self._releases.add(np.concatenate(self.atomics[self._indexed :], axis=1))
             self._indexed = len(self.atomics)
-        result = np.zeros(times.size, bool)
-        for thread in np.unique(later).tolist():
-            seen = self._seen_by(thread)
-            for i in np.flatnonzero(later == thread).tolist():
-                result[i] = int(times[i]) < seen.until(int(earlier[i]), self.threads)
+        result = _earlier(self._known_to_block, times, earlier // self.threads, later // self.threads)
+        for until in (self._known_to_thread, self._passed_on):
+            at = np.flatnonzero(~result)
+            result[at] = _earlier(until, times[at], earlier[at], later[at])
         return result
+
+    def _known_to_block(self, earlier, later):
+        """The time before which a whole block knows what an earlier one did, as far as is seen at once."""
+        releases = self._releases
+        known = releases.known(later * self.threads, 0, int(self.block_time[later]), 0, None)
+        return releases.until(releases.by_block.get(earlier, {}), "block", known, earlier == later)
+
+    def _known_to_thread(self, earlier, later):
+        """The time before which a thread knows what an earlier one did, as far as is seen at once."""
+        block, lane = divmod(earlier, self.threads)
+        releases, known = self._releases, self._releases.known(later, NOW, *self._barriers(later))
+        inside = block == later // self.threads
+        return max(
+            releases.until(releases.by_thread.get(earlier, {}), "thread", known, inside),
+            releases.until(releases.by_warp.get((block, lane // WARP), {}), "warp", known, inside),
+            releases.until(releases.by_block.get(block, {}), "block", known, inside),
+        )
+
+    def _passed_on(self, earlier, later):
+        """The time before which a thread knows what an earlier one did, by way of any others."""
+        acquired = self._releases.acquired(later, NOW, *self._barriers(later))
+        block = later // self.threads
+        key = block, *sorted(acquired.items())  # as a rule, threads of a block have acquired the same
+        if key not in self._seen:
+            self._seen[key] = self._releases.seen(acquired, block)
+        return self._seen[key].until(earlier, self.threads)
+
+    def _barriers(self, thread):
+        """The last barriers of a thread's block and of its warp, and those of it and each lane of its warp."""
+        block, lane = divmod(thread, self.threads)
+        batch = self.present
+        row = int(np.searchsorted(batch.ids, block))
+        pairs = None if batch.pair_time is None else batch.pair_time[row, lane // WARP, :, lane % WARP]
+        return int(self.block_time[block]), int(batch.warp_time[row, lane // WARP]), pairs
 
     def missing_fence(self, key, later):
         """Say where a fence is missing before an atomic operation that announces a write, by the looks of it.
@@ -193,17 +227,36 @@ class Order:
             return "behind the write"
         return "behind the barrier" if raised.any() and time < self.block_time[block] else ""
 
-    def _seen_by(self, thread):
-        """The knowledge that a thread has acquired until now."""
-        block, lane = divmod(thread, self.threads)
-        row = int(np.searchsorted(self.ids, block))
-        pairs = None if self.pair_time is None else self.pair_time[row, lane // WARP, :, lane % WARP]
-        warp_time = int(self.warp_time[row, lane // WARP])
-        acquired = self._releases.acquired(thread, NOW, int(self.block_time[block]), warp_time, pairs)
-        key = block, *sorted(acquired.items())  # as a rule, threads of a block have acquired the same
-        if key not in self._seen:
-            self._seen[key] = self._releases.seen(acquired, block)
-        return self._seen[key]
+
+def _earlier(until, times, earlier, later):
+    """Mask the pairs whose time is before ``until(earlier, later)``."""
+    pairs, which = np.unique(earlier << 32 | later, return_inverse=True)
+    known = [until(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()]
+    return times < np.array(known, np.int64)[which]
+
+
+class _Present:
+    """What is kept of a batch only while it runs.
+
+    Attributes
+    ----------
+    ids : (B,) int64 ndarray
+        Its blocks, ascending.
+    warp_time : (B, W) int64 ndarray
+    pair_time : (B, W, 32, 32) int64 ndarray, or None
+    number : int or None
+        The place of ``pair_time`` in `Order.pair_times`; None if no fence has kept it as it is now.
+    fenced : (2, 4, B, T) int64 ndarray
+        For each thread at its last fence, and at its last fence for the whole device: the time, the last barriers of
+        its block and its warp, and the place in `Order.pair_times`.
+    """
+
+    def __init__(self, ids, threads, number):
+        self.ids = ids
+        self.warp_time = np.ones((ids.size, ceil_div(threads, WARP)), np.int64)
+        self.pair_time: Any = None
+        self.number = number
+        self.fenced = np.zeros((2, 4, ids.size, threads), np.int64)
 
 
 class _Seen(NamedTuple):
@@ -249,6 +302,7 @@ class _Releases:
 
     def __init__(self, threads, pair_times):
         self.atomics = np.zeros((11, 64), np.int64)
+        self.times = []
         self.count = 0
         self.threads = threads
         self.pair_times = pair_times
@@ -265,6 +319,7 @@ class _Releases:
             more = np.zeros((11, self.count), np.int64)
             self.atomics = np.concatenate([self.atomics, more], axis=1)
         self.atomics[:, first : self.count] = atomics
+        self.times += atomics[2].tolist()
         place, tids = atomics[:2]
         threads = tids.tolist()
         blocks, warps = (tids // self.threads).tolist(), (tids % self.threads // WARP).tolist()
@@ -282,8 +337,17 @@ class _Releases:
 
         The thread knows of its own before ``own``, and of those that barriers of its block or its warp have ordered.
         """
-        block, lane = divmod(thread, self.threads)
         found = {}
+        for index, end in self.known(thread, own, block_time, warp_time, pairs):
+            for place, positions in index.items():
+                before = bisect_left(positions, end)
+                if before:
+                    found[place] = max(found.get(place, -1), positions[before - 1])
+        return found
+
+    def known(self, thread, own, block_time, warp_time, pairs):
+        """List (entry of an index, end): a thread knows of the atomics there at positions before the end."""
+        block, lane = divmod(thread, self.threads)
         known = [
             (self.by_thread.get(thread), own),
             (self.by_warp.get((block, lane // WARP)), warp_time),
@@ -291,15 +355,31 @@ class _Releases:
         ]
         if pairs is not None:
             first = thread - lane % WARP
-            known += [(self.by_thread.get(first + i), pairs[i]) for i in np.flatnonzero(pairs).tolist()]
-        for index, until in known:
-            if index is None or until <= 1:  # there is nothing before the first tick
-                continue
-            end = int(np.searchsorted(self.atomics[2, : self.count], until))
-            for place, positions in index.items():
-                before = bisect_left(positions, end)
+            known += [(self.by_thread.get(first + i), int(pairs[i])) for i in np.flatnonzero(pairs).tolist()]
+        # There is nothing before the first tick.
+        return [(index, bisect_left(self.times, until)) for index, until in known if index is not None and until > 1]
+
+    def until(self, releases, group, known, inside):
+        """The time before which a group of threads told all that it did by the last releases of which others know.
+
+        Parameters
+        ----------
+        releases : dict
+            The group's entry in its index.
+        group : "thread" | "block" | "warp"
+        known : list
+            What `known` returns for the others.
+        inside : bool
+            True if they are of the same block.
+        """
+        found = 0
+        column = self.atomics[3 + ("thread", "block", "warp").index(group) + 4 * (not inside)]
+        for index, end in known:
+            for place in releases.keys() & index.keys():
+                looks = bisect_left(index[place], end)
+                before = bisect_left(releases[place], index[place][looks - 1]) if looks else 0
                 if before:
-                    found[place] = max(found.get(place, -1), positions[before - 1])
+                    found = max(found, int(column[releases[place][before - 1]]))
         return found
 
     def seen(self, acquired, block):

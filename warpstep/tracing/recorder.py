@@ -4,6 +4,7 @@ import linecache
 import math
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,6 +112,8 @@ class Recorder:
         self.sites = launch.program.sites
         self.order = Order(launch.threads, launch.program.fences, launch.program.partial_warps)
         self.blocks_begun = 0
+        #: Called after each batch.
+        self.progress: Callable[[], None] = lambda: None
         self.chosen: np.ndarray | None = None
         self.time = 0
         #: The site of the access at each tick.
