@@ -86,22 +86,23 @@ class Limits:
         """Bytes of shared memory that a kernel may use if it asks for more than any kernel may."""
         return self.max_shared_memory_per_multiprocessor - self.reserved_shared_memory_per_block
 
-    def resident_blocks(self, warps: int, shared: int, registers: int | None = None) -> dict[str, int]:
-        """How many blocks of so many warps, bytes and registers per thread fit on a multiprocessor, by resource."""
-        max_warps = self.max_threads_per_multiprocessor // self.warp_size
-        bounds = {"threads": max_warps // warps, "blocks": self.max_blocks_per_multiprocessor}
-        if shared:
-            unit = ceil_div(shared + self.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
-            bounds["shared memory"] = self.max_shared_memory_per_multiprocessor // unit
-        if registers is not None:
-            per_warp = ceil_div(registers * self.warp_size, REGISTER_UNIT) * REGISTER_UNIT
-            bounds["registers"] = self.max_registers_per_multiprocessor // per_warp // warps
-        return bounds
-
     @property
     def name(self) -> str:
         """What the emulated device calls itself."""
         return "gpukit emulator (compute capability {}.{})".format(*self.compute_capability)
+
+
+def resident_blocks(limits, warps: int, shared: int, registers: int | None = None) -> dict[str, int]:
+    """How many blocks of so many warps, bytes and registers per thread fit on a multiprocessor, by resource."""
+    max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
+    bounds = {"threads": max_warps // warps, "blocks": limits.max_blocks_per_multiprocessor}
+    if shared:
+        unit = ceil_div(shared + limits.reserved_shared_memory_per_block, SHARED_UNIT) * SHARED_UNIT
+        bounds["shared memory"] = limits.max_shared_memory_per_multiprocessor // unit
+    if registers is not None:
+        per_warp = ceil_div(registers * limits.warp_size, REGISTER_UNIT) * REGISTER_UNIT
+        bounds["registers"] = limits.max_registers_per_multiprocessor // per_warp // warps
+    return bounds
 
 
 #: Every device that can be emulated, by compute capability; the figures are the first fields of `Limits`.

@@ -338,7 +338,7 @@ class Overload(InspectedOverload):
         """Blocks that a multiprocessor of the emulated device can hold at once, registers aside."""
         threads = math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim
         limits, shared = device.current(), self.static_shared + dynsmemsize
-        return min(limits.resident_blocks(ceil_div(threads, limits.warp_size), shared).values())
+        return min(device.resident_blocks(limits, ceil_div(threads, limits.warp_size), shared).values())
 
 
 def _best_matches(signatures, argument_types):
@@ -429,7 +429,7 @@ class Launch:
         """Blocks that the emulated device can hold at once, registers aside."""
         limits = device.current()
         shared = sum(self.program.static_shared.values()) + self.dynamic_shared
-        each = limits.resident_blocks(ceil_div(self.threads, limits.warp_size), shared)
+        each = device.resident_blocks(limits, ceil_div(self.threads, limits.warp_size), shared)
         return min(each.values()) * limits.multiprocessor_count
 
     def blocks_per_batch(self) -> int:

@@ -188,7 +188,7 @@ def multiprocessor(
     threads = check_int("threads", threads, 1, info.max_threads_per_block or 1024)
     registers, shared_bytes = check_int("registers", registers, 1, 255), check_int("shared_bytes", shared_bytes, 0)
     limits, warps = _limits(info), ceil_div(threads, WARP)
-    bounds = limits.resident_blocks(warps, shared_bytes, registers)
+    bounds = emulated.resident_blocks(limits, warps, shared_bytes, registers)
     limited_by = min(bounds, key=bounds.__getitem__)
     blocks, max_warps = bounds[limited_by], limits.max_threads_per_multiprocessor // WARP
     if not blocks:

@@ -280,7 +280,7 @@ def _occupancy(launch, registers):
     shared = static + launch.dynamic_shared
     warps = ceil_div(launch.threads, limits.warp_size)
     max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
-    bounds = limits.resident_blocks(warps, shared, registers)
+    bounds = device.resident_blocks(limits, warps, shared, registers)
     limited_by = min(bounds, key=bounds.__getitem__)
     blocks = bounds[limited_by]
     return Occupancy(limits.card, blocks * warps, max_warps, blocks, registers, shared, limited_by)
