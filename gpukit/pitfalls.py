@@ -21,7 +21,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.values import check_choice, check_int, check_items, describe
 
-__all__ = ["CASES", "Case", "Pitfall", "make_pitfall"]
+__all__ = ["CASES", "PATIENTS", "Case", "Pitfall", "make_pitfall"]
 
 #: Of a case: rows or columns, and elements.
 MAX_EXTENT, MAX_ELEMENTS = 2**31 - 1, 2**31 - 1
@@ -180,6 +180,10 @@ CASES = (
     Case("divergence", (2**22,), (2048,)),
     Case("launch-bound", (256, 4096), (6, 300)),
 )
+
+
+#: The patients of chapter 10 in their order, which is not that of the kernels above.
+PATIENTS = ("hidden float64", "launch-bound", "bank conflicts", "divergence", "uncoalesced")
 
 
 class Pitfall(NamedTuple):

@@ -25,7 +25,7 @@ from warpstep.tracing.build import summarize
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
 from warpstep.tracing.shadow import THREAD_BITS
-from warpstep.values import check_int, check_items, check_path, describe, is_int
+from warpstep.values import check_flag, check_int, check_items, check_path, describe, is_int
 
 __all__ = ["Trace", "load_trace", "trace"]
 
@@ -147,6 +147,7 @@ def trace(
     blocks: int | Sequence[int] | None = None,
     registers: int | None = None,
     heat: bool | None = None,
+    advice: bool = True,
 ) -> Trace:
     """Run a launch in the emulator; count what each line does, and find what is wrong.
 
@@ -168,6 +169,8 @@ def trace(
     heat : bool, optional
         Count reads and writes by element, for `Trace.plot_heat`. Unless given, launches of up to 262,144 accesses by
         single threads do; in larger ones it costs some time.
+    advice : bool
+        Say what is slow and how to fix it. Without, the counts speak for themselves: an exercise in reading them.
 
     Returns
     -------
@@ -186,7 +189,7 @@ def trace(
         is "stopped".
     """
     configured = configuration(launch)
-    registers = _registers(registers, launch, args)
+    registers, advice = _registers(registers, launch, args), check_flag("advice", advice)
     with gpu.emulated_arguments(args) as here:
         prepared = prepare(configured, here)
         chosen = _chosen(blocks, prepared)
@@ -197,11 +200,11 @@ def trace(
             with _Progress(configured.dispatcher.py_func.__name__) as progress:
                 run(prepared, recorder, chosen, progress)
         except KernelError as error:
-            error.trace = Trace(**summarize(prepared, recorder, registers, stopped=str(error)))
+            error.trace = Trace(**summarize(prepared, recorder, registers, advice, stopped=str(error)))
             raise
         for write in prepared.transfers.copy_back:
             write()
-    return Trace(**summarize(prepared, recorder, registers))
+    return Trace(**summarize(prepared, recorder, registers, advice))
 
 
 #: Bytes of device arrays that are copied for a rehearsal.

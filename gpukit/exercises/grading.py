@@ -34,6 +34,7 @@ METRICS = {
     "bank conflicts": lambda t: t.total("shared").bank_conflicts,
     "shared atomics": lambda t: t.total("shared", "atomic").requests,
     "local requests": lambda t: t.total("local").requests,
+    "float64 operations": lambda t: sum(line.fp64 + line.fp64_conversions for line in t.operations),
     "barriers": lambda t: sum(barrier.passed for barrier in t.barriers),
 }
 #: Of which the score is the sum: what a launch asks of memory, and how often its blocks wait.

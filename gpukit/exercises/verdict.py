@@ -147,7 +147,7 @@ def _about_prediction(outcome):
 
 def _value(value):
     if isinstance(value, str):
-        return repr(value)
+        return repr(str(value))  # not np.str_('...')
     return f"{value:.9g}" if hasattr(value, "dtype") and value.dtype.kind == "f" and value.ndim == 0 else f"{value}"
 
 

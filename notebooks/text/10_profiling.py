@@ -1,50 +1,56 @@
 # %% [markdown]
 # # 10 Profiling
 #
-# A kernel is slow, and the question is why. There are two ways to find out: let a profiler watch the GPU, or count what the kernel asks of it and compare that with what the GPU can do. This chapter goes both ways, lays their figures side by side, and then uses them on five slow kernels.
+# A kernel is slow. Which line do you change? There are two ways to find out: a profiler watches the GPU, and a trace counts what the kernel asks of it. This chapter uses both, lays their figures side by side, and then treats five slow kernels with them.
 #
 # **After this chapter you will be able to**
 #
 # - run Nsight Systems and Nsight Compute from a shell, in a container and from a notebook, and say which of them comes first;
-# - read a report: which figure says what limits a kernel, and which figures a trace gives without a GPU;
+# - read a report: which figures say what limits a kernel, and which of them a trace gives without a GPU;
 # - tell a kernel as it is written from what the compiler makes of it;
-# - place a kernel on a roofline;
-# - predict the least time of a kernel from its trace, name the resource that limits it, and say how far such a prediction can be trusted;
-# - diagnose an uncoalesced access, bank conflicts, a hidden float64, divergence and a program that does nothing but launch, and cure them.
+# - place a kernel on a roofline, and bound its time from below with its trace;
+# - diagnose a slow kernel from its counts, and fix it;
+# - choose inputs that expose a kernel which is fast because it is wrong.
 #
-# **You need** [03 Shared memory](03_shared_memory.ipynb) and [04 Bank conflicts](04_bank_conflicts.ipynb). No GPU, and no profiler: reports of an H200 come with the course.
+# **You need** [03 Shared memory](03_shared_memory.ipynb) and [04 Bank conflicts](04_bank_conflicts.ipynb). No GPU, and no profiler: figures from an H200 come with the course.
 #
-# **Time:** 75 minutes.
+# **Time:** 100 minutes, six exercises included.
 
 # %%
-import re
 import shutil
 import warnings
-from collections import Counter
-from functools import partial
 
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, launching, matmul, on_gpu, pitfalls, plot, prediction, results, show, timing, transpose
+from gpukit import cuda, exercises, matmul, on_gpu, pitfalls, plot, prediction, results, show, timing
 
-# Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
-warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
-print("kernels run on:", device.info().name)
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
+
+# %% [markdown]
+# These are the five patients that wait for you. Each is slow for one reason, and the fix of each changes a line or two:
+
+# %% jupyter={"source_hidden": true}
+rows = []
+for number, name in enumerate(pitfalls.PATIENTS, 1):
+    records = results.load("pitfalls-h200", pitfall=name, case="call" if name == "launch-bound" else "kernel")
+    seconds = results.by_variant(records)
+    row = {"patient": number, "slow": timing.format_seconds(seconds["slow"])}
+    row |= {"fixed": timing.format_seconds(seconds["fixed"])}
+    rows.append(row | {"times as fast": f"{seconds['slow'] / seconds['fixed']:.1f}", "on": results.taken_on(records)})
+results.table(rows)
 
 # %% [markdown]
 # ## First the whole, then one kernel
 #
-# Whoever begins with the kernel that is most interesting optimises what does not matter. There are two questions, and two tools for them:
+# If you start with the most interesting kernel, you may optimise what does not matter. There are two questions, and a tool for each:
 #
 # | question | tool | it shows |
 # |---|---|---|
-# | Where does the time of the program go? | **Nsight Systems**, `nsys` | a timeline: what the host calls, when copies and kernels run, when the GPU has nothing to do |
-# | Why does this kernel take so long? | **Nsight Compute**, `ncu` | one kernel, run many times over: how busy each part of the GPU is, and hundreds of counters, down to the line |
+# | Where does the time of the program go? | **Nsight Systems**, `nsys` | a timeline: the calls of the host, copies and kernels, and the gaps in which the GPU is idle |
+# | Why does this kernel take so long? | **Nsight Compute**, `ncu` | one kernel: how busy each part of the GPU is, and hundreds of counters, down to the line |
 #
-# The first one disturbs the program little. The second one runs each kernel again and again, to read a few counters each time, so a program takes a hundred times as long under it: pick one kernel, and one launch of it.
-#
-# In a shell:
+# Nsight Systems hardly disturbs the program. Nsight Compute replays each kernel many times, because it can read only a few counters at a time, so a program may take a hundred times as long under it. Pick one kernel, and one launch of it:
 #
 # ```sh
 # nsys profile -o report --stats=true python program.py      # writes report.nsys-rep, and prints tables
@@ -54,19 +60,19 @@ print("kernels run on:", device.info().name)
 # ncu --import report.ncu-rep --page details                 # the same as text; --csv for a table
 # ```
 #
-# `--launch-skip 1` leaves out the first launch, which is not like the others: caches are empty and clocks are low. Both reports, `.nsys-rep` and `.ncu-rep`, are made to be opened in the desktop programs `nsys-ui` and `ncu-ui`, which can run on another machine, without a GPU.
+# `--launch-skip 1` leaves out the first launch, which is not like the others: caches are cold and clocks are low. The reports, `.nsys-rep` and `.ncu-rep`, open in the desktop programs `nsys-ui` and `ncu-ui`, on any machine, with or without a GPU.
 #
-# **In a container.** Nsight Compute reads counters that a process must not read without a right to do so. If it says `ERR_NVGPUCTRPERM`, give the container that right:
+# **In a container.** Nsight Compute needs permission to read hardware counters. If it says `ERR_NVGPUCTRPERM`, give the container that capability:
 #
 # ```sh
 # docker run --gpus all --cap-add=SYS_ADMIN -v "$PWD":/src -w /src IMAGE ncu --set full -o report python program.py
 # ```
 #
-# Outside of a container root has it, or everybody if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does without for what is on its timeline.
+# Outside a container root has the permission, or everybody, if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does not need it for its timeline.
 #
-# **From a notebook.** A profiler starts the process that it watches, and the kernel of a notebook runs already. So write what is to be profiled into a file, with one cell:
+# **From a notebook.** `nsys` and `ncu` start the process they watch, but a notebook's process runs already. So write the program to a file with one cell, and profile it with another; a line that begins with `!` goes to the shell:
 #
-# ```
+# ```python
 # %%writefile program.py
 # import numpy as np
 # from gpukit import cuda, matmul
@@ -77,13 +83,13 @@ print("kernels run on:", device.info().name)
 # cuda.synchronize()
 # ```
 #
-# and run it under the profiler with another; a line that begins with `!` is a command for the shell:
-#
-# ```
+# ```sh
 # !ncu --clock-control none --launch-skip 1 --launch-count 1 --section SpeedOfLight python program.py
 # ```
 #
-# `--clock-control none` leaves the clock as it is. Without it Nsight Compute lowers the clock to the base, so that two runs can be compared with each other, and no longer with a time that was measured elsewhere. Which of the tools are there?
+# By default Nsight Compute locks the clock to its base, so that two reports can be compared with each other, but no longer with a time measured elsewhere. `--clock-control none` leaves the clock alone. NVIDIA's Python package `nsight-python` wraps all this in a decorator, also inside a notebook.
+#
+# > **From the source.** The documents teach the same order, first the application in Nsight Systems, then one kernel in Nsight Compute, with the command lines, the `SYS_ADMIN` capability for a container, and the report copied to a desktop and opened there. They show no report and no figures. There is no `.ncu-rep` file to open here either: it is a binary file for NVIDIA's programs, and it describes the machine and the session that made it. The course has its figures as tables, which the next sections use. On a GPU machine the `ncu` line above writes a report of your own.
 
 # %%
 for tool in ("nsys", "ncu"):
@@ -92,7 +98,7 @@ for tool in ("nsys", "ncu"):
 # %% [markdown]
 # ## A timeline
 #
-# Here is a small program as a timeline shows it, recorded on an H200 by `gpukit bench profile`. Three times it makes a matrix of random numbers, copies it to the GPU, multiplies it there with another one, and copies the product back:
+# Here is the timeline of a small program, recorded on an H200. Three times it makes a matrix of random numbers, copies it to the GPU, multiplies it there by another one, and copies the product back:
 
 
 # %%
@@ -106,96 +112,86 @@ def application(rows=512):
     return product
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 about, timeline = results.profile("timeline-h200")
 for row in timeline:
     row["begin"], row["end"] = float(row["begin"]), float(row["begin"]) + float(row["duration"])
-colors = {"launch": plot.PALETTE[7], "kernel": plot.PALETTE[5], "copy": plot.PALETTE[1]}
-
-
-def kind(row):
-    """What a bar of the timeline is."""
-    return "launch" if row["lane"] == "host" else "copy" if "Mem" in row["name"] else "kernel"
+    row["kind"] = "launch" if row["lane"] == "host" else "copy" if "Mem" in row["name"] else "kernel"
 
 
 def draw(ax, first, last):
     """The bars between two times in us."""
-    for what, color in colors.items():
-        chosen = [row for row in timeline if kind(row) == what and first <= row["begin"] <= last]
+    for kind, color in (("launch", 7), ("kernel", 5), ("copy", 1)):
+        chosen = [row for row in timeline if row["kind"] == kind and first <= row["begin"] <= last]
         at, left = [row["lane"] == "host" for row in chosen], [row["begin"] for row in chosen]
         widths = [row["end"] - row["begin"] for row in chosen]
-        ax.barh(at, widths, left=left, color=color, label=what)
+        ax.barh(at, widths, left=left, color=plot.PALETTE[color], label=kind)
     ax.set(yticks=[0, 1], yticklabels=["device", "host"], xlabel="us", xlim=(first, last))
 
 
 with plot.figure(size=(8, 3.4), rows=2, mark=about) as (whole, part):
     draw(whole, -50, timeline[-1]["end"] + 50)
-    whole.set_title("all of it")
+    whole.set_title("the whole program")
     whole.legend(loc="upper right", ncols=3, bbox_to_anchor=(1, 1.4))
     draw(part, timeline[0]["begin"] - 20, timeline[3]["end"] + 20)
-    part.set_title("the first round")
+    part.set_title("its first round")
 
 span = timeline[-1]["end"] - timeline[0]["begin"]
-for what in ("kernel", "copy"):
-    busy = sum(row["end"] - row["begin"] for row in timeline if kind(row) == what)
-    print(f"{what:8}{busy:6.0f} us of {span:,.0f}: {busy / span:.1%}")
+for kind in ("kernel", "copy"):
+    busy = sum(row["end"] - row["begin"] for row in timeline if row["kind"] == kind)
+    print(f"{kind:8}{busy:6.0f} us of {span:,.0f}: {busy / span:.1%}")
 
 # %% [markdown]
-# Nothing has to be known about the kernel to see what is wrong: for most of the time the GPU does nothing. The largest gaps lie between the rounds, where the program makes its random numbers on the host. Within a round there are gaps too, in which the host gets the next call ready. A kernel that took no time at all would make this program faster by as much as the first line says, and by no more. What would help: numbers made on the GPU, or made for the next round while the GPU works on this one, as in chapter 06.
+# (PyTorch's profiler wrote this record. It gets its data from the same interface of the driver as Nsight Systems.)
 #
-# (The timeline was read with PyTorch's profiler, which gets its records from the same place in the driver as Nsight Systems.)
+# **Predict:** by what factor would this program be faster if its kernels took no time at all? Two decimals will do.
+
+# %%
+my_answer = None
+exercises.check("10-amdahl", my_answer)
+
+# %% [markdown]
+# <details><summary>What the timeline says</summary>
+#
+# Hardly at all. Most of the time the GPU is idle. The largest gaps lie between the rounds, while the host makes random numbers; within a round there are gaps in which the host prepares the next call. This is **Amdahl's law**: what you do not improve stays. What would help: make the numbers on the GPU, or make those of the next round while the GPU works on this one, as in chapter 06.
+#
+# </details>
 
 # %% [markdown]
 # ## One kernel
 #
-# Now a kernel that does work: the product of two matrices with tiles of 16 in shared memory, from chapter 03, for matrices of 1024 by 1024. The report below was written by `gpukit bench profile`, which runs
-#
-# ```sh
-# ncu --set full --clock-control none --csv --page details ...
-# ```
-#
-# and keeps its figures; further counters are from `gpukit bench matmul`, which asks ncu for some by their names (`--metrics`). First the counters, beside what `gpukit.trace` says of the same launch, from one of its blocks, here and now:
+# Now a kernel that does work: the product with tiles of 16 in shared memory from chapter 03, for matrices of 1024 by 1024. `gpukit bench profile` ran it and `tiled_conflict` of chapter 04 under `ncu --set full --clock-control none`, and kept the figures. Here are the counters, beside what `gpukit.trace` counts here and now from a single block:
 
 # %%
-n, tile = 1024, 16
-a, b = (np.random.default_rng(seed).standard_normal((n, n)).astype(np.float32) for seed in (1, 2))
-out = np.zeros((n, n), np.float32)
-
-
-def of_one_block(variant):
-    """The trace of one block of the product, scaled to the grid."""
-    ((launch, arguments),) = matmul.steps(variant, a, b, out, tile=tile)
-    return gpukit.trace(launch, *arguments, blocks=1)
-
-
-traces = {variant: of_one_block(variant) for variant in ("tiled", "tiled_conflict")}
-about, rows = results.profile("matmul-h200")
-counted = results.load("matmul-h200", shape=(n, n, n), tile=tile)
-COMPARED = {
-    "global load requests": ("global", "load", "requests"),
-    "global load sectors": ("global", "load", "sectors"),
-    "global store sectors": ("global", "store", "sectors"),
-    "shared store requests": ("shared", "store", "requests"),
-    "shared store wavefronts": ("shared", "store", "wavefronts"),
-    "shared load requests": ("shared", "load", "requests"),
-    "shared load wavefronts": ("shared", "load", "wavefronts"),
+a, b = np.random.default_rng(1).standard_normal((2, 1024, 1024)).astype(np.float32)
+out = np.zeros_like(a)
+traces = {
+    "tiled": gpukit.trace(matmul.tiled(np.float32, 16)[(64, 64), (16, 16)], a, b, out, blocks=1),
+    "tiled_conflict": gpukit.trace(matmul.tiled_conflict(np.float32, 16)[(64, 64), (16, 16)], a, b, out, blocks=1),
 }
-print(about)
-print(f"{'':26}{'tiled':^28}{'tiled_conflict':^28}")
-print(f"{'':26}" + f"{'as written':>14}{'as compiled':>14}" * 2)
-for what, (space, op, field) in COMPARED.items():
-    cells = []
-    for variant, trace in traces.items():
-        compiled = results.first(counted, case=what, variant=variant, dtype="float32")["value"]
-        cells += [getattr(trace.total(space, op), field), compiled]
-    print(f"{what:26}" + "".join(f"{cell:14,}" for cell in cells))
+about, report = results.profile("matmul-h200")
+counters = results.load("matmul-h200", shape=(1024, 1024, 1024), tile=16, dtype="float32")
+rows = []
+for space, op, field in (
+    *(("global", "load", "requests"), ("global", "load", "sectors"), ("global", "store", "sectors")),
+    *(("shared", op, field) for op in ("store", "load") for field in ("requests", "wavefronts")),
+):
+    row = {about: f"{space} {op} {field}"}
+    for kernel, trace in traces.items():
+        compiled = results.first(counters, case=f"{space} {op} {field}", variant=kernel)["value"]
+        row |= {f"{kernel}, trace": f"{getattr(trace.total(space, op), field):,}", f"{kernel}, ncu": f"{compiled:,}"}
+    rows.append(row)
+results.table(rows)
 
 # %% [markdown]
-# Above, what goes to global memory: the trace and the hardware agree to the last request. So do the requests to store in shared memory; of the wavefronts for them the hardware counts some percent more, when accesses get in each other's way.
+# For global memory the trace and the hardware agree to the last request. They agree on the store requests in shared memory too; for those the hardware counts a few percent more wavefronts, when accesses get in each other's way.
 #
-# The shared *loads* do not agree, and they should not. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row, whose address is a multiple of 16 bytes. The compiler makes one load of 128 bits out of four of them. It can be seen in the machine code:
+# The shared *loads* differ, and they should. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row, at addresses that are multiples of 16 bytes. The compiler turns four of these loads into one of 128 bits. The machine code shows it:
 
-# %%
+# %% jupyter={"source_hidden": true}
+import re
+from collections import Counter
+
 machine_code = (results.PROFILES / "tiled-sm90.sass").read_text().splitlines()
 labels = {line[:-1]: number for number, line in enumerate(machine_code) if line.endswith(":")}
 loops = []  # from a label to the branch back to it
@@ -208,116 +204,125 @@ body = max(loops, key=lambda loop: sum("FFMA" in line for line in loop))
 print(machine_code[0])
 print(f"{len(body)} instructions in the loop over tiles:")
 opcodes = Counter(re.search(r"\*/ +(?:@\S+ +)?(\S+)", line)[1] for line in body)
-for opcode, count in opcodes.most_common(12):
+for opcode, count in opcodes.most_common(8):
     print(f"{count:5} {opcode}")
 
 # %% [markdown]
-# This is **SASS**, what the GPU really runs; `kernel.inspect_sass(signature)` gives it where the CUDA toolkit is installed, and `gpukit bench code` makes it without a GPU. One turn of the loop takes a tile: 16 multiply-adds (`FFMA`), and for these 16 scalar loads of `tile_b` (`LDS`), whose elements lie in a column, but only four loads of `tile_a` (`LDS.128`). The loop over k is gone, it was unrolled. The rest is what it takes to fill the tiles: addresses, guards at the edges, and barriers.
+# This is **SASS**, the GPU's machine code. `kernel.inspect_sass(signature)` returns it where the CUDA toolkit is installed. One iteration handles a tile: 16 multiply-adds (`FFMA`), 16 scalar loads of `tile_b` (`LDS`), whose elements lie in a column, but only four loads of `tile_a` (`LDS.128`). The loop over k is gone: it was unrolled. The rest fills the tiles: addresses, guards and barriers.
 #
-# Which of the two counts is right? Both. The one tells what you wrote and can change; the other one what you got. Where they differ, the compiler was at work, and a change that hinders it (a pad that makes rows end at odd places, an index it cannot see through) costs more than the trace alone would say.
+# Which count is right? Both. One describes what you wrote and can change, the other what you got. Where they differ, the compiler was at work, and a change that hinders it (a pad that moves rows off multiples of 16 bytes, an index it cannot see through) costs more than the trace alone would say.
 
 # %% [markdown]
 # ## How to read a report
 #
 # A full report has dozens of figures in ten sections. A few of them decide where to look:
 
-# %%
+# %% jupyter={"source_hidden": true}
 READ_FIRST = (
-    ("Duration", "ns", "how long it took, under the profiler: cold caches"),
-    ("Memory Throughput", "%", "how busy is the busiest part of the memory system"),
-    ("DRAM Throughput", "%", "... memory itself"),
-    ("L2 Cache Throughput", "%", "... the L2 cache"),
-    ("L1/TEX Cache Throughput", "%", "... L1 and shared memory, which are one"),
-    ("Compute (SM) Throughput", "%", "how busy is the busiest part of the multiprocessors"),
-    ("Achieved Occupancy", "%", "warps that were there, of those that could be"),
-    ("Eligible Warps Per Scheduler", "warp", "of these, ready to go on at a time"),
+    ("Duration", "ns", "under the profiler, with cold caches"),
+    ("Memory Throughput", "%", "the busiest part of the memory system"),
+    ("DRAM Throughput", "%", "of it: memory itself"),
+    ("L2 Cache Throughput", "%", "of it: the L2 cache"),
+    ("L1/TEX Cache Throughput", "%", "of it: L1 and shared memory, which are one"),
+    ("Compute (SM) Throughput", "%", "the busiest part of the SMs' arithmetic"),
+    ("Achieved Occupancy", "%", "resident warps, of those that would fit"),
+    ("Eligible Warps Per Scheduler", "warp", "of these, ready to issue"),
     ("No Eligible", "%", "cycles in which none was ready"),
     ("Registers Per Thread", "register/thread", ""),
 )
-print(f"{'':32}{'tiled':>12}{'tiled_conflict':>16}")
+rows = []
 for metric, unit, meaning in READ_FIRST:
-    cells = []
-    for variant in traces:
-        row = next(r for r in rows if (r["kernel"], r["metric"], r["unit"]) == (variant, metric, unit))
-        cells.append(float(row["value"]))
-    print(f"{metric:32}{cells[0]:12,.1f}{cells[1]:16,.1f}  {meaning}")
+    row = {"metric": metric, "unit": unit}
+    for kernel in traces:
+        found = next(r for r in report if (r["kernel"], r["metric"], r["unit"]) == (kernel, metric, unit))
+        row[kernel] = f"{float(found['value']):,.1f}"
+    rows.append(row | {"meaning": meaning})
+results.table(rows)
 
 # %% [markdown]
-# Read it from the top. The first question is **which part is busy**. If one of the throughputs is above 80 %, that part is what limits, and the only way to be faster is to ask less of it. For both kernels it is L1 and shared memory, and memory itself does next to nothing. If none is above 60 %, the kernel waits: for memory, at barriers, or because there are too few warps to fill the gaps. Then look at the warps that were eligible: a scheduler needs one in every cycle.
+# In `ncu-ui` they are on the page *Details*, in the sections *GPU Speed Of Light Throughput*, *Scheduler Statistics*, *Occupancy* and *Launch Statistics*; the page *Source* has the counters of each line.
 #
-# Occupancy is not a goal. It says how many warps there are to hide waiting behind; the fast kernel of chapter 05 runs with an eighth of them.
+# Read from the top. First: **which part is busy?** A throughput above 80 % limits the kernel, and the only way to be faster is to ask less of that part. For both kernels it is L1 and shared memory, while DRAM does next to nothing. If none is above 60 %, the kernel is **latency-bound**: it waits for memory, at barriers, or has too few warps to hide the waiting. Then look at the eligible warps: a scheduler needs one in every cycle.
+#
+# **Occupancy** is not a goal. It says how many warps there are to hide latency with. A block of these kernels has 256 threads with 32 registers each:
+
+# %%
+plot.multiprocessor(threads=256, registers=32, shared_bytes=2 * 16 * 16 * 4);
+# %% [markdown]
+# The SM is full, and yet the fast kernel of chapter 05, with an eighth of these warps, is several times as fast.
 
 # %% [markdown]
 # ## What a GPU can do at most
 #
-# The percentages above are of something: of a ceiling. A ceiling can be looked up, or better be measured, each by a kernel that needs nothing else. `gpukit bench ceilings` does that. The one for arithmetic is the first kernel of [chapter 05](05_fast_matmul.ipynb): it keeps chains of multiply-adds in registers and touches no memory.
+# The percentages above refer to ceilings. Each ceiling can be measured, by a kernel that needs nothing else; `gpukit bench ceilings` does that. The one for arithmetic is the first kernel of [chapter 05](05_fast_matmul.ipynb): it keeps chains of multiply-adds in registers and touches no memory.
 
-# %%
-ceilings = prediction.measured() if on_gpu() else prediction.recorded()
-print(f"{ceilings.device}, {ceilings.date}")
-for what, value, unit in (
-    ("float32 multiply-adds", ceilings.fp32 * 1e-12, "TFLOP/s"),
-    ("float64 multiply-adds", ceilings.fp64 * 1e-12, "TFLOP/s"),
-    ("conversions from and to float64", ceilings.conversions * 1e-12, "10^12 per second"),
-    ("instructions of warps", ceilings.instructions * 1e-12, "10^12 per second"),
-    ("reading memory", ceilings.dram_read * 1e-12, "TB/s"),
-    ("a copy, both ways together", ceilings.dram_copy * 1e-12, "TB/s"),
-    ("L2 to the multiprocessors", ceilings.l2_loads * 32e-12, "TB/s"),
-    ("stores to L2, whole lines", ceilings.l2_stores * 32e-12, "TB/s"),
-    ("stores to L2, a sector of a line each", ceilings.l2_lines * 32e-12, "TB/s"),
-    ("shared memory and L1", ceilings.wavefronts * 128e-12, "TB/s"),
-    ("a trip to memory", ceilings.trip * 1e9, "ns"),
-    ("a store, a barrier and a load in shared memory", 1e9 / ceilings.steps, "ns"),
-    ("blocks that do nothing", ceilings.blocks * 1e-9, "10^9 per second"),
-    ("the shortest kernel", ceilings.launch * 1e6, "us"),
-):
-    print(f"{what:48}{value:8.2f} {unit}")
+# %% jupyter={"source_hidden": true}
+CEILINGS = (
+    ("float32 arithmetic, a multiply-add counts 2", "TFLOP/s", lambda c: c.fp32 * 1e-12),
+    ("float64 arithmetic", "TFLOP/s", lambda c: c.fp64 * 1e-12),
+    ("conversions from and to float64", "10¹² per second", lambda c: c.conversions * 1e-12),
+    ("instructions of warps", "10¹² per second", lambda c: c.instructions * 1e-12),
+    ("reading memory", "TB/s", lambda c: c.dram_read * 1e-12),
+    ("a copy, both ways together", "TB/s", lambda c: c.dram_copy * 1e-12),
+    ("L2 to the SMs", "TB/s", lambda c: c.l2_loads * 32e-12),
+    ("stores to L2, whole lines", "TB/s", lambda c: c.l2_stores * 32e-12),
+    ("stores to L2, one sector of each line", "TB/s", lambda c: c.l2_lines * 32e-12),
+    ("shared memory and L1", "TB/s", lambda c: c.wavefronts * 128e-12),
+    ("latency of memory", "ns", lambda c: c.trip * 1e9),
+    ("a store, a barrier and a load in shared memory", "ns", lambda c: 1e9 / c.steps),
+    ("empty blocks", "10⁹ per second", lambda c: c.blocks * 1e-9),
+    ("the shortest kernel", "us", lambda c: c.launch * 1e6),
+)
+ceilings = prediction.recorded()
+results.table([{f"{ceilings.device}, {ceilings.date}": what, "value": f"{of(ceilings):.2f}", "unit": unit} for what, unit, of in CEILINGS])
 
 # %% [markdown]
-# **Check yourself.** How many float32 operations can the GPU do in the time in which it reads one float32 from memory? And how many float32 can it load from shared memory in that time? Write both down before you run the cell.
+# **Predict:** how many float32 operations can this GPU do in the time in which it reads one float32 from memory?
 
 # %%
-print(f"{ceilings.fp32 / ceilings.dram_read * 4:.0f} operations")
-print(f"{ceilings.wavefronts * 32 / ceilings.dram_read * 4:.0f} loads from shared memory")
+my_answer = None
+exercises.check("10-balance", my_answer)
+
+# %% [markdown]
+# The operations of a kernel for each byte that crosses from memory are its **arithmetic intensity**. A kernel whose intensity is below the GPU's balance of arithmetic and bandwidth is **memory-bound**, one above it can be **compute-bound**. A sum does one operation per float, so it is memory-bound by far.
 
 # %% [markdown]
 # ## The least time
 #
-# Divide what a kernel asks for by what the GPU can do, for each resource: that is how long this resource is busy, if it never pauses. No kernel can be faster than the largest of these times. `gpukit.predict` (or `trace.predict()`) does this with the counts of a trace. **Issue** stands for the instructions: those that are written, and those that the compiler adds for addresses, for loops and for other whole numbers. How many these are the trace can only estimate, so this row is no strict bound as the others are.
+# Divide what a kernel asks for by what the GPU can do, resource by resource. Each quotient is the time for which that resource is busy if it never pauses. The largest of them bounds the kernel's time from below: the kernel *as written*, if the compiler merges nothing. `gpukit.predict` (or `trace.predict()`) does this with the counts of a trace. **Issue** stands for the instructions, those that are written and those that the compiler adds for addresses and loops. The trace can only estimate those, so this row is no strict bound.
 
 # %%
-gpukit.predict(traces["tiled"], ceilings=ceilings)
+gpukit.predict(traces["tiled"])
 
 # %% [markdown]
-# What limits is shared memory, as in the report. The measured time is near that of the prediction, and may even lie below: the prediction takes the loads as they are written, and the compiler merged some.
+# Shared memory is the limit, as in the report. Now the bounds of both kernels beside their durations:
 
 # %%
-for variant, trace in traces.items():
-    predicted = trace.predict(ceilings=prediction.recorded())
-    duration = next(row for row in rows if (row["kernel"], row["metric"]) == (variant, "Duration"))
-    measured = float(duration["value"]) / 1e3
-    print(f"{variant:15} at least {predicted.seconds * 1e6:5.0f} us, {predicted.limit}; it took {measured:5.0f} us")
+for kernel, trace in traces.items():
+    predicted = trace.predict()
+    measured = next(float(row["value"]) for row in report if (row["kernel"], row["metric"]) == (kernel, "Duration"))
+    print(f"{kernel:15} at least {predicted.seconds * 1e6:5.0f} us ({predicted.limit}); it took {measured / 1e3:5.0f} us")
 
 # %% [markdown]
-# The kernel with conflicts shows where this ends: there the compiler merges loads whose conflicts were most of the cost. As written it would take longer than it does. A prediction that is too *long* always means: look at what the compiler did.
+# Both took *less* than their bound, because the compiler merged loads, in `tiled_conflict` those with most of the conflicts. A prediction that is too long always means: look at what the compiler did.
 #
-# A trace of a large launch takes its time. But the blocks of a large matrix do what those of a small one do, so trace a small one and say for which grid the prediction is to be:
+# The blocks of a large matrix do what those of a small one do. So trace a small matrix, and say for which grid the prediction is meant:
 
 # %%
-small, large = (transpose.configure("naive", (size, size)) for size in (256, 8192))
+small, large = (gpukit.transpose.configure("naive", (size, size)) for size in (256, 8192))
 matrix = np.random.default_rng(3).integers(0, 99, (256, 256), np.uint32)
 trace = gpukit.trace(small, matrix, np.empty_like(matrix))
-trace.predict(grid=large.griddim, ceilings=ceilings)
+trace.predict(grid=large.griddim)
 
 # %% [markdown]
-# The naive transpose writes down columns. Neither memory nor shared memory limits it, but the L2 cache, which has to take every element as a piece of a line of its own. The table says so, and by how much: the next resource is busy for less than a third of that time.
+# The naive transpose writes down columns. Neither memory nor shared memory limits it, but the L2 cache, which has to take every element as a piece of a line of its own. The next resource is busy for less than a third of that time.
 
 # %% [markdown]
 # ## The roofline
 #
-# A picture of the two resources that matter most: memory and arithmetic. To the right, how many operations a kernel makes for each byte that must cross from memory; upwards, how many it makes per second. The slope is memory, the flat part arithmetic; nothing can lie above. Here is every kernel of the course that has been measured, with the bytes and the operations from its trace:
+# The **roofline** is a picture of the two resources that matter most. To the right is the arithmetic intensity, upwards the operations per second. The slope is memory, the flat part arithmetic, and no kernel that reads its data from memory can lie above. Here is every kernel of the course that has been measured, with bytes and operations from its trace; the rungs of a ladder are joined, and its first and last have their names:
 
-# %%
+# %% jupyter={"source_hidden": true}
 recorded = results.load("predictions-h200")
 
 
@@ -329,49 +334,34 @@ def key_of(record):
 times = {key_of(record): record["value"] for record in recorded if record["case"] == "time"}
 as_written = [(r, times[key_of(r)]) for r in recorded if r["case"] == "least time"]
 as_executed = [(r, times[key_of(r)]) for r in recorded if r["case"] == "least time, instructions counted"]
-NAMED = ("matmul naive 1024", "matmul fast 4096", "reduce one_launch 16777216")
-NAMED += ("conv blocked 768", "transpose naive 8192")
-
-
-def named(record):
-    """Whether the name of a kernel is to be written beside its point."""
-    name = f"{record['chapter']} {record['variant']} {record['shape'][-1]}"
-    return name in NAMED and record["dtype"] != "float64"
-
-
-points = [
-    {
-        "group": least["chapter"],
-        "flops": least["flops"],
-        "bytes": least["bytes"],
-        "seconds": seconds,
-        "predicted": least["value"],
-        "measured": seconds,
-        "label": least["variant"] if named(least) else None,
-    }
-    for least, seconds in as_written
-]
+points = []
+for least, seconds in as_written:
+    point = {"group": least["chapter"], "flops": least["flops"], "bytes": least["bytes"], "seconds": seconds}
+    first_rungs = least["variant"] in ("naive", "tiled") and least.get("tile") == 16
+    if least["dtype"] == "float32" and (first_rungs or least["shape"][-1] in (4096, 2**24, 768)):
+        point |= {"ladder": least["chapter"], "label": least["variant"]}
+    points.append(point | {"predicted": least["value"], "measured": seconds})
 mark = f"counted by the trace; times: {results.taken_on(recorded)}"
-plot.roofline(points, prediction.recorded(), title="Kernels of the course under their roof", mark=mark);
+plot.roofline(points, ceilings, title="Kernels of the course under their roof", mark=mark);
 
 # %% [markdown]
-# The products of matrices stand far to the right: memory is no excuse for them. That the simple ones are so far below the roof has reasons that this picture does not know: shared memory, and instructions. That is the limit of a roofline. It has two resources, and most kernels are limited by a third.
+# Matrix products stand far to the right: memory is no excuse for them. That the simple ones are so far below the roof has reasons that this picture does not know: shared memory, and instructions. A roofline has two resources, and most kernels are limited by a third.
 
 # %% [markdown]
-# ## How good is such a prediction?
+# ## How good is such a bound?
 #
-# Now the honest part. For every one of these kernels the least time as its trace gives it, against the time that was measured. The band is a factor of 1.5 to both sides:
+# A lower bound is not a prediction. The next figure shows how close it comes: measured time against bound for all these kernels. The band is a factor of 1.5 to either side. On the left is what a trace gives without a GPU; on the right the executed instructions were counted with Nsight Compute and given to `predict(trace, instructions=...)`:
 
-# %%
+# %% jupyter={"source_hidden": true}
 WITHIN = 1.5
 executed = [
     {"group": least["chapter"], "predicted": least["value"], "measured": seconds} for least, seconds in as_executed
 ]
 with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
-    plot.compared([point | {"label": None} for point in points], within=WITHIN, ax=axes[0])
+    plot.compared([{**point, "label": None} for point in points], within=WITHIN, ax=axes[0])
     axes[0].set_title("from the trace alone")
     plot.compared(executed, within=WITHIN, ax=axes[1])
-    axes[1].set(title="with the instructions that were counted", ylabel="")
+    axes[1].set(title="with counted instructions", ylabel="")
 
 
 def near(pairs):
@@ -379,258 +369,242 @@ def near(pairs):
     return sum(1 / WITHIN <= seconds / least["value"] <= WITHIN for least, seconds in pairs)
 
 
-for what, pairs in (("from the trace alone", as_written), ("with the instructions that were counted", as_executed)):
+by_chapter = {chapter: [pair for pair in as_written if pair[0]["chapter"] == chapter] for chapter in dict.fromkeys(least["chapter"] for least, _ in as_written)}
+for what, pairs in (("from the trace alone", as_written), ("with counted instructions", as_executed), *by_chapter.items()):
     ratio = np.median([seconds / least["value"] for least, seconds in pairs])
-    print(f"{what}: {near(pairs)} of {len(pairs)} within a factor of {WITHIN}; median of measured / predicted {ratio:.2f}")
+    print(f"{what:26}{near(pairs):4} of {len(pairs):3} within a factor of {WITHIN}; median of measured / bound {ratio:.2f}")
 
 # %% [markdown]
-# At the left is what anybody can know without a GPU; the lines above say how many of the points lie in the band. Two thirds was the target. What the trace adds for addresses and loops rests on a few rules and a dozen small numbers, such as five instructions for the sign of an index, and a prediction that was fitted to what it predicts would prove nothing. No time went into them. The numbers were read off the machine code of two matrix products, the naive one and `dynamic`, and for quotients of a letterbox; the rules were held against the instructions that Nsight Compute counts in products, transposes and sums. Nothing was taken from the convolutions: they are the test:
-
-# %%
-for chapter in dict.fromkeys(least["chapter"] for least, _ in as_written):
-    pairs = [(least, seconds) for least, seconds in as_written if least["chapter"] == chapter]
-    print(f"{chapter:10}{near(pairs):3} of {len(pairs):2} within a factor of {WITHIN}")
-
-# %% [markdown]
-# Above the band lie the kernels that take longer than their scarcest resource needs, below it those that take less than what is written needs. Here are all that lie outside, with what limits them according to the trace, and how much longer they took:
-
-# %%
-rows = []
-with_counted = {key_of(least): least for least, _ in as_executed}
-for least, seconds in sorted(as_written, key=lambda pair: pair[1] / pair[0]["value"]):
-    if not near([(least, seconds)]):
-        counted = with_counted.get(key_of(least))
-        then = counted and seconds / counted["value"]
-        rows.append(least | {"ratio": seconds / least["value"], "counted": counted, "then": then})
-results.table(
-    rows,
-    {
-        "chapter": "chapter",
-        "kernel": lambda r: " ".join([r["variant"], *(f"{k} {r[k]}" for k in ("tile", "pad", "depth") if k in r)]),
-        "size": lambda r: f"{' x '.join(map(str, r['shape'][-2:]))} {r['dtype']}",
-        "limit, as written": "limit",
-        "measured / predicted": lambda r: f"{r['ratio']:.2f}",
-        "limit, as executed": lambda r: r["counted"] and r["counted"]["limit"],
-        "measured / that": lambda r: r["then"] and f"{r['then']:.2f}",
-    },
-)
-
-# %% [markdown]
-# Three reasons explain most of them:
+# The estimate for addresses and loops rests on a few rules and a dozen small numbers. They were read off the machine code of two matrix products and of a letterbox, and checked against the instructions that Nsight Compute counts in products, transposes and sums. No measured time went into them, and nothing at all of the convolutions, which are the test.
 #
-# - **Instructions that nobody wrote, and nobody guessed.** An index with a sign is a 64-bit number in Numba, and asks at every access whether it is negative; so the naive product, whose loop has one multiply-add and two loads, executes many more than these three: the cell below counts them. Many compute what is the same for all lanes of a warp, in a unit that takes longer for each. The estimate knows that. It does not know that the compiler gives up unrolling the loop over a padded or swizzled tile of 32, as it does not give up for a tile of 16. Count the instructions (one metric of Nsight Compute, `smsp__inst_executed.sum`), give them to `predict(trace, instructions=...)`, and such kernels move towards the band.
-# - **Loads that the compiler merged.** The kernels with conflicts and a ratio below one: as written they ask more of shared memory than they do as compiled.
-# - **Waiting.** The prediction knows one trip to memory for each block and a step for each barrier, the least that there can be. A block that collects what the others found makes several trips, one after the other, and a kernel with few warps waits for its own results.
+# Three reasons explain most of the points outside the band:
+#
+# - **Instructions that nobody wrote.** A signed index is a 64-bit number in Numba and is tested for being negative at every access. So the naive product, with one multiply-add and two loads per iteration, executes many more instructions than three. The estimate knows that. It cannot know where the compiler stops unrolling, as it does for padded or swizzled tiles of 32.
+# - **Merged loads.** Kernels with bank conflicts ask more of shared memory as written than as compiled.
+# - **Latency.** The bound has one trip to memory for each block and one step for each barrier, the least there can be. A block that collects what others found makes several trips, one after the other.
 
-# %%
+# %% jupyter={"outputs_hidden": true}
 naive = {"chapter": "matmul", "variant": "naive", "dtype": "float32"}
 run = results.first(recorded, case="instructions", **naive)
 products = results.first(recorded, case="least time", **naive)["flops"] / 2 / 32  # by warps
 print(f"naive: {run['value'] / products:.0f} instructions for each multiply-add")
-print(f"one for all lanes of a warp takes {prediction.recorded().shared_cost:.2f} times as long as another")
-
-# %% [markdown]
-# So a least time is no time. It says what is not possible, and what would have to change before more would be.
 
 # %% [markdown]
 # ## The clinic
 #
-# Five patients. Each is slow for one reason. For each of them: read the kernel, look at the trace, **write down what is wrong and how many times faster it could be**, and only then go on to the cure. The gain was measured on an H200.
+# Five patients, each slow for one reason. The traces come without advice (`advice=False`), so the diagnosis is yours. Open the folded parts of a trace too. Each illness occurs once:
+#
+# | name | what it is |
+# |---|---|
+# | `bank conflicts` | lanes of a warp want different words from one bank |
+# | `divergence` | lanes of a warp do different amounts of work, and wait for the longest |
+# | `hidden float64` | float32 data, computed in float64 |
+# | `launch-bound` | the launches take longer than the work in them |
+# | `uncoalesced` | neighbouring lanes access addresses that are far apart |
 
 
 # %%
-def examined(patient, which="slow"):
-    """The trace of a patient, or of its cure, by its number."""
-    launch, arguments = getattr(pitfalls.make_pitfall(pitfalls.CASES[patient - 1].name), which)[0]
-    return gpukit.trace(launch, *arguments)
+SIZES = {case.name: case.size for case in pitfalls.CASES}
 
 
-def launch_all(steps):
+def launches(number, which="slow"):
+    """List the (launch, arguments) of a patient, or of its fix."""
+    return getattr(pitfalls.make_pitfall(pitfalls.PATIENTS[number - 1]), which)
+
+
+def examine(number, which="slow"):
+    """Trace a patient's first launch, on a small array."""
+    (launch, arguments), *others = launches(number, which)
+    print(f"patient {number}, {which}: {1 + len(others)} launch{'es' if others else ''} like this one")
+    return gpukit.trace(launch, *arguments, advice=False)
+
+
+examine(1)
+
+# %%
+examine(2)
+
+# %%
+examine(3)
+
+# %%
+examine(4)
+
+# %%
+examine(5)
+
+# %% [markdown]
+# Name the illness of each patient, as a list of five names from the table:
+
+# %%
+my_answer = None
+exercises.check("10-diagnosis", my_answer)
+
+# %% [markdown]
+# The rest of this section treats the patients one by one. Finish your diagnosis first: the answers are folded, but they are here. The gains were measured on an H200, and are measured again if you have a GPU.
+
+
+# %% jupyter={"source_hidden": true}
+def launch_all(steps, wait=False):
     for launch, arguments in steps:
         launch(*arguments)
+    if wait:
+        cuda.synchronize()
 
 
-def call(steps):
-    launch_all(steps)
-    cuda.synchronize()
-
-
-def gain(patient, what="kernel"):
-    """Print how long patient and cure take; what="call" is the time of a caller, launches on the host included."""
-    case = pitfalls.CASES[patient - 1]
-    records = results.load("pitfalls-h200", pitfall=case.name, case=what)
+def gain(number, what="kernel"):
+    """Print how long a patient and its fix take; what="call" is the time of a caller, launches on the host included."""
+    name = pitfalls.PATIENTS[number - 1]
+    records = results.load("pitfalls-h200", pitfall=name, case=what)
     seconds, where = results.by_variant(records), results.taken_on(records)
     if on_gpu():
-        pitfall = pitfalls.make_pitfall(case.name, case.size)
-        steps = {"slow": pitfall.slow, "fixed": pitfall.fixed}
-        for name, launches in list(steps.items()):
-            steps[f"{name}, prepared"] = [(launching.prepare(launch, *arguments), ()) for launch, arguments in launches]
-        wait, clock = (call, "cpu") if what == "call" else (launch_all, "gpu")
-        runs = {name: partial(wait, launches) for name, launches in steps.items()}
-        timings = timing.bench_many(runs, device=clock, min_time=0.05)
-        seconds, where = {name: timed.median for name, timed in timings.items()}, device.info().name
+        pitfall, steps = pitfalls.make_pitfall(name, SIZES[name]), {}
+        for version in ("slow", "fixed"):
+            steps[version] = getattr(pitfall, version)
+            steps[f"{version}, prepared"] = [(gpukit.launching.prepare(launch, *args), ()) for launch, args in steps[version]]
+        call = what == "call"
+        runs = {version: lambda steps=steps[version]: launch_all(steps, wait=call) for version in steps}
+        timings = timing.bench_many(runs, device="cpu" if call else "gpu", min_time=0.05)
+        seconds, where = {version: timed.median for version, timed in timings.items()}, gpukit.device.info().name
     print(where)
-    for variant in seconds if what == "call" else ("slow", "fixed"):
-        faster = "" if variant == "slow" else f"{seconds['slow'] / seconds[variant]:8.1f} times as fast"
-        print(f"{variant:20}{timing.format_seconds(seconds[variant]):>12}{faster}")
+    for version in seconds if what == "call" else ("slow", "fixed"):
+        faster = "" if version == "slow" else f"{seconds['slow'] / seconds[version]:8.1f} times as fast"
+        print(f"{version:20}{timing.format_seconds(seconds[version]):>12}{faster}")
 
 
 # %% [markdown]
 # ### Patient 1
+#
+# <details><summary>Diagnosis</summary>
+#
+# Every array is float32, and so is the state. But `0.02` is a float64, and with it every product: a hidden float64. Each step converts to float64, computes there, and converts back when the result is stored.
+#
+# </details>
+#
+# Cure it:
+
 
 # %%
-show.source(pitfalls.scale)
+@cuda.jit
+def swing(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        state = cuda.local.array(2, np.float32)
+        state[0], state[1] = x[i], 0
+        for _ in range(64):
+            # About 2 lines to change: the same steps without any float64
+            state[1] -= 0.02 * state[0]
+            state[0] += 0.02 * state[1]
+        out[i] = state[0]
 
-# %%
-examined(1)
 
-# %%
-examined(1).plot_sectors(array="x");
+exercises.check("10-cure", swing)
 
-# %% [markdown]
-# Neighbouring lanes take neighbouring rows, so each of them needs a sector of its own, of which it uses 4 bytes out of 32: the access is **uncoalesced**. The cure is to exchange two names:
-
-# %%
-show.source(pitfalls.scale_fixed)
-
-# %%
-gpukit.compare(examined(1), examined(1, "fixed"))
-
-# %%
+# %% jupyter={"outputs_hidden": true}
+grid = SIZES[pitfalls.PATIENTS[0]][0] // 256
+for which in ("slow", "fixed"):
+    least = examine(1, which).predict(grid=grid)
+    print(f"at least {least.seconds * 1e6:6.0f} us, {least.limit}")
 gain(1)
 
 # %% [markdown]
-# Eight times the sectors, and not eight times the time. Why? Let the predictions tell, for the grids that were timed:
-
-# %%
-rows, columns = pitfalls.CASES[0].size
-for which, grid in (("slow", (rows // 32, columns // 8)), ("fixed", (columns // 32, rows // 8))):
-    uses = examined(1, which).predict(grid=grid, ceilings=prediction.recorded()).uses
-    most = sorted(uses, key=lambda name: uses[name].seconds, reverse=True)[:3]
-    print(f"{which:8}", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
-
-# %% [markdown]
-# The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the neighbouring warps of the block want the rest of them. The stores are what costs. L1 passes each of them on to L2, as a piece of a line.
+# <details><summary>What took the time</summary>
 #
-# And the cure is not the end. With one element for each thread there are many blocks, which take their time to be handed out, and each makes a trip to memory and ends. The copy of chapter 04, with four elements for each thread, comes much nearer to the speed of memory.
+# Not the arithmetic but the conversions. An H200 computes float64 at half the rate of float32, but its ceiling for conversions is an eighth of that. (On a gaming card float64 itself runs at a sixty-fourth of the float32 rate.) The patient is somewhat faster than its bound: as written each step converts six values; the compiler reuses two of them.
+#
+# </details>
 
 # %% [markdown]
 # ### Patient 2
+#
+# <details><summary>Diagnosis</summary>
+#
+# There is nothing wrong with the kernel: it takes no longer than one that does nothing. The program is launch-bound: one launch for every row. A timeline would show many short bars and wide gaps; no report of a single kernel would. The fix is one launch whose grid has a second dimension.
+#
+# </details>
 
-# %%
-show.source(pitfalls.running_sums)
+# %% jupyter={"outputs_hidden": true}
+show.source(pitfalls.add_to_rows)
 
-# %%
-examined(2)
-
-# %% [markdown]
-# All accesses to global memory are as they should be. But each lane walks along a row of 32 words, and all lanes of a warp are in the same column: one bank, and **bank conflicts** in every step.
-
-# %%
-examined(2).plot_banks(array="tiles");
-
-# %% [markdown]
-# The cure is that of chapter 04: a pitch of 33. Nothing else changes.
-
-# %%
-for which in ("slow", "fixed"):
-    print(f"{which:8}{examined(2, which).total('shared').wavefronts:8,} wavefronts")
-gain(2)
+# %% jupyter={"outputs_hidden": true}
+gain(2, "call")
 
 # %% [markdown]
+# "Prepared" is `gpukit.launching.prepare` of chapter 06, which does once what Numba does at every launch. It helps; a single launch helps more.
+#
 # ### Patient 3
+#
+# <details><summary>Diagnosis</summary>
+#
+# Global memory is as it should be. But each lane walks along a row of 32 words, so all lanes of a warp are in the same column and the same bank: bank conflicts in every step. The fix is a pitch of 33, as in chapter 04; nothing else changes.
+#
+# </details>
 
-# %%
-show.source(pitfalls.swing)
-
-# %%
-examined(3)
-
-# %% [markdown]
-# Every array is float32, and so is the state, which a compiler keeps in registers. But `0.02` is a **float64**, and with it every product. So each step converts to float64, computes there, and converts back when the result is stored. The trace counts it, the advice names it, and the prediction says what it costs at least, for 2^24 elements:
-
-# %%
-grid = pitfalls.CASES[2].size[0] // 256
-examined(3).predict(grid=grid, ceilings=ceilings)
-
-# %% [markdown]
-# It is not the arithmetic, it is the *conversions*. An H200 does float64 at half the speed of float32, but the ceiling for conversions above is an eighth of that. (On a card that is made for games float64 itself is a sixty-fourth of float32.) The cure is to write `float32(0.02)`:
-
-# %%
-show.source(pitfalls.swing_fixed)
-
-# %%
+# %% jupyter={"outputs_hidden": true}
+examine(3).plot_banks(array="tiles")
 for which in ("slow", "fixed"):
-    least = examined(3, which).predict(grid=grid, ceilings=ceilings)
-    print(f"{which:8} at least {least.seconds * 1e6:6.0f} us, {least.limit}")
+    print(f"{which:8}{examine(3, which).total('shared').wavefronts:8,} wavefronts")
 gain(3)
 
 # %% [markdown]
-# The patient is somewhat faster than its prediction: as it is written, both lines convert both values, six conversions for each step; the compiler uses what it has converted already, and needs four.
-
-# %% [markdown]
 # ### Patient 4
+#
+# <details><summary>Diagnosis</summary>
+#
+# No shared memory, no float64, few sectors more than needed. But at the line of the loop only a few lanes are active: divergence. One element in 32 needs many steps. They lie at random, so most warps have one of them, and the other 31 lanes wait. The fix takes the elements in the order of their steps, so that those with much work share warps.
+#
+# </details>
 
-# %%
-show.source(pitfalls.iterate)
-
-# %%
-examined(4)
-
-# %% [markdown]
-# No shared memory, no float64, and few sectors more than needed. But look at the lanes at the line of the loop, in the column at the right and in the advice:
-
-# %%
-for which in ("slow", "fixed"):
-    for line in examined(4, which).operations:
-        if line.fp32:
-            print(f"{which:8}{line.active_lanes:5.1f} of 32 lanes active: {line.code}")
-
-# %% [markdown]
-# One element in 32 needs many steps. As they lie at random, most warps have one of them, and the other 31 lanes wait for it: **divergence**. The cure takes the elements in the order of their steps, so that those with much work share warps:
-
-# %%
+# %% jupyter={"outputs_hidden": true}
 show.source(pitfalls.iterate_fixed)
 
-# %%
+# %% jupyter={"outputs_hidden": true}
+for which in ("slow", "fixed"):
+    for line in examine(4, which).operations:
+        if line.fp32:
+            print(f"{which:8}{line.active_lanes:5.1f} of 32 lanes active: {line.code}")
 gain(4)
 
 # %% [markdown]
-# The sort was not timed; it pays if the same order serves for many launches. And it has a price in the kernel too, which its trace shows: the elements are now read in another order than that of memory.
-
-# %% [markdown]
+# The sort was not timed; it pays if many launches use the same order. It also has a price in the kernel: elements are now read in another order than they have in memory.
+#
 # ### Patient 5
+#
+# <details><summary>Diagnosis</summary>
+#
+# Neighbouring lanes take neighbouring rows, so each needs a sector of its own and uses 4 of its 32 bytes: uncoalesced. The fix exchanges two names.
+#
+# </details>
 
-# %%
-show.source(pitfalls.add_to_row)
+# %% jupyter={"outputs_hidden": true}
+examine(5).plot_sectors(array="x")
+gpukit.compare(examine(5), examine(5, "fixed"))
 
-# %%
-pitfall = pitfalls.make_pitfall(pitfalls.CASES[4].name, pitfalls.CASES[4].size)
-print(f"{len(pitfall.slow)} launches; the cure has {len(pitfall.fixed)}")
-launch, arguments = pitfall.slow[0]
-gpukit.trace(launch, *arguments).predict(ceilings=ceilings)
+# %% jupyter={"outputs_hidden": true}
+gain(5)
+height, width = SIZES[pitfalls.PATIENTS[4]]
+for which, grid in (("slow", (height // 32, width // 8)), ("fixed", (width // 32, height // 8))):
+    uses = examine(5, which).predict(grid=grid).uses
+    most = sorted(uses, key=lambda name: uses[name].seconds, reverse=True)[:3]
+    print("busy for at least:", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
 
 # %% [markdown]
-# There is nothing to see in the kernel: it takes next to no longer than one that does nothing. It is **launch-bound**: a timeline would show many short bars and wide gaps, and no report of a single kernel would. What costs is the launch, some microseconds on the device and more on the host, once for every row. So the time to look at is that of the whole call:
-
-# %%
-gain(5, "call")
-
-# %% [markdown]
-# "Prepared" is `gpukit.launching.prepare` of chapter 06, which does once what a plain launch of Numba does anew each time. That helps; one launch for all rows is the cure.
-
-# %%
-show.source(pitfalls.add_to_rows)
+# <details><summary>Eight times the sectors, but not eight times the time: why?</summary>
+#
+# The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the other warps of the block want the rest of them. The stores cost. L1 passes each of them on to L2, as a piece of a line.
+#
+# The fix is not the end. With one element per thread there are many blocks to schedule, and each of them waits for memory once and ends. The copy of chapter 04, with four elements per thread, comes much nearer to the speed of memory.
+#
+# </details>
 
 # %% [markdown]
 # ## What goes wrong
 #
-# **Faster than possible.** The documents warn of a launch with a grid of one dimension for a problem of two: it is fast, it reports no error, and most of the result is missing. A least time finds it at once, without a look at the result:
+# **Faster than possible.** The documents warn of a launch with a one-dimensional grid for a two-dimensional problem: it is fast, it reports no error, and most of the result is missing. A lower bound finds it at once, without a look at the result:
 
 # %%
-blocks = 1024 // 32
-naive = matmul.naive[(blocks, blocks), (32, 32)]
-uses = gpukit.trace(naive, a, b, out, blocks=1).predict(ceilings=prediction.recorded()).uses
+naive = matmul.naive[(32, 32), (32, 32)]
+uses = gpukit.trace(naive, a, b, out, blocks=1).predict().uses
 bounds = {name: use.seconds for name, use in uses.items() if name != "issue"}  # which is an estimate
 limit = max(bounds, key=bounds.get)
 wrong = results.first(results.load("naive-h200", case="incomplete"), shape=(1024, 1024, 1024))
@@ -638,11 +612,11 @@ print(f"complete, at least {bounds[limit] * 1e6:.0f} us ({limit})")
 print(f"measured with a grid of {wrong['grid'][0]} blocks: {wrong['value'] * 1e6:.0f} us")
 
 # %% [markdown]
-# A measured time below the floor is no success. Either the work was not done, or what was timed was not the work: the launch alone, for example, because nobody waited for the kernel.
+# A time below the bound is no success until you know why. Either the compiler merged something, or the work was not done, or something else was timed: the launch alone, for example, because nobody waited for the kernel.
 #
-# **A benchmark in the cache.** Time a kernel in a loop, on data that fits into the L2 cache, and it reads its inputs from there. Compare the bandwidth with the ceiling of memory: more than that means cache. `gpukit.timing.bench` fills the cache with something else before each repetition.
+# **A benchmark in the cache.** Time a kernel in a loop, on data that fits into the L2 cache, and it reads its inputs from there. Compare the bandwidth with the ceiling: more than that means cache. `gpukit.timing.bench` fills the cache with something else before each repetition.
 #
-# And a cold cache is not an empty one. What `bench` fills it with are stores, as most benchmarks do it, and as it is in a program in which another kernel ran before. They have to go to memory before anything can take their place. A kernel that reads pays for that:
+# And a cold cache is not an empty one. `bench` fills it by *storing*, as another kernel in a program would. These **dirty** lines have to be written to memory before anything can take their place, and a kernel that reads pays for that:
 
 # %%
 replaced = results.load(prediction.RECORDED, case="replacing")
@@ -651,60 +625,74 @@ for nbytes in sorted({record["shape"] for record in replaced}):
     print(f"reading {nbytes[0] >> 20:4} MiB: " + ", ".join(f"{name} {us:5.1f} us" for name, us in after.items()))
 
 # %% [markdown]
-# **A profile of the first launch.** It contains the compilation on the host, and cold everything on the device. Skip it.
+# **A profile of the first launch.** It contains the compilation on the host, and everything on the device is cold. Skip it.
 #
-# **A profile at another clock.** Without `--clock-control none` Nsight Compute lowers the clock; its durations then differ from what you measure yourself, its counts do not.
+# **A profile at another clock.** Without `--clock-control none` Nsight Compute lowers the clock. Its durations then differ from your own; its counts do not.
 #
-# **The wrong half of the program.** A kernel that takes 3 % of the time cannot make the program faster by more than 3 %, whatever its report says.
+# **The wrong part of the program.** A kernel that takes 3 % of the time cannot save more than 3 %, whatever its report says.
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. Before you run it.** How long does it take at least to read 2^26 float32 from memory? Work it out with the table of ceilings. Then let the cell predict `first_add` of chapter 07, which sums them with a block for every 512: which resource keeps it from reading at that speed?
-
-# %%
-from gpukit.reduce import ladder
-
-answer = None  # your microseconds
-x, total = cuda.device_array(2**18, np.float32), cuda.device_array(1, np.float32)
-launch, arguments = ladder.steps("first_add", x, total)[0]
-if answer is not None:
-    exact = 4 * 2**26 / ceilings.dram_read * 1e6
-    print("right" if abs(answer / exact - 1) < 0.1 else "not yet: bytes over bandwidth")
-    print(gpukit.trace(launch, *arguments, blocks=8).predict(grid=2**26 // 512, ceilings=ceilings))
-
-# %% [markdown]
-# **2. A sixth patient.** The kernel below sums the columns of a matrix. Trace it, name what is wrong with it, and cure it, launch included: the number of sectors should fall to an eighth.
+# **1. A sixth patient.** This kernel adds the sums of columns to `out`. It is launched with blocks of 32 x 8 threads, and a block takes 256 rows of 32 columns. Trace it, say what is wrong, and cure it.
 
 
 # %%
 @cuda.jit
 def column_sums(x, out):
-    row = cuda.grid(1)
+    # About 7 lines: a block takes 256 rows of 32 columns; read along rows, and sum before you
+    # add to out
+    row = cuda.blockIdx.y * 256 + cuda.threadIdx.y * 32 + cuda.threadIdx.x
+    first = cuda.blockIdx.x * 32
     if row < x.shape[0]:
-        for col in range(x.shape[1]):
+        for col in range(first, min(first + 32, x.shape[1])):
             cuda.atomic.add(out, col, x[row, col])
 
 
-matrix = np.random.default_rng(6).random((128, 64), np.float32)
-sums = np.zeros(64, np.float32)
-trace = gpukit.trace(column_sums[1, 128], matrix, sums)
-assert np.allclose(sums, matrix.sum(axis=0), rtol=1e-5)
+exercises.check("10-columns", column_sums)
+
+# %%
+matrix, sums = np.random.default_rng(6).random((256, 64), np.float32), np.zeros(64, np.float32)
+trace = gpukit.trace(column_sums[(2, 1), (32, 8)], matrix, sums, advice=False)
 loads, atomics = trace.total("global", "load"), trace.total("global", "atomic")
-print(f"{loads.sectors:,} sectors loaded, {atomics.requests:,} requests of atomics")
-print("done" if loads.sectors <= matrix.nbytes // 32 and not trace.findings else "not yet")
+print(f"{loads.sectors:,} sectors loaded, {loads.ideal_sectors:,} at best; {atomics.requests:,} requests of atomics")
 
 # %% [markdown]
-# **3. Your own GPU.** On a machine with one, run `gpukit bench ceilings`, and predict the five patients with `prediction.measured()`. Which of them is limited by something else than on an H200?
+# **2. Fast, and wrong.** Seven kernels claim to sum the rows of a matrix, `out[row] = x[row, :].sum()`, and each of them is wrong in its own way. Write the inputs with which a comparison with NumPy catches all seven, and passes the eighth, which is right. The starter is what many benchmarks use. It catches none.
+
+
+# %%
+def inputs():
+    """Return x, a float32 matrix, and out, a float32 vector with an element for each row of x."""
+    # About 3 lines: choose the shape and the values; these catch none of the wrong kernels
+    x = np.ones((64, 64), np.float32)
+    out = np.zeros(64, np.float32)
+    return x, out
+
+
+exercises.check("10-expose", inputs)
+
+# %% [markdown]
+# **3. Your own GPU.** On a machine with a GPU this cell measures its ceilings, which takes a minute, and bounds the patients with them. Which of them is limited by something else than on an H200?
+
+# %%
+if on_gpu():
+    mine = prediction.measured()
+    for number, name in enumerate(pitfalls.PATIENTS, 1):
+        launch, _ = pitfalls.make_pitfall(name, SIZES[name]).slow[0]
+        trace = examine(number)
+        on_h200, here = (trace.predict(grid=launch.griddim, ceilings=c) for c in (ceilings, mine))
+        print(f"{on_h200.limit} on {ceilings.device}, {here.limit} on {mine.device}")
 
 # %% [markdown]
 # ## Key points
 #
-# - First the timeline of the program, then the report of one kernel.
-# - In a report: which part is busy? Above 80 % it limits; if none is, the kernel waits.
-# - A trace counts what is written, a profiler what was compiled. Global accesses agree; merged loads do not, and index arithmetic can be estimated only.
-# - The least time of a kernel is the largest of: its bytes over the bandwidth, its wavefronts, its operations, its instructions over their ceilings, and the launch.
+# - First the timeline of the program, then the report of one kernel. What you do not improve stays.
+# - In a report: which part is busy? Above 80 % it limits; if none is, the kernel is latency-bound.
+# - A trace counts what is written, a profiler what was compiled. Global accesses agree; merged loads do not, and index arithmetic can only be estimated.
+# - A kernel's least time is the largest of: its bytes, wavefronts, operations and instructions, each over its ceiling, and the launch.
 # - L1 and shared memory are one: their wavefronts add up, and L1 has bank conflicts too.
-# - A measured time far above the least time means waiting, or instructions that you did not write. One below it means that something is missing.
+# - A measured time far above the bound means latency, or instructions that you did not write. One below it means merged accesses, or missing work.
+# - Inputs of ones, square shapes and zeroed outputs hide mistakes.
 #
 # **Back:** [09 Convolution](09_convolution.ipynb).

@@ -231,6 +231,8 @@ def test_traffic_counts_each_element_once():
     assert trace.traffic.intensity == 32 * 32 / trace.traffic.needed_bytes
     (advice,) = [a for a in trace.advice if a.kind == "uncoalesced"]
     assert advice.line == line_of(columns.py_func, "total += ")
+    silent = gpukit.trace(columns[1, 32], np.ones((32, 32), np.float32), np.zeros(32, np.float32), advice=False)
+    assert not silent.advice and "Advice" not in str(silent) and silent.accesses == trace.accesses
 
 
 def test_occupancy():

@@ -31,7 +31,7 @@ from warpstep.tracing.steps import Steps
 ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions")
 
 
-def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str = "") -> dict[str, Any]:
+def summarize(prepared, recorder: Recorder, registers: int | None, advice: bool, stopped: str = "") -> dict[str, Any]:
     """Sum up a traced launch: the fields of a `Recording`.
 
     Parameters
@@ -41,6 +41,8 @@ def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str 
         Counts are scaled from the blocks that it has seen to the whole grid, unless the launch was stopped.
     registers : int or None
         Registers per thread.
+    advice : bool
+        Whether to make advice.
     stopped : str
         The error that ended the launch.
     """
@@ -52,7 +54,7 @@ def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str 
     operations = _operations(recorder, scale)
     coverage = [_coverage(recorder, name, array) for name, array in prepared.transfers.arrays]
     overhead, shared_overhead = _overhead(recorder, scale)
-    whole_grid = blocks == launch.blocks and not stopped
+    checked = coverage if blocks == launch.blocks and not stopped else []
     return {
         "kernel": function.__name__,
         "filename": function.__code__.co_filename,
@@ -68,7 +70,7 @@ def summarize(prepared, recorder: Recorder, registers: int | None, stopped: str 
         "overhead": overhead,
         "shared_overhead": shared_overhead,
         "findings": _findings(recorder),
-        "advice": advise(prepared, recorder, accesses, branches, operations, coverage if whole_grid else []),
+        "advice": advise(prepared, recorder, accesses, branches, operations, checked) if advice else [],
         "coverage": coverage,
         "occupancy": _occupancy(launch, registers),
         "traffic": _traffic(recorder, accesses, operations, coverage, scale),
