@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from bench import common
-from gpukit import launching, results, timing
+from gpukit import launching, operators, results, timing
 from gpukit.backend import cuda
-from gpukit.reduce import ladder, operators
+from gpukit.reduce import ladder
 from gpukit.reduce.api import reduce
 
 __all__ = [

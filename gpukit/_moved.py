@@ -34,6 +34,7 @@ MOVED = {
     "gpukit.matmul.host": "gpukit.matmul.api",
     "gpukit.reduce.host": "gpukit.reduce.api",
     "gpukit.reduce.kernels": "gpukit.reduce.fast",
+    "gpukit.reduce.operators": "gpukit.operators",
     "gpukit.resize.host": "gpukit.resize.api",
     "gpukit.resize.kernels": "gpukit.resize.fast",
 }

@@ -18,8 +18,8 @@ __all__ = ["Buffers", "StreamState", "WorkMemory", "free_work_memory", "state_of
 
 #: Buffers up to this many bytes are powers of two, so that few are ever allocated; larger ones are as large as needed.
 MAX_ROUNDED = 64 << 20
-#: The purpose of the counters.
-ZEROS = "zeros"
+#: The purposes of the counters.
+ZEROS, FLAGS = "zeros", "flags"
 
 
 class Buffers(dict):
@@ -85,6 +85,13 @@ class WorkMemory:
         """At least ``count`` counters, uint32, all 0; the kernels that use them must leave them at 0."""
         return self.find((cuda.get_current_device().id, ZEROS), count)
 
+    def flags(self, count: int):
+        """At least ``count`` counters, uint32, that are 0 at first and keep what kernels leave there.
+
+        The kernels must tell their launch's flags from those of earlier ones, also of other kernels.
+        """
+        return self.find((cuda.get_current_device().id, FLAGS), count)
+
     def find(self, key: tuple, size: int):
         """The memory of (device, purpose), made or made larger if it has less than ``size`` bytes, or counters."""
         self.taken[key] = max(size, self.taken.get(key, 0))
@@ -92,7 +99,7 @@ class WorkMemory:
         if buffer is not None and buffer.size >= size:
             return buffer
         # Not bound to the stream: as a value of _states, it would keep its key alive.
-        if key[1] == ZEROS:
+        if key[1] in (ZEROS, FLAGS):
             buffer = cuda.device_array(next_power_of_two(size), np.uint32)
             buffer.copy_to_device(np.zeros(buffer.size, np.uint32), stream=self.stream)
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
     as_device_array,
@@ -18,8 +19,8 @@ from gpukit._host.arrays import (
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.reduce import cost, ladder, operators
-from gpukit.reduce.operators import Operation
+from gpukit.operators import Operation
+from gpukit.reduce import cost, ladder
 from warpstep.values import check_flag, check_number, describe, is_int
 
 __all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]

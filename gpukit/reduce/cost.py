@@ -6,8 +6,8 @@ The numbers are the fastest found on an H200.
 from typing import Any, NamedTuple
 
 from gpukit.backend import cuda
+from gpukit.operators import Operation
 from gpukit.reduce import fast
-from gpukit.reduce.operators import Operation
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ, WARP
 

@@ -13,7 +13,7 @@ and sizes are uint64: Numba checks a signed index for being negative, and adds s
 import functools
 
 from gpukit.backend import cuda, uint32, uint64
-from gpukit.intrinsics import load2, load4, load8, load16
+from gpukit.intrinsics.vectors import make_load
 from warpstep.limits import WARP
 
 __all__ = [
@@ -31,19 +31,6 @@ __all__ = [
 
 #: The mask of a whole warp.
 FULL = 0xFFFFFFFF
-
-
-@functools.cache
-def make_load(vector):
-    """Make ``load(x, at)``: a tuple of ``vector`` neighbouring elements, in one access."""
-    if vector > 1:
-        return {2: load2, 4: load4, 8: load8, 16: load16}[vector]
-
-    @cuda.jit(device=True)
-    def load(x, at):
-        return (x[at],)
-
-    return load
 
 
 @functools.cache

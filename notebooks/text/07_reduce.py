@@ -26,8 +26,8 @@ from functools import partial
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, on_gpu, plot, reduce, results, show, timing
-from gpukit.reduce import fast, ladder, operators, primitives
+from gpukit import cuda, device, on_gpu, operators, plot, reduce, results, show, timing
+from gpukit.reduce import fast, ladder, primitives
 
 # Numba warns of grids that are too small for a GPU, and of NumPy arrays in a launch: both are on purpose here.
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")

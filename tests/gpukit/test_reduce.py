@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gpukit
-from gpukit import reduce
+from gpukit import operators, reduce
 from gpukit.backend import cuda
-from gpukit.reduce import api, cost, ladder, operators
+from gpukit.reduce import api, cost, ladder
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
 

@@ -1,4 +1,4 @@
-"""What a reduction does to its elements: how two are combined, what it starts from, and what it accumulates in."""
+"""What reductions and scans do to elements: how two are combined, from what, and in which type."""
 
 import functools
 from collections.abc import Callable

@@ -1,0 +1,144 @@
+"""``scan``: along any axis of any array, brought into the form (outer, n, inner) that the kernels take."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpukit import operators
+from gpukit._host.arrays import (
+    address_of,
+    check_alike,
+    check_apart,
+    check_array,
+    configure_quietly,
+    dtype_of,
+)
+from gpukit._host.call import Problem, call
+from gpukit.scan import cost
+from warpstep.values import check_flag, check_number, describe, is_int
+
+__all__ = ["scan"]
+
+#: The operators that a scan knows.
+OPERATORS = ("sum", "prod", "max", "min")
+
+
+def scan(
+    x: Any,
+    axis: int | None = None,
+    op: str | tuple[Callable, Any] = "sum",
+    exclusive: bool = False,
+    *,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Combine all elements up to each one, as ``np.cumsum``, ``np.cumprod`` and ``np.maximum.accumulate`` do.
+
+    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32, as trees of
+    trees: an element goes through some tens of additions.
+
+    Parameters
+    ----------
+    x : ndarray or device array
+        Integers or floats, any shape. One that is not C-contiguous is copied first.
+    axis : int or None
+        The axis to scan along; a negative one counts from the end. None scans all elements in C order, and gives one
+        dimension.
+    op : str or tuple of (function, number)
+        "sum", "prod", "max" or "min"; or an associative function of two numbers, and its identity. The function is a
+        device function or can be compiled to one. It gets the elements in the order of their indices.
+    exclusive : bool
+        Leave out the element itself: the first result is the identity.
+    out : array, optional
+        Of the result's shape and dtype, of the same kind as ``x``. On the device it must not share memory with ``x``.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array
+        ``out`` if that was given, otherwise new, of the library of ``x``. The dtype is NumPy's: int64 or uint64 for
+        sums and products of integers, that of ``x`` for the rest and for a function.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument of another kind. Nothing was launched.
+
+    Examples
+    --------
+    >>> scan(np.array([3, 1, 4, 1, 5]))
+    array([ 3,  4,  8,  9, 14])
+    >>> scan(np.array([[3, 1], [4, 1]]), axis=0, op="max")
+    array([[3, 1],
+           [4, 1]])
+    """
+    return call(_scan, (x,), out, stream, (axis, op, exclusive))
+
+
+def _scan(problem: Problem):
+    """The launches of ``scan``."""
+    (x,), (axis, op, exclusive) = problem.inputs, problem.settings
+    operation = _check_op(x, op)
+    exclusive, axis = check_flag("exclusive", exclusive), _check_axis(axis, len(x.shape))
+    size = math.prod(x.shape)
+    shape = (size,) if axis is None else tuple(x.shape)
+    if problem.out is not None:
+        check_array("out", problem.out, len(shape))
+        check_alike("out", problem.out, "x", x, shape, operation.result)
+        check_apart("out", problem.out, x=x)
+    out = problem.output(shape, operation.result)
+    if size == 0:
+        return []
+    x, flat = problem.on_device(x), out.reshape(size)
+    n = size if axis is None else shape[axis]
+    outer, inner = (1, 1) if axis is None else (math.prod(shape[:axis]), math.prod(shape[axis + 1 :]))
+    itemsize, made = x.dtype.itemsize, []
+    aligned = math.gcd(16, address_of(x) % 16 or 16) // itemsize, math.gcd(16, address_of(flat) % 16 or 16)
+    aligned = max(1, min(aligned[0], aligned[1] // min(operation.result.itemsize, 4)))
+    for choice in cost.choose(operation, itemsize, aligned, outer, n, inner, exclusive):
+        work = () if choice.amounts is None else (problem.work.take("published", choice.amounts, operation.partial),)
+        if choice.flags is not None:
+            work += (problem.work.flags(choice.flags),)
+        launch = configure_quietly(choice.kernel, choice.grid, choice.block, problem.stream)
+        made.append((launch, (x.reshape(size), flat, *work, *choice.numbers)))
+    return made
+
+
+# -- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _check_op(x, op):
+    """The operation for the elements of ``x``."""
+    check_array("x", x, 0, more=True)
+    dtype = dtype_of(x)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
+        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order")
+    if isinstance(op, str):
+        if op not in OPERATORS:
+            known = ", ".join(map(repr, OPERATORS))
+            raise ValueError(f"op is {describe(op)}; it must be one of {known}, or a function and its identity")
+    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
+        raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
+    elif not isinstance(op[1], bool | np.bool_):
+        check_number("op[1]", op[1])
+    try:
+        return operators.make_operations(op, dtype)[0]
+    except (OverflowError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
+        ) from error
+
+
+def _check_axis(axis, dimensions):
+    """The axis counted from 0, or None."""
+    if axis is None:
+        return None
+    if not is_int(axis):
+        raise TypeError(f"axis is {describe(axis)}; it must be an int or None")
+    if not -dimensions <= axis < dimensions:
+        raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
+    return int(axis) % dimensions

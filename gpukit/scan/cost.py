@@ -1,0 +1,95 @@
+"""Which kernel of `gpukit.scan.fast` for a shape, on which grid, and with how much work memory."""
+
+from typing import Any, NamedTuple
+
+from gpukit.backend import cuda
+from gpukit.operators import Operation
+from gpukit.scan import fast
+from warpstep.integers import ceil_div, next_power_of_two
+from warpstep.limits import MAX_GRID_YZ, WARP
+
+__all__ = ["Launch", "choose"]
+
+#: Threads of a block, and the bytes that a thread has in flight.
+THREADS = 256
+IN_FLIGHT = 64
+#: Max elements of one access.
+MAX_VECTOR = 4
+#: Rounds of a lane in ``groups`` at most.
+GROUP_ROUNDS = 4
+#: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
+COLUMN_LOADS = 8
+COLUMN_THREADS = 1024
+#: Rows of a share at least: each share reads what the others before it amount to.
+MIN_ROWS = 64
+
+
+class Launch(NamedTuple):
+    """A launch. Its kernel takes input, output, ``work`` in the order of its names, and ``numbers``.
+
+    Attributes
+    ----------
+    kernel, grid, block
+    numbers : tuple of int
+    amounts : int or None
+        Accumulators that blocks leave to each other.
+    flags : int or None
+        Counters for them.
+    """
+
+    kernel: Any
+    grid: int | tuple[int, int]
+    block: int
+    numbers: tuple[int, ...]
+    amounts: int | None = None
+    flags: int | None = None
+
+
+def choose(
+    operation: Operation, itemsize: int, aligned: int, outer: int, n: int, inner: int, exclusive: bool
+) -> list[Launch]:
+    """The launches that scan a flat array seen as (outer, n, inner) along its middle axis.
+
+    Parameters
+    ----------
+    operation : Operation
+    itemsize : int
+        Bytes of an element.
+    aligned : int
+        Elements that both arrays are aligned to: a power of two.
+    outer, n, inner : int
+    exclusive : bool
+    """
+    if inner > 1:
+        return _columns(operation, aligned, outer, n, inner, exclusive)
+    vector = min(MAX_VECTOR, 16 // max(itemsize, 2), aligned)
+    while outer > 1 and n % vector:
+        vector //= 2
+    if n <= WARP * vector * GROUP_ROUNDS and outer > 1:
+        lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
+        rounds = next_power_of_two(ceil_div(n, vector * lanes))
+        kernel = fast.make_groups(operation, vector, lanes, rounds, THREADS, exclusive)
+        return [Launch(kernel, ceil_div(outer, THREADS // lanes), THREADS, (outer, n))]
+    rounds = max(1, min(16, IN_FLIGHT // max(itemsize, 4)) // vector)
+    threads = min(THREADS, max(WARP, next_power_of_two(ceil_div(n, vector * rounds))))
+    tiles = ceil_div(n, threads * vector * rounds)
+    kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, tiles == 1)
+    groups = ceil_div(tiles, fast.GROUP)
+    published = outer * (tiles + groups + ceil_div(groups, fast.GROUP)) if tiles > 1 else 1
+    return [Launch(kernel, outer * tiles, threads, (n, tiles), published, fast.FLAGS + published)]
+
+
+def _columns(operation, aligned, outer, n, inner, exclusive):
+    vector = min(MAX_VECTOR, aligned, 16 // operation.partial.itemsize)
+    while inner % vector:
+        vector //= 2
+    across = outer * (inner // vector)
+    wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    shares = max(1, min(wanted // across, n // MIN_ROWS, MAX_GRID_YZ))
+    rows = ceil_div(n, shares)
+    shares = ceil_div(n, rows)
+    block = min(THREADS, max(WARP, next_power_of_two(across)))
+    numbers, amounts = (outer, n, inner, rows), shares * outer * inner if shares > 1 else 1
+    parts = ["all"] if shares == 1 else ["amounts", "scan"]
+    kernels = [fast.make_columns(operation, vector, COLUMN_LOADS, exclusive, part) for part in parts]
+    return [Launch(kernel, (ceil_div(across, block), shares), block, numbers, amounts) for kernel in kernels]

@@ -1,0 +1,207 @@
+"""Scans of a warp and of a block, as device functions: for the kernels of this chapter, and for anybody's.
+
+1. ``make_scan_lanes``: the inclusive scan over the lanes of a warp.
+2. ``make_shift_lanes``: the value of the lane before, the identity in the first.
+3. ``make_fold_lanes``: all lanes combined, in order, for every lane.
+4. ``warp_scan``, ``block_scan``: the same by name of operator and dtype.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from gpukit.backend import cuda, types
+from gpukit.operators import OPERATORS, make_operations
+from warpstep.limits import WARP
+from warpstep.values import check_int, describe
+
+__all__ = ["block_scan", "make_fold_lanes", "make_scan_lanes", "make_scan_warps", "make_shift_lanes", "warp_scan"]
+
+#: The mask of a whole warp.
+FULL = 0xFFFFFFFF
+
+
+@functools.cache
+def make_scan_lanes(operation, lanes=WARP):
+    """Make ``scan_lanes(value)``: combine the values of the lanes up to this one, in groups of ``lanes``.
+
+    After step k each lane holds its own value and those of the 2**k - 1 lanes before it (Hillis and Steele).
+    """
+    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
+
+    @cuda.jit(device=True)
+    def scan_lanes(value):
+        lane, distance = cuda.laneid % lanes, 1
+        while distance < lanes:
+            before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), distance))
+            if lane >= distance:
+                value = accumulator(combine(before, value))
+            distance *= 2
+        return value
+
+    return scan_lanes
+
+
+@functools.cache
+def make_shift_lanes(operation, lanes=WARP):
+    """Make ``shift_lanes(value)``: the value of the lane before; the identity in the first of each ``lanes``."""
+    accumulator, shuffle_type, identity = operation.accumulator, operation.shuffle_type, operation.identity
+
+    @cuda.jit(device=True)
+    def shift_lanes(value):
+        before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), 1))
+        return before if cuda.laneid % lanes > 0 else accumulator(identity)
+
+    return shift_lanes
+
+
+@functools.cache
+def make_fold_lanes(operation):
+    """Make ``fold_lanes(value)``: the values of all lanes of a warp combined, in order, for every lane."""
+    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
+
+    @cuda.jit(device=True)
+    def fold_lanes(value):
+        distance = 1
+        while distance < WARP:
+            after = accumulator(cuda.shfl_down_sync(FULL, shuffle_type(value), distance))
+            value = accumulator(combine(value, after))
+            distance *= 2
+        return accumulator(cuda.shfl_sync(FULL, shuffle_type(value), 0))
+
+    return fold_lanes
+
+
+def _operation(op, dtype):
+    if isinstance(op, str) and (op not in OPERATORS or op == "mean"):
+        raise ValueError(
+            f"op is {describe(op)}; it must be 'sum', 'prod', 'max' or 'min', or a function and its identity"
+        )
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "iuf" or dtype.itemsize < 4:
+        raise TypeError(f"dtype is {dtype}; it must be an integer or a float of 4 or 8 bytes")
+    return make_operations(op, dtype)[0], getattr(types, dtype.name)
+
+
+@functools.cache
+def warp_scan(dtype: Any = np.float32, op: Any = "sum") -> Any:
+    """Make a device function that scans a value over the lanes of a warp, for a kernel of yours.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the value: an integer or a float of 4 or 8 bytes.
+    op : str or tuple of (function, number)
+        "sum", "prod", "max" or "min", or an associative function of two values and its identity.
+
+    Returns
+    -------
+    device function
+        ``scan(value)`` gives the values of the lanes up to this one, combined. All 32 lanes must call it.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> scan_warp = warp_scan(np.int32)
+    >>> @cuda.jit
+    ... def kernel(x):
+    ...     x[cuda.threadIdx.x] = scan_warp(x[cuda.threadIdx.x])
+    >>> x = np.ones(32, np.int32)
+    >>> kernel[1, 32](x)
+    >>> int(x[31])
+    32
+    """
+    operation, number = _operation(op, dtype)
+    scan_lanes = make_scan_lanes(operation)
+    held = operation.accumulator
+
+    @cuda.jit(device=True)
+    def scan(value):
+        return number(scan_lanes(held(value)))
+
+    return scan
+
+
+@functools.cache
+def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
+    """Make a device function that scans a value over the threads of a block, for a kernel of yours.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of the block: a multiple of 32 up to 1024. The block has one dimension.
+    dtype, op
+        As for `warp_scan`.
+
+    Returns
+    -------
+    device function
+        ``scan(value)`` gives (the values of the threads up to this one, those of all threads), each combined. All
+        threads of the block must call it. It takes static shared memory for 32 values.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> scan_block = block_scan(64, np.int32)
+    >>> @cuda.jit
+    ... def kernel(x):
+    ...     i = cuda.threadIdx.x
+    ...     x[i], total = scan_block(x[i])
+    >>> x = np.ones(64, np.int32)
+    >>> kernel[1, 64](x)
+    >>> int(x[63])
+    64
+    """
+    threads = check_int("threads", threads, minimum=WARP, maximum=WARP * WARP)
+    if threads % WARP:
+        raise ValueError(f"threads is {threads}; it must be a multiple of {WARP}")
+    operation, number = _operation(op, dtype)
+    combine, held = operation.combine, operation.accumulator
+    scan_warps = make_scan_warps(operation, threads)
+
+    @cuda.jit(device=True)
+    def scan(value):
+        prefix, inside, total = scan_warps(held(value))
+        return number(combine(prefix, inside)), number(total)
+
+    return scan
+
+
+@functools.cache
+def make_scan_warps(operation, threads):
+    """Make ``scan_warps(value)``: (what the warps before amount to, the scan of this lane in its warp, the block's total).
+
+    All threads must call it.
+    """
+    warps, places = threads // WARP, WARP + 1
+    accumulator, identity = operation.accumulator, operation.identity
+    scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
+
+    @cuda.jit(device=True)
+    def scan_warps(value):
+        before = cuda.shared.array(places, accumulator)
+        warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
+        inside = scan_lanes(value)
+        if lane == WARP - 1:
+            before[warp] = inside
+        cuda.syncthreads()
+        if warp == 0:
+            held = scan_lanes(before[lane] if lane < warps else accumulator(identity))
+            prefix = shift_lanes(held)
+            cuda.syncwarp()
+            before[lane] = prefix
+            if lane == WARP - 1:
+                before[WARP] = held
+        cuda.syncthreads()
+        prefix, total = before[warp], before[WARP]
+        cuda.syncthreads()  # before may be written again
+        return prefix, inside, total
+
+    return scan_warps
