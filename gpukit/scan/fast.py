@@ -4,12 +4,11 @@
 2. ``tiles``: inner is 1 and n is large. A block takes a tile of a row, and looks back at the tiles before it.
 3. ``columns``: inner is more than 1. A thread takes neighbouring columns, and goes down their rows.
 
-A tile needs what the tiles before it amount to. It does not wait for its neighbour's result, which would make a chain
-of all tiles, but for what earlier tiles amount to on their own. 32 tiles are a group, 32 groups a section. The last tile
-of a group publishes what the group amounts to, the last tile of a section what all up to its end amount to. A tile
-combines the sections before its own, the groups before its own, and the tiles before it in its group: the same
-combinations in every run, so the bits are the same too. Tiles are numbered as blocks start, so those that a block waits
-for are running.
+A tile needs the sum of all tiles before it. It does not wait for its neighbour's result, which would make a chain of
+all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
+publishes the group's total, the last tile of a section the total up to its end. A tile combines the sections before its
+own, the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
+the same too. Tiles are numbered as blocks start, so those that a block waits for are running.
 """
 
 import functools
@@ -186,9 +185,9 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
 
 @functools.cache
 def make_begin():
-    """Make ``begin(counters, start)``: give the block its tile, in the order in which blocks start, and the launch's number.
+    """Make ``begin(counters, start)``: give the block its tile, in the order in which blocks start, and a launch number.
 
-    The number distinguishes flags of this launch from those of earlier ones, so that nobody has to clear them.
+    The number tells flags of this launch from those of earlier ones, so they need not be cleared.
     """
 
     @cuda.jit(device=True)

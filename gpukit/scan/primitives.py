@@ -176,7 +176,7 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
 
 @functools.cache
 def make_scan_warps(operation, threads):
-    """Make ``scan_warps(value)``: (what the warps before amount to, the scan of this lane in its warp, the block's total).
+    """Make ``scan_warps(value)``: (total of the warps before, scan up to this lane in its warp, total of the block).
 
     All threads must call it.
     """
