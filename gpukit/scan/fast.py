@@ -6,8 +6,8 @@
 
 A tile needs the sum of all tiles before it. It does not wait for its neighbour's result, which would make a chain of
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
-publishes the group's total, the last tile of a section the total up to its end. A tile combines the sections before its
-own, the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
+publishes its total, the last tile of a section the total up to its end. A tile combines the sections before its own,
+the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
 the same too. Tiles are numbered as blocks start, so those that a block waits for are running.
 """
 
@@ -185,7 +185,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
 
 @functools.cache
 def make_begin():
-    """Make ``begin(counters, start)``: give the block its tile, in the order in which blocks start, and a launch number.
+    """Make ``begin(counters, start)``: tiles in the order in which blocks start, and a launch number.
 
     The number tells flags of this launch from those of earlier ones, so they need not be cleared.
     """
