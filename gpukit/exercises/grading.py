@@ -36,7 +36,6 @@ METRICS = {
     "local requests": lambda t: t.total("local").requests,
     "float64 operations": lambda t: sum(line.fp64 + line.fp64_conversions for line in t.operations),
     "barriers": lambda t: sum(barrier.passed for barrier in t.barriers),
-    "float64 operations": lambda t: sum(done.fp64 + done.fp64_conversions for done in t.operations),
 }
 #: Of which the score is the sum: what a launch asks of memory, and how often its blocks wait.
 SCORED = ("global sectors", "shared wavefronts", "barriers")
