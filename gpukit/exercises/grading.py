@@ -35,7 +35,7 @@ METRICS = {
     "shared atomics": lambda t: t.total("shared", "atomic").requests,
     "local requests": lambda t: t.total("local").requests,
     "float64 operations": lambda t: sum(line.fp64 + line.fp64_conversions for line in t.operations),
-    "barriers": lambda t: sum(barrier.passed for barrier in t.barriers),
+    "barriers": lambda t: sum(barrier.passed for barrier in t.barriers if barrier.kind != "warp"),
 }
 #: Of which the score is the sum: what a launch asks of memory, and how often its blocks wait.
 SCORED = ("global sectors", "shared wavefronts", "barriers")

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import gpukit
 from gpukit import cuda, exercises
 from gpukit.exercises import __main__ as command
 from gpukit.exercises import proof
@@ -133,6 +134,20 @@ def test_a_file_of_solutions_is_verified(tmp_path, capsys):
     assert "01-guard: passed  score" in shown.out and "1 of 1 passed" in shown.out and "a cell that fails" in shown.err
     path.write_text(json.dumps({"cells": []}))
     assert command.main(["verify", str(path)]) == 1
+
+
+@cuda.jit
+def rotate_lanes(x, out):
+    values = cuda.shared.array(32, np.float32)
+    values[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    cuda.syncthreads()
+    out[cuda.threadIdx.x] = cuda.shfl_sync(0xFFFFFFFF, values[cuda.threadIdx.x], (cuda.laneid + 1) % 32)
+
+
+def test_a_shuffle_is_not_a_barrier_at_which_a_block_waits():
+    x = np.arange(32, dtype=np.float32)
+    trace = gpukit.trace(rotate_lanes[1, 32], x, np.zeros_like(x))
+    assert exercises.METRICS["barriers"](trace) == 1 < len(trace.barriers)
 
 
 def test_poison_never_equals_what_is_expected():

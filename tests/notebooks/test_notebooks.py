@@ -44,6 +44,12 @@ def test_every_chapter_has_a_number_of_its_own():
     assert TEXTS
 
 
+def test_the_map_on_the_first_page_names_every_chapter():
+    first, *others = TEXTS
+    linked = re.findall(r"^# \| \[[^]]+\]\((\w+)\.ipynb\)", first.read_text(encoding="utf-8"), re.MULTILINE)
+    assert linked == [path.stem for path in others]
+
+
 @by_name(TEXTS)
 def test_a_notebook_imports_what_a_learner_knows(path):
     """gpukit, NumPy, matplotlib and the standard library; chapter 08 compares with OpenCV."""
