@@ -67,11 +67,12 @@ def _trust(path):
     """Sign a notebook's outputs as one's own, so that JupyterLab shows them with their style."""
     from nbformat.sign import NotebookNotary
 
-    notary = NotebookNotary()
     try:
+        notary = NotebookNotary()
         notary.sign(read_notebook(path))
-    finally:
         notary.store.close()
+    except OSError as error:
+        print(f"{path.name} is not trusted, and shows its outputs without style: {error}")
 
 
 def _back_up(copy):
