@@ -208,7 +208,7 @@ PAD = KernelExercise(
     wrong=[
         Wrong(
             "Rows of 17 keep one column free of conflicts. But a warp of this block covers two columns, "
-            "and the second is the first moved by one bank, so the two collide.",
+            "and the second is the first shifted by one bank, so the two collide.",
             declared((16, 17), (16, 17)),
             "cost: bank conflicts",
         ),
@@ -531,8 +531,8 @@ TILE = FunctionExercise(
         "Thread (tx, ty) stores to word tx * (tile + pad) + ty.",
         "For each warp: the count of 04-wavefronts. The last warp may have fewer than 32 threads.",
     ],
-    why="Only whole rows of the block make all warps alike. With tiles of 24 a warp has one row and a third of the "
-    "next, so three kinds of warps must be counted.",
+    why="Warps are alike only if they begin at the start of a row. With tiles of 24 they begin at column 0, 8 or 16, "
+    "so three kinds of warps must be counted.",
 )
 
 EXERCISES = [STRIDES, WAVEFRONTS, PAD, ALONG_ROWS, SWIZZLE, TILE]

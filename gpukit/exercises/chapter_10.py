@@ -146,7 +146,7 @@ def swing(x, out):
         state = cuda.local.array(2, np.float32)
         state[0], state[1] = x[i], 0
         for _ in range(64):
-            # HOLE about 2 lines to change: the same steps without any float64
+            # HOLE about 2 lines to change: the same steps, without what makes them slow
             #| state[1] -= 0.02 * state[0]
             #| state[0] += 0.02 * state[1]
             state[1] -= np.float32(0.02) * state[0]
@@ -172,7 +172,7 @@ SECOND = "state[0] += np.float32(0.02) * state[1]"
 
 CURE = KernelExercise(
     "10-cure",
-    task="Cure patient 1: no operation and no conversion in float64.",
+    task="Cure patient 1: the same positions, without what makes the kernel slow.",
     spec=swung,
     cases=masses,
     solutions=[swing, swing_in_registers],

@@ -209,7 +209,7 @@ exercises.check("04-pad", padded)
 # %% jupyter={"outputs_hidden": true}
 plot_stores(gpukit.trace(matmul.tiled_conflict(np.float32, 16, 1)[(4, 4), (16, 16)], a, b, out))
 # %% [markdown]
-# Still two wavefronts. Chapter 01 showed why: a block that is 16 wide has **two rows in a warp**. Lanes 0 to 15 walk down one column of the tile, lanes 16 to 31 down the next. With rows of 17 each column is free of conflicts, but the second is the first moved by one bank, and the two collide.
+# Still two wavefronts. Chapter 01 showed why: a block that is 16 wide has **two rows in a warp**. Lanes 0 to 15 walk down one column of the tile, lanes 16 to 31 down the next. With rows of 17 each column is free of conflicts, but the second is the first shifted by one bank, and the two collide.
 #
 # Which pad is right for which tile? The next cell tries them all:
 
@@ -371,7 +371,7 @@ for row in documents["tables"][0]["rows"]:
 results.table(rows)
 
 # %% [markdown]
-# > The second run tells how far to trust the first. One kernel changed by several percent with nothing changed at all, so the small gap between the two padded forms means nothing. A single time without its spread cannot carry a conclusion about a few percent.
+# > The second run tells how far to trust the first. One kernel changed by several percent with nothing changed at all, so the gap of about a percent between the two padded forms means nothing. A single time without its spread cannot carry a conclusion about a few percent.
 # >
 # > The experiment has four faults. It changed two things at once. Its pad of one does not fit a tile of 16. The kernels with conflicts multiply the wrong matrices, and the check did not notice; both are demonstrated at the end of this page.
 
@@ -411,7 +411,7 @@ results.table(sorted(rows, key=lambda row: row["tile"]))
 #
 # The last column is the third cost. With tiles of 32, the pad and the swizzle execute several times the instructions of the plain kernel: the compiler no longer unrolls the whole inner loop, and it computes addresses there that were constants before. So a cure for conflicts can cost part of what it saves, and the source does not show it. Measure.
 #
-# That answers the question at the top. The rest of the time is in four times the sectors, and in loads that the compiler can no longer merge.
+# That answers the question at the top. A pad removes the conflicts, but not the other two differences from `tiled`: four times the sectors, and loads that the compiler can no longer merge.
 
 # %% [markdown]
 # ## One effect at a time: the transpose
@@ -499,7 +499,7 @@ trace = gpukit.trace(first_matrix_twice[(4, 4), (16, 16)], alike, alike.copy(), 
 print("both matrices filled alike, right:", np.allclose(out, alike @ alike, rtol=1e-5))
 
 # %% [markdown]
-# The program filled both matrices alike, and then a times a is a times b, to the last digit. The trace sees it whatever the values are: there is an input that nothing has read.
+# The documents' program fills both matrices alike, so a times a equals a times b to the last digit. The trace shows the mistake whatever the values are: nothing has read b.
 
 # %%
 for coverage in trace.coverage:
@@ -517,9 +517,9 @@ print("equals its reference:", np.array_equal(result, reference), " one array:",
 print("equals a @ b:        ", np.allclose(result, a @ b, atol=1e-3))
 
 # %% [markdown]
-# So give every input its own random values, fill outputs with something wrong, keep the reference in memory that no kernel gets, and take different sizes for M, N and K, so that rows and columns cannot be confused.
+# So give every input its own random values, fill outputs with something wrong, keep the reference in memory that no kernel touches, and choose different sizes for M, N and K, so that rows and columns cannot be confused.
 #
-# **A pad in one place only.** With dynamic shared memory the pad belongs in the row length of both tiles *and* in the size that the launch asks for. If the launch forgets it, the last rows lie outside of the block's memory:
+# **A pad in one place only.** With dynamic shared memory the pad belongs in the row length of both tiles *and* in the size that the launch asks for. If the launch forgets it, the last rows lie outside the block's memory:
 
 # %%
 unpadded = 2 * 16 * 16 * 4  # bytes
@@ -548,7 +548,7 @@ def turn(a, out):
 exercises.check("04-swizzle", turn)
 
 # %% [markdown]
-# **2. A tile of 24.** A block of 24 by 24 threads has 18 warps, and each is one row of the block and a third of the next. Count the wavefronts in which such a block stores a tile, for any tile and any pad.
+# **2. A tile of 24.** A block of 24 by 24 threads has 18 warps. Each covers a row and a third, so they start at column 0, 8 or 16 of the block, and differ. Count the wavefronts in which such a block stores a tile, for any tile and any pad.
 
 
 # %%

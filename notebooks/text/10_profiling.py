@@ -242,7 +242,7 @@ results.table(rows)
 # %% [markdown]
 # In `ncu-ui` they are on the page *Details*, in the sections *GPU Speed Of Light Throughput*, *Scheduler Statistics*, *Occupancy* and *Launch Statistics*; the page *Source* has the counters of each line.
 #
-# Read from the top. First: **which part is busy?** A throughput above 80 % limits the kernel, and the only way to be faster is to ask less of that part. For both kernels it is L1 and shared memory, while DRAM does next to nothing. If none is above 60 %, the kernel is **latency-bound**: it waits for memory, at barriers, or has too few warps to hide the waiting. Then look at the eligible warps: a scheduler needs one in every cycle.
+# Read from the top. First: **which part is busy?** A throughput above 80 % limits the kernel, and the only way to be faster is to ask less of that part. For both kernels it is L1 and shared memory, while DRAM does next to nothing. If none is above 60 %, the kernel is **latency-bound**: it waits for memory or at barriers, and has too few warps to hide the waiting. Little's law of chapter 07 says how much must be in flight. Then look at the eligible warps: a scheduler needs one in every cycle.
 #
 # **Occupancy** is not a goal. It says how many warps there are to hide latency with. A block of these kernels has 256 threads with 32 registers each:
 
@@ -441,7 +441,7 @@ my_answer = None
 exercises.check("10-diagnosis", my_answer)
 
 # %% [markdown]
-# The rest of this section treats the patients one by one. Finish your diagnosis first: the answers are folded, but they are here. The gains were measured on an H200, and are measured again if you have a GPU.
+# The rest of this section treats the patients one by one, with answers folded. Finish your diagnosis first. The gains were measured on an H200; with a GPU they are measured again.
 
 
 # %% jupyter={"source_hidden": true}
@@ -492,7 +492,7 @@ def swing(x, out):
         state = cuda.local.array(2, np.float32)
         state[0], state[1] = x[i], 0
         for _ in range(64):
-            # About 2 lines to change: the same steps without any float64
+            # About 2 lines to change: the same steps, without what makes them slow
             state[1] -= 0.02 * state[0]
             state[0] += 0.02 * state[1]
         out[i] = state[0]
@@ -500,7 +500,7 @@ def swing(x, out):
 
 exercises.check("10-cure", swing)
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 grid = SIZES[pitfalls.PATIENTS[0]][0] // 256
 for which in ("slow", "fixed"):
     least = examine(1, which).predict(grid=grid)
@@ -521,17 +521,17 @@ gain(1)
 #
 # There is nothing wrong with the kernel: it takes no longer than one that does nothing. The program is launch-bound: one launch for every row. A timeline would show many short bars and wide gaps; no report of a single kernel would. The fix is one launch whose grid has a second dimension.
 #
+# In the times below, "prepared" is `gpukit.launching.prepare` of chapter 06, which does once what Numba does at every launch. It helps; a single launch helps more.
+#
 # </details>
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 show.source(pitfalls.add_to_rows)
 
 # %% jupyter={"outputs_hidden": true}
 gain(2, "call")
 
 # %% [markdown]
-# "Prepared" is `gpukit.launching.prepare` of chapter 06, which does once what Numba does at every launch. It helps; a single launch helps more.
-#
 # ### Patient 3
 #
 # <details><summary>Diagnosis</summary>
@@ -540,7 +540,7 @@ gain(2, "call")
 #
 # </details>
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 examine(3).plot_banks(array="tiles")
 for which in ("slow", "fixed"):
     print(f"{which:8}{examine(3, which).total('shared').wavefronts:8,} wavefronts")
@@ -553,12 +553,14 @@ gain(3)
 #
 # No shared memory, no float64, few sectors more than needed. But at the line of the loop only a few lanes are active: divergence. One element in 32 needs many steps. They lie at random, so most warps have one of them, and the other 31 lanes wait. The fix takes the elements in the order of their steps, so that those with much work share warps.
 #
+# The sort was not timed; it pays if many launches use the same order. It also has a price in the kernel: elements are now read in another order than they have in memory.
+#
 # </details>
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 show.source(pitfalls.iterate_fixed)
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 for which in ("slow", "fixed"):
     for line in examine(4, which).operations:
         if line.fp32:
@@ -566,8 +568,6 @@ for which in ("slow", "fixed"):
 gain(4)
 
 # %% [markdown]
-# The sort was not timed; it pays if many launches use the same order. It also has a price in the kernel: elements are now read in another order than they have in memory.
-#
 # ### Patient 5
 #
 # <details><summary>Diagnosis</summary>
@@ -576,7 +576,7 @@ gain(4)
 #
 # </details>
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 examine(5).plot_sectors(array="x")
 gpukit.compare(examine(5), examine(5, "fixed"))
 
@@ -589,9 +589,9 @@ for which, grid in (("slow", (height // 32, width // 8)), ("fixed", (width // 32
     print("busy for at least:", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
 
 # %% [markdown]
-# <details><summary>Eight times the sectors, but not eight times the time: why?</summary>
+# <details><summary>Why is the gain not larger?</summary>
 #
-# The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the other warps of the block want the rest of them. The stores cost. L1 passes each of them on to L2, as a piece of a line.
+# Eight times the sectors are not eight times the time. The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the other warps of the block want the rest of them. The stores cost. L1 passes each of them on to L2, as a piece of a line.
 #
 # The fix is not the end. With one element per thread there are many blocks to schedule, and each of them waits for memory once and ends. The copy of chapter 04, with four elements per thread, comes much nearer to the speed of memory.
 #

@@ -35,6 +35,13 @@ def test_the_trace_shows_what_is_wrong_and_that_the_fix_helps(name):
     assert slow > 4 * fixed
 
 
+def test_the_clinic_has_every_case_in_another_order():
+    names = [case.name for case in pitfalls.CASES]
+    assert sorted(pitfalls.PATIENTS) == sorted(names) and not any(
+        a == b for a, b in zip(pitfalls.PATIENTS, names, strict=True)
+    )
+
+
 ADVICE = {
     "uncoalesced": "uncoalesced",
     "bank conflicts": "bank-conflicts",
