@@ -289,7 +289,8 @@ print(f"the picture has the rows 0 to {height - 1}")
 # |---|---|---|
 # | 00 Start here | first kernel, GPU or emulator, this map | `gpukit.cuda`, `gpukit.on_gpu`, `gpukit doctor` |
 # | [01 Threads and blocks](01_threads_and_blocks.ipynb) | thread and block indices in one, two and three dimensions, coordinates, warps, launch sizes, the grid-stride loop, what a device allows | `gpukit.indexing`, `gpukit.device` |
-# | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long, launches that fail | `gpukit.matmul`, `gpukit.errors`, `gpukit.timing` |
+# | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long | `gpukit.matmul`, `gpukit.timing` |
+# | [02b When a launch fails](02b_errors.ipynb) | errors at once, later and for good, and mistakes that nothing reports | `gpukit.errors` |
 # | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | `gpukit.matmul`, `gpukit.trace` |
 # | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |
 # | [05 Matmul all the way](05_fast_matmul.ipynb) | register tiling, wide loads, double buffering, warp tiles | `gpukit.matmul`, `gpukit.intrinsics` |

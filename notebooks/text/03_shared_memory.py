@@ -23,7 +23,7 @@ import numpy as np
 import gpukit
 from gpukit import cuda, device, emulator, exercises, intrinsics, matmul, on_gpu, plot, results, show, timing
 
-warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # both are on purpose here
 rng = np.random.default_rng(3)
 print("kernels run on:", device.info().name)
 
@@ -32,7 +32,7 @@ print("kernels run on:", device.info().name)
 
 # %%
 shape = (4096, 4096, 4096)
-records = results.load("matmul-h200", case="time", shape=shape, tile=16, variant=("naive", "tiled", "dynamic"))
+records = results.load("matmul-h200", case="time", shape=shape, tile=16)
 records += results.load("naive-h200", case=("types", "library"), shape=shape, dtype="float32")
 recorded = {name: 1e3 * seconds for name, seconds in results.by_variant(records).items()}
 
@@ -180,7 +180,8 @@ for tile in matmul.TILES:
     sectors, wavefronts = trace.total("global").sectors, trace.total("shared").wavefronts
     intensity = 2 * 64**3 / trace.traffic.moved_bytes
     rows.append([tile, tile**2, 2 * tile**2 * 4, sectors, wavefronts, f"{intensity:.2f}"])
-show.Table(["tile", "threads", "shared bytes", "global sectors", "shared wavefronts", "FLOP per byte moved"], rows)
+columns = ["tile", "threads", "shared bytes", "global sectors", "shared wavefronts", "FLOP per byte moved"]
+show.Table(columns, rows)
 
 # %% [markdown]
 # Twice the width halves the sectors of the loads and nearly doubles the intensity. The wavefronts hardly change: each thread still reads two values from shared memory for every multiply-add. The work has moved from global memory to shared memory; it has not gone away. That is what limits this kernel, and [chapter 05](05_fast_matmul.ipynb) begins there.
@@ -259,7 +260,7 @@ print(reversed_numbers[:4], "...", reversed_numbers[-1])
 print(f"this device allows up to {device.info().shared_memory_per_block_optin:,} bytes per block")
 
 # %% [markdown]
-# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. Fewer warps mean that fewer have something to do while others wait. The share of an SM's warp slots that a launch can fill is its **occupancy**, and the trace says what limits it:
+# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. Fewer warps mean that fewer have something to do while others wait. The occupancy falls, and the trace says what limits it:
 
 # %%
 rows = []
@@ -302,7 +303,7 @@ show.Table(["kernel", "ms", "times as fast as naive"], rows)
 # From `naive` to `tiled` two things change, and the control between them tells them apart:
 
 # %%
-print(f"cheaper index arithmetic, naive to naive_uint32: {ms['naive'] / ms['naive_uint32']:.1f} times as fast")
+print(f"cheaper indices, naive to naive_uint32: {ms['naive'] / ms['naive_uint32']:.1f} times as fast")
 print(f"tiles, naive_uint32 to tiled: {ms['naive_uint32'] / ms['tiled']:.1f} times as fast")
 
 # %% [markdown]
@@ -323,9 +324,11 @@ print(f"{32 * sectors_per_step * 4096**3 / (1e-3 * ms['naive_uint32']) / 1e12:.1
 cases = ("instructions", "shared load requests")
 counts = results.load("matmul-h200", case=cases, shape=(1024,) * 3, dtype="float32", tile=16)
 found = {(r["variant"], r["case"]): f"{32 * r['value'] / 1024**3:.2f}" for r in counts}
-[code] = results.load("naive-h200", case=cases[0], shape=(1024,) * 3, dtype="float32", variant="naive_uint32")
-found |= {("naive_uint32", cases[0]): f"{code['value']:.2f}", ("naive_uint32", cases[1]): "0.00"}
-show.Table(["per multiply-add", *cases], [[name, *(found[name, case] for case in cases)] for name in names])
+code = results.load("naive-h200", case=cases[0], shape=(1024,) * 3, dtype="float32")
+per_step = results.by_variant(code)["naive_uint32"]
+found |= {("naive_uint32", cases[0]): f"{per_step:.2f}", ("naive_uint32", cases[1]): "0.00"}
+rows = [[name, *(found[name, case] for case in cases)] for name in names]
+show.Table(["per multiply-add", *cases], rows)
 
 # %% [markdown]
 # `tiled` executes hardly fewer instructions than `naive_uint32`. So what is left between these two is memory.
