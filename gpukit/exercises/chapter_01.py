@@ -408,7 +408,7 @@ def walks(rng):
 
 @cuda.jit
 def axpy(a, x, y, out):
-    # HOLE about 4 lines: start at this thread's index in the grid, and go on by the number of threads in the grid
+    # HOLE about 4 lines: start at this thread's index in the grid, and jump ahead by the number of threads in the grid
     i = cuda.grid(1)
     while i < out.size:
         out[i] = a * x[i] + y[i]

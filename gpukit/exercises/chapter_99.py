@@ -62,6 +62,11 @@ COUNT = KernelExercise(
             "out-of-bounds",
         ),
         Wrong(
+            "atomic.add needs the array and the index apart, because it has to write there: array, index, amount.",
+            {"cuda.atomic.add(counts, image[i], 1)": "cuda.atomic.add(counts[image[i]], 1)"},
+            "does not compile",
+        ),
+        Wrong(
             "The bin gets the value of the pixel added, not 1.",
             {"image[i], 1)": "image[i], image[i])"},
         ),
@@ -311,6 +316,17 @@ ROWS = KernelExercise(
             "uninitialised-read",
         ),
         Wrong(
+            "The shape of a shared array must be constant: numbers or global names such as LONG, not a computation.",
+            {"(HIGH, LONG)": "(HIGH, WIDE + 2 * RADIUS)"},
+            "does not compile",
+        ),
+        Wrong(
+            "Outside the image you use 0. The specification repeats the pixel at the border.",
+            {
+                "image[row, min(max(left + i, 0), width - 1)]": "image[row, left + i] if 0 <= left + i < width else float32(0)"
+            },
+        ),
+        Wrong(
             "The window is applied backwards: weights[0] belongs to the leftmost pixel.",
             {"weights[k]": "weights[2 * RADIUS - k]"},
         ),
@@ -432,6 +448,17 @@ COLUMNS = KernelExercise(
             "Threads below the image return before they have loaded their part of the halo, which others need.",
             {"    if col < width:\n": "    if row >= height or col >= width:\n        return\n    if col < width:\n"},
             "uninitialised-read",
+        ),
+        Wrong(
+            "The shape of a shared array must be constant: numbers or global names such as TALL, not a computation.",
+            {"(TALL, ACROSS)": "(DOWN + 2 * RADIUS, ACROSS)"},
+            "does not compile",
+        ),
+        Wrong(
+            "Outside the image you use 0. The specification repeats the pixel at the border.",
+            {
+                "image[min(max(top + i, 0), height - 1), col]": "image[top + i, col] if 0 <= top + i < height else float32(0)"
+            },
         ),
         Wrong(
             "The tile begins RADIUS rows above the block, or the window is not centred.",

@@ -58,7 +58,7 @@ for blocks in (slowest, fastest):
 print(f"the same kernel, {seconds[slowest] / seconds[fastest]:.0f} times faster")
 
 # %% [markdown]
-# Where does this factor come from, and how many blocks are enough? We come back to these figures when we know what a thread, a block and a device are.
+# Where does this factor come from, and how many blocks are enough? We will come back to these figures once we know what threads, blocks and devices are.
 
 # %% [markdown]
 # ## One function, many threads
@@ -71,7 +71,7 @@ print(f"the same kernel, {seconds[slowest] / seconds[fastest]:.0f} times faster"
 plot.launch(grid=2, block=4);
 
 # %% [markdown]
-# Grid and block only *number* the work. What the hardware has is **streaming multiprocessors**, or **SMs**. It assigns each block to one SM, where the block stays until all its threads are done. When a block finishes, the SM takes the next one. There the threads run in groups of 32, called **warps**.
+# Grid and block only *number* the work. The hardware consists of **streaming multiprocessors**, or **SMs**. It assigns each block to one SM, where the block stays until all its threads are done. When a block finishes, the SM takes the next one. Inside an SM, threads run in groups of 32, called **warps**.
 #
 # This is how a grid of 40 blocks lands on a small GPU of 6 SMs with room for two blocks each, if all blocks take equally long. Which block goes to which SM is up to the hardware, and a kernel cannot choose.
 
@@ -81,7 +81,7 @@ plot.waves(blocks=40, multiprocessors=6, resident=2);
 # %% [markdown]
 # ## What a thread can ask
 #
-# All threads run the same function with the same arguments. They differ only in what they find in four variables, each with the components `x`, `y` and `z`:
+# All threads run the same function with the same arguments. A thread learns who it is from four variables, each with the components `x`, `y` and `z`:
 #
 # | name | what it is | the same for |
 # |---|---|---|
@@ -114,7 +114,7 @@ print("\n".join(set(indexing.listing(indexing.print_dimensions, 2, 4).splitlines
 # index = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
 # ```
 #
-# and `cuda.grid(1)` is short for it. The index in the *block*, here simply `threadIdx.x`, repeats in every block. Two more kernels print the two of them; here are the first two lines of each block:
+# and `cuda.grid(1)` is short for it. The index in the *block*, here simply `threadIdx.x`, repeats in every block. Two more kernels print these two indices; here are the first two lines of each block:
 
 # %%
 for kernel in (indexing.print_index_in_block, indexing.print_index_in_grid):
@@ -309,11 +309,11 @@ add[blocks, threads](x, y, out)
 print(out)
 
 # %% [markdown]
-# `out` was filled with -1 before the launch. That is a good habit: an element that no thread wrote shows, and does not pass for a result. As long as your kernel is open, all ten are -1.
+# `out` was filled with -1 before the launch. That is a good habit: an element that no thread wrote shows, and does not pass for a result. Until your kernel does something, all ten stay -1.
 #
 # This launch was given NumPy arrays. Numba copies them to the device before it and back after it. That is convenient, and costs time that a real program saves with `cuda.to_device`.
 #
-# Now the launch. This one is a function of the host, not a kernel: it returns the smallest grid for a matrix.
+# Now the launch. `grid_for` is a host function, not a kernel: it returns the smallest grid that covers a matrix.
 
 
 # %%
@@ -328,7 +328,7 @@ exercises.check("01-grid", grid_for)
 # %% [markdown]
 # ## The grid-stride loop
 #
-# One thread per element ties the launch to the data: twice as many elements, twice as many blocks. A loop unties them. Each thread starts with its own element, as before. Then it goes on by as many elements as there are threads in the whole grid, until the array ends. This is a **grid-stride loop**.
+# One thread per element ties the launch to the data: twice as many elements, twice as many blocks. A loop unties them. Each thread starts with its own element, as before. Then it jumps ahead by the number of threads in the whole grid, again and again, until the array ends. This is a **grid-stride loop**.
 #
 # With 29 elements and two blocks of four threads it looks like this. Each column is a thread; the numbers are its elements, one step below the other:
 
@@ -344,7 +344,7 @@ plot.grid_stride(n=29, threads=4, blocks=2);
 # %%
 @cuda.jit
 def axpy(a, x, y, out):
-    # About 4 lines: start at this thread's index in the grid, and go on by the number of
+    # About 4 lines: start at this thread's index in the grid, and jump ahead by the number of
     # threads in the grid
     ...
 
@@ -365,7 +365,7 @@ print("steps of thread 0:", np.count_nonzero(walk["thread"] == 0))
 # %% [markdown]
 # ## How many blocks?
 #
-# `num_blocks` launches as many blocks as there are elements for, but never more than 65535; a grid-stride loop does the rest. For no elements it returns one block, because a launch of no blocks is an error.
+# `num_blocks` returns enough blocks for one thread per element, but never more than 65535; a grid-stride loop does the rest. For no elements it returns one block, because a launch of no blocks is an error.
 
 # %%
 sizing = np.dtype([("elements", np.int64), ("blocks of 256", np.int64), ("steps", np.int64)])
@@ -432,7 +432,7 @@ with plot.figure(f"axpy, {n:,} float32 elements", size=(8, 3.4), mark=mark) as a
 print(f"{max(rates.values()):,.0f} GB/s at most; a copy reaches {1e-9 / copying:,.0f} GB/s")
 
 # %% [markdown]
-# Both axes are logarithmic. Up to the number of SMs, twice as many blocks move twice as many bytes: each new block gets an SM to itself. The line keeps climbing after that, because one block does not fill an SM. Once every SM holds as many blocks as it can, more blocks bring nothing, and cost nothing either.
+# Both axes are logarithmic. Up to the number of SMs, twice as many blocks move twice as many bytes: each new block gets an SM to itself. The line keeps climbing after that, because one block does not fill an SM. Once every SM holds as many blocks as it can, more blocks neither help nor hurt.
 #
 # The kernel levels off below the speed of a copy. The SMs are full, but each thread has only two loads **in flight**, that is, requested and not yet arrived. [Chapter 07](07_reduce.ipynb) gets more out of the same memory with more loads in flight per thread.
 
@@ -503,7 +503,7 @@ plot.mapping(table["threadIdx"][:, 0], 10, 4);
 # %% [markdown]
 # Every block processes the same four elements; the rest are never touched. With a single block the kernel is right, so a small test passes.
 #
-# **The wrong stride.** In this grid-stride loop each thread goes on by the size of its block, not of the grid. If the loop only stored `out[i] = ...`, the result would be right, and merely slow, because elements are computed again and again. It becomes wrong as soon as the loop adds to what is there. Counting the visits shows it in either case:
+# **The wrong stride.** In this grid-stride loop each thread jumps ahead by the size of its block, not of the grid. If the loop only stored `out[i] = ...`, the result would be right, and merely slow, because elements are computed again and again. It becomes wrong as soon as the loop adds to what is there. Counting the visits shows it in either case:
 
 
 # %%
