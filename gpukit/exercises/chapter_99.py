@@ -322,9 +322,7 @@ ROWS = KernelExercise(
         ),
         Wrong(
             "Outside the image you use 0. The specification repeats the pixel at the border.",
-            {
-                "image[row, min(max(left + i, 0), width - 1)]": "image[row, left + i] if 0 <= left + i < width else float32(0)"
-            },
+            {"min(max(left + i, 0), width - 1)]": "left + i] if 0 <= left + i < width else float32(0)"},
         ),
         Wrong(
             "The window is applied backwards: weights[0] belongs to the leftmost pixel.",
@@ -456,9 +454,7 @@ COLUMNS = KernelExercise(
         ),
         Wrong(
             "Outside the image you use 0. The specification repeats the pixel at the border.",
-            {
-                "image[min(max(top + i, 0), height - 1), col]": "image[top + i, col] if 0 <= top + i < height else float32(0)"
-            },
+            {"min(max(top + i, 0), height - 1), col]": "top + i, col] if 0 <= top + i < height else float32(0)"},
         ),
         Wrong(
             "The tile begins RADIUS rows above the block, or the window is not centred.",
