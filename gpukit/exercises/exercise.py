@@ -107,6 +107,31 @@ class Wrong:
     reason: str = "wrong"
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a result that has the right value.
+
+    Parameters
+    ----------
+    kind : str
+        One of `gpukit.exercises.REASONS`, "race" for example, or "cost: " and what there is too much of.
+    message : str
+        What was found.
+    """
+
+    kind: str
+    message: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A result that `FunctionExercise.call` has looked at: the value to compare, and the faults."""
+
+    value: Any
+    faults: Sequence[Fault] = ()
+
+
 # -- exercises ------------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +254,8 @@ class FunctionExercise(Exercise):
     Parameters
     ----------
     call : callable, optional
-        Takes the answer and the arguments and returns what is compared, if that is not the function's result.
+        Takes the answer and the arguments and returns what is compared, if that is not the function's result. A
+        `Reviewed` value has its faults with it.
     """
 
     call: Callable | None = None

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from gpukit.errors import KernelError, LaunchError
-from gpukit.exercises.exercise import AnswerExercise, Case, Exercise, InOut, KernelExercise, Out, function_of
+from gpukit.exercises.exercise import (
+    AnswerExercise,
+    Case,
+    Exercise,
+    Fault,
+    InOut,
+    KernelExercise,
+    Out,
+    Reviewed,
+    function_of,
+)
 from warpstep import trace
 from warpstep.tracing.records import FINDINGS, Finding, element_name
 
@@ -83,7 +93,7 @@ class Outcome:
     error : str
         Of the compiler, the launch or the function.
     element : Element or None
-    findings : list of Finding
+    findings : list of Finding or Fault
     counts : dict of str to int
     outputs : tuple
         Arrays, or what the function returned.
@@ -93,7 +103,7 @@ class Outcome:
     reasons: list[str] = field(default_factory=list)
     error: str = ""
     element: Element | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding | Fault] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     outputs: tuple = ()
 
@@ -231,6 +241,8 @@ def _call(exercise, answer, outcome, expected):
         except Exception as error:  # whatever somebody's function raises
             outcome.reasons, outcome.error = ["raises"], _short(error)
             return
+    if isinstance(got, Reviewed):
+        outcome.findings, got = list(got.faults), got.value
     if isinstance(expected, tuple) and isinstance(got, list):
         got = tuple(got)
     outcome.outputs = got if isinstance(got, tuple) else (got,)
@@ -242,6 +254,7 @@ def _call(exercise, answer, outcome, expected):
         wrong = _differs(name, found, value, exercise.rtol)
         if wrong is not None and outcome.element is None:
             outcome.reasons, outcome.element = ["wrong"], wrong
+    outcome.reasons += dict.fromkeys(fault.kind for fault in outcome.findings)
 
 
 def _differs(name, got, expected, rtol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit.exercises.exercise import Exercise, Wrong
+from gpukit.exercises.exercise import Exercise, Fault, Wrong
 from gpukit.exercises.grading import Outcome, judge
 
 
@@ -84,10 +84,10 @@ def _complaint(outcome):
 
 
 def _found(outcome):
-    """How often each kind of finding occurs."""
+    """How often each kind of finding occurs; faults are told apart by what they say."""
     counts: Counter[str] = Counter()
     for found in outcome.findings:
-        counts[found.kind] += found.count
+        counts[found.message if isinstance(found, Fault) else found.kind] += found.count
     return counts
 
 

@@ -83,7 +83,7 @@ def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verd
         What a known mistake deserves to hear.
     """
     reasons = tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
-    lines = [("mistake", says)] if says else []
+    lines, traced = [("mistake", says)] if says else [], isinstance(exercise, KernelExercise)
     broken = next((outcome for outcome in outcomes if outcome.error), None)
     wrong = next((outcome for outcome in outcomes if outcome.element), None)
     unsound = next((outcome for outcome in outcomes if outcome.findings), None)
@@ -93,13 +93,13 @@ def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verd
     if wrong:
         about = _about_prediction if isinstance(exercise, AnswerExercise) else _about_element
         lines.append(("right", about(wrong)))
-    elif not broken:
+    elif not broken and (traced or not unsound):
         lines.append(("right", f"Yes, in {_cases(outcomes)}."))
     if unsound:
-        lines.append(("sound", _about_findings(unsound)))
-    elif isinstance(exercise, KernelExercise) and not broken:
+        lines += [("sound", _about_findings(unsound))] if traced else _about_faults(unsound)
+    elif traced and not broken:
         lines.append(("sound", "Yes: no race, no access out of bounds, no barrier that threads miss."))
-    if costly:
+    if costly and traced:
         lines.append(("good", _about_cost(exercise, costly, outcomes.index(costly))))
     score, allowed = _score(exercise, outcomes) if not reasons else (None, None)
     if score is not None:
@@ -157,6 +157,19 @@ def _about_findings(outcome):
     texts = [f"line {f.line}, {f.kind}: {f.code}\n{f.message}\n-> {f.cure}" for f in shown]
     more = len(outcome.findings) - len(shown)
     return "\n".join([f"No, in {_launch(outcome.case)}.", *texts, *([f"{more} more"] if more > 0 else [])])
+
+
+def _about_faults(outcome):
+    """Lines on the faults of a result: what is wrong, what is unsound, what costs too much."""
+    of_case = f" for {outcome.case.label}" if outcome.case.label else ""
+    texts = {"right": [], "sound": [], "good": []}
+    for fault in outcome.findings:
+        head = "right" if fault.kind == "wrong" else "good" if fault.kind.startswith("cost: ") else "sound"
+        texts[head].append(fault.message)
+    for head, found in texts.items():
+        if found:
+            more = [f"{len(found) - MAX_FINDINGS} more"] if len(found) > MAX_FINDINGS else []
+            yield head, "\n".join([f"{'Not yet' if head == 'good' else 'No'}{of_case}:", *found[:MAX_FINDINGS], *more])
 
 
 def _about_cost(exercise, outcome, index):

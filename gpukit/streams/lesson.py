@@ -56,19 +56,10 @@ def pipelined(kernel: Any, x: np.ndarray, out: np.ndarray, chunk: int, streams: 
     >>> out
     array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14., 16., 18.], dtype=float32)
     """
-    if not has_attributes(kernel, "py_func"):
-        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
-    for name, array in {"x": x, "out": out}.items():
-        check_kind(name, check_type(name, array, np.ndarray, "a NumPy array"))
-        if array.ndim == 0 or not array.flags.c_contiguous:
-            raise ValueError(f"{name} is {describe(array)}; it must have rows that follow one another")
+    _check(kernel, x, out)
     chunk, streams = check_int("chunk", chunk, 1), check_int("streams", streams, 1, MAX_STREAMS)
-    if len(x) != len(out):
-        raise ValueError(f"out has {len(out)} rows; it must have {len(x)}, as x has")
-    if not out.flags.writeable:
-        raise ValueError("out is read-only; it must be writable")
     queues = [cuda.stream() for _ in range(streams)]
-    kept = []  # freeing device memory waits for the whole device, so nothing is freed before the last chunk is queued
+    kept = []  # to free device memory is to wait for the whole device
     for number, first in enumerate(range(0, len(x), chunk)):
         stream, part = queues[number % streams], slice(first, first + chunk)
         chunk_x = cuda.to_device(x[part], stream)
@@ -77,3 +68,16 @@ def pipelined(kernel: Any, x: np.ndarray, out: np.ndarray, chunk: int, streams: 
         chunk_out.copy_to_host(out[part], stream)
         kept += [chunk_x, chunk_out]
     cuda.synchronize()
+
+
+def _check(kernel, x, out):
+    if not has_attributes(kernel, "py_func"):
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
+    for name, array in {"x": x, "out": out}.items():
+        check_kind(name, check_type(name, array, np.ndarray, "a NumPy array"))
+        if array.ndim == 0 or not array.flags.c_contiguous:
+            raise ValueError(f"{name} is {describe(array)}; it must have rows that follow one another")
+    if len(x) != len(out):
+        raise ValueError(f"out has {len(out)} rows; it must have {len(x)}, as x has")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; it must be writable")

@@ -99,6 +99,17 @@ def test_what_is_no_kernel_gets_a_sentence():
         exercises.check("01-gard", subtract)
 
 
+def test_a_schedule_that_races_is_refused_for_the_race(state):
+    def unordered(schedule, tasks, streams):
+        for task in tasks:
+            for stream, operation in enumerate(task):
+                schedule.add(**operation, stream=stream)
+
+    verdict = exercises.check("06-pipeline", unordered)
+    assert verdict.reasons == ("race",) and "race: copy in 0 and kernel 0 both use data 0" in str(verdict)
+    assert "A stream for each engine" in verdict.says
+
+
 def test_an_open_hole_is_not_a_failure(state):
     exercise = exercises.get("01-guard")
     verdict = exercises.check("01-guard", exercise.made_from(exercise.starter))

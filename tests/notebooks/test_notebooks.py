@@ -82,7 +82,7 @@ def test_notebook_is_as_the_tools_write_it(path, tmp_path):
 
 #: Cells of more lines than this in which there is no kernel, by chapter, that are still to be shortened or folded.
 LONG = 20
-STILL_LONG = {"06": 3, "07": 4}
+STILL_LONG = {"07": 4}
 
 
 @by_name(TEXTS)
