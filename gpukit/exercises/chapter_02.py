@@ -74,6 +74,11 @@ NAIVE = KernelExercise(
             },
             "out-of-bounds",
         ),
+        Wrong(
+            "The guard lets one row and one column too many through: the last index is one less than the size.",
+            {"row < out.shape[0] and col < out.shape[1]": "row <= out.shape[0] and col <= out.shape[1]"},
+            "out-of-bounds",
+        ),
         Wrong("A thread must be inside in both directions: `and`, not `or`.", {" and ": " or "}, "out-of-bounds"),
         Wrong(
             "The element belongs to out: compare row and col with the shape of out, not with that of a.",

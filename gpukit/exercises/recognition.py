@@ -41,15 +41,14 @@ def known(exercise: Exercise) -> list[Known]:
 def sentence(exercise: Exercise, outcomes: list[Outcome]) -> str:
     """Return what is to be said of the one wrong answer that behaves the same; "" if none does, or several do.
 
-    Answers are alike that have the same results and reasons. Among several, how often each finding occurs decides,
-    and then what they cost.
+    Answers are alike that have the same results and reasons, and the same count of what costs too much. Among several,
+    how often each finding occurs decides.
     """
     if not any(outcome.reasons for outcome in outcomes):
         return ""
     alike = [answer for answer in known(exercise) if _behaves(answer, outcomes)]
-    for facts in (_found, lambda outcome: outcome.counts):
-        if len(alike) > 1:
-            alike = [a for a in alike if list(map(facts, a.outcomes())) == list(map(facts, outcomes))]
+    if len(alike) > 1:
+        alike = [a for a in alike if list(map(_found, a.outcomes())) == list(map(_found, outcomes))]
     return alike[0].wrong.says if len(alike) == 1 else ""
 
 
@@ -68,9 +67,15 @@ def _same_outcome(a: Outcome, b: Outcome):
         return False
     if _found(a)["out-of-bounds"] != _found(b)["out-of-bounds"]:  # skipped accesses leave no trace in the outputs
         return False
-    if _stores(a) != _stores(b) or _complaint(a) != _complaint(b):
+    if _excess(a) != _excess(b) or _stores(a) != _stores(b) or _complaint(a) != _complaint(b):
         return False
     return all(_same_values(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
+
+
+def _excess(outcome):
+    """The counts that are too high: there are many ways to waste."""
+    costs = [reason.removeprefix("cost: ") for reason in outcome.reasons if reason.startswith("cost: ")]
+    return [outcome.counts[name] for name in costs]
 
 
 def _stores(outcome):
