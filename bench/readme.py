@@ -38,7 +38,7 @@ AFTERWARDS = {
     "02b": "catch launches that fail, and launches that lie",
     "03": "write kernels with tiles in shared memory, and show what a missing barrier does",
     "04": "count the wavefronts of any access to shared memory, and choose a pad or a swizzle without conflicts",
-    "05": "take a matrix product to the speed of cuBLAS, one measured idea at a time",
+    "05": "keep a tile of a product in registers, load 16 bytes at a time, double-buffer, and say what each gains",
     "05b": "explain what the last steps to a library's speed cost, and choose a kernel for a shape",
     "06": "overlap copies and kernels, predict what that gains, and launch in a few microseconds",
     "07": "reduce over any axes at the speed of memory, and explain each step that leads there",

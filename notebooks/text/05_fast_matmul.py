@@ -203,6 +203,23 @@ def my_square(a, b, out):
 
 exercises.check("05-square", my_square)
 
+# %% [markdown]
+# Launch it for a whole product, one block per tile. The next cell prints False until the hole is filled. On a GPU it then times your kernel, too.
+
+# %%
+n = 4096 if on_gpu() else 256
+a, b = np.random.default_rng(0).random((2, n, n), np.float32)
+arrays = cuda.to_device(a), cuda.to_device(b), cuda.to_device(np.zeros_like(a))
+launch = partial(my_square[(n // 128, n // 128), 256], *arrays)
+launch()
+right = np.allclose(arrays[2].copy_to_host(), a @ b, rtol=1e-4)
+print("right:", right)
+if on_gpu() and right:
+    print(timing.bench(launch))
+
+# %% [markdown]
+# What the two steps have gained:
+
 # %%
 rows = []
 for name in ("tiled", "registers_1d", "registers_2d"):
@@ -234,7 +251,7 @@ plot_access("transposed", "tile_a", "store")
 # %% [markdown]
 # Lanes 0 and 1 load columns 0 to 3 and 4 to 7 of the same row of a. Their first elements go to rows 0 and 4 of the tile. A row has 128 words, a multiple of the 32 banks, so both go to the same bank.
 #
-# Write this store, with a row length that avoids the conflict. A pad of one word will not do. (Why? Try it, and read the verdict.)
+# Write this store, with a pitch (the length of a row) that avoids the conflict. A pad of one word will not do. (Why? Try it, and read the verdict.)
 
 
 # %%
@@ -308,15 +325,17 @@ for name in ("transposed_padded", "double_buffered"):
 # %% [markdown]
 # ## 7. Warp tiles
 #
-# Back to the loads from shared memory. In `double_buffered` the 8 x 8 elements of a thread lie together, so neighbouring lanes read words that are 8 apart. `load4` serves eight lanes at a time, a quarter of a warp. Eight lanes want 32 words, one per bank.
+# Back to the loads from shared memory. In `double_buffered` the 8 x 8 elements of a thread lie together, so neighbouring lanes read words that are 8 apart. A `load4` is served eight lanes at a time, a quarter of a warp. Eight lanes want 32 words, and there are 32 banks.
 #
-# **Predict** before you unfold the next output: how many of the 32 banks do lanes 0 to 7 find their 32 words in?
+# **Predict** before you unfold the next output: in how many banks do lanes 0 to 7 find their 32 words?
 
 # %% jupyter={"outputs_hidden": true}
 plot_access("double_buffered", "tile_b", "load")
 
 # %% [markdown]
-# Half of them: words 0 to 3, 8 to 11, 16 to 19 and so on. So each quarter takes two **wavefronts** instead of one. The remedy is to split a thread's 8 x 8 elements into *four squares of 4 x 4*. Then neighbouring lanes read neighbouring words. This is the arrangement in the picture at the start of the chapter, and this function computes it:
+# <details><summary>Answer</summary>In 16, half of them: words 0 to 3, 8 to 11, 16 to 19 and so on. So each quarter takes two wavefronts instead of one.</details>
+#
+# The remedy is to split a thread's 8 x 8 elements into *four squares of 4 x 4*. Then neighbouring lanes read neighbouring words. This is the arrangement in the picture at the start of the chapter, and this function computes it:
 
 # %%
 show.source(place)

@@ -126,7 +126,7 @@ show.source(matmul.asynchronous)
 #
 # - **Larger tiles.** 128 x 256 per block, 8 x 16 per thread: 24 loaded values serve 128 FMAs.
 # - **Software pipelining across steps.** The last FMAs of a step run after the next barrier, and hide the latency of the first loads there.
-# - **Cheap addresses.** Every other instruction takes an issue slot from an FMA. So addresses are incremented, not computed, in unsigned integers, whose use as an index needs no test.
+# - **Cheap addresses.** Every other instruction takes an issue slot from an FMA. So addresses are incremented, not computed anew, and they are unsigned: Numba tests a signed index for being negative.
 # - **Loads that stay where they are.** The compiler likes to move loads down to their first use. `syncwarp` is used for a side effect: no load is moved across it.
 #
 # The core is two short device functions. A thread reads its values for one k, four at a time, and multiplies them, in the serpentine order:
