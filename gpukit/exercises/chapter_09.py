@@ -84,6 +84,16 @@ def direct_in_memory(x, weight, out):
                     out[o, oh, ow] += x[c, oh + kh, ow + kw] * weight[o, c, kh, kw]
 
 
+@cuda.jit
+def direct_onto_out(x, weight, out):
+    ow, oh, o = cuda.grid(3)
+    if o < out.shape[0] and oh < out.shape[1] and ow < out.shape[2]:
+        for c in range(weight.shape[1]):
+            for kh in range(weight.shape[2]):
+                for kw in range(weight.shape[3]):
+                    out[o, oh, ow] += x[c, oh + kh, ow + kw] * weight[o, c, kh, kw]
+
+
 DIRECT = KernelExercise(
     "09-direct",
     task="Convolve an image: each thread sums up one window.",
@@ -127,8 +137,9 @@ DIRECT = KernelExercise(
             "negative-index",
         ),
         Wrong(
-            "A product replaces the sum so far: use +=, not =.",
-            {"total += x": "total = x"},
+            "`out` is not zeroed before the launch, so += adds to whatever was in memory. "
+            "Sum up in a local variable that begins at 0, and store it once.",
+            direct_onto_out,
         ),
     ],
     hints=[
@@ -206,13 +217,13 @@ IM2COL = KernelExercise(
     solutions=[im2col, im2col_zeros_first],
     wrong=[
         Wrong(
-            "Without a test, a window that hangs over the edge reads above the image or left of it: "
-            "the row or column is negative there.",
-            {INSIDE: "if row < x.shape[1] and col < x.shape[2]:"},
+            "Without a test, a window that hangs over the edge reads outside the image: rows and columns may be "
+            "negative, or past the end. Padding means 0 there.",
+            {INSIDE: "if True:"},
             "negative-index",
         ),
         Wrong(
-            "A window can also hang over the lower and the right edge: compare with the image's size as well.",
+            "A window can also hang over the lower and the right edge: compare with the size of the image, too.",
             {INSIDE: "if row >= 0 and col >= 0:"},
             "out-of-bounds",
         ),
@@ -365,9 +376,10 @@ COL2IM = KernelExercise(
             {"down // stride, across // stride": "down, across"},
         ),
         Wrong(
-            "The weights of a convolution run the other way, but nothing is flipped here: "
-            "columns[c, kh, kw] belongs to value (kh, kw).",
-            {"+= columns[c, kh, kw": "+= columns[c, columns.shape[1] - 1 - kh, columns.shape[2] - 1 - kw"},
+            "In Python, / makes a float, and an index must be an integer. First test that the stride divides the way, "
+            "with %, then divide with //.",
+            {"down // stride, across // stride": "down / stride, across / stride"},
+            "does not compile",
         ),
     ],
     hints=[

@@ -81,7 +81,7 @@ class Element:
     thread: tuple[int, int, int] | None = None
 
 
-@dataclass
+@dataclass(eq=False)  # its arrays cannot be compared
 class Outcome:
     """What became of one case.
 

@@ -7,7 +7,7 @@ from gpukit import conv, matmul, pitfalls, reduce, resize, results, transpose
 
 SOURCES = (
     *("matmul-h200", "naive-h200", "fast-matmul-h200", "fast-matmul-code", "transpose-h200", "reduce-h200"),
-    *("resize-h200", "conv-h200", "pitfalls-h200"),
+    *("resize-h200", "conv-h200", "conv-code", "pitfalls-h200"),
 )
 
 
@@ -26,6 +26,7 @@ def variants_of(source):
         "transpose-h200": {"time": [*transpose.VARIANTS, *transpose.CONTROLS]},
         "reduce-h200": {"ladder": [*reduce.VARIANTS, "atomic"]},
         "conv-h200": {"ladder": [*cost.DIRECT, "direct"], "im2col": conv.VARIANTS},
+        "conv-code": {"code": cost.DIRECT},
         "pitfalls-h200": {"kernel": ["slow", "slow, prepared", "fixed", "fixed, prepared"]},
     }[source]
 

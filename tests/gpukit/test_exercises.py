@@ -92,6 +92,29 @@ def test_a_wrong_prediction_does_not_give_the_right_one_away():
     assert "No: 77 is not right." in str(exercises.check("04-strides", 77))
 
 
+@cuda.jit
+def one_thread_copies(x, weight, out):
+    tile = cuda.shared.array((6, 10), np.float32)
+    tx, ty, o = cuda.threadIdx.x, cuda.threadIdx.y, cuda.blockIdx.z
+    top, left, total = 4 * cuda.blockIdx.y, 8 * cuda.blockIdx.x, np.float32(0)
+    for c in range(x.shape[0]):
+        for e in range(60 if tx == ty == 0 else 0):
+            row, col = top + e // 10, left + e % 10
+            tile[e // 10, e % 10] = x[c, row, col] if row < x.shape[1] and col < x.shape[2] else np.float32(0)
+        cuda.syncthreads()
+        for tap in range(9):
+            total += tile[ty + tap // 3, tx + tap % 3] * weight[o, c, tap // 3, tap % 3]
+        cuda.syncthreads()
+    if top + ty < out.shape[1] and left + tx < out.shape[2]:
+        out[o, top + ty, left + tx] = total
+
+
+def test_a_cost_that_no_known_mistake_has_is_not_explained_by_another():
+    verdict = exercises.check("09-tile", one_thread_copies)
+    assert verdict.reasons == ("cost: shared wavefronts", "cost: global requests") and not verdict.says
+    assert "shared wavefronts," in str(verdict)
+
+
 def test_what_is_no_kernel_gets_a_sentence():
     assert "write @cuda.jit above it" in str(exercises.check("01-guard", subtract.py_func))
     assert "pass the kernel alone" in str(exercises.check("01-guard", subtract[1, 32]))
