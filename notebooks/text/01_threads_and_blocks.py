@@ -169,13 +169,13 @@ print("all in ascending order:  ", np.array_equal(order, np.arange(1000)))
 # %% [markdown]
 # ## Two dimensions
 #
-# For a 4 by 4 matrix it is natural to give each block a square: a grid of 2 by 2 blocks, each of 2 by 2 threads. Sizes are (x, y): x runs to the right, y runs down. The picture shows the same launch three times, with three numbers for each thread:
+# For a 4 by 4 matrix it is natural to give each block a square: a grid of 2 by 2 blocks, each of 2 by 2 threads. Sizes are (x, y): x runs to the right, y runs down. The picture shows this launch three times, with three numbers that the threads recorded:
 
 # %%
-with plot.figure(columns=3, size=(8, 2.7), mark="a drawing") as (left, middle, right):
-    plot.launch((2, 2), (2, 2), label="block_index", title="block", ax=left)
-    plot.launch((2, 2), (2, 2), label="index_in_block", title="index in the block", ax=middle)
-    plot.launch((2, 2), (2, 2), label="index", title="index in the grid", ax=right)
+table = indexing.thread_table(grid=(2, 2), block=(2, 2))
+with plot.figure(columns=3, size=(8, 2.7), mark="recorded by the threads") as axes:
+    for ax, field in zip(axes, ("block_index", "index_in_block", "index"), strict=True):
+        plot.launch((2, 2), (2, 2), label=table[field], title=plot.FIELDS[field], ax=ax)
 
 # %% [markdown]
 # The index in the grid counts all threads of block 0, then all of block 1, and so on, as page numbers run through one chapter of a book before the next begins. So the index in the grid is *not* the position in the matrix.
@@ -225,14 +225,21 @@ show.table(table, ["blockIdx", "threadIdx", "block_index", "index_in_block", "in
 # y = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
 # ```
 #
-# `cuda.grid(2)` returns the pair (x, y), and `cuda.grid(3)` returns (x, y, z). The position in a matrix that is stored row by row follows from the coordinates: y times the width, plus x.
+# `cuda.grid(2)` returns the pair (x, y), and `cuda.grid(3)` returns (x, y, z). A last kernel that prints, and four of its sixteen lines:
+
+# %%
+show.source(indexing.print_coordinates)
 
 # %%
 print(*indexing.listing(indexing.print_coordinates, (2, 2), (2, 2)).splitlines()[2:6], sep="\n")
 
-table = indexing.thread_table((2, 2), (2, 2))
+# %% [markdown]
+# The position in a matrix that is stored row by row follows from the coordinates: y times the width, plus x.
+
+# %%
 width = 4
-with plot.figure(columns=2, size=(6, 2.6), mark="a drawing") as (left, right):
+table = indexing.thread_table((2, 2), (2, 2))
+with plot.figure(columns=2, size=(6, 2.6), mark="recorded by the threads") as (left, right):
     position = table["y"] * width + table["x"]
     plot.launch((2, 2), (2, 2), label=position, title="position in the matrix: y * width + x", ax=left)
     plot.launch((2, 2), (2, 2), label="index", title="index in the grid", ax=right)

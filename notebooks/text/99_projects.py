@@ -149,8 +149,8 @@ exercises.check("99-columns", blur_columns)
 weights = np.exp(-0.5 * (np.arange(-RADIUS, RADIUS + 1) / 2) ** 2).astype(np.float32)
 weights /= weights.sum()
 height, width = grey.shape
-image, across, both = (cuda.to_device(array.astype(np.float32)) for array in (grey, 0 * grey, 0 * grey))
-factors = cuda.to_device(weights)
+image, factors = cuda.to_device(grey.astype(np.float32)), cuda.to_device(weights)
+across, both = (cuda.to_device(np.full(grey.shape, 230, np.float32)) for _ in range(2))
 grids = (ceil(width / WIDE), ceil(height / HIGH)), (ceil(width / ACROSS), ceil(height / DOWN))
 blur_rows[grids[0], (WIDE, HIGH)](image, factors, across)
 blur_columns[grids[1], (ACROSS, DOWN)](across, factors, both)
@@ -193,10 +193,16 @@ def heat_step(u, r, out):
 exercises.check("99-step", heat_step)
 
 # %% [markdown]
-# Each step reads and writes the whole rod in global memory, for four operations per element: the kernel is **memory-bound**. To do better, a block loads a piece of the rod once and computes several steps in shared memory. The price: at the edges of the piece a neighbour is missing, and with every step one more element at either end is wrong. So the pieces overlap.
+# Each step reads and writes the whole rod in global memory, for four operations per element: the kernel is **memory-bound**. To do better, a block loads a piece of the rod once and computes several steps in shared memory. The price: at the edges of the piece a neighbour is missing, and with every step one more element at either end is wrong. So the pieces overlap, and a block keeps only the `KEPT` elements that are right to the end:
 
-# %%
-print(f"{THREADS} threads load {THREADS} elements; after {STEPS} steps {KEPT} of them are right: KEPT = {KEPT}")
+# %% jupyter={"source_hidden": true}
+step, thread = np.indices((STEPS + 1, THREADS))
+right = np.minimum(thread, THREADS - 1 - thread) >= step
+with plot.figure(f"{THREADS} elements loaded, {KEPT} right after {STEPS} steps", size=(8, 1.9), mark="a drawing") as ax:
+    ax.pcolormesh(right, cmap="Blues", vmin=-0.2, vmax=1.6, edgecolor="white", linewidth=0.5)
+    ax.set(xlabel="thread of the block (dark: its element is right)", ylabel="steps done")
+    ax.set_yticks(np.arange(STEPS + 1) + 0.5, range(STEPS + 1))
+    ax.invert_yaxis()
 
 # %% [markdown]
 # **Milestone 2: `STEPS` steps per launch.** Block b keeps elements b * `KEPT` to (b + 1) * `KEPT` - 1, and loads `STEPS` more on either side.
