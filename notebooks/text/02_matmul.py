@@ -105,7 +105,7 @@ def grid_for(shape, block):
 exercises.check("02-grid", grid_for)
 
 # %% [markdown]
-# The rest of the page has its own `grid_for` (folded), and takes gpukit's `matmul.naive`. Everything that a caller pays for is one line of `multiply`:
+# The rest of the page has its own `grid_for` (folded), and uses gpukit's `matmul.naive`. In `multiply`, everything that a caller pays for has a line of its own:
 
 # %% jupyter={"source_hidden": true}
 def grid_for(shape, block):
@@ -122,7 +122,7 @@ def multiply(a, b, block=(16, 16)):
 
 
 # %% [markdown]
-# No line frees the device memory: it is freed when the last reference to it is gone.
+# No line frees the device memory. That happens when the last reference to it is gone.
 #
 # Now a test, with sizes that are no multiples of the block. How near must a float32 result be to the exact one? Each of the K additions rounds once, so the error is at most about K eps times the sum of the absolute values.
 
@@ -202,9 +202,9 @@ cells = [[part, timing.format_seconds(t), f"{t / everything:.0%}"] for part, t i
 show.Table(["part", "time", "share"], cells)
 
 # %% [markdown]
-# (The parts do not add up to everything: `multiply` also frees its arrays, and that is in no row.)
+# (The parts need not add up to everything: each is timed alone, and `multiply` also frees its arrays.)
 #
-# The last row is what this chapter is about. If you time `multiply` and then change the block, you mostly measure allocations and copies, and they drown out the kernel. Data that stays on the device between kernels is copied once.
+# The last row is what this chapter is about. If you time `multiply` and then change the block, more than half of what you measure stays the same: allocations and copies. They drown out the kernel. Data that stays on the device between kernels is copied once.
 #
 # A launch only *queues* the kernel, so a timer on the host's clock stops too early unless the code waits. `Timer(device="gpu")` has the device record the times. Without a GPU it refuses, because the emulator's speed says nothing about one:
 
@@ -244,7 +244,7 @@ title, mark = "Launch and wait, 1024 x 1024 float32", results.taken_on(by_parts)
 plot.dots({name: 1e3 * t for name, t in first.items()}, "ms", title=title, mark=mark, log=True);
 
 # %% [markdown]
-# > **From the source.** The documents time the same product on an RTX 3090, from outside: allocations and copies are included. The next cell has their two tables beside our times, and the speed-ups that they state, their author's and his teacher's.
+# > **From the source.** The documents time the same product on an RTX 3090, from outside: allocations and copies are included. Their timers have a unit and a message, one for the CPU and one for the GPU, as `timing.Timer` has. The next cell has their two tables beside our times, and the speed-ups that they state for their author and for his teacher.
 
 # %% jupyter={"source_hidden": true}
 documents = results.documents("A6")
@@ -341,7 +341,7 @@ my_sectors = None
 exercises.check("02-sectors", my_sectors)
 
 # %% [markdown]
-# With blocks of 32 x 32 the difference is largest. Each row of the figure is a row of `a`, and each mark an element that the first warp reads:
+# With blocks of 32 x 32 the difference is largest. The figure shows what one request for `a` moves in `naive_uncoalesced`: 32 sectors, for one element in each.
 
 # %%
 block = (32, 32)
@@ -419,7 +419,7 @@ def fade(a, b, out):
 exercises.check("02-fade", fade)
 
 # %% [markdown]
-# **An index is a signed 64-bit integer.** No matrix here has more than a few thousand rows, but Numba computes indices with 64 bits. And because `a[-1]` means the last element in Python, each access also tests whether its index is negative. Neither stands in the source, so the trace does not count it; the machine code shows it. Unsigned 32-bit indices need none of this:
+# **An index is a signed 64-bit integer.** No matrix here has more than a few thousand rows, but Numba computes indices with 64 bits. And because `a[-1]` means the last element in Python, each access also tests whether its index is negative. Neither is visible in the source, so the trace does not count it; the machine code shows it. Unsigned 32-bit indices need none of this:
 
 # %%
 show.source(matmul.naive_uint32)
@@ -475,7 +475,7 @@ plot.dots(rates, "TFLOP/s, more is better", title="naive_uint32", mark=results.t
 #
 # A larger block is not always better: that is what the documents found, with a kernel in C++, which computes its indices in 32 bits as a matter of course. With Numba's defaults the same measurement shows three groups and hides the rest.
 #
-# So write `np.float32(0)` or a zero of the array's type, and `np.float32(0.5)` for a half. Read the arithmetic table of a trace once for every kernel: a column FP64 in a float32 kernel is a finding. Where the innermost loop does little besides finding its operands, count in unsigned 32-bit integers. The kernels of the next chapters read most operands from shared memory, in loops whose length the compiler knows; it then finds the addresses itself.
+# So write `np.float32(0)` or a zero of the array's type, and `np.float32(0.5)` for a half. Read the arithmetic table of a trace once for every kernel: an FP64 column in a float32 kernel is a warning sign. Where the innermost loop does little besides finding its operands, index with unsigned 32-bit integers. The kernels of the next chapters read most operands from shared memory, in loops whose length the compiler knows; it then finds the addresses itself.
 #
 # ## Fast, and wrong
 #
@@ -507,7 +507,7 @@ case = results.documents("A7")["tables"][0]["rows"][1]
 print(f"the documents' took {case['milliseconds']} ms, its first wrong element is {case['first_wrong']:,}")
 
 # %% [markdown]
-# Suspiciously fast means incomplete, until the opposite is shown. The other warning is the trace's, which knows the elements of each array that a launch has read and written:
+# Suspiciously fast means incomplete, until proven otherwise. The other warning is the trace's, which knows the elements of each array that a launch has read and written:
 
 # %%
 trace = gpukit.trace(matmul.naive[grid, block], a, b, out)

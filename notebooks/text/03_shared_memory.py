@@ -28,7 +28,7 @@ rng = np.random.default_rng(3)
 print("kernels run on:", device.info().name)
 
 # %% [markdown]
-# Here are four products of 4096 x 4096 matrices. You know the first two; the third is the one that you are going to write.
+# Here is one product of 4096 x 4096 matrices, computed in four ways. You know the first two. The third is the one that you are going to write.
 
 # %%
 shape = (4096, 4096, 4096)
@@ -57,7 +57,7 @@ reads = sum(access.requests * access.active_lanes for access in naive.accesses i
 print(f"{reads:,.0f} reads of {a.size + b.size:,} elements: {reads / (a.size + b.size):.0f} each")
 
 # %% [markdown]
-# Each element is read once by each of the 64 threads that need it. For 4096 x 4096 matrices it would be 4096 times. Coalescing and broadcasts cut the traffic, but it is still many times the size of the matrices:
+# Each element is read once by each of the 64 threads that need it. For 4096 x 4096 matrices that makes 4096 times. Coalescing and broadcasts cut the traffic, but it is still many times the size of the matrices:
 
 # %%
 traffic = naive.traffic
@@ -81,7 +81,7 @@ plot.memory_hierarchy();
 plot.barrier_in_time();
 
 # %% [markdown]
-# Load together, wait, use: try it in one dimension first. Each thread ranks its value among the 64 values of its block. Without shared memory every thread would read all 64 of them from global memory.
+# Load together, wait, use: try it in one dimension first. Each thread finds the rank of its value in its block: how many of the 64 values are smaller. Without shared memory every thread would read all 64 of them from global memory.
 
 
 # %%
@@ -107,7 +107,7 @@ exercises.check("03-rank", rank)
 plot.product_tiles(64, 64, 64, tile=16, block=(2, 1), step=1);
 
 # %% [markdown]
-# One thread loads a value of a tile, and 16 threads use it.
+# Each value of a tile is loaded by one thread and used by 16.
 #
 # **Predict.** `a` has 45 rows and 53 columns, and `b` has 53 rows and 37 columns. How often is the single element `a[0, 0]` read from global memory by the naive kernel, and how often with tiles of 16 x 16? Write a pair of numbers.
 
@@ -156,7 +156,7 @@ tiled_trace = gpukit.trace(matmul.tiled(np.float32, 16)[(4, 4), (16, 16)], a, b,
 tiled_trace
 
 # %% [markdown]
-# Every load of a tile costs as few sectors as possible, and every access to shared memory one wavefront. What have the tiles won? Divide the arithmetic by the bytes that it moves: this is the **arithmetic intensity** of a kernel. If it is low, the kernel is **memory-bound**: it waits for data, and faster arithmetic would not help. If it is high, it is **compute-bound**.
+# Every load of a tile costs as few sectors as possible, and every access to shared memory one wavefront. What have the tiles won? The ratio of a kernel's arithmetic to the bytes that it moves is its **arithmetic intensity**. If it is low, the kernel is **memory-bound**: it waits for data, and faster arithmetic would not help. If it is high, the kernel is **compute-bound**, and faster memory would not help.
 
 # %%
 rows = []
@@ -170,7 +170,7 @@ show.Table(["64 x 64", "load requests", "load sectors", "bytes moved", "FLOP per
 #
 # ### How large should a tile be?
 #
-# A value of a larger tile is used more often before it is replaced. A larger tile also takes more shared memory, and a block of more threads: 32 x 32 is the largest block there is.
+# A value of a larger tile is used more often before it is replaced. It also takes more shared memory and a larger block, and 32 x 32 is the largest block there is.
 
 # %%
 rows = []
@@ -260,7 +260,7 @@ print(reversed_numbers[:4], "...", reversed_numbers[-1])
 print(f"this device allows up to {device.info().shared_memory_per_block_optin:,} bytes per block")
 
 # %% [markdown]
-# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. Fewer warps mean that fewer have something to do while others wait. The occupancy falls, and the trace says what limits it:
+# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. The occupancy falls, and with few warps on an SM it happens more often that all of them wait. The trace says what limits it:
 
 # %%
 rows = []
@@ -307,7 +307,7 @@ print(f"cheaper indices, naive to naive_uint32: {ms['naive'] / ms['naive_uint32'
 print(f"tiles, naive_uint32 to tiled: {ms['naive_uint32'] / ms['tiled']:.1f} times as fast")
 
 # %% [markdown]
-# Most of the gain is not the tiles'. `tiled` has cheap indices too, although nobody has written `uint32` in it: its inner loop has a constant length, so the compiler unrolls it and knows every address beforehand.
+# Most of the gain does not come from the tiles. `tiled` has cheap indices too, although nobody has written `uint32` in it: its inner loop has a constant length, so the compiler unrolls it and knows every address beforehand.
 #
 # And why do tiles of 16, which load an eighth of the sectors, win so much less than a factor of 8? A GPU has caches. How many bytes per second would `naive_uint32` need if all of its sectors came from beyond the SM?
 
@@ -331,7 +331,7 @@ rows = [[name, *(found[name, case] for case in cases)] for name in names]
 show.Table(["per multiply-add", *cases], rows)
 
 # %% [markdown]
-# `tiled` executes hardly fewer instructions than `naive_uint32`. So what is left between these two is memory.
+# `tiled` executes only slightly fewer instructions than `naive_uint32`, so most of what is left between these two is memory.
 #
 # > **From the source.** The documents measured the same three kernels on an RTX 3090, in three runs. All sizes are multiples of the tile, and the static kernel needs that: only the dynamic one has a guard at the edges. The next cell shows their times.
 
