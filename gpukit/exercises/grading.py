@@ -44,6 +44,7 @@ METRICS = {
     "bank conflicts": lambda t: t.total("shared").bank_conflicts,
     "shared atomics": lambda t: t.total("shared", "atomic").requests,
     "local requests": lambda t: t.total("local").requests,
+    "float32 operations": lambda t: sum(line.fp32 for line in t.operations),
     "float64 operations": lambda t: sum(line.fp64 + line.fp64_conversions for line in t.operations),
     "barriers": lambda t: sum(barrier.passed for barrier in t.barriers if barrier.kind != "warp"),
 }

@@ -80,9 +80,8 @@ def test_notebook_is_as_the_tools_write_it(path, tmp_path):
     assert not notebook_text.write_notebook(notebook_text.read_notebook(copy), copy), "run `make sync`"
 
 
-#: Cells of more lines than this in which there is no kernel, by chapter, that are still to be shortened or folded.
+#: The most lines of a cell in which there is no kernel.
 LONG = 20
-STILL_LONG = {"07": 4}
 
 
 @by_name(TEXTS)
@@ -99,7 +98,7 @@ def test_a_long_cell_holds_a_kernel_or_is_folded(path):
         if not cell.metadata.get("jupyter", {}).get("source_hidden")
         if not any(map(is_kernel, ast.walk(ast.parse(cell.source))))
     ]
-    assert len(long) <= STILL_LONG.get(path.stem[:2], 0), long
+    assert not long
 
 
 @by_name(COMMITTED)
