@@ -78,7 +78,7 @@ def _same_outcome(a: Outcome, b: Outcome):
 def _excess(outcome):
     """The counts that are too high: there are many ways to waste."""
     costs = [reason.removeprefix("cost: ") for reason in outcome.reasons if reason.startswith("cost: ")]
-    return [outcome.counts[name] for name in costs if name not in AVOIDABLE]
+    return [outcome.counts.get(name) for name in costs if name not in AVOIDABLE]  # a fault's cost has no count
 
 
 def _stores(outcome):
