@@ -55,7 +55,7 @@ plot.dots(ms, "ms", title=title, mark=mark, notes=notes, heading="times as fast"
 
 # %%
 ax = plot.product_tiles(5, 7, 8, tile=1, block=(4, 3), step=2)
-ax.set_title("out[3, 4] += a[3, k] * b[k, 4], at k = 2");
+ax.set_title("out[3, 4] += a[3, k] * b[k, 4], at k = 2", loc="left");
 
 # %% [markdown]
 # NumPy writes it as `a @ b`, and that is the specification by which everything below is checked. On a CPU it is three loops. Here they are, compiled for one core, because Python itself would take minutes:
@@ -68,7 +68,7 @@ show.source(matmul.on_cpu)
 
 # %%
 a, b = rng.uniform(-1, 1, (2, 512, 512)).astype(np.float32)
-matmul.on_cpu(a, b)  # compiles
+matmul.on_cpu(a, b), a @ b  # the first call compiles; NumPy's starts its threads
 with timing.Timer("three loops on one core, 512 x 512", unit="ms"):
     matmul.on_cpu(a, b)
 with timing.Timer("NumPy, 512 x 512", unit="us"):
@@ -226,7 +226,7 @@ else:
 # %% [markdown]
 # ### The first launch
 #
-# Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. Benchmarks call this **warm-up**. `timing.bench` and `timing.bench_many` leave it out; here it is:
+# Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. Benchmarks call this **warm-up**. `timing.bench` and `timing.bench_many` leave it out; here it is. The record has the first kernel of a process, which also loads the compiler. A later kernel compiles in a fraction of that time.
 
 # %% jupyter={"source_hidden": true}
 first = {}
