@@ -29,7 +29,7 @@ def images_and_weights(rng):
         x = rng.standard_normal((c, h, w)).astype(np.float32)
         weight = rng.standard_normal((o, c, kh, kw)).astype(np.float32)
         shape = o, h - kh + 1, w - kw + 1
-        label = f"{c} channels of {h} x {w}, {o} kernels of {kh} x {kw}"
+        label = f"{c} channels of {h} x {w}, {o} filters of {kh} x {kw}"
         yield Case((x, weight, Out(shape)), *blocks_for(shape), label=label)
 
 
@@ -112,7 +112,7 @@ DIRECT = KernelExercise(
             direct_last_channel,
         ),
         Wrong(
-            "This flips the kernel, as a convolution in mathematics does. Neural networks do not: "
+            "This flips the filter, as a convolution in mathematics does. Neural networks do not: "
             "pixel (oh + kh, ow + kw) meets weight (kh, kw).",
             {"weight[o, c, kh, kw]": "weight[o, c, weight.shape[2] - 1 - kh, weight.shape[3] - 1 - kw]"},
         ),
@@ -121,7 +121,7 @@ DIRECT = KernelExercise(
             {"x[c, oh + kh, ow + kw]": "x[c, oh, ow]"},
         ),
         Wrong(
-            "Rows and columns of the kernel are exchanged: kh moves down the image, kw along a row.",
+            "Rows and columns of the filter are exchanged: kh moves down the image, kw along a row.",
             {"x[c, oh + kh, ow + kw]": "x[c, oh + kw, ow + kh]"},
         ),
         Wrong(
@@ -144,11 +144,11 @@ DIRECT = KernelExercise(
     ],
     hints=[
         "NumPy would say (x[:, oh:oh + KH, ow:ow + KW] * weight[o]).sum(). Write that sum as loops.",
-        "Three loops: c over in channels, kh over kernel rows, kw over kernel columns; one variable holds the sum.",
+        "Three loops: c over in channels, kh over rows of the filter, kw over columns; one variable holds the sum.",
         "total += x[c, oh + kh, ow + kw] * weight[o, c, kh, kw]",
     ],
     why="One sum is open at a time, so it stays in a register, and `out` is written once. That is the reason for the\n"
-    "order of the loops: out channel, row and column are outside (here they are the thread), the kernel is inside.",
+    "order of the loops: out channel, row and column are outside (here they are the thread), the filter is inside.",
     limits={"global store sectors": 1.0},
 )
 
@@ -236,7 +236,7 @@ IM2COL = KernelExercise(
         ),
         Wrong(
             "Stride and dilation are exchanged. The stride moves the window, so it belongs to oh and ow; "
-            "the dilation spreads the kernel, so it belongs to kh and kw.",
+            "the dilation spreads the weights, so it belongs to kh and kw.",
             {"oh * stride - padding + kh * dilation": "oh * dilation - padding + kh * stride"}
             | {"ow * stride - padding + kw * dilation": "ow * dilation - padding + kw * stride"},
         ),
@@ -245,7 +245,7 @@ IM2COL = KernelExercise(
             {"oh * stride - padding": "oh * stride + padding", "ow * stride - padding": "ow * stride + padding"},
         ),
         Wrong(
-            "The dilation is missing: neighbouring values of the kernel lie `dilation` pixels apart.",
+            "The dilation is missing: neighbouring weights lie `dilation` pixels apart.",
             {"kh * dilation": "kh", "kw * dilation": "kw"},
         ),
         Wrong(
@@ -263,7 +263,7 @@ IM2COL = KernelExercise(
         ),
     ],
     hints=[
-        "The thread has one window. Two loops go over the values of the kernel.",
+        "The thread has one window. Two loops go over the weights of the filter.",
         "The corner of the window is in row oh * stride - padding, which may be negative; kh lies kh * dilation lower.",
         "Test 0 <= row < x.shape[1] and 0 <= col < x.shape[2] before you read, and store 0 otherwise.",
     ],
@@ -437,10 +437,10 @@ def pixels_of_the_corner(rows=4, cols=8, size=6):
 
 ROUNDS = AnswerExercise(
     "09-rounds",
-    task="Predict how many pixels the busiest thread copies by plan 1, for a kernel of 6 x 6.",
+    task="Predict how many pixels the busiest thread copies by plan 1, for a filter of 6 x 6.",
     spec=pixels_of_the_corner,
     wrong=[
-        Wrong("That is for a kernel of 3 x 3. The halo of 6 x 6 is five wide.", 9),
+        Wrong("That is for a filter of 3 x 3. The halo of 6 x 6 is five wide.", 9),
         Wrong("That is the corner of the halo alone. The thread also copies its own pixel, and those beside it.", 25),
         Wrong("That is a thread at one edge. The thread in the corner has the halo of both.", 6),
         Wrong(
@@ -471,7 +471,7 @@ def tiles(rng):
         x = rng.standard_normal((c, h, w)).astype(np.float32)
         weight = rng.standard_normal((o, c, 3, 3)).astype(np.float32)
         shape = o, h - 2, w - 2
-        label = f"{c} channels of {h} x {w}, {o} kernels of 3 x 3"
+        label = f"{c} channels of {h} x {w}, {o} filters of 3 x 3"
         yield Case((x, weight, Out(shape)), *blocks_for(shape), label=label, counted=counted)
 
 

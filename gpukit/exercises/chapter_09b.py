@@ -17,7 +17,7 @@ def six_channels(rng):
         shape = 6, h - k + 1, w - k + 1
         grid, block = blocks_for(shape)
         yield Case(
-            (x, weight, Out(shape)), grid[:2], block[:2], label=f"{c} channels of {h} x {w}, 6 kernels of {k} x {k}"
+            (x, weight, Out(shape)), grid[:2], block[:2], label=f"{c} channels of {h} x {w}, 6 filters of {k} x {k}"
         )
 
 

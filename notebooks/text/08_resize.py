@@ -484,7 +484,7 @@ for size in (source, (720, 1280), (1000, 1777)):
 #
 # 1. **Rows without a weight are not read.** A row's weight is the same for a whole warp, so the `if` costs next to nothing.
 # 2. **Places are computed once**: those of a row by one thread for the whole block, in shared memory; those of a column by a thread for all rows that it goes through.
-# 3. **Four neighbours per thread**, so that a store has 128 bits, and the work per row is shared by four pixels. This is **thread coarsening**.
+# 3. **Four neighbours per thread**, so that a store has 128 bits, and the work per row is shared by four pixels. This is thread coarsening.
 # 4. **Words instead of bytes.** A pixel and its right neighbour are 6 bytes, in 2 or 3 words. Two shifts bring them to the front, `byte_perm` pairs the two values of each channel, and `dp2a` mixes such a pair in one instruction: two products and their sum.
 # 5. **Unsigned indices**: Numba tests every signed index for being negative, and counts from the end if it is.
 #

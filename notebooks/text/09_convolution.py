@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 09 Convolution
 #
-# A convolution slides a small kernel over an image: every value of the result is a sum of products of the kernel with the pixels under it. Filters of photographs are convolutions, and so is most of the work of many neural networks. This chapter computes it in two ways, directly and as a matrix product.
+# A convolution slides a small filter over an image: every value of the result is a sum of products, of the filter's weights and the pixels under them. Effects on photographs are convolutions, and so is most of the work of many neural networks. This chapter computes it in two ways, directly and as a matrix product.
 #
 # **After this chapter you will be able to**
 #
@@ -31,7 +31,7 @@ def random(*shape):
 
 
 # %% [markdown]
-# In chapter 03 a tile in shared memory made the matrix product faster: values that many threads need are loaded once. In a convolution, too, neighbouring threads need the same pixels. So how much faster does a tile make it? Here are recorded times for 6 channels of 768 x 512 pixels, 6 kernels of 6 x 6, beside NVIDIA's library, cuDNN:
+# In chapter 03 a tile in shared memory made the matrix product faster: values that many threads need are loaded once. In a convolution, too, neighbouring threads need the same pixels. So how much faster does a tile make it? Here are recorded times for 6 channels of 768 x 512 pixels and 6 filters of 6 x 6, beside NVIDIA's library, cuDNN:
 
 # %%
 recorded = results.load("conv-h200", case="ladder", dtype="float32")
@@ -41,11 +41,11 @@ for name in ("naive", "tiled", "even", "cudnn (torch)", "direct"):
 print(results.taken_on(recorded))
 
 # %% [markdown]
-# The first kernel with a tile is *slower* than the one without. The second gains a little. By the end of this page you will have written all three kinds of kernel, and know why. How to get from there to the last line is the optional chapter [09b](09b_fast_convolution.ipynb).
+# The first kernel with a tile is *slower* than the one without. The second gains a little. By the end of this page you will have written the first and the third, and know why. How to get from there to the last line is the optional chapter [09b](09b_fast_convolution.ipynb).
 #
 # ## What a filter does
 #
-# Here are four kernels of 15 x 15 values (gray is zero) and what they make of a photograph of Grace Hopper. At each pixel, the kernel is laid over the image, centred; where it hangs over the edge, pixels count as zero. That border of zeros is called **padding**.
+# Here are four **filters** of 15 x 15 weights (gray is zero) and what they make of a photograph of Grace Hopper. At each pixel, the filter is laid over the image, centred; where it hangs over the edge, pixels count as zero. That border of zeros is called **padding**. (Papers call a filter a *kernel*, and so do the arguments of functions here. In the text, a kernel is what runs on the GPU.)
 
 # %% jupyter={"source_hidden": true}
 import matplotlib.cbook
@@ -76,9 +76,9 @@ with plot.figure(columns=4, rows=2, size=(9, 4.8)) as axes:
         plot.image(np.clip(shown / most, 0, 1), ax=axes[1, i])
 
 # %% [markdown]
-# One call made all four: an image with one **in channel**, and four **out channels**. In general images have the shape (N, C, H, W): samples, channels, height, width. Weights are (O, C, KH, KW), the result is (N, O, OH, OW), and each out channel sums over all in channels. A **stride** moves the window by more than one pixel, a **dilation** spreads the kernel's values apart, and **groups** split the channels into independent sets.
+# One call made all four: an image with one **in channel**, and four **out channels**. In general images have the shape (N, C, H, W): samples, channels, height, width. Weights are (O, C, KH, KW), the result is (N, O, OH, OW), and each out channel sums over all in channels. A **stride** moves the window by more than one pixel, a **dilation** spreads the weights apart, and **groups** split the channels into independent sets.
 #
-# Strictly speaking this is a cross-correlation: neural networks do not flip the kernel, as mathematics does.
+# Strictly speaking this is a cross-correlation: neural networks do not flip the filter, as mathematics does.
 #
 # ## Four ways to compute it
 #
@@ -86,7 +86,7 @@ with plot.figure(columns=4, rows=2, size=(9, 4.8)) as axes:
 # |---|---|---|---|
 # | direct | sum up every window | memory | all multiplications |
 # | im2col + GEMM | write windows as columns of a matrix, multiply | uses the fastest kernel there is | KH x KW times the memory |
-# | FFT | transform, multiply, transform back | multiplications, for large kernels | transforms, complex numbers in memory |
+# | FFT | transform, multiply, transform back | multiplications, for large filters | transforms, complex numbers in memory |
 # | Winograd | compute small tiles with fewer multiplications | multiplications, for 3 x 3 | additions, precision |
 #
 # This page writes the first two; [09b](09b_fast_convolution.ipynb) counts the operations of the others. **GEMM** is the BLAS name of the matrix product.
@@ -120,13 +120,13 @@ for layout, step in {"NCHW": 1, "NHWC": channels, "CHWN": samples}.items():
 #
 # ## The direct way
 #
-# The specification is seven loops: over samples, out channels, rows, columns, and for each value over in channels, kernel rows and kernel columns.
+# The specification is seven loops: over samples, out channels, rows, columns, and for each value over in channels, and rows and columns of the filter.
 
 # %%
 show.source(conv.serial)
 
 # %% [markdown]
-# Why this order? With the kernel innermost, *one* sum is open at a time. It stays in a register and is stored once. With the in channels outermost, all O x OH x OW sums would be open at once, and each would be loaded and stored again for every in channel.
+# Why this order? With the filter's loops innermost, *one* sum is open at a time. It stays in a register and is stored once. With the in channels outermost, all O x OH x OW sums would be open at once, and each would be loaded and stored again for every in channel.
 #
 # On a GPU the outer loops become threads. **Your turn**: one image, no padding, no stride. `cuda.grid(3)` gives each thread its column, row and out channel.
 
@@ -146,7 +146,7 @@ exercises.check("09-direct", direct)
 # %% [markdown]
 # ## A forgotten index
 #
-# The published serial code from which this part of the course is taken reads the weight of out channel, kernel row and kernel column, and forgets the *in channel*. Here is that mistake as a kernel. Which test would find it?
+# This half of the chapter follows an article on direct convolution. Its serial code reads the weight of out channel, row and column, and forgets the *in channel*. Here is that mistake as a kernel. Which test would find it?
 
 
 # %%
@@ -308,7 +308,7 @@ with plot.figure("64 to 64 channels of 256 x 256, one sample", size=(7, 3.4), ma
         ax.plot(sizes, [need[name] / GiB for need in needs], marker="o", label=name)
     ax.axhline(16, color="0.4", linewidth=1)
     ax.text(sizes[-1], 17, "16 GiB", ha="right", va="bottom", color="0.3")
-    ax.set(yscale="log", xlabel="rows and columns of the kernel", ylabel="GiB beside image, weights and result")
+    ax.set(yscale="log", xlabel="rows and columns of the filter", ylabel="GiB beside image, weights and result")
     ax.legend()
 at_15 = needs[7]
 print(f"15 x 15: im2col {at_15['im2col'] / GiB:.1f} GiB, sparse {at_15['sparse'] / GiB:,.0f} GiB: ", end="")
@@ -317,11 +317,11 @@ print(f"{at_15['sparse'] // at_15['im2col']} times as much")
 # %% [markdown]
 # The claim holds for *one* out channel and without indices: then both hold C KH KW OH OW values. But all out channels share the same columns, while each has weights of its own. In favour of the sparse matrix: one serves for all samples, while every sample has columns of its own.
 #
-# Both grow with the area of the kernel. The notes report that a 15 x 15 kernel exhausted 16 GB. The direct way needs no memory at all, so it is worth making fast.
+# Both grow with the area of the filter. The notes report that a 15 x 15 filter exhausted 16 GB. The direct way needs no memory at all, so it is worth making fast.
 #
 # ## A tile and its halo
 #
-# In the direct kernel a warp loads each pixel many times, once for every window that covers it. As with the matrix product, a block can load its pixels once and share them. A block of 4 x 8 threads, one warp, computes 4 x 8 values. For a 3 x 3 kernel it needs 6 x 10 pixels: the tile and a **halo** around it.
+# In the direct kernel a warp loads each pixel many times, once for every window that covers it. As with the matrix product, a block can load its pixels once and share them. A block of 4 x 8 threads, one warp, computes 4 x 8 values. For a 3 x 3 filter it needs 6 x 10 pixels: the tile and a **halo** around it.
 #
 # Who copies the halo? **Plan 1**: each thread copies its own pixel, and the threads at the edge also copy the halo beside them. **Plan 2**: number the pixels of the tile and deal them out to all threads evenly.
 
@@ -329,7 +329,7 @@ print(f"{at_15['sparse'] // at_15['im2col']} times as much")
 plot.halo_tile(tile=(4, 8), kernel=(3, 3));
 
 # %% [markdown]
-# A warp takes as long as its busiest lane: 9 rounds by plan 1, 2 by plan 2. **Predict**: for a kernel of 6 x 6, how many pixels does the busiest thread copy by plan 1?
+# A warp takes as long as its busiest lane: 9 rounds by plan 1, 2 by plan 2. **Predict**: for a filter of 6 x 6, how many pixels does the busiest thread copy by plan 1?
 
 # %%
 my_pixels = None
@@ -471,7 +471,7 @@ with plot.figure("14 x 27: where the result is wrong", size=(6, 2.8)) as ax:
 #
 # ## Key points
 #
-# - Kernel innermost: one sum is open at a time, and stays in a register.
+# - The filter's loops innermost: one sum is open at a time, and stays in a register.
 # - A convolution is a matrix product once its windows are columns: simple, general, and KH x KW times the memory.
 # - Gather instead of scatter: no atomics, and the same bits in every run.
 # - Deal a copy out evenly: a warp waits for its busiest lane.

@@ -58,7 +58,7 @@ print(f"the last one is {times['cudnn (torch)'] / times['paired']:.1f} times as 
 #
 # `wide` copies four floats per instruction. Rows of the tile must begin at multiples of 16 bytes for that, so it copies up to three extra pixels at either end of a row, a lot for a tile that is 13 pixels wide. It gains next to nothing.
 #
-# `prefetch` has two tiles, and loads channel c + 1 into one of them while the block computes on channel c in the other: **double buffering**. Loads are in flight while the arithmetic goes on, which hides their latency. In the ideal case:
+# `prefetch` has two tiles, and loads channel c + 1 into one of them while the block computes on channel c in the other: double buffering. Loads are in flight while the arithmetic goes on, which hides their latency. In the ideal case:
 
 # %%
 plot.double_buffering(load=3, compute=2, steps=5);
@@ -70,11 +70,11 @@ plot.double_buffering(load=3, compute=2, steps=5);
 show.source(ladder.prefetch)
 
 # %% [markdown]
-# One barrier per channel is enough: after it no thread still reads the other tile. And yet `prefetch` is *slower* than `even`. There is little latency left to hide: each SM holds up to 32 of these small blocks, and while one waits for its copy the others compute. What limits the kernel is the loop over the window, with two loads for each multiply-add and the arithmetic of their addresses. An optimisation is worth only what the bottleneck lets it be worth, and a second tile is not free.
+# One barrier per channel is enough: after it, no thread still reads the other tile. And yet `prefetch` is *slower* than `even`. There is little latency left to hide: each SM holds up to 32 of these small blocks, and while one waits for its copy the others compute. What limits the kernel is the loop over the window, with two loads for each multiply-add and the arithmetic of their addresses. An optimisation is worth only what the bottleneck lets it be worth, and a second tile is not free.
 #
 # ## Many sums in registers
 #
-# What makes loads rarer is reuse in registers, **register tiling** (or register blocking). All out channels need the same pixels. So let a thread keep a sum for each out channel: a pixel is loaded once, and used six times.
+# What makes loads rarer is reuse in registers, register tiling (also called register blocking). All out channels need the same pixels. So let a thread keep a sum for each out channel: a pixel is loaded once, and used six times.
 #
 # **Your turn.**
 
@@ -174,7 +174,7 @@ for name, trace in traces.items():
 #
 # ## A kernel made to measure
 #
-# `blocked` does not know the size of the kernel, so it computes addresses at every step and loads one value at a time. `specialised` is a function that *writes* a kernel for one size of kernel, stride, dilation and number of out channels. The compiler then knows every index. Its innermost part, one row of the kernel times one row of pixels:
+# `blocked` does not know the size of the filter, so it computes addresses at every step and loads one value at a time. `specialised` is a function that *writes* a kernel for one size of filter, stride, dilation and number of out channels. The compiler then knows every index. Its innermost part, one row of the filter times one row of pixels:
 
 # %% jupyter={"outputs_hidden": true}
 show.source(fast.make_multiply)
@@ -205,7 +205,7 @@ print(f"{6 * layout.channels_per_thread * layout.run} multiply-adds for them, wi
 
 # %%
 adds = {name: layouts[name].multiply_adds for name in layouts}
-print(f"multiply-adds of a thread for a row of the kernel: {adds['specialised']}, in pairs {adds['paired']}")
+print(f"multiply-adds of a thread for a row of the filter: {adds['specialised']}, in pairs {adds['paired']}")
 print(f"time: {times['specialised'] * 1e6:.1f} us, in pairs {times['paired'] * 1e6:.1f} us ({mark})")
 x, weight = random(1, 6, 30, 40), random(6, 6, 6, 6)
 exact = conv.serial(x.astype(float), weight.astype(float), None, (1, 1), (0, 0), (1, 1), 1)
@@ -214,7 +214,7 @@ for name in layouts:
     print(f"{name:12} differs from float64 by {np.sqrt((error**2).mean()):.1e} on average, {error.max():.1e} at most")
 
 # %% [markdown]
-# A quarter fewer multiply-adds, but not a quarter less time. And differences round too, so the errors are somewhat larger: `conv2d` uses pairs only for sums of many terms, and kernels of five columns or more. If a pixel is infinite, a pair may give NaN where the plain sum is infinite.
+# A quarter fewer multiply-adds, but not a quarter less time. And differences round too, so the errors are somewhat larger: `conv2d` uses pairs only for sums of many terms, and filters of five columns or more. If a pixel is infinite, a pair may give NaN where the plain sum is infinite.
 #
 # What else keeps the kernel from the peak? Compare its time with the time of its multiply-adds at the rate that registers alone allow, and of its bytes at the rate of a copy:
 
@@ -232,7 +232,7 @@ print(f"of {times['paired'] * 1e6:.1f} us")
 #
 # ## Columns at full speed
 #
-# im2col and col2im do no arithmetic to speak of. They are **memory-bound**: the limit is a copy of as many bytes, the image once and the columns once. The five kernels of im2col differ in what a thread writes: `im2col_naive` a window, `element` one value, `aligned` a window shifted to the sector, `quads` four neighbouring windows with 128-bit stores, `rows` some rows of windows, for wide images. Each number is a share of the speed of such a copy:
+# im2col and col2im do no arithmetic to speak of. They are memory-bound: the limit is a copy of as many bytes, the image once and the columns once. The five kernels of im2col differ in what a thread writes: `im2col_naive` a window, `element` one value, `aligned` a window shifted to the sector, `quads` four neighbouring windows with 128-bit stores, `rows` some rows of windows, for wide images. Each number is a share of the speed of such a copy:
 
 # %% jupyter={"source_hidden": true}
 settings = "kernel", "stride", "padding", "dilation"
@@ -257,7 +257,7 @@ kernels = ("strided", "torch (fold)")
 plot.shaded(shares("col2im", kernels), texts, kernels, title="col2im", mark=where);
 
 # %% [markdown]
-# For col2im, the gather of 09 tests for every value of the kernel whether it covers the pixel. `gather` in the library finds the first one and then goes on in regular steps. With a stride of 2, though, even pixels meet even columns of the kernel and odd ones odd columns, so neighbouring threads read from two rows of the columns in turn. In `strided` a thread has `stride` neighbouring pixels, and neighbouring threads read neighbours:
+# For col2im, the gather of 09 tests for every weight of the filter whether it covers the pixel. `gather` in the library finds the first one and then goes on in regular steps. With a stride of 2, though, even pixels meet even columns of the filter and odd ones odd columns, so neighbouring threads read from two rows of the columns in turn. In `strided` a thread has `stride` neighbouring pixels, and neighbouring threads read neighbours:
 
 # %% jupyter={"outputs_hidden": true}
 show.source(columns.first_tap, columns.strided)
@@ -265,7 +265,7 @@ show.source(columns.first_tap, columns.strided)
 # %% [markdown]
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, kernels from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks im2col.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks im2col.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many
@@ -294,22 +294,22 @@ with plot.figure(columns=len(IMAGES), size=(10, 3.6), mark=where) as axes:
         ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
         ax.set_xticks(range(len(CHANNELS)), CHANNELS)
         ax.set_yticks(range(len(KERNELS)), KERNELS)
-        ax.set(xlabel="channels in and out", ylabel="kernel")
+        ax.set(xlabel="channels in and out", ylabel="filter")
         ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
         ax.grid(False)
 small = [ratio for (_, channels, kernel), ratio in ratios.items() if channels <= 16 and kernel >= 3]
 rest = [ratio for (_, channels, kernel), ratio in ratios.items() if channels > 16 or kernel < 3]
 print(f"of {len(ratios)} cells gpukit is faster in {sum(r > 1 for r in ratios.values())}")
-print(f"up to 16 channels, kernels from 3 x 3: in {sum(r > 1 for r in small)} of {len(small)}, lowest ratio {min(small):.2f}")
+print(f"up to 16 channels, filters from 3 x 3: in {sum(r > 1 for r in small)} of {len(small)}, lowest ratio {min(small):.2f}")
 print(f"elsewhere at least half of cuDNN's speed in {sum(r >= 0.5 for r in rest)} of {len(rest)}, lowest {min(rest):.2f}")
 
 # %% [markdown]
-# The map has a shape, and it can be explained. With few channels the matrix product is narrow, and cuDNN's kernels are made for wide ones. That is where a kernel made to measure wins most. A kernel of 1 x 1, the first row, *is* a matrix product.
+# The map has a shape, and it can be explained. With few channels the matrix product is narrow, and cuDNN's kernels are made for wide ones. That is where a kernel made to measure wins most. A filter of 1 x 1, the first row, *is* a matrix product.
 #
 # Where cuDNN is ahead by more than a tenth, ask how many operations per second the direct way would need to keep up. If that is more than multiply-adds from registers alone can do, cuDNN does not go the direct way: it needs fewer operations.
 
 # %%
-print(f"{'images':18}{'channels':>8}{'kernel':>8}{'ratio':>8}{'cuDNN, as operations of the direct way':>42}")
+print(f"{'images':18}{'channels':>8}{'filter':>8}{'ratio':>8}{'cuDNN, as operations of the direct way':>42}")
 for (size, channels, k), ratio in ratios.items():
     if ratio < 0.9 and k > 1:
         flops = 2 * IMAGES[size] * (channels * size * k) ** 2
@@ -328,9 +328,9 @@ show.source(cost.predict)
 #
 # Two methods save far more than pairs do. They are not implemented here, but what they save can be counted.
 #
-# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and every pair's weights, multiply, sum over the in channels, and transform every out channel back. The size of the kernel no longer matters. A transform of n real values takes about 2.5 n log2 n operations.
+# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and every pair's weights, multiply, sum over the in channels, and transform every out channel back. The size of the filter no longer matters. A transform of n real values takes about 2.5 n log2 n operations.
 #
-# **Winograd.** A pair with its three products is the smallest case. For a 3 x 3 kernel, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
+# **Winograd.** A pair with its three products is the smallest case. For a 3 x 3 filter, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
 
 # %%
 def operations(channels, size, kernel, samples):
@@ -352,12 +352,12 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
         for column, (name, marker) in enumerate((("direct", "o"), ("FFT", "s"), ("Winograd, 4 x 4", "D"))):
             ax.plot(sizes, counts[:, column] / 1e9, marker=marker, label=name)
         crossing = sizes[np.argmax(counts[:, 1] < counts[:, 0])]
-        ax.set(yscale="log", xlabel="rows and columns of the kernel", ylabel="10^9 operations")
+        ax.set(yscale="log", xlabel="rows and columns of the filter", ylabel="10^9 operations")
         ax.set_title(f"{samples} x {channels} channels of {size} x {size}: FFT from {crossing} x {crossing}")
         ax.legend()
 
 # %% [markdown]
-# So the direct way belongs where kernels are small and channels few, Winograd to 3 x 3 with many channels, the FFT to large kernels. Fewer operations are not less time, though: an FFT moves complex numbers through memory, and Winograd's transforms move all data once more.
+# So the direct way is best where filters are small and channels few, Winograd at 3 x 3 with many channels, the FFT with large filters. Fewer operations are not less time, though: an FFT moves complex numbers through memory, and Winograd's transforms move all data once more.
 #
 # ## Half the bytes, and the host
 #
@@ -382,7 +382,7 @@ results.table(
 # %% [markdown]
 # ## From the source
 #
-# The article on a direct convolution has these steps: the tile and its even copy ([09](09_convolution.ipynb)), four floats per copy, the prefetch of the next channel, and all out channels in registers, with a warning that too many spill. With 6 channels of 768 x 512 and a kernel of 6 x 6, it reports 1.2 times the speed of cuDNN (the mean of 99 runs, the first left out), and between 1/10 and 10 times elsewhere. Measured one by one, two of the steps gain nothing on an H200.
+# The article on a direct convolution has these steps: the tile and its even copy ([09](09_convolution.ipynb)), four floats per copy, the prefetch of the next channel, and all out channels in registers, with a warning that too many spill. With 6 channels of 768 x 512 and a filter of 6 x 6, it reports 1.2 times the speed of cuDNN (the mean of 99 runs, the first left out), and between 1/10 and 10 times elsewhere. Measured one by one, two of the steps gain nothing on an H200.
 #
 # ## Key points
 #
