@@ -653,6 +653,39 @@ def test_blocks_that_wait_for_those_before_them():
     assert not findings(scan[40, 32], x, np.zeros(400, np.int32), np.zeros(400, np.int64), out)
 
 
+def test_blocks_that_look_back_at_all_before_them():
+    """Every block sees the releases of many others, each of which has seen those of many more."""
+
+    @cuda.jit
+    def scan(x, state, sums, out, fence):
+        block = cuda.blockIdx.x
+        if cuda.threadIdx.x == 0:
+            sums[block, 0] = x[block]
+            if fence:
+                cuda.threadfence()
+            cuda.atomic.exch(state, block, 1)
+            before, other = 0, block - 1
+            while other >= 0:
+                seen = cuda.atomic.add(state, other, 0)
+                if seen == 2:
+                    before += sums[other, 1]
+                    break
+                if seen == 1:
+                    before += sums[other, 0]
+                    other -= 1
+            sums[block, 1] = before + x[block]
+            cuda.threadfence()
+            cuda.atomic.exch(state, block, 2)
+            out[block] = before
+
+    x, out = np.random.default_rng(0).integers(0, 9, 200), np.zeros(200, np.int64)
+    start = time.process_time()
+    assert not findings(scan[200, 64], x, np.zeros(200, np.int32), np.zeros((200, 2), np.int64), out, True)
+    assert np.array_equal(out, np.cumsum(x) - x) and time.process_time() - start < 8
+    (found,) = findings(scan[20, 64], x, np.zeros(200, np.int32), np.zeros((200, 2), np.int64), out, False)
+    assert found.kind == "race" and "sums[other, 0]" in code(found) and "threadfence" in found.cure
+
+
 @cuda.jit
 def phases(a, b, count, rounds, fence):
     """Each round reads what other blocks wrote in the last one, behind a barrier that is written by hand."""

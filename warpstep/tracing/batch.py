@@ -112,7 +112,7 @@ class TracedScheduler(Scheduler):
 
 def _warp_counts(lanes):
     """Count the active lanes of each warp: (B, T) bools to (B, W)."""
-    return np.count_nonzero(split_warps(lanes, False), axis=2)
+    return np.add.reduce(split_warps(lanes, False), axis=2, dtype=np.int64)
 
 
 class TracedBatch(Batch):
@@ -225,7 +225,7 @@ class TracedBatch(Batch):
         weight = int(self.distances(threads, conflict.keys).max())
         cure = COPY_CURE if in_flight else RACE_CURES[weight]
         where = recorder.order.missing_fence(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine)
-        if not same_block and not recorder.order.fences and recorder.changed:
+        if not same_block and not recorder.order.fenced_yet and recorder.changed:
             where = "anywhere" if (op, conflict.earlier) == ("load", "store") else ""
         if where:
             cure, weight = FENCE_CURES[where], weight + 1

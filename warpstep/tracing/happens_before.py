@@ -101,11 +101,11 @@ class Order:
         if batch.number is None:
             batch.number = len(self.pair_times)
             self.pair_times.append((batch.ids, batch.pair_time))
-        block_time = self.block_time[batch.ids][:, None]
-        warp_time = np.repeat(batch.warp_time, WARP, axis=1)[:, : self.threads]
+        row, thread = np.nonzero(lanes)
+        values = now, self.block_time[batch.ids[row]], batch.warp_time[row, thread // WARP], batch.number
         for scope in batch.fenced[: 1 + whole_device]:
-            for kept, value in zip(scope, (now, block_time, warp_time, batch.number), strict=True):
-                kept[lanes] = np.broadcast_to(value, lanes.shape)[lanes]
+            for kept, value in zip(scope, values, strict=True):
+                kept[row, thread] = value
 
     def atomic(self, place, tids, now, releases=True):
         """Do atomics of threads ``tids``, in this order: each acquires what earlier ones at its place released.
@@ -123,7 +123,7 @@ class Order:
         if len(self._recent) == 2 and all(np.array_equal(event, earlier) for earlier in self._recent):
             return
         self._recent = [*self._recent[-1:], event]
-        self.atomics.append(np.insert(event, 2, now, axis=0))
+        self.atomics.append(np.concatenate([event[:2], np.full((1, tids.size), now), event[2:]]))
         self._seen = {}
 
     # -- order ---------------------------------------------------------------------------------------------------------
@@ -163,30 +163,38 @@ class Order:
         if self._indexed < len(self.atomics):
             self._releases.add(np.concatenate(self.atomics[self._indexed :], axis=1))
             self._indexed = len(self.atomics)
-        result = _earlier(self._known_to_block, times, earlier // self.threads, later // self.threads)
-        for until in (self._known_to_thread, self._passed_on):
+        told = self._releases.told
+        pairs = zip(times.tolist(), earlier.tolist(), later.tolist(), strict=True)
+        result = np.array([told(*pair) for pair in pairs], bool)
+        for until in (self._known_to_block, self._known_to_thread, self._passed_on):
             at = np.flatnonzero(~result)
-            result[at] = _earlier(until, times[at], earlier[at], later[at])
+            if at.size:
+                size = self.threads if until == self._known_to_block else 1
+                result[at] = _earlier(until, times[at], earlier[at] // size, later[at] // size)
         return result
 
-    def _known_to_block(self, earlier, later):
-        """The time before which a whole block knows what an earlier one did, as far as is seen at once."""
+    def _known_to_block(self, earlier, later, time):
+        """The time before which a whole block knows what an earlier one did; the first found that is after ``time``.
+
+        Of what other threads have passed on nothing counts.
+        """
         releases = self._releases
         known = releases.known(later * self.threads, 0, int(self.block_time[later]), 0, None)
-        return releases.until(releases.by_block.get(earlier, {}), "block", known, earlier == later)
+        return releases.until(releases.by_block.get(earlier, {}), "block", known, earlier == later, time)
 
-    def _known_to_thread(self, earlier, later):
-        """The time before which a thread knows what an earlier one did, as far as is seen at once."""
+    def _known_to_thread(self, earlier, later, time):
+        """As `_known_to_block`, of what one thread did and another one knows."""
         block, lane = divmod(earlier, self.threads)
         releases, known = self._releases, self._releases.known(later, NOW, *self._barriers(later))
         inside = block == later // self.threads
-        return max(
-            releases.until(releases.by_thread.get(earlier, {}), "thread", known, inside),
-            releases.until(releases.by_warp.get((block, lane // WARP), {}), "warp", known, inside),
-            releases.until(releases.by_block.get(block, {}), "block", known, inside),
-        )
+        found = releases.until(releases.by_thread.get(earlier, {}), "thread", known, inside, time)
+        if found <= time:
+            found = releases.until(releases.by_warp.get((block, lane // WARP), {}), "warp", known, inside, time)
+        if found <= time:
+            found = releases.until(releases.by_block.get(block, {}), "block", known, inside, time)
+        return found
 
-    def _passed_on(self, earlier, later):
+    def _passed_on(self, earlier, later, _):
         """The time before which a thread knows what an earlier one did, by way of any others."""
         acquired = self._releases.acquired(later, NOW, *self._barriers(later))
         block = later // self.threads
@@ -229,10 +237,12 @@ class Order:
 
 
 def _earlier(until, times, earlier, later):
-    """Mask the pairs whose time is before ``until(earlier, later)``."""
+    """Mask the pairs whose time is before ``until(earlier, later, latest time)``, which is called once for each pair."""
     pairs, which = np.unique(earlier << 32 | later, return_inverse=True)
-    known = [until(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()]
-    return times < np.array(known, np.int64)[which]
+    latest = np.zeros(pairs.size, np.int64)
+    np.maximum.at(latest, which, times)
+    pairs = zip((pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), latest.tolist(), strict=True)
+    return times < np.array([until(*pair) for pair in pairs], np.int64)[which]
 
 
 class _Present:
@@ -286,6 +296,12 @@ def _raise(times, key, time):
     times[key] = max(times.get(key, 0), time)
 
 
+class _Entry(dict):
+    """{place: positions of atomics there}, of one thread; ``merged``: of several."""
+
+    merged = False
+
+
 class _Releases:
     """The atomics at places with a release, in their order.
 
@@ -297,7 +313,7 @@ class _Releases:
     at_place : dict
         {place: positions of the releases there}.
     by_block, by_warp, by_thread : dict
-        {(place): positions of the atomics there} of each block, warp and thread.
+        The `_Entry` of each block, warp and thread.
     """
 
     def __init__(self, threads, pair_times):
@@ -308,29 +324,57 @@ class _Releases:
         self.pair_times = pair_times
         self.at_place = {}
         self.by_block, self.by_warp, self.by_thread = {}, {}, {}
+        #: {thread: the entries to which its atomics belong}
+        self._entries = {}
+        #: The last fence for the whole device before each atomic.
+        self._fences = []
 
     def add(self, atomics):
         """Add atomics; those at places without a release so far acquire nothing."""
-        place, tids = atomics[:2]
-        fenced = atomics[3] > 0
-        atomics = atomics[:, np.isin(place, [*self.at_place, *np.unique(place[fenced]).tolist()])]
+        for place in np.unique(atomics[0, atomics[3] > 0]).tolist():
+            self.at_place.setdefault(place, [])
+        atomics = atomics[:, [place in self.at_place for place in atomics[0].tolist()]]
         first, self.count = self.count, self.count + atomics.shape[1]
         if self.count > self.atomics.shape[1]:
             more = np.zeros((11, self.count), np.int64)
             self.atomics = np.concatenate([self.atomics, more], axis=1)
         self.atomics[:, first : self.count] = atomics
-        self.times += atomics[2].tolist()
-        place, tids = atomics[:2]
-        threads = tids.tolist()
-        blocks, warps = (tids // self.threads).tolist(), (tids % self.threads // WARP).tolist()
-        fenced = (atomics[3] > 0).tolist()
-        for i, (p, thread, block, warp, release) in enumerate(
-            zip(place.tolist(), threads, blocks, warps, fenced, strict=True), first
-        ):
+        place, thread, time, fenced = atomics[:4].tolist()
+        self.times += time
+        self._fences += atomics[7].tolist()
+        for i, (p, t, release) in enumerate(zip(place, thread, fenced, strict=True), first):
             if release:
-                self.at_place.setdefault(p, []).append(i)
-            for index, key in ((self.by_thread, thread), (self.by_warp, (block, warp)), (self.by_block, block)):
-                index.setdefault(key, {}).setdefault(p, []).append(i)
+                self.at_place[p].append(i)
+            for index in self._entries.get(t) or self._find_entries(t):
+                if p in index:
+                    index[p].append(i)
+                else:
+                    index[p] = [i]
+
+    def _find_entries(self, thread):
+        """The entries of a thread, its warp and its block: one for all of them as long as no other thread has one."""
+        block, lane = divmod(thread, self.threads)
+        groups = ((self.by_warp, (block, lane // WARP)), (self.by_block, block))
+        own = self.by_thread.get(thread)
+        if own is None:
+            own = self.by_thread[thread] = _Entry()
+            self._entries.clear()
+            for index, key in groups:
+                shared = index.setdefault(key, own)
+                if shared is not own and not shared.merged:
+                    index[key] = _Entry((place, positions.copy()) for place, positions in shared.items())
+                    index[key].merged = True
+        found = self._entries[thread] = [own, *(index[key] for index, key in groups if index[key] is not own)]
+        return found
+
+    def told(self, time, earlier, later):
+        """True if the last atomic of a thread was where an earlier thread had released after ``time``."""
+        looks, releases = self.by_thread.get(later), self.by_thread.get(earlier)
+        if not looks or not releases:
+            return False
+        place = next(reversed(looks))
+        before = bisect_left(releases.get(place, ()), looks[place][-1])
+        return before > 0 and self._fences[releases[place][before - 1]] > time
 
     def acquired(self, thread, own, block_time, warp_time, pairs):
         """Map each place to the position of the last atomic there that a thread knows of.
@@ -359,27 +403,33 @@ class _Releases:
         # There is nothing before the first tick.
         return [(index, bisect_left(self.times, until)) for index, until in known if index is not None and until > 1]
 
-    def until(self, releases, group, known, inside):
+    def until(self, releases, group, known, inside, time):
         """The time before which a group of threads told all that it did by the last releases of which others know.
 
         Parameters
         ----------
-        releases : dict
-            The group's entry in its index.
+        releases : _Entry
+            Of the group.
         group : "thread" | "block" | "warp"
         known : list
             What `known` returns for the others.
         inside : bool
             True if they are of the same block.
+        time : int
+            The first that is found after it will do.
         """
         found = 0
         column = self.atomics[3 + ("thread", "block", "warp").index(group) + 4 * (not inside)]
-        for index, end in known:
-            for place in releases.keys() & index.keys():
+        for index, end in known if releases else ():
+            for place in reversed(index):  # as a rule, what has been seen last tells of the access
+                if place not in releases:
+                    continue
                 looks = bisect_left(index[place], end)
                 before = bisect_left(releases[place], index[place][looks - 1]) if looks else 0
                 if before:
                     found = max(found, int(column[releases[place][before - 1]]))
+                if found > time:
+                    return found
         return found
 
     def seen(self, acquired, block):

@@ -11,7 +11,7 @@ import numpy as np
 
 from warpstep.api.allocations import find_allocation
 from warpstep.integers import ceil_div
-from warpstep.limits import WARP
+from warpstep.limits import LINE, WARP
 from warpstep.machine.batch import split_warps, unravel
 from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
@@ -26,8 +26,8 @@ UPDATE_CURE = (
 )
 #: Threads that a finding names.
 MAX_NAMED_THREADS = 4
-#: Counts of access patterns are cached up to so many warps: short patterns repeat.
-MAX_CACHED_WARPS = 64
+#: Counts of access patterns are cached up to so many warps, for short patterns repeat; and so many patterns.
+MAX_CACHED_WARPS, MAX_PATTERNS = 64, 4096
 #: Accesses of single threads that are mapped by element unless more is asked for.
 MAX_MAPPED = 1 << 18
 
@@ -199,22 +199,20 @@ class Recorder:
             self.log.access(view, address, mask, site, op, nbytes, is_contiguous(view), is_aligned(view, nbytes))
         if space != "local" and self.heat is not None:
             self._warm(self.heat, batch, view, address, mask, op, nbytes)
-        rows, active, times = _by_warp(batch, address, mask)
+        rows, active, times, numbers = _by_warp(batch, address, mask)
         if not rows.size:
             return
-        key = None
+        found = key = None
         if rows.shape[0] <= MAX_CACHED_WARPS:
-            base = rows[0, 0]
-            lanes = b"" if active is None else active.tobytes()
-            key = (space, op, nbytes, int(base) % 128, (rows - base).tobytes(), lanes)
-        found = self.patterns.get(key) if key is not None else None
+            key = (space, op, nbytes, *_pattern(rows, active))
+            found = self.patterns.get(key)
         if found is None:
             found = _count_rows(view, space, rows, active, op, nbytes)
             if key is not None:
+                if len(self.patterns) == MAX_PATTERNS:
+                    self.patterns.clear()
                 self.patterns[key] = found
         requests, lanes, sums, excess, worst = found
-        if not requests:
-            return
         count = self.accesses[site, space, "atomic" if op == "cas" else op, nbytes, view.name]
         count.requests += requests * times
         count.lanes += lanes * times
@@ -223,7 +221,9 @@ class Recorder:
             count.excess = excess
             lanes = None if active is None else active[worst : worst + 1]
             counts = _count_rows(view, space, rows[worst : worst + 1], lanes, op, nbytes)
-            count.worst = self._request(batch, view, rows, active, times, worst, nbytes, counts[2])
+            number = worst if numbers is None else int(numbers[worst])
+            lanes = np.ones(WARP, bool) if active is None else active[worst].copy()
+            count.worst = self._request(batch, view, number, np.array(rows[worst]), lanes, nbytes, counts[2])
 
     def _warm(self, heat, batch, view, address, mask, op, nbytes):
         """Add an access to the map of its array."""
@@ -243,18 +243,17 @@ class Recorder:
         for at in range(0, nbytes, max(size, found.unit)):
             found.add(address - np.int64(start - at), mask, op, batch.shape, batch.ids)
 
-    def _request(self, batch, view, rows, active, times, worst, nbytes, counts):
-        """The worst request of a site, as the fields of a `records.Request`."""
-        warps = ceil_div(batch.threads, WARP)
-        block = int(batch.ids[worst // warps]) if rows.shape[0] > warps else int(batch.ids[0])
+    def _request(self, batch, view, number, addresses, active, nbytes, counts):
+        """The worst request of a site, by the warp of this number, as the fields of a `records.Request`."""
+        row, warp = divmod(number, ceil_div(batch.threads, WARP))
         base = view.base if isinstance(view.base, int) else None
         size = view.items.dtype.itemsize
         plain = base is not None and all(isinstance(n, int) for n in view.shape) and is_contiguous(view)
         return {
-            "block": unravel(block, self.launch.grid),
-            "warp": worst % warps,
-            "active": np.ones(WARP, bool) if active is None else active[worst].copy(),
-            "addresses": np.array(rows[worst]),
+            "block": unravel(int(batch.ids[row]), self.launch.grid),
+            "warp": warp,
+            "active": active,
+            "addresses": addresses,
             "itemsize": nbytes,
             "array": view.name,
             "origin": view.address + (base or 0) * size,
@@ -319,17 +318,34 @@ def is_contiguous(view):
 
 
 def _by_warp(batch, address, mask):
-    """Split an access by warp: (rows of 32 addresses, active lanes or None, times that each row happens)."""
+    """Split an access by warp, leaving out idle ones.
+
+    Returns
+    -------
+    rows of 32 addresses, their active lanes (None: all), times that each row happens, numbers of their warps (None:
+    those of the rows)
+    """
     blocks, threads = batch.shape
     address = np.asarray(address)
     same_rows = (address.ndim == 0 or address.shape[0] == 1) and (mask is None or mask.shape[0] == 1)
     height = 1 if same_rows else blocks
     rows = split_warps(np.broadcast_to(address, (height, threads)), 0).reshape(-1, WARP)
-    active = None
+    active = numbers = None
     if mask is not None or threads % WARP:
         active = np.broadcast_to(True if mask is None else mask, (height, threads))
         active = split_warps(active, False).reshape(-1, WARP)
-    return rows, active, blocks // height
+        numbers = np.flatnonzero(active.any(axis=1))
+        if numbers.size < rows.shape[0]:
+            rows, active = rows[numbers], active[numbers]
+    return rows, active, blocks // height, numbers
+
+
+def _pattern(rows, active):
+    """What the counts of some warps depend on: where the first address lies in a line, the others, active lanes."""
+    if active is None:
+        return int(rows[0, 0]) % LINE, (rows - rows[0, 0]).tobytes(), b""
+    base = rows[0, active[0].argmax()]
+    return int(base) % LINE, np.where(active, rows - base, 0).tobytes(), active.tobytes()
 
 
 def _count_rows(view, space, rows, active, op, nbytes):
@@ -340,9 +356,7 @@ def _count_rows(view, space, rows, active, op, nbytes):
     if active is None:
         requests, lanes = rows.shape[0], rows.size
     else:
-        requests, lanes = int(np.count_nonzero(active.any(axis=1))), int(np.count_nonzero(active))
-        if not active[worst].any():  # all are equally good: take one that happens
-            worst = int(active.any(axis=1).argmax())
+        requests, lanes = rows.shape[0], int(np.count_nonzero(active))
     return requests, lanes, np.array([c.sum() for c in counts]), int(excess[worst]), worst
 
 
