@@ -8,7 +8,7 @@ except ImportError as error:
 from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
 from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, scan_steps
-from gpukit.plot.measured import dots, image, lines, rungs, shaded
+from gpukit.plot.measured import dots, image, lines, photograph, rungs, shaded
 from gpukit.plot.style import figure
 from gpukit.plot.threads import FIELDS, grid_stride, launch, mapping, warps
 from gpukit.plot.tiles import edge_blocks, halo_tile, nested_tiles, product_tiles, split_k
@@ -40,6 +40,7 @@ __all__ = [
     "multiprocessor",
     "nested_tiles",
     "padded_window",
+    "photograph",
     "product_tiles",
     "reduce_axes",
     "roofline",

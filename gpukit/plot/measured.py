@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, to_hex
@@ -14,12 +16,28 @@ from gpukit.timing import Timing
 from warpstep.report.axes import FAINT, PALETTE, SCALE, WIDTH
 from warpstep.values import check_callable, check_items, check_number, check_text, check_type
 
-__all__ = ["dots", "image", "lines", "rungs", "shaded"]
+__all__ = ["dots", "image", "lines", "photograph", "rungs", "shaded"]
 
 MAX_IMAGE_HEIGHT = 3.5  # inches
 COLORS = tuple(PALETTE[i] for i in (5, 6, 2, 3, 1, 0))  # of series: those that stand out on white
 MARKERS = ("o", "s", "D", "^", "v", "P")
 MAX_PIXELS, MAX_POINTS = 2**26, 2**20  # of an image, and of a line
+
+
+def photograph() -> np.ndarray:
+    """Read the photograph of the course: Grace Hopper, by the United States Navy. It comes with Matplotlib.
+
+    Returns
+    -------
+    ndarray of uint8, shape (600, 512, 3)
+        Red, green, blue.
+
+    Examples
+    --------
+    >>> photograph().shape
+    (600, 512, 3)
+    """
+    return plt.imread(Path(matplotlib.get_data_path(), "sample_data", "grace_hopper.jpg")).copy()
 
 
 @drawn

@@ -19,9 +19,7 @@
 from functools import partial
 from math import ceil
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cbook import get_sample_data
 
 from gpukit import backend, cuda, device, exercises, matmul, on_gpu, plot, results, timing
 
@@ -90,9 +88,7 @@ print("the reason:    ", backend.REASON)
 # This one comes with matplotlib. It shows Grace Hopper, who wrote one of the first compilers.
 
 # %%
-with get_sample_data("grace_hopper.jpg") as file:
-    photo = plt.imread(file).copy()
-
+photo = plot.photograph()
 height, width, channels = photo.shape
 print(f"{height} rows, {width} columns, {channels} channels of {photo.dtype}")
 plot.image(photo, f"{height * width:,} pixels");

@@ -25,7 +25,6 @@ from functools import partial
 import cv2
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cbook import get_sample_data
 from matplotlib.patches import Rectangle
 
 import gpukit
@@ -52,8 +51,7 @@ print(where)
 # The photograph shows Grace Hopper, who wrote one of the first compilers. It comes with matplotlib and is in the public domain. OpenCV keeps the channels of a pixel in the order blue, green, red (BGR), and so will we; a network, and matplotlib, want red first (RGB).
 
 # %%
-with get_sample_data("grace_hopper.jpg") as file:
-    photo = np.ascontiguousarray(plt.imread(file)[..., ::-1])  # blue, green, red
+photo = np.ascontiguousarray(plot.photograph()[..., ::-1])  # blue, green, red
 print(f"{photo.shape[0]} rows, {photo.shape[1]} columns, {photo.shape[2]} channels of {photo.dtype}")
 
 

@@ -48,11 +48,7 @@ print(results.taken_on(recorded))
 # Here are four **filters** of 15 x 15 weights (gray is zero) and what they make of a photograph of Grace Hopper. At each pixel, the filter is laid over the image, centred; where it hangs over the edge, pixels count as zero. That border of zeros is called **padding**. (Papers call a filter a *kernel*, and so do the arguments of functions here. In the text, a kernel is what runs on the GPU.)
 
 # %% jupyter={"source_hidden": true}
-import matplotlib.cbook
-import matplotlib.pyplot as plt
-
-with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:  # the United States Navy, public domain
-    photo = plt.imread(file)[:384:2, 64:448:2].astype(np.float32) / 255
+photo = plot.photograph()[:384:2, 64:448:2].astype(np.float32) / 255
 gray = photo @ np.float32([0.299, 0.587, 0.114])
 
 across = np.arange(-7, 8, dtype=np.float32)

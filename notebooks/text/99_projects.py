@@ -18,16 +18,13 @@
 # %%
 from math import ceil
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cbook import get_sample_data
 
 from gpukit import cuda, exercises, on_gpu, plot, show, timing
 from gpukit.backend import float32, int32
 from gpukit.exercises.chapter_99 import BINS, histogram
 
-with get_sample_data("grace_hopper.jpg") as file:
-    grey = plt.imread(file).mean(axis=2).astype(np.uint8)
+grey = plot.photograph().mean(axis=2).astype(np.uint8)
 
 
 def report(name, launch, nbytes):
