@@ -293,10 +293,6 @@ def test_sync_keeps_outputs_of_unchanged_cells_only(course, run):
     assert changed.execution_count is None
 
 
-#: Exercises whose pages do not have them yet.
-PENDING = set()
-
-
 def test_each_exercise_stands_in_its_chapter_as_it_is_registered():
     starters = {name: (exercises.starter(name), "") for name in exercises.names()}
     used = []
@@ -306,7 +302,7 @@ def test_each_exercise_stands_in_its_chapter_as_it_is_registered():
         notebook_solve.fill(page, starters)
         assert {name.split("-")[0] for name in here} <= {notebook_text.number(path)}
         used += here
-    assert sorted(used) == sorted(set(used)) and set(starters) - set(used) <= PENDING
+    assert sorted(used) == sorted(starters)
 
 
 SOLVABLE = """# %%
