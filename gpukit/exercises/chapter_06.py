@@ -1,15 +1,14 @@
 """Exercises of chapter 06, streams and events."""
 
+import numpy as np
+
 from gpukit.exercises.exercise import AnswerExercise, Case, Fault, FunctionExercise, Reviewed, Wrong
+from gpukit.exercises.watching import Watched, WatchedKernel
 from gpukit.streams import Model, Schedule, best_chunks, modelled, predicted
 
 #: A device whose copies in both directions do not slow each other down, and on which queuing is free.
 IDEAL = Model(name="an ideal device", both_in=1.0, both_out=1.0, copy_start=0.0, kernel_start=0.0, issue=0.0)
 MILLISECOND = int(IDEAL.copy_in * 1e-3)
-
-
-def nothing(stream):
-    """Stand for an operation that is only planned."""
 
 
 # -- 06-fill --------------------------------------------------------------------------------------------------------
@@ -43,161 +42,151 @@ FILL = AnswerExercise(
 # -- 06-pipeline ----------------------------------------------------------------------------------------------------
 
 
-def make_tasks(count, buffers=None):
-    """Tasks of three operations, each a dict for `Schedule.add`; they share so many buffers, or have one each."""
-    tasks = []
-    for task in range(count):
-        number = task % (buffers or count)
-        data, result = f"data {number}", f"result {number}"
-        copy = {"action": nothing, "task": task, "nbytes": MILLISECOND}
-        copy_in = copy | {"engine": "copy in", "writes": [data]}
-        kernel = {
-            "engine": "kernel",
-            "action": nothing,
-            "task": task,
-            "seconds": 1e-3,
-            "reads": [data],
-            "writes": [result],
-        }
-        tasks.append((copy_in, kernel, copy | {"engine": "copy out", "reads": [result]}))
-    return tasks
+def inverted(x, chunk, streams):
+    return 1 - x
 
 
-def planned(fill, tasks, number, fill_best):
-    """Have a schedule filled, with a number of streams or buffers, and review it beside the best."""
-    schedule, best = Schedule(), Schedule()
-    fill(schedule, tasks, number)
-    fill_best(best, tasks, number)
-    faults = list(faults_of(schedule, {f"{o['engine']} {o['task']}" for task in tasks for o in task}))
+def arrays(rng):
+    for rows, chunk, streams in ((2048, 256, 4), (1000, 300, 3), (5, 2, 2), (700, 700, 1)):
+        x = rng.standard_normal(rows).astype(np.float32)
+        yield Case((x, chunk, streams), label=f"{rows} elements in chunks of {chunk}, {streams} streams")
+
+
+def watched(pipeline, x, chunk, streams):
+    """Call a pipeline with a stand-in for cuda, and review what it has enqueued."""
+    cuda, out = Watched(4 * chunk, IDEAL.copy_in), np.full_like(x, np.nan)
+    kernel, queues = WatchedKernel(cuda, lambda values: 1 - values), [cuda.stream() for _ in range(streams)]
+    pipeline(cuda, kernel, x.copy(), out, chunk, queues)
+    faults = [Fault("race", f"race: {race}") for race in cuda.schedule.races()]
+    faults += [Fault("wrong", f"the function returns while {name} may still run") for name in cuda.unfinished()[:1]]
+    faults += too_slow(cuda.schedule, best_schedule(x, chunk, streams))
+    alone = [operation.name for operation in cuda.schedule.operations if operation.stream == 0]
+    if alone:
+        faults.append(Fault("cost: time", f"{alone[0]} is in the default stream, which overlaps with no other"))
+    return Reviewed(out, faults)
+
+
+def best_schedule(x, chunk, streams):
+    """Make the schedule of the solution."""
+    cuda = Watched(4 * chunk, IDEAL.copy_in)
+    my_pipeline(cuda, WatchedKernel(cuda, np.copy), x, x.copy(), chunk, [cuda.stream() for _ in range(streams)])
+    return cuda.schedule
+
+
+def too_slow(schedule, best):
+    """A fault if a schedule takes longer on a model of a device than the best one; none otherwise."""
     time, least = (1e3 * modelled(one, IDEAL).duration for one in (schedule, best))
-    if time > 1.01 * least:
-        used = len({operation.stream for operation in schedule.operations})
-        text = f"{time:.3g} ms by {used} stream{'s' * (used != 1)}, on a model of a device; {least:.3g} ms will do"
-        faults.append(Fault("cost: time", text))
-    return Reviewed(True, faults)
+    if time <= 1.01 * least:
+        return []
+    used = len({operation.stream for operation in schedule.operations})
+    text = f"{time:.3g} ms by {used} stream{'s' * (used != 1)}, on a model of a device; {least:.3g} ms will do"
+    return [Fault("cost: time", text)]
 
 
-def faults_of(schedule, wanted):
-    """Yield what is missing from a schedule, its races, and who reads what another task has written, or nobody."""
-    names = [operation.name for operation in schedule.operations]
-    for name in sorted(wanted):
-        if names.count(name) != 1:
-            yield Fault("wrong", f"{name} is queued {names.count(name)} times")
-    races = [Fault("race", f"race: {race}") for race in schedule.races()]
-    yield from races
-    if races:
-        return
-    before = schedule.waits()
-    for number, reader in enumerate(schedule.operations):
-        for buffer in reader.reads:
-            writers = [
-                (before[i].bit_count(), writer.task)
-                for i, writer in enumerate(schedule.operations)
-                if before[number] >> i & 1 and buffer in writer.writes
-            ]
-            if not writers:
-                yield Fault(
-                    "uninitialised-read", f"{reader.name} reads {buffer}, and nothing is sure to write it before"
+def my_pipeline(cuda, kernel, x, out, chunk, queues):
+    for number, first in enumerate(range(0, len(x), chunk)):
+        stream, part = queues[number % len(queues)], slice(first, first + chunk)
+        # HOLE about 4 lines: copy x[part] in, make an array for the result, launch the kernel, copy to out[part]
+        source = cuda.to_device(x[part], stream)
+        target = cuda.device_array(source.shape, source.dtype, stream=stream)
+        kernel[(source.size + 255) // 256, 256, stream](source, target)
+        target.copy_to_host(out[part], stream)
+        # END
+    # HOLE 1 line: wait for all of it
+    cuda.synchronize()
+    # END
+
+
+PIPELINE = FunctionExercise(
+    "06-pipeline",
+    task="Send an array through a kernel in chunks, so that copies and kernels overlap and nothing races.",
+    spec=inverted,
+    cases=arrays,
+    call=watched,
+    solutions=[
+        my_pipeline,
+        {
+            "        source = cuda.to_device(x[part], stream)\n": (
+                "        source = cuda.device_array(len(x[part]), np.float32)\n"
+                "        source.copy_to_device(x[part], stream=stream)\n"
+            ),
+            "(source.size + 255) // 256": "-(-source.size // 256)",
+            "    cuda.synchronize()\n": "    for queue in queues:\n        queue.synchronize()\n",
+        },
+    ],
+    wrong=[
+        Wrong(
+            "Without a stream, to_device copies in the default stream, which waits for all others. Pass the stream.",
+            {"to_device(x[part], stream)": "to_device(x[part])"},
+            "cost: time",
+        ),
+        Wrong(
+            "Without a stream, the kernel runs in the default stream, which waits for all others. "
+            "It is the third number in the brackets.",
+            {"256, stream]": "256]"},
+            "cost: time",
+        ),
+        Wrong(
+            "Without a stream, copy_to_host copies in the default stream, which waits for all others. Pass the stream.",
+            {"copy_to_host(out[part], stream)": "copy_to_host(out[part])"},
+            "cost: time",
+        ),
+        Wrong(
+            "The host waits for each chunk before it enqueues the next, so nothing overlaps. Wait once, at the end.",
+            {
+                "        target.copy_to_host(out[part], stream)\n": (
+                    "        target.copy_to_host(out[part], stream)\n        stream.synchronize()\n"
                 )
-            elif max(writers)[1] != reader.task:
-                yield Fault("wrong", f"{reader.name} reads {buffer} as task {max(writers)[1]} left it")
+            },
+            "cost: time",
+        ),
+        Wrong(
+            "The function returns while copies are still in flight, so the caller may read old values. Synchronize.",
+            {"    cuda.synchronize()\n": ""},
+        ),
+        Wrong(
+            "copy_to_host without an array makes a new one, and out stays as it was.",
+            {"copy_to_host(out[part], stream)": "copy_to_host(stream=stream)"},
+        ),
+        Wrong(
+            "The kernel is in another stream than the copies of its chunk, and nothing orders them.",
+            {"256, stream]": "256, queues[(number + 1) % len(queues)]]"},
+            "race",
+        ),
+        Wrong(
+            "All chunks share one pair of device arrays, so a copy in overwrites what another kernel still reads.",
+            {
+                "    for number, first": (
+                    "    data, result = cuda.device_array(chunk, x.dtype), cuda.device_array(chunk, x.dtype)\n"
+                    "    for number, first"
+                ),
+                "        source = cuda.to_device(x[part], stream)\n": (
+                    "        source = data[: len(x[part])]\n        source.copy_to_device(x[part], stream)\n"
+                ),
+                "cuda.device_array(source.shape, source.dtype, stream=stream)": "result[: len(x[part])]",
+            },
+            "race",
+        ),
+        Wrong(
+            "The number of blocks is rounded down, so the elements of the last, incomplete block are never computed.",
+            {"(source.size + 255) // 256": "max(1, source.size // 256)"},
+        ),
+    ],
+    hints=[
+        "cuda.to_device(array, stream) returns a device array; cuda.device_array(shape, dtype, stream=...) is empty.",
+        "kernel[blocks, 256, stream](source, target), with enough blocks for source.size elements.",
+        "target.copy_to_host(out[part], stream); after the loop cuda.synchronize().",
+    ],
+    why="A stream orders the operations of a chunk; different streams leave the chunks free to overlap.",
+)
+
+
+# -- 06-events ------------------------------------------------------------------------------------------------------
 
 
 def always(*arguments):
     """Specify the value of a plan: there is none but its faults."""
     return True
-
-
-def fill_pipeline(schedule, tasks, streams):
-    for task, (copy_in, kernel, copy_out) in enumerate(tasks):
-        # HOLE about 4 lines: choose a stream for the task, and add its three operations with schedule.add
-        stream = task % streams
-        schedule.add(**copy_in, stream=stream)
-        schedule.add(**kernel, stream=stream)
-        schedule.add(**copy_out, stream=stream)
-        # END
-
-
-def fill_by_events(schedule, tasks, streams):
-    for task, operations in enumerate(tasks):
-        after = []
-        for operation in operations:
-            after = [schedule.add(**operation, stream=task % streams, after=after)]
-
-
-PIPELINE = FunctionExercise(
-    "06-pipeline",
-    task="Queue the tasks so that copies and kernels overlap and nothing races.",
-    spec=always,
-    cases=lambda rng: (
-        Case((make_tasks(count), streams, fill_pipeline), label=f"{count} tasks, {streams} streams")
-        for count, streams in ((8, 4), (5, 3), (1, 2), (6, 2))
-    ),
-    call=planned,
-    solutions=[fill_pipeline, fill_by_events],
-    wrong=[
-        Wrong(
-            "Everything is in one stream, where operations run one after the other, so nothing overlaps. "
-            "Let the tasks take turns on the streams.",
-            {"stream = task % streams": "stream = 0"},
-            "cost: time",
-        ),
-        Wrong(
-            "The copy out is in a stream of its own, and nothing says that the kernel is done by then. "
-            "Keep a task in one stream.",
-            {"copy_out, stream=stream": "copy_out, stream=streams"},
-            "race",
-        ),
-        Wrong(
-            "A stream for each engine orders the copies among themselves, but not a kernel after its copy. "
-            "That needs events, or one stream for the whole task.",
-            {
-                "copy_in, stream=stream": "copy_in, stream=0",
-                "kernel, stream=stream": "kernel, stream=1",
-                "copy_out, stream=stream": "copy_out, stream=2",
-            },
-            "race",
-        ),
-        Wrong(
-            "The results are never copied back.",
-            {"        schedule.add(**copy_out, stream=stream)\n": ""},
-            "wrong",
-        ),
-        Wrong(
-            "Operations of a stream run in the order they were added. Here the kernel comes before its copy in.",
-            {
-                "        schedule.add(**copy_in, stream=stream)\n": "",
-                "        schedule.add(**kernel, stream=stream)\n": (
-                    "        schedule.add(**kernel, stream=stream)\n        schedule.add(**copy_in, stream=stream)\n"
-                ),
-            },
-            "uninitialised-read",
-        ),
-        Wrong(
-            "Each task waits for the one before by an event, so only one is in flight. The tasks are independent.",
-            {
-                "copy_in, stream=stream)": (
-                    "copy_in, stream=stream, after=[len(schedule.operations) - 1] if task else [])"
-                )
-            },
-            "cost: time",
-        ),
-        Wrong(
-            "Neighbouring tasks share a stream, so they do not overlap with each other. Use task % streams.",
-            {"stream = task % streams": "stream = task // 2"},
-            "cost: time",
-        ),
-    ],
-    hints=[
-        "What orders the three operations of a task? What lets those of different tasks overlap?",
-        "All three go to one stream, the next task to the next stream. Use % to begin again with stream 0.",
-        "schedule.add(**copy_in, stream=task % streams), and the same for kernel and copy_out.",
-    ],
-    why="A stream orders a task; different streams leave the tasks free to overlap. No event is needed.",
-)
-
-
-# -- 06-events ------------------------------------------------------------------------------------------------------
 
 
 #: What the six kernels read.
@@ -432,6 +421,54 @@ LAUNCHES = FunctionExercise(
 # -- 06-ring --------------------------------------------------------------------------------------------------------
 
 
+def make_tasks(count, buffers):
+    """Make tasks of three operations, each a dict for `Schedule.add`, that share a few pairs of buffers."""
+    tasks = []
+    for task in range(count):
+        data, result = f"data {task % buffers}", f"result {task % buffers}"
+        common = {"action": print, "task": task}
+        copy_in = common | {"engine": "copy in", "nbytes": MILLISECOND, "writes": [data]}
+        kernel = common | {"engine": "kernel", "seconds": 1e-3, "reads": [data], "writes": [result]}
+        copy_out = common | {"engine": "copy out", "nbytes": MILLISECOND, "reads": [result]}
+        tasks.append((copy_in, kernel, copy_out))
+    return tasks
+
+
+def planned(fill, tasks, buffers):
+    """Have a schedule filled, and review it beside that of the solution."""
+    schedule, best = Schedule(), Schedule()
+    fill(schedule, tasks, buffers)
+    fill_ring(best, tasks, buffers)
+    wanted = {f"{operation['engine']} {operation['task']}" for task in tasks for operation in task}
+    return Reviewed(True, [*faults_of(schedule, wanted), *too_slow(schedule, best)])
+
+
+def faults_of(schedule, wanted):
+    """Yield what is missing from a schedule, its races, and who reads what another task has written, or nobody."""
+    names = [operation.name for operation in schedule.operations]
+    for name in sorted(wanted):
+        if names.count(name) != 1:
+            yield Fault("wrong", f"{name} is queued {names.count(name)} times")
+    races = [Fault("race", f"race: {race}") for race in schedule.races()]
+    yield from races
+    if races:
+        return
+    before = schedule.waits()
+    for number, reader in enumerate(schedule.operations):
+        for buffer in reader.reads:
+            writers = [
+                (before[i].bit_count(), writer.task)
+                for i, writer in enumerate(schedule.operations)
+                if before[number] >> i & 1 and buffer in writer.writes
+            ]
+            if not writers:
+                yield Fault(
+                    "uninitialised-read", f"{reader.name} reads {buffer}, and nothing is sure to write it before"
+                )
+            elif max(writers)[1] != reader.task:
+                yield Fault("wrong", f"{reader.name} reads {buffer} as task {max(writers)[1]} left it")
+
+
 def fill_ring(schedule, tasks, buffers):
     kernels, copies_out = [], []  # the numbers of these operations, by task
     for task, (copy_in, kernel, copy_out) in enumerate(tasks):
@@ -459,7 +496,7 @@ RING = FunctionExercise(
     task="Send any number of tasks through a few buffers, with all engines busy and no race.",
     spec=always,
     cases=lambda rng: (
-        Case((make_tasks(count, buffers), buffers, fill_ring), label=f"{count} tasks, {buffers} pairs of buffers")
+        Case((make_tasks(count, buffers), buffers), label=f"{count} tasks, {buffers} pairs of buffers")
         for count, buffers in ((8, 2), (7, 3), (1, 2), (5, 1))
     ),
     call=planned,

@@ -76,9 +76,12 @@ def _same_outcome(a: Outcome, b: Outcome):
 
 
 def _excess(outcome):
-    """The counts that are too high: there are many ways to waste."""
+    """The counts that are too high, and what faults say of them: there are many ways to waste."""
     costs = [reason.removeprefix("cost: ") for reason in outcome.reasons if reason.startswith("cost: ")]
-    return [outcome.counts.get(name) for name in costs if name not in AVOIDABLE]  # a fault's cost has no count
+    faults = [
+        found.message for found in outcome.findings if isinstance(found, Fault) and found.kind.startswith("cost: ")
+    ]
+    return [outcome.counts.get(name) for name in costs if name not in AVOIDABLE], faults
 
 
 def _stores(outcome):

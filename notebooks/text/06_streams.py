@@ -126,9 +126,28 @@ exercises.check("06-fill", my_answer)
 # %% [markdown]
 # <details><summary>Answer</summary>The first chunk goes through all three stages, 3 x 0.25 ms. The other three follow at intervals of 0.25 ms. That is 1.5 ms. With more chunks the time approaches 1 ms.</details>
 #
-# This is the idiom. `cuda.to_device(..., stream)`, `kernel[grid, block, stream]` and `copy_to_host(..., stream)` only enqueue. Operations of one stream run in order, different streams may overlap, and the host waits once, at the end:
+# Now write the pipeline. `cuda.to_device(array, stream)`, `kernel[grid, block, stream]` and `array.copy_to_host(host_array, stream)` only enqueue. Operations of one stream run in order, those of different streams may overlap, and the host waits once, at the end. Whatever is given no stream goes to the **default stream**, which waits for all others, and all others wait for it.
+#
+# The check calls your function with a stand-in for `cuda` that writes down what you enqueue. It plays that through on a model of a device, and looks for two operations that use the same memory and that nothing orders.
+
 
 # %%
+def my_pipeline(cuda, kernel, x, out, chunk, queues):
+    for number, first in enumerate(range(0, len(x), chunk)):
+        stream, part = queues[number % len(queues)], slice(first, first + chunk)
+        # About 4 lines: copy x[part] in, make an array for the result, launch the kernel, copy
+        # to out[part]
+        ...
+    # 1 line: wait for all of it
+    ...
+
+
+exercises.check("06-pipeline", my_pipeline)
+
+# %% [markdown]
+# gpukit has this function as `streams.pipelined`. Unfold its source when you have yours:
+
+# %% jupyter={"outputs_hidden": true}
 show.source(streams.pipelined)
 
 # %%
@@ -145,21 +164,7 @@ streams.pipelined(invert, small, inverted, chunk=126, streams=4)
 print("right:", np.array_equal(inverted, 1 - small))
 
 # %% [markdown]
-# Now plan one yourself. A `streams.Schedule` is a list of operations: `schedule.add(engine, action, stream=..., after=[...], reads=[...], writes=[...])`. It can be run, played through on a model, and searched for races. Below, each of the tasks comes as three operations, all arguments given except for the stream. The check plays your schedule through. It must overlap, and nothing may race.
-
-
-# %%
-def fill_pipeline(schedule, tasks, streams):
-    for task, (copy_in, kernel, copy_out) in enumerate(tasks):
-        # About 4 lines: choose a stream for the task, and add its three operations with
-        # schedule.add
-        ...
-
-
-exercises.check("06-pipeline", fill_pipeline)
-
-# %% [markdown]
-# `streams.Pipeline` makes such a schedule, with memory for each task, and keeps it to be run many times. `streams.run_pipeline` makes one and runs it once.
+# `streams.run_pipeline` does the same for any kernel, and keeps a **schedule** of what it enqueued. `streams.Pipeline` keeps the memory too, to run many times.
 
 # %%
 run = streams.run_pipeline(invert, small, chunks=8, streams=4)
@@ -269,7 +274,9 @@ second.synchronize()
 print("right:", np.array_equal(b.copy_to_host(), 2 * np.arange(999) + 1))
 
 # %% [markdown]
-# In a `Schedule`, `after=[...]` stands for such events. Each costs a microsecond, and a missing one costs a day, so the question is which ones are needed. Six kernels in three streams: each writes the buffer of its name, and three of them read others. `kernel` returns the number of the operation, for `after`.
+# A `streams.Schedule` is a program for several streams, as a list: `schedule.add(engine, action, stream, reads=[...], writes=[...], after=[...])` adds an operation and returns its number, and `after` holds the numbers of operations that it waits for by an event. A schedule can be run, played through on a model, and searched for races.
+#
+# An event costs a microsecond, and a missing one costs a day. So which ones are needed? Here are six kernels in three streams. Each writes the buffer of its name, and three of them read others.
 
 
 # %%
@@ -517,7 +524,7 @@ for count in (1, 4) if on_gpu() else ():
 # %% [markdown]
 # ## Exercise: few buffers, no waiting
 #
-# Video never ends, but device memory does. So a fixed number of buffers goes round: task i uses buffer pair i % buffers, one buffer for its data and one for its result. Use one stream for each engine, and events between them. Each of the two buffers becomes free at a different moment. If you wait for the later one, you lose time; if you wait for none, you have a race. The check finds both.
+# Video never ends, but device memory does. So a fixed number of buffers goes round: task i uses buffer pair i % buffers, one buffer for its data and one for its result. Each task comes as three operations, all arguments of `schedule.add` given except for `stream` and `after`. Use one stream for each engine, and events between them. Each of the two buffers becomes free at a different moment. If you wait for the later one, you lose time; if you wait for none, you have a race. The check finds both.
 
 
 # %%

@@ -123,14 +123,26 @@ def test_what_is_no_kernel_gets_a_sentence():
 
 
 def test_a_schedule_that_races_is_refused_for_the_race(state):
-    def unordered(schedule, tasks, streams):
+    def unordered(schedule, tasks, buffers):
         for task in tasks:
             for stream, operation in enumerate(task):
                 schedule.add(**operation, stream=stream)
 
-    verdict = exercises.check("06-pipeline", unordered)
+    verdict = exercises.check("06-ring", unordered)
     assert verdict.reasons == ("race",) and "race: copy in 0 and kernel 0 both use data 0" in str(verdict)
-    assert "A stream for each engine" in verdict.says
+
+
+def test_a_pipeline_is_watched(state):
+    def in_default_stream(cuda, kernel, x, out, chunk, queues):
+        for first in range(0, len(x), chunk):
+            source = cuda.to_device(x[first : first + chunk], queues[0])
+            target = cuda.device_array_like(source)
+            kernel[-(-len(source) // 256), 256](source, target)
+            target[:].copy_to_host(out[first : first + chunk], queues[0])
+
+    verdict = exercises.check("06-pipeline", in_default_stream)
+    assert verdict.reasons == ("wrong", "cost: time")
+    assert "kernel 0 is in the default stream" in str(verdict) and "the function returns while copy out" in str(verdict)
 
 
 def test_an_open_hole_is_not_a_failure(state):
