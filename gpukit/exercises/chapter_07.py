@@ -68,7 +68,7 @@ TREE = KernelExercise(
     spec=sums_of_blocks,
     cases=blocks_to_add,
     solutions=[tree, tree_of_mirrored_pairs],
-    limits={"shared wavefronts": 1.0, "barriers": 1.0},
+    limits={"shared wavefronts": 1.0, "bank conflicts": 1.0, "barriers": 1.0},
     wrong=[
         Wrong(
             "Right, but every second lane of a warp is idle, then three of four: this is the first tree. "
@@ -547,6 +547,21 @@ COLUMNS = KernelExercise(
             {"min(row + each, x.shape[1])": "x.shape[1]"},
         ),
         Wrong(
+            "The second row of a step must belong to the part, too: compare row + 1 with the end of the part, "
+            "not with the end of the array.",
+            {"row + 1 < stop": "row < stop and row + 1 < x.shape[1]"},
+        ),
+        Wrong(
+            "The odd row is dealt with. But every block still adds all rows of slice 0: "
+            "a block has the rows from part * each on, of slice o.",
+            {
+                "row = part * each": "row = 0",
+                "min(row + each, x.shape[1])": "x.shape[1]",
+                "x[o, row, column] + x[o, row + 1, column]": "x[0, row, column] + x[0, row + 1, column]",
+                "            total += x[o, row, column]\n": "            total += x[0, row, column]\n",
+            },
+        ),
+        Wrong(
             "Every part begins at row 0: part 1 begins at row `each`.",
             {"row = part * each": "row = 0"},
         ),
@@ -651,6 +666,14 @@ LOG = KernelExercise(
             "The identity combined with itself must give the identity. Here -inf less -inf is NaN, "
             "and a tree meets that wherever elements are missing.",
             {"    if smaller == -math.inf:\n        return larger\n": ""},
+        ),
+        Wrong(
+            "Right, until both numbers are -inf: a - b is NaN then. A tree combines the identity with itself wherever "
+            "elements are missing, so deal with -inf first.",
+            {
+                "    larger, smaller = max(a, b), min(a, b)\n    if smaller == -math.inf:\n        return larger\n": "",
+                "larger + math.log1p(math.exp(smaller - larger))": "max(a, b) + math.log1p(math.exp(-abs(a - b)))",
+            },
         ),
         Wrong(
             "The exponent has the wrong sign: exp(larger - smaller) overflows where the two are far apart.",

@@ -45,13 +45,14 @@ def sentence(exercise: Exercise, outcomes: list[Outcome]) -> str:
     """Return what is to be said of the one wrong answer that behaves the same; "" if none does, or several do.
 
     Answers are alike that have the same results and reasons, and the same count of what costs too much. Among several,
-    how often each finding occurs decides.
+    how often each finding occurs decides, and then all of their counts.
     """
     if not any(outcome.reasons for outcome in outcomes):
         return ""
     alike = [answer for answer in known(exercise) if _behaves(answer, outcomes)]
-    if len(alike) > 1:
-        alike = [a for a in alike if list(map(_found, a.outcomes())) == list(map(_found, outcomes))]
+    for facts in (_found, lambda outcome: outcome.counts):
+        if len(alike) > 1:
+            alike = [a for a in alike if list(map(facts, a.outcomes())) == list(map(facts, outcomes))]
     return alike[0].wrong.says if len(alike) == 1 else ""
 
 

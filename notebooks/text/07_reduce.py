@@ -5,7 +5,7 @@
 #
 # **After this chapter you will be able to**
 #
-# - say how fast a reduction can be at best, and measure how near a kernel comes;
+# - say how fast a reduction can be at best, and measure how close a kernel comes;
 # - write a reduction by a tree in shared memory and by warp shuffles, and count what each costs;
 # - tell idle lanes from bank conflicts in a trace, where both take the same number of wavefronts;
 # - combine blocks in one launch, with a fence, a counter and no race;
@@ -49,7 +49,7 @@ show.Table(["2^28 float32", "us", "GB/s"], rows)
 #
 # ## The limit
 #
-# A sum of n float32 reads 4 n bytes and makes n - 1 additions: a quarter of an addition per byte. A large GPU does several additions in the time that one byte takes to arrive. So a sum is as **memory-bound** as a problem can be, and its speed is best stated in GB/s. The copy above says what the memory can deliver. The specification is one line:
+# A sum of n float32 reads 4 n bytes and makes n - 1 additions: a quarter of an addition per byte. A large GPU does several additions in the time that one byte takes to arrive. So a sum is as memory-bound as a problem can be, and its speed is best stated in GB/s. The copy above says what the memory can deliver. The specification is one line:
 
 
 # %%
@@ -114,9 +114,9 @@ traces = {variant: traced(variant) for variant in reduce.VARIANTS}
 traces["interleaved_divergent"]
 
 # %% [markdown]
-# In the first step 16 lanes of each warp add, in the next 8, and so on. But all warps take part in every step, and a warp with one active lane takes as many cycles as one with 32. And `%` is a remainder in 64 bits: dozens of instructions.
+# In the first step 16 lanes of each warp add, in the next 8, and so on. But a warp with one active lane takes as many cycles as one with 32. And `%` is a remainder in 64 bits: dozens of instructions.
 #
-# `interleaved_conflict`, the second tree, makes the same additions by *neighbouring* threads: thread t adds at `at = 2 * step * t`, as long as that is inside the array. Whole warps then have nothing to do, and rest.
+# `interleaved_conflict`, the second tree, makes the same additions by *neighbouring* threads: thread t adds at `at = 2 * step * t`, as long as that is inside the array. Whole warps run out of work and skip the addition.
 #
 # The third tree is yours. Its first step adds the upper half of the array to the lower half:
 
@@ -167,7 +167,7 @@ VARIANTS = list(reduce.VARIANTS)
 counts(VARIANTS[:3])
 
 # %% [markdown]
-# Read it slowly, it is a small lesson in measuring. The first kernel has no bank conflict, but many requests with few lanes each. The second has less than a third of the requests, with three times the lanes in each. But those lanes are `2 * step` words apart, and so the **wavefronts are the same**: one warp that needs eight words from each bank takes as many as eight warps that need one. Only the third is rid of both.
+# Read it slowly, it is a small lesson in measuring. The first kernel has no bank conflict, but many requests with few lanes each. The second has less than a third of the requests, with three times the lanes in each. But those lanes are `2 * step` words apart, and so the **wavefronts are the same**: one warp that needs eight words from each bank takes as many as eight warps that need one. Only the third avoids both.
 
 # %%
 conflicting = next(a for a in traces["interleaved_conflict"].accesses if a.space == "shared" and a.bank_conflicts)
@@ -186,7 +186,7 @@ traces["interleaved_conflict"].plot_banks(line=conflicting.line, array="values")
 #
 # In `sequential`, half of the threads load a number and never add anything. `first_add` gives each thread two numbers and adds them in registers, so it needs half as many blocks. More work per thread is called **thread coarsening**.
 #
-# The last five steps of a tree concern a single warp, and a warp needs neither shared memory nor barriers to pass numbers around. In a **shuffle** each lane gets the register of another lane: `cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)` is the `value` of lane `lane ^ distance`. The mask says that all 32 lanes take part. Here are 8 lanes:
+# The last five steps of a tree involve a single warp, and a warp needs neither shared memory nor barriers to pass numbers around. In a **shuffle** each lane reads a register of another lane: `cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)` is the `value` of lane `lane ^ distance`. The mask says that all 32 lanes take part. Here are 8 lanes:
 
 # %%
 plot.butterfly();
@@ -221,7 +221,7 @@ counts(VARIANTS[2:5])
 #
 # ## Many elements per thread
 #
-# Up to here a block is launched, loads 512 numbers, builds a tree and ends. `grid_stride` launches only as many blocks as the device can hold, and each thread adds many elements in a loop before there is any tree.
+# So far a block loads 512 numbers, builds a tree and ends. `grid_stride` launches only as many blocks as the device can hold, and each thread adds many elements in a loop before there is any tree.
 #
 # How should the loop load? A thread that waits for every load has only one in flight. How many bytes must be in flight to keep the memory busy? As many as arrive during one latency: bandwidth times latency. This is **Little's law**, and it holds for any queue. Here it is with the values measured on an H200:
 
@@ -249,7 +249,7 @@ counts(VARIANTS[4:7])
 #
 # ## One launch
 #
-# All of these kernels leave one sum per block, and another launch adds those up. For a large array that costs next to nothing, for a small one it shows. On the last rung the block that finishes **last** does it: every block stores its sum, then increments a counter atomically. The block that gets the highest count knows that all others are done.
+# All of these kernels leave one sum per block, and another launch adds those up. For a large array that costs next to nothing, for a small one it shows. On the last rung the block that finishes **last** does it: every block stores its sum, then increments a counter atomically. The block that gets the highest count knows that all others have stored theirs.
 #
 # Here is that idea with one thread per block. Its result is right. Is the kernel?
 
@@ -343,13 +343,13 @@ show.Table(["", "us, 2^28", "GB/s", "over the one before", "us, 4,096"], rows)
 # - **`first_add`** shows what it did wait for. Its blocks build the same tree, and there are half as many: nearly half of the time is gone. What costs is the block, that is, its launch, its nine barriers and its tree, for just 256 numbers.
 # - **`shuffle`** makes what is left of the tree cheaper.
 # - **`grid_stride`** is the largest step. A block pays for its tree once for all of its elements, eight loads per thread are in flight, and the kernel reaches the limit of the memory.
-# - **`wide`** can save only instructions there, and **`one_launch`** only the second launch. Small arrays are where that matters: look at the left end of the lower panel. (At 4,096 elements one block does everything from `grid_stride` on, so `one_launch` keeps its counter in vain. PyTorch takes longer for 65,536 elements than for four times as many.)
+# - **`wide`** can save only instructions there, and **`one_launch`** only the second launch. Small arrays are where that matters: look at the left end of the lower panel. (At 4,096 elements one block does everything from `grid_stride` on, so the counter of `one_launch` is wasted there. PyTorch takes longer for 65,536 elements than for four times as many.)
 #
 # That answers the question at the top: the first kernel loses its time to instructions, barriers and launches of blocks, for a problem that should only wait for memory.
 #
 # ## Which sum is the right one?
 #
-# Additions of floats round, so their order matters. Add a million similar numbers one after the other, and in the end the running sum is a million times larger than the next term: most of the term's digits are lost. In a tree, terms of similar size are added, and none goes through more than 20 additions.
+# Floating-point additions round, so their order matters. Add a million similar numbers one after the other, and in the end the running sum is a million times larger than the next term: most of the term's digits are lost. In a tree, terms of similar size are added, and none goes through more than 20 additions.
 
 # %%
 terms = np.random.default_rng(1).random(2**20, np.float32)
@@ -482,12 +482,12 @@ def times_run(code):
 
 
 print(f"grid {trace.grid}, block {trace.block}: {times_run('read(x'):,} loads by threads, 4 elements each")
-print(f"of them checked: {times_run('if row < n:'):,}")
+print(f"checks: {times_run('if row < n:'):,}")
 
 # %% [markdown]
-# With a check everywhere it would be one comparison and one branch for each load. No byte is saved, so a sum of float32, which waits for memory, hardly notices. A sum of int8 has a quarter of the bytes for the same instructions, and there they count.
+# Checks everywhere would add a comparison and a branch to each load. They would not add a byte, so a sum of float32, which waits for memory, would hardly notice. A sum of int8 has a quarter of the bytes for the same instructions, and there they count.
 #
-# > **From the source.** This section follows a note on the reductions of PaddlePaddle and its "kernel primitives": the mapping of the picture, two rows per step, an accumulator wider than the elements, full blocks without checks. It publishes no times. The code in it has two mistakes: it compares with a `block_size` that is defined nowhere, and it reads the row that you have just seen, one too many where their number is odd.
+# > **From the source.** This section follows a note on the reductions of PaddlePaddle and its "kernel primitives": the mapping of the picture, two rows per step, an accumulator wider than the elements, and full blocks without checks. It decides once per block: in the picture, only the outlined blocks run the version with checks. It publishes no times. Its code has two mistakes: it compares with a `block_size` that is defined nowhere, and it reads one row too many if their number is odd, as you have just seen.
 #
 # `reduce.reduce` brings any array into the form (outer, n, inner):
 
@@ -581,7 +581,7 @@ title = "Speed of reduce over that of the better library"
 plot.dots(shares, "times", title=title, mark=results.taken_on(records), limit=("better library", 1));
 
 # %% [markdown]
-# Near 1, everybody is near the limit of the memory. The gaps are where rows are short or elements are small: the libraries' kernels serve every shape, and these are compiled for one. With int8, instructions count again. To take four bytes out of a word and add them is up to eight instructions; `dp4a`, made for neural networks, multiplies four bytes by four others and adds up the products in one. With ones as the others it is the sum of four bytes, so gpukit reads an array of int8 as one of words.
+# Near 1, all three are at the limit of the memory. Gaps open where rows are short, because the libraries' kernels serve every shape and these are compiled for one. They also open for integers, and most of all for int8, where instructions count again. Extracting four bytes from a word and adding them takes up to eight instructions. `dp4a`, made for neural networks, takes one: it multiplies four bytes by four others and adds up the products. If the others are ones, the result is the sum of four bytes, so gpukit reads an array of int8 as one of words.
 #
 # ## Exercise
 #
