@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import cuda, operators, scan
-from gpukit._host.call import forget
-from gpukit.scan import fast
+from gpukit._host.call import Problem, forget
+from gpukit.scan import counting, fast, sorting
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("i1", "u2", "i4", "i8", "u8", "f2", "f4", "f8")
@@ -182,3 +182,104 @@ def test_a_bad_scan_of_a_block_is_named():
         scan.warp_scan(np.int16)
     with pytest.raises(ValueError, match="op is 'mean'"):
         scan.warp_scan(op="mean")
+
+
+# -- what is built from scans ---------------------------------------------------------------------------------------
+
+
+def special(size, dtype, seed=0):
+    """Values with ties, and for floats with both zeros, infinities and NaN."""
+    x = filled((size,), dtype, seed)
+    if x.dtype.kind == "f":
+        random = np.random.default_rng(seed)
+        x = np.round(x * 4) / 4
+        for value in (np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf):
+            x[random.random(size) < 0.06] = value
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "f2", "u4", "f8"])
+def test_sorts_are_stable_and_in_numpys_order(dtype):
+    for size in (1, 33, 4097):
+        x, values = special(size, dtype, size), np.arange(size, dtype=np.uint8)
+        order = np.argsort(x, kind="stable")
+        assert np.array_equal(scan.sort(x), x[order], equal_nan=x.dtype.kind == "f")
+        assert np.array_equal(scan.argsort(x), order)
+        assert np.array_equal(scan.sort(x, values), values[order])
+
+
+def test_tiles_of_a_sort_look_back():
+    """Without a finding, and with the same keys in every tile."""
+    x = np.tile(np.arange(256, dtype=np.uint8), 40)
+    device = cuda.to_device(x)
+    for _ in range(2):
+        assert np.array_equal(scan.sort(device).copy_to_host(), np.sort(x))
+    problem = Problem((device, None), None, 0, (True,))
+    for launch, arguments in sorting._sort(problem):
+        assert gpukit.trace(launch, *arguments).findings == []
+    assert np.array_equal(problem._output.finish().copy_to_host(), np.argsort(x, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])
+def test_histograms_are_numpys(dtype):
+    """Also for values on the edges of bins, which are where rounding decides."""
+    spread = filled((3001,), dtype)
+    on_edges = (np.random.default_rng(1).integers(0, 11, 500) / (10 if dtype[0] == "f" else 1)).astype(dtype)
+    for x in (spread, on_edges, np.full(77, 3, dtype), spread[:1], spread[:0]):
+        for bins, span in ((10, None), (7, (0, 1)), (3000, (-50, 50)), ([0, 1, 1, 5, 100], None)):
+            try:
+                want = np.histogram(x, bins, span)
+            except ValueError:  # bins that this dtype cannot tell apart
+                with pytest.raises(ValueError, match="bins is"):
+                    scan.histogram(x, bins, span)
+                continue
+            counts, edges = scan.histogram(x, bins, span)
+            assert np.array_equal(edges, want[1]) and edges.dtype == want[1].dtype
+            assert np.array_equal(counts, want[0]) and counts.dtype == np.int64
+
+
+def test_every_histogram_kernel_counts():
+    x = np.random.default_rng(2).integers(0, 256, 5000).astype(np.uint8)
+    want = np.bincount(x, minlength=256)
+    for kernel in (counting.global_atomics, counting.shared_atomics):
+        counts = np.zeros(256, np.int64)
+        assert gpukit.trace(kernel[3, 128], x, counts).findings == [] and np.array_equal(counts, want)
+    assert np.array_equal(scan.histogram(x, 256, (0, 256))[0], want)
+    with np.errstate(invalid="ignore"):
+        y = np.array([np.nan, 0, 1, 2, np.inf, -np.inf], np.float32)
+    assert list(scan.histogram(y, 2, (0, 2))[0]) == [1, 2]
+    device, out = cuda.to_device(y[1:4]), cuda.device_array(2, np.int64)
+    assert scan.histogram(device, 2, out=out)[0] is out and list(out.copy_to_host()) == [1, 2]
+
+
+def test_selected_elements_keep_their_order():
+    random = np.random.default_rng(3)
+    for size in (0, 1, 31, 4096, 10_000):
+        x, mask = random.standard_normal(size).astype(np.float32), random.random(size) < 0.3
+        assert np.array_equal(scan.compress(mask, x), x[mask])
+        assert np.array_equal(scan.nonzero(np.where(mask, x, 0)), np.flatnonzero(mask))
+        assert np.array_equal(scan.compress(np.ones(size), x), x)
+        assert scan.compress(np.zeros(size, np.int8), x).size == 0
+    device = cuda.to_device(x)
+    for _ in range(2):
+        assert np.array_equal(scan.compress(cuda.to_device(mask), device).copy_to_host(), x[mask])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: scan.histogram(np.zeros(3), 0), "bins is 0"),
+        (lambda: scan.histogram(np.zeros(3), [2, 1]), "edges must increase"),
+        (lambda: scan.histogram(np.zeros(3), "auto"), "bins is 'auto'"),
+        (lambda: scan.histogram(np.zeros(3), 3, (1, 0)), r"range is \(1, 0\)"),
+        (lambda: scan.histogram(np.array([np.nan])), "give a range"),
+        (lambda: scan.sort(np.zeros((2, 2))), "x"),
+        (lambda: scan.sort(np.zeros(2), np.zeros(3)), "values has shape"),
+        (lambda: scan.argsort(np.zeros(2, complex)), "x has dtype complex128"),
+        (lambda: scan.compress(np.zeros(2), np.zeros(3)), "x has shape"),
+        (lambda: scan.nonzero(np.zeros(2, complex)), "x has dtype complex128"),
+    ],
+)
+def test_what_cannot_be_done_is_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
