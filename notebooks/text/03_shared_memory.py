@@ -30,7 +30,7 @@ print("kernels run on:", device.info().name)
 # %% [markdown]
 # Here is one product of 4096 x 4096 matrices, computed in four ways. You know the first two. The third is the one that you are going to write.
 
-# %%
+# %% jupyter={"source_hidden": true}
 shape = (4096, 4096, 4096)
 records = results.load("matmul-h200", case="time", shape=shape, tile=16)
 records += results.load("naive-h200", case=("types", "library"), shape=shape, dtype="float32")
@@ -320,7 +320,7 @@ print(f"{32 * sectors_per_step * 4096**3 / (1e-3 * ms['naive_uint32']) / 1e12:.1
 #
 # The dynamic kernel does the same work as the static one, on the same tiles, and takes longer. The compiler does not know the size of the tile. So it cannot compute the addresses beforehand, and it cannot merge the loads of four neighbours into one. Here is what a warp executes for each multiply-add, at 1024 x 1024. Nsight Compute counted it; for `naive_uint32` it was read from the machine code, as in chapter 02:
 
-# %%
+# %% jupyter={"source_hidden": true}
 cases = ("instructions", "shared load requests")
 counts = results.load("matmul-h200", case=cases, shape=(1024,) * 3, dtype="float32", tile=16)
 found = {(r["variant"], r["case"]): f"{32 * r['value'] / 1024**3:.2f}" for r in counts}
@@ -335,7 +335,7 @@ show.Table(["per multiply-add", *cases], rows)
 #
 # > **From the source.** The documents measured the same three kernels on an RTX 3090, in three runs. All sizes are multiples of the tile, and the static kernel needs that: only the dynamic one has a guard at the edges. The next cell shows their times.
 
-# %%
+# %% jupyter={"source_hidden": true}
 runs = [results.documents("A10")["tables"][0], *results.documents("A12")["tables"]]
 theirs = [{row["variant"]: row["milliseconds"] for row in run["rows"]} for run in runs]
 names = ("naive", "tiled", "dynamic")
