@@ -16,6 +16,7 @@
 # **Time:** 90 minutes for each project.
 
 # %%
+import warnings
 from math import ceil
 
 import numpy as np
@@ -24,6 +25,7 @@ from gpukit import cuda, exercises, on_gpu, plot, show, timing
 from gpukit.backend import float32, int32
 from gpukit.exercises.chapter_99 import BINS, histogram
 
+warnings.filterwarnings("ignore", ".*Grid size")  # grids that are small for a GPU, on purpose
 grey = plot.photograph().mean(axis=2).astype(np.uint8)
 
 
