@@ -321,6 +321,16 @@ def test_rows_are_loaded_without_conflicts():
 IN_PAIRS = (2, 6, 20, 37), (5, 6, 4, 7)
 
 
+def test_blocked_takes_any_number_of_rows():
+    x = np.random.default_rng(0).integers(-9, 10, (1, 2, 40, 9)).astype(np.float32)
+    weight = np.random.default_rng(1).integers(-9, 10, (3, 2, 3, 2)).astype(np.float32)
+    out = np.full((1, 3, 38, 8), np.nan, np.float32)
+    geometry = windows.make_geometry((40, 9), (3, 2), 1, 0, 1)
+    launch, arguments = cost.launch_blocked(cost.Convolution(x, weight, None, out, geometry, 1), 3)
+    launch(*arguments)
+    assert np.array_equal(out, conv.serial(x, weight, None, (1, 1), (0, 0), (1, 1), 1))
+
+
 def test_pairs_of_whole_numbers_are_exact():
     """Differences and sums of small whole numbers are exact, and so is what a pair shares."""
     rng = np.random.default_rng(0)
