@@ -263,10 +263,10 @@ class Kernel(InspectedKernel):
         check_optin(self.py_func.__name__, static, nbytes, device.current().max_shared_memory_per_block_optin)
         self.dynamic_shared = max(self.dynamic_shared, nbytes)
 
-    def select(self, argument_types) -> "Overload":
+    def select(self, argument_types: tuple) -> "Overload":
         """The overload for these argument types: compiled now if the kernel declares no signatures."""
         if self._declared is None:
-            return self.compile(tuple(argument_types))
+            return self.overloads.get(argument_types) or self.compile(argument_types)
         fitting = [next(iter(self._declared))] if self.specialized else _best_matches(self._declared, argument_types)
         if len(fitting) > 1:
             candidates = "".join(f"\n{declared} -> none" for declared in fitting)
@@ -437,7 +437,8 @@ class Launch:
             sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
         )
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
-        return max(1, min(self.blocks, self.resident_blocks, BATCH_LANES // self.threads, by_memory))
+        blocks = max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
+        return blocks if blocks <= device.current().multiprocessor_count else min(blocks, self.resident_blocks)
 
     def run_batch(self, batch: Batch, arguments: list) -> None:
         try:

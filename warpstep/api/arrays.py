@@ -10,7 +10,7 @@ import math
 import operator
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -389,6 +389,11 @@ class DeviceRecord(_OnDevice):
         self.allocation.mark(np.asarray(self.host[field]))
 
 
+@cache
+def _array_type(dtype, ndim, layout):
+    return types.Array(numpy_support.from_dtype(dtype), ndim, layout)
+
+
 class DeviceArray(_OnDevice):
     """An array on the emulated device: numba.cuda's ``DeviceNDArray``.
 
@@ -417,7 +422,8 @@ class DeviceArray(_OnDevice):
         # A broadcast array has layout "A": its zero strides are not those that "C" or "F" stand for.
         broadcast = 0 in self.strides and self.size != 0
         layout = next((order for order in "CF" if self.flags[f"{order}_CONTIGUOUS"] and not broadcast), "A")
-        return types.Array(numpy_support.from_dtype(self.dtype), self.ndim, layout)
+        make = _array_type if self.dtype.kind in "biufc" else _array_type.__wrapped__
+        return make(self.dtype, self.ndim, layout)
 
     def __array__(self, dtype=None, copy=None):
         if copy is False:

@@ -6,6 +6,7 @@ Python thread, for its stack; one of them runs at a time.
 """
 
 import contextvars
+import functools
 import math
 import threading
 from collections import deque
@@ -28,15 +29,20 @@ class _Turn:
 
     def __init__(self):
         self.batch: Any = None
-        self.baton = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
         self.began = self.seen = 0
+        self._baton = threading.Lock()
+        self._baton.acquire()
+
+    def stop(self):
+        """Wait until another turn lets this one go on."""
+        self._baton.acquire()
 
     def go_on(self):
         if self.thread is not None and self.thread.ident is None:
             self.thread.start()
-        else:
-            self.baton.release()
+        elif self._baton.locked():
+            self._baton.release()
 
 
 class Turns:
@@ -61,7 +67,6 @@ class Turns:
         self._wanted = wanted
         self._total = self.left = launch.blocks if wanted is None else wanted.size
         self._step = self._total if launch.program.cooperative else launch.blocks_per_batch()
-        self._written = [items for i in launch.program.written for items in buffers_of(arguments[i])]
         #: The turn of the thread that makes the launch; between its batches it waits until no other is suspended.
         self._home = self._running = _Turn()
         self._waiting: deque[_Turn] = deque()
@@ -71,6 +76,11 @@ class Turns:
         self._error: BaseException | None = None
         self._ended = False
 
+    @functools.cached_property
+    def _written(self):
+        """The buffers that the kernel may write and all blocks see."""
+        return [items for i in self.launch.program.written for items in buffers_of(self.arguments[i])]
+
     def __enter__(self):
         return self
 
@@ -79,7 +89,7 @@ class Turns:
         if self._running.batch is not None:
             self._running.batch.turns_to_switch = -math.inf
         for turn in self._waiting:
-            turn.baton.release()
+            turn.go_on()
         for thread in self._threads:
             thread.join()
 
@@ -169,7 +179,7 @@ class Turns:
         """Let another turn run; return when ``turn`` comes again."""
         self._running = following
         following.go_on()
-        turn.baton.acquire()
+        turn.stop()
         if self._ended:
             raise Switch
         if self._error is not None:

@@ -237,7 +237,7 @@ class Order:
 
 
 def _earlier(until, times, earlier, later):
-    """Mask the pairs whose time is before ``until(earlier, later, latest time)``, which is called once for each pair."""
+    """Mask the pairs whose time is before ``until(earlier, later, latest time)``, called once for each pair."""
     pairs, which = np.unique(earlier << 32 | later, return_inverse=True)
     latest = np.zeros(pairs.size, np.int64)
     np.maximum.at(latest, which, times)
