@@ -61,7 +61,7 @@ print(f"tiled {at_4096['tiled'] * 1e3:.1f} ms, cuBLAS {cublas * 1e3:.2f} ms: {at
 # %% [markdown]
 # ## What is the limit?
 #
-# A product of two n x n matrices takes n³ **FMAs** (fused multiply-adds) on 3 n² numbers. Each FMA is two floating-point operations, so the **arithmetic intensity**, operations per byte that must move at least, is 2 n³ / (12 n²) = n / 6. It grows with n. A large product should therefore be **compute-bound**, limited by arithmetic, and not **memory-bound**.
+# A product of two n x n matrices takes n³ **FMAs** (fused multiply-adds) on 3 n² numbers. Each FMA is two floating-point operations, so the arithmetic intensity, operations per byte that must move at least, is 2 n³ / (12 n²) = n / 6. It grows with n. A large product should therefore be compute-bound, not memory-bound.
 #
 # How much arithmetic can a GPU do? This kernel does nothing else. Its eight chains are independent, so no FMA has to wait for the one before it:
 
@@ -287,7 +287,7 @@ plot_access("transposed_padded", "tile_a", "store")
 #
 # ## 6. Double buffering
 #
-# So far a block loads a tile, waits, multiplies, waits. While it waits for memory it does no arithmetic. The time from the start of a load to the arrival of its value is the **latency**, several hundred cycles for global memory. A load that has started and not arrived is **in flight**, and a thread only has to wait for it when it uses the value.
+# So far a block loads a tile, waits, multiplies, waits. While it waits for memory it does no arithmetic. The latency of a load from global memory is several hundred cycles. But while the load is in flight a thread may go on: it has to wait only when it uses the value.
 #
 # **Double buffering** uses this. With a second pair of tiles, the loads of the next step are in flight while this step is computed:
 
@@ -373,7 +373,7 @@ results.table(rows)
 # %% [markdown]
 # - Nothing is in local memory: `sums` is in registers everywhere.
 # - The square changes the FMA share most. There the compiler has already merged the eight loads of a row of `tile_b` into two wide ones. From then on the share hardly moves, and the later kernels win elsewhere: `wide` by its accesses to global memory, the pad in wavefronts, double buffering in latency.
-# - The **occupancy**, the share of an SM's warp slots that are in use, *falls*. A square of 64 sums takes many registers, so fewer threads fit. They are enough, because each thread has 64 independent FMAs to offer. Occupancy is a means to hide latency, and independent work in a thread is another.
+# - The occupancy, the share of an SM's warp slots that are in use, *falls*. A square of 64 sums takes many registers, so fewer threads fit. They are enough, because each thread has 64 independent FMAs to offer. Occupancy is a means to hide latency, and independent work in a thread is another.
 #
 # ## What did each step gain?
 
@@ -388,7 +388,7 @@ print(mark)
 results.table(rows)
 
 # %% [markdown]
-# The last three are the subject of [part b](05b_fast_matmul_deep_dive.ipynb). Now the same at 1024.
+# Of the first factor, most is cheaper index arithmetic, as [chapter 03](03_shared_memory.ipynb) shows. The last three kernels are the subject of [part b](05b_fast_matmul_deep_dive.ipynb). Now the same at 1024.
 #
 # **Predict.** The tiles of `registers_2d` are 128 x 128, those of `registers_1d` are 64 x 64. Which of the two is faster for a result of 1024 x 1024?
 
@@ -416,7 +416,7 @@ print("of the", notes["gpu"])
 # %% [markdown]
 # ## Exercise: a swizzle instead of the pad
 #
-# `transposed_padded` spends 4 words per row to avoid bank conflicts. A **swizzle** spends none: it stores element (k, r) in another column of row k. Which column keeps four neighbours together, so that `load4` still works, and moves the two lanes of a store apart? The check counts the banks of a store, looks at the quads, and makes sure that no element overwrites another.
+# `transposed_padded` spends 4 words per row to avoid bank conflicts. A swizzle spends none: it stores element (k, r) in another column of row k. Which column keeps four neighbours together, so that `load4` still works, and moves the two lanes of a store apart? The check counts the banks of a store, looks at the quads, and makes sure that no element overwrites another.
 
 
 # %%

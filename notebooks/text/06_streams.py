@@ -126,7 +126,7 @@ exercises.check("06-fill", my_answer)
 # %% [markdown]
 # <details><summary>Answer</summary>The first chunk goes through all three stages, 3 x 0.25 ms. The other three follow at intervals of 0.25 ms. That is 1.5 ms. With more chunks the time approaches 1 ms.</details>
 #
-# Now write the pipeline. `cuda.to_device(array, stream)`, `kernel[grid, block, stream]` and `array.copy_to_host(host_array, stream)` only enqueue. Operations of one stream run in order, those of different streams may overlap, and the host waits once, at the end. Whatever is given no stream goes to the **default stream**, which waits for all others, and all others wait for it.
+# Now write the pipeline. `cuda.to_device(array, stream)`, `kernel[grid, block, stream](source, target)` and `target.copy_to_host(array, stream)` only enqueue; `cuda.device_array(shape, dtype)` allocates. The kernel wants a thread for each element, in blocks of 256. Operations of one stream run in order, those of different streams may overlap, and the host waits once, at the end. Whatever is given no stream goes to the **default stream**, which waits for all others, and all others wait for it.
 #
 # The check calls your function with a stand-in for `cuda` that writes down what you enqueue. It plays that through on a model of a device, and looks for two operations that use the same memory and that nothing orders.
 
@@ -162,6 +162,10 @@ small, inverted = cuda.pinned_array(1003, np.float32), cuda.pinned_array(1003, n
 small[...] = np.random.default_rng(1).random(1003)
 streams.pipelined(invert, small, inverted, chunk=126, streams=4)
 print("right:", np.array_equal(inverted, 1 - small))
+
+inverted[...] = 0
+my_pipeline(cuda, invert, small, inverted, 126, [cuda.stream() for _ in range(4)])
+print("yours, with the real cuda:", np.array_equal(inverted, 1 - small))
 
 # %% [markdown]
 # `streams.run_pipeline` does the same for any kernel, and keeps a **schedule** of what it enqueued. `streams.Pipeline` keeps the memory too, to run many times.
