@@ -422,8 +422,8 @@ def my_double_buffered(a, b, out):
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
     total = np.float32(0)
-    # HOLE about 12 lines: two pairs of tiles, one barrier per step, loads of the next step before these products
-    from_a, from_b = load_or_zero(a, row, tx), load_or_zero(b, ty, col)
+    from_a, from_b = load_or_zero(a, row, tx), load_or_zero(b, ty, col)  # in flight: the values of step 0
+    # HOLE about 9 lines: in each step store these to a pair of tiles, pass one barrier, start the next loads, multiply
     stage = 0
     for first in range(16, a.shape[1] + 16, 16):
         tile_a[stage, ty, tx] = from_a
@@ -460,7 +460,7 @@ def double_buffered_in_place(a, b, out):
 
 DOUBLE = KernelExercise(
     "05-double",
-    task="Double-buffer the tiled product: two pairs of tiles, and one barrier per step.",
+    task="Double-buffer the tiled product: next loads in flight during the products, and one barrier per step.",
     spec=product,
     cases=products((32, 16, 48, 16, (16, 16)), (20, 17, 40, 16, (16, 16)), (3, 2, 5, 16, (16, 16))),
     solutions=[my_double_buffered, double_buffered_in_place],
@@ -516,7 +516,7 @@ DOUBLE = KernelExercise(
         ),
     ],
     hints=[
-        "Load the first pair of values into two registers before the loop. The loop stores them, and loads the next.",
+        "The two values wait in registers. The loop stores them to tiles, and loads the next ones into these registers.",
         "In a step: store to pair `stage`, barrier, load the next values, multiply pair `stage`, switch the stage.",
         "for first in range(16, a.shape[1] + 16, 16): the values loaded in a step begin at column first.",
     ],

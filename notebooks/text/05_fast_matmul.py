@@ -295,9 +295,9 @@ plot_access("transposed_padded", "tile_a", "store")
 plot.double_buffering();
 
 # %% [markdown]
-# In a step, a thread stores the values that it has loaded to one pair of tiles, and passes the barrier. Then it starts the loads of the next step, into registers, and multiplies. The next step uses the other pair. That also saves a barrier: nobody writes to the tiles that are being read.
+# In the last exercise of chapter 03, two pairs of tiles saved a barrier. But there the store to shared memory followed each load at once, so every step waited for the whole latency. Now pull the two apart. In a step, a thread stores the values that are in its registers to one pair of tiles, and passes the barrier. Then it starts the loads of the *next* step, into registers, and multiplies. It does not wait for them until the next step stores them, to the other pair.
 #
-# Write it, for the simple kernel with one element per thread:
+# Write the loop, for the simple kernel with one element per thread:
 
 
 # %%
@@ -308,8 +308,9 @@ def my_double_buffered(a, b, out):
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
     total = np.float32(0)
-    # About 12 lines: two pairs of tiles, one barrier per step, loads of the next step before
-    # these products
+    from_a, from_b = load_or_zero(a, row, tx), load_or_zero(b, ty, col)  # in flight: the values of step 0
+    # About 9 lines: in each step store these to a pair of tiles, pass one barrier, start the
+    # next loads, multiply
     ...
     if row < out.shape[0] and col < out.shape[1]:
         out[row, col] = total
