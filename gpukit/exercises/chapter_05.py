@@ -516,7 +516,7 @@ DOUBLE = KernelExercise(
         ),
     ],
     hints=[
-        "The two values wait in registers. The loop stores them to tiles, and loads the next ones into these registers.",
+        "The two values wait in registers. The loop stores them to tiles, and loads the next ones into them.",
         "In a step: store to pair `stage`, barrier, load the next values, multiply pair `stage`, switch the stage.",
         "for first in range(16, a.shape[1] + 16, 16): the values loaded in a step begin at column first.",
     ],
