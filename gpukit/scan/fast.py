@@ -31,51 +31,59 @@ TICKET, LAUNCH, FLAGS = 0, 1, WARP
 
 
 @functools.cache
-def make_take(operation, vector):
-    """Make ``take(x, first, place, n, tile, at)``: scan ``vector`` neighbouring elements of a row into a tile.
+def make_take(operation, vector, rounds, step):
+    """Make ``take(x, first, place, n, whole, tile)``: read the elements of a lane into a tile.
 
-    Elements past the end of the row, which begins at ``first`` and has ``n``, count as the identity.
+    A round is ``vector`` neighbouring elements; the next begins ``step`` elements later. The row begins at ``first``
+    and has ``n`` elements. Where not all that a block takes are in it (``whole``), those past its end count as the
+    identity. No loop has a branch on a lane's place, so that all are unrolled and the tile stays in registers.
     """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    load = make_load(vector)
+    accumulator, identity, load = operation.accumulator, operation.identity, make_load(vector)
 
     @cuda.jit(device=True)
-    def take(x, first, place, n, tile, at):
-        if place + uint64(vector) <= n:
-            values = load(x, first + place)
-            for v in range(vector):
-                tile[at + v] = accumulator(values[v])
+    def take(x, first, place, n, whole, tile):
+        if whole:
+            for r in range(rounds):
+                values = load(x, first + place + uint64(r * step))
+                for v in range(vector):
+                    tile[r * vector + v] = accumulator(values[v])
         else:
-            for v in range(vector):
-                has = place + uint64(v) < n
-                tile[at + v] = accumulator(x[first + place + uint64(v)]) if has else accumulator(identity)
-        for v in range(1, vector):
-            tile[at + v] = accumulator(combine(tile[at + v - 1], tile[at + v]))
+            for r in range(rounds):
+                for v in range(vector):
+                    at = place + uint64(r * step + v)
+                    value = accumulator(x[first + at if at < n else uint64(0)])
+                    tile[r * vector + v] = value if at < n else accumulator(identity)
 
     return take
 
 
 @functools.cache
-def make_put(operation, vector, exclusive):
-    """Make ``put(out, first, place, n, tile, at, prefix)``: write a lane's scan, with what comes before it."""
-    combine, finish, result = operation.combine, operation.finish, operation.result
-    store = make_store(vector, result.itemsize)
-    number = getattr(types, result.name)
+def make_put(operation, vector, rounds, step, exclusive):
+    """Make ``put(out, first, place, n, whole, tile, prefixes, before)``: write a lane's scan.
+
+    ``prefixes`` come before the rounds of the lane, ``before`` before all of them.
+    """
+    combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
+    store, number = make_store(vector, result.itemsize), getattr(types, result.name)
 
     @cuda.jit(device=True)
-    def put(out, first, place, n, tile, at, prefix):
+    def put(out, first, place, n, whole, tile, prefixes, before):
         made = cuda.local.array(vector, number)
-        for v in range(vector):
-            if exclusive:
-                made[v] = finish(combine(prefix, tile[at + v - 1]) if v > 0 else prefix, 1)
-            else:
-                made[v] = finish(combine(prefix, tile[at + v]), 1)
-        if place + uint64(vector) <= n:
-            store(out, first + place, made, 0)
-        else:
+        for r in range(rounds):
+            held = accumulator(combine(before, prefixes[r]))
             for v in range(vector):
-                if place + uint64(v) < n:
-                    out[first + place + uint64(v)] = made[v]
+                if exclusive:
+                    made[v] = finish(held, 1)
+                held = accumulator(combine(held, tile[r * vector + v]))
+                if not exclusive:
+                    made[v] = finish(held, 1)
+            at = place + uint64(r * step)
+            if whole:
+                store(out, first + at, made, 0)
+            else:
+                for v in range(vector):
+                    if at + uint64(v) < n:
+                        out[first + at + uint64(v)] = made[v]
 
     return put
 
@@ -94,7 +102,10 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
     def scan_rounds(tile, prefixes):
         ends = cuda.local.array(rounds, accumulator)
         for r in range(rounds):  # these do not depend on one another: their latencies overlap
-            held = scan_lanes(tile[r * vector + vector - 1])
+            held = tile[r * vector]
+            for v in range(1, vector):
+                held = accumulator(combine(held, tile[r * vector + v]))
+            held = scan_lanes(held)
             prefixes[r] = shift_lanes(held)
             last = cuda.laneid // lanes * lanes + lanes - 1
             ends[r] = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))
@@ -113,9 +124,9 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
 @functools.cache
 def make_groups(operation, vector, lanes, rounds, threads, exclusive):
     """Make the kernel ``groups``: ``lanes`` lanes scan a row of at most lanes * vector * rounds elements."""
-    take, put = make_take(operation, vector), make_put(operation, vector, exclusive)
-    scan_rounds, accumulator = make_scan_rounds(operation, vector, rounds, lanes), operation.accumulator
-    held = vector * rounds
+    step, held, accumulator, identity = lanes * vector, vector * rounds, operation.accumulator, operation.identity
+    take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
+    scan_rounds = make_scan_rounds(operation, vector, rounds, lanes)
 
     @cuda.jit
     def groups(x, out, outer, n):
@@ -124,12 +135,11 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
         tid, outer, n = uint64(cuda.threadIdx.x), uint64(outer), uint64(n)
         row = uint64(cuda.blockIdx.x) * uint64(threads // lanes) + tid // uint64(lanes)
         size = n if row < outer else uint64(0)  # a lane without a row takes part in the shuffles
+        whole = size == uint64(step * rounds)
         place = tid % uint64(lanes) * uint64(vector)
-        for r in range(rounds):
-            take(x, row * n, place + uint64(r * lanes * vector), size, tile, r * vector)
+        take(x, row * n, place, size, whole, tile)
         scan_rounds(tile, prefixes)
-        for r in range(rounds):
-            put(out, row * n, place + uint64(r * lanes * vector), size, tile, r * vector, prefixes[r])
+        put(out, row * n, place, size, whole, tile, prefixes, accumulator(identity))
 
     return groups
 
@@ -141,10 +151,10 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
     With ``alone`` a row is one tile, and nobody looks back.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    take, put = make_take(operation, vector), make_put(operation, vector, exclusive)
+    step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
+    take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
     scan_rounds, scan_warps = make_scan_rounds(operation, vector, rounds), make_scan_warps(operation, threads)
     begin, look_back = make_begin(), make_look_back(operation)
-    size, of_warp, held = threads * vector * rounds, WARP * vector * rounds, vector * rounds
 
     @cuda.jit
     def tiles(x, out, published, counters, n, tiles_of_row):
@@ -159,9 +169,9 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
             index = uint64(start[0])
         row = index // count
         part = index - row * count
-        place = part * uint64(size) + tid // uint64(WARP) * uint64(of_warp) + tid % uint64(WARP) * uint64(vector)
-        for r in range(rounds):
-            take(x, row * n, place + uint64(r * WARP * vector), n, tile, r * vector)
+        whole = part * uint64(size) + uint64(size) <= n
+        place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
+        take(x, row * n, place, n, whole, tile)
         own = scan_rounds(tile, prefixes)
         # One lane stands for its warp: the others add nothing to the scan of the block.
         last = tid % uint64(WARP) == uint64(WARP - 1)
@@ -173,9 +183,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
                     shared[0] = prefix
             cuda.syncthreads()
             before = accumulator(combine(shared[0], before))
-        for r in range(rounds):
-            prefix = accumulator(combine(before, prefixes[r]))
-            put(out, row * n, place + uint64(r * WARP * vector), n, tile, r * vector, prefix)
+        put(out, row * n, place, n, whole, tile, prefixes, before)
 
     return tiles
 
@@ -273,14 +281,12 @@ def make_columns(operation, vector, loads, exclusive, part):
     amounts to, and "scan" for the one that scans it, which begins with what the shares before it amount to.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    take_row, put = _make_take_row(vector), make_put(operation, vector, False)
-    after = 0 if exclusive else 1
+    load, write = make_load(vector), _make_write(operation, vector, exclusive)
 
     @cuda.jit
     def columns(x, out, amounts, outer, n, inner, rows):
         held = cuda.local.array((loads, vector), accumulator)
         total = cuda.local.array(vector, accumulator)
-        none = cuda.local.array(vector, accumulator)
         n, inner, rows = uint64(n), uint64(inner), uint64(rows)
         across = inner // uint64(vector)
         i = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)
@@ -296,20 +302,17 @@ def make_columns(operation, vector, loads, exclusive, part):
                 for v in range(vector):
                     total[v] = accumulator(combine(total[v], amounts[at + uint64(v)]))
         row, stop = share * rows, min(share * rows + rows, n)
+        at = (o * n + row) * inner + column
         while row < stop:
+            last = stop - uint64(1) - row
+            for k in range(loads):  # rows past the last one are the last one again: no branch, so all loads overlap
+                values = load(x, at + min(uint64(k), last) * inner)
+                for v in range(vector):
+                    held[k, v] = accumulator(values[v])
             for k in range(loads):
-                take_row(x, (o * n + min(row + uint64(k), stop - uint64(1))) * inner + column, held, k)
-            for k in range(loads):
-                if row + uint64(k) < stop:
-                    for v in range(vector):
-                        none[v] = total[v]
-                        total[v] = accumulator(combine(total[v], held[k, v]))
-                    at = (o * n + row + uint64(k)) * inner
-                    if part != "amounts":
-                        if after == 1:
-                            put(out, at, column, inner, total, 0, accumulator(identity))
-                        else:
-                            put(out, at, column, inner, none, 0, accumulator(identity))
+                if uint64(k) <= last:
+                    write(out, at, held, k, total, part != "amounts")
+                    at += inner
             row += uint64(loads)
         if part == "amounts":
             at = (share * uint64(outer) + o) * inner + column
@@ -320,13 +323,21 @@ def make_columns(operation, vector, loads, exclusive, part):
 
 
 @functools.cache
-def _make_take_row(vector):
-    load = make_load(vector)
+def _make_write(operation, vector, exclusive):
+    combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
+    store, number = make_store(vector, result.itemsize), getattr(types, result.name)
 
     @cuda.jit(device=True)
-    def take_row(x, at, held, k):
-        values = load(x, at)
+    def write(out, at, held, k, total, stores):
+        """Add row ``k`` of ``held`` to the totals, and write them, as they were before it if ``exclusive``."""
+        made = cuda.local.array(vector, number)
         for v in range(vector):
-            held[k, v] = values[v]
+            if exclusive:
+                made[v] = finish(total[v], 1)
+            total[v] = accumulator(combine(total[v], held[k, v]))
+            if not exclusive:
+                made[v] = finish(total[v], 1)
+        if stores:
+            store(out, at, made, 0)
 
-    return take_row
+    return write
