@@ -1,5 +1,7 @@
 """Exercises of chapter 03, shared memory."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpukit.backend import cuda
@@ -44,7 +46,7 @@ def rank(x, out):
     values = cuda.shared.array(64, np.float32)  # the block has 64 threads
     i, tid = cuda.grid(1), cuda.threadIdx.x
     smaller = 0
-    # HOLE about 5 lines: put x[i] into shared memory; wait for the whole block; count what is smaller than x[i]
+    # HOLE about 5 lines: put x[i] into shared memory; wait for the block; count the smaller values
     values[tid] = x[i]
     cuda.syncthreads()
     for k in range(64):
@@ -74,8 +76,23 @@ RANK = KernelExercise(
     spec=ranks,
     cases=blocks_of_values,
     solutions=[rank, rank_without_branch],
-    limits={"global sectors": 1.0},
+    limits={"global sectors": 1.0, "barriers": 4.0},
     wrong=[
+        Wrong(
+            "This is right, but each turn of the loop reads x[i] from global memory again. "
+            "The same value is in values[tid]; or keep it in a variable.",
+            {"values[k] < values[tid]": "values[k] < x[i]"},
+            "cost: global sectors",
+        ),
+        Wrong(
+            "This is right, but the threads wait 64 times. Nothing is stored any more after the first barrier.",
+            {"    cuda.syncthreads()\n    for k in range(64):": "    for k in range(64):\n        cuda.syncthreads()"},
+            "cost: barriers",
+        ),
+        Wrong(
+            "This counts the values to the left of the thread's own. The rank depends on all 64.",
+            {"range(64)": "range(tid)"},
+        ),
         Wrong(
             "One warp may reach the loop before the other has stored its values. "
             "cuda.syncthreads() between the store and the loop makes both wait.",
@@ -135,6 +152,7 @@ READS = AnswerExercise(
         Wrong("That is right for full tiles; the last column of blocks is not full, and loads the value too.", (37, 2)),
         Wrong("A block reads the value once. Only the blocks of the first row of the grid need it.", (37, 9)),
         Wrong("Each block loads the value once for all of its threads: count blocks, not threads.", (37, 37)),
+        Wrong("These are the right numbers in the other order: first the naive kernel, then the tiles.", (3, 37)),
         Wrong("K is how many values one thread reads of its row. How many threads read the same row?", (53, 4)),
     ],
     hints=[
@@ -254,6 +272,30 @@ TILED = KernelExercise(
             {"tile_a[ty, tx] =": "tile_a[tx, ty] =", "tile_b[ty, tx] =": "tile_b[tx, ty] ="},
         ),
         Wrong(
+            "This is right, but neighbouring lanes store 16 words apart and meet in two banks. "
+            "Give the tiles the layout of the matrices: store to [ty, tx].",
+            {
+                "tile_a[ty, tx] =": "tile_a[tx, ty] =",
+                "tile_b[ty, tx] =": "tile_b[tx, ty] =",
+                "tile_a[ty, k] * tile_b[k, tx]": "tile_a[k, ty] * tile_b[tx, k]",
+            },
+            "cost: shared wavefronts",
+        ),
+        Wrong(
+            "This is right, but it is the naive kernel: nothing goes through the tiles. "
+            "Load one value of each, wait, and multiply what is in the tiles.",
+            {
+                f"tile_a[ty, tx] = {LOAD_A}\n        tile_b[ty, tx] = {LOAD_B}\n        cuda.syncthreads()\n"
+                "        for k in range(16):\n            total += tile_a[ty, k] * tile_b[k, tx]\n"
+                "        cuda.syncthreads()\n": (
+                    "for k in range(first, min(first + 16, a.shape[1])):\n"
+                    "            if row < a.shape[0] and col < b.shape[1]:\n"
+                    "                total += a[row, k] * b[k, col]\n"
+                )
+            },
+            "cost: global sectors",
+        ),
+        Wrong(
             "The tile of a is loaded from the same columns at every step: add `first`.",
             {LOAD_A: LOAD_A.replace("first + tx", "tx")},
         ),
@@ -297,7 +339,7 @@ def launches_with_buffers(rng):
 def dynamic(a, b, out):
     buffer = cuda.shared.array(0, np.float32)  # as many bytes as the launch gives
     tile = cuda.blockDim.x
-    # HOLE about 2 lines: tile_a is the first tile * tile elements of the buffer, tile_b the rest. Slices are views
+    # HOLE about 2 lines: slice the buffer: tile_a is its first tile * tile elements, tile_b the rest
     #| tile_a = tile_b = buffer
     tile_a = buffer[: tile * tile]
     tile_b = buffer[tile * tile :]
@@ -380,6 +422,23 @@ CUT = KernelExercise(
         Wrong(
             "Row ty and column k of tile_a is element ty * tile + k.",
             {"tile_a[ty * tile + k]": "tile_a[k * tile + ty]"},
+        ),
+        Wrong(
+            "Rows and columns are exchanged in both tiles: this multiplies column ty of a's tile by row tx of b's.",
+            {"tile_a[ty * tile + k] * tile_b[k * tile + tx]": "tile_a[k * tile + ty] * tile_b[tx * tile + k]"},
+        ),
+        Wrong(
+            "A row of a tile is `tile` elements long, so row r begins at element r * tile.",
+            {"tile_a[ty * tile + k] * tile_b[k * tile + tx]": "tile_a[ty + k] * tile_b[k + tx]"},
+        ),
+        Wrong(
+            "The shape of a static shared array must be a constant, and `tile` is known at the launch only. "
+            "That is what the buffer is for: slice it.",
+            {
+                "buffer[: tile * tile]": "cuda.shared.array((tile, tile), np.float32)",
+                "buffer[tile * tile :]": "cuda.shared.array((tile, tile), np.float32)",
+            },
+            "does not compile",
         ),
         Wrong(
             "A slice of the buffer has one dimension: row ty and column k is element ty * tile + k.",
@@ -546,7 +605,8 @@ GRAM = KernelExercise(
 
 
 def full_tiles(rng):
-    yield from products(rng, [(16, 16, 16), (16, 32, 16), (16, 80, 32)])
+    yield from products(rng, [(16, 32, 16), (16, 80, 32)])
+    yield from (replace(case, counted=False) for case in products(rng, [(16, 16, 16)]))  # a single step
 
 
 @cuda.jit
@@ -605,7 +665,7 @@ BUFFERS = KernelExercise(
     spec=product,
     cases=full_tiles,
     solutions=[one_barrier, loaded_ahead],
-    limits={"barriers": 1.0, "global sectors": 1.0},
+    limits={"barriers": 1.5, "global sectors": 1.0},  # one more than there are steps: the first pair is loaded ahead
     wrong=[
         Wrong(
             "With one pair of tiles, a fast thread loads the next values while slow ones still multiply. "

@@ -3,6 +3,8 @@
 import html
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpukit.exercises.exercise import AnswerExercise, Case, Exercise, KernelExercise
 from gpukit.exercises.grading import SCORED, Outcome, par
 
@@ -140,7 +142,9 @@ def _about_prediction(outcome):
     """What is wrong with a predicted value. The right one stays for the learner to find."""
     element = outcome.element
     if element.size == 1:
-        return f"No: {_value(element.got)} is not right."
+        asked = np.size(element.expected)
+        wanted = f" {asked} values are asked for." if np.size(element.got) != asked > 1 else ""
+        return f"No: {_value(element.got)} is not right.{wanted}"
     counted = f"{element.count:,} of {element.size:,} are wrong"
     return f"No: {counted}, the first of them {_value(element.got)} at index {element.at}."
 

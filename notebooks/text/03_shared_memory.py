@@ -42,11 +42,11 @@ title, mark = "A product of 4096 x 4096 matrices, float32", results.taken_on(rec
 plot.dots(shown, "ms", title=title, mark=mark, notes=notes, heading="times as fast as naive");
 
 # %% [markdown]
-# `naive_uint32` loads the same values as `naive`; only its index arithmetic is cheaper. `tiled` loads fewer. Chapters 04 and 05 close the gap to the library.
+# `naive_uint32` loads the same values as `naive`; only its index arithmetic is cheaper. `tiled` loads fewer. [Chapter 05](05_fast_matmul.ipynb) closes the gap to the library.
 #
 # ## The same values, again and again
 #
-# In the naive kernel, the thread of element (row, col) reads row `row` of `a` and column `col` of `b`. Its neighbour to the right reads the same row of `a` again; the thread below reads the same column of `b` again. How often is each element read?
+# In the naive kernel, the thread of element (row, col) reads row `row` of `a` and column `col` of `b`. The thread to its right reads the same row of `a` again; the thread below reads the same column of `b` again. How often is each element read?
 
 # %%
 a, b = rng.standard_normal((2, 64, 64), np.float32)
@@ -90,8 +90,7 @@ def rank(x, out):
     values = cuda.shared.array(64, np.float32)  # the block has 64 threads
     i, tid = cuda.grid(1), cuda.threadIdx.x
     smaller = 0
-    # About 5 lines: put x[i] into shared memory; wait for the whole block; count what is
-    # smaller than x[i]
+    # About 5 lines: put x[i] into shared memory; wait for the block; count the smaller values
     ...
     out[i] = smaller
 
@@ -188,7 +187,7 @@ show.Table(columns, rows)
 #
 # ## Dynamic shared memory
 #
-# The size of a static array is part of the kernel. The size of **dynamic** shared memory comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. In the kernel it is an array of length 0. A block has only one such buffer, and it has one dimension, so the tiles have to be cut out of it, and their rows found by hand.
+# The size of a static array is part of the kernel. The size of **dynamic** shared memory comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. The kernel declares it as an array of length 0. A block has only one such buffer, and it has one dimension, so the tiles have to be cut out of it, and their rows found by hand.
 
 
 # %%
@@ -196,8 +195,7 @@ show.Table(columns, rows)
 def dynamic(a, b, out):
     buffer = cuda.shared.array(0, np.float32)  # as many bytes as the launch gives
     tile = cuda.blockDim.x
-    # About 2 lines: tile_a is the first tile * tile elements of the buffer, tile_b the rest.
-    # Slices are views
+    # About 2 lines: slice the buffer: tile_a is its first tile * tile elements, tile_b the rest
     tile_a = tile_b = buffer
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     col, row = cuda.grid(2)
@@ -316,7 +314,7 @@ sectors_per_step = naive.total("global", "load").sectors / 64**3  # naive_uint32
 print(f"{32 * sectors_per_step * 4096**3 / (1e-3 * ms['naive_uint32']) / 1e12:.1f} TB/s")
 
 # %% [markdown]
-# Compare that with the bandwidths in the picture of the memories: not even the L2 cache delivers so much. The L1 cache in the SM answers many of these loads, and it is the same hardware as shared memory. So tiles save less than the source suggests. What they cost is new: two barriers per step, and a trip through shared memory for every operand.
+# Compare that with the bandwidths in the picture of the memories: not even the L2 cache delivers so much. The L1 cache in the SM answers many of these loads, and it is the same hardware as shared memory. So tiles save less than their sector counts suggest. What they cost is new: two barriers per step, and a trip through shared memory for every operand.
 #
 # The dynamic kernel does the same work as the static one, on the same tiles, and takes longer. The compiler does not know the size of the tile. So it cannot compute the addresses beforehand, and it cannot merge the loads of four neighbours into one. Here is what a warp executes for each multiply-add, at 1024 x 1024. Nsight Compute counted it; for `naive_uint32` it was read from the machine code, as in chapter 02:
 
