@@ -16,6 +16,7 @@
 # **Time:** 90 minutes.
 
 # %%
+import warnings
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,8 @@ import numpy as np
 from gpukit import cuda, device, exercises, matmul, on_gpu, plot, results, show, timing, trace
 from gpukit.intrinsics import load4, store4
 from gpukit.matmul.ladder import DEPTH, load_or_zero, place
+
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 
 # %% [markdown]
 # Here is the whole way, for a product of two 4096 x 4096 matrices of float32. On a GPU the next cell measures the kernels, with cold caches and in turns; without one it reads a record. cuBLAS is always from the record.

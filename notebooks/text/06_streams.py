@@ -17,6 +17,7 @@
 
 # %%
 import time
+import warnings
 from functools import partial
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy as np
 from gpukit import cuda, device, exercises, launching, on_gpu, plot, resize, results, show, streams, timing
 from gpukit.intrinsics import clock64, globaltimer, smid
 
+warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 recorded = partial(results.load, "streams-h200")  # what was measured on an H200, by case
 WHERE = results.taken_on(recorded())
 
