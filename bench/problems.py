@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from gpukit import conv, matmul, reduce, resize, transpose
+from gpukit import conv, matmul, reduce, resize, scan, transpose
 
 __all__ = ["FUNCTIONS", "KEPT", "Problem", "draw"]
 
@@ -373,6 +373,165 @@ class _Transpose:
         return bool((result == arrays[0].swapaxes(0, 1)).all())
 
 
+# -- scan, histogram, compress, sort ----------------------------------------------------------------------------------
+
+
+class _Scan:
+    @staticmethod
+    def draw(rng, scale):
+        settings = _Reduce.draw(rng, scale)
+        axis = int(rng.choice(settings["axis"])) if rng.random() < 0.8 else None
+        dtype = str(rng.choice(["float32", "float32", "float64", "int32", "int64", "uint8"]))
+        op = str(rng.choice(["sum", "sum", "max"]))
+        return {"shape": settings["shape"], "axis": axis, "op": op, "dtype": dtype}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype="float32", **_):
+        return [source(shape, dtype)]
+
+    @staticmethod
+    def call(arrays, axis, op, **_):
+        return scan.scan(arrays[0], axis, op)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, axis, op, **_):
+        (x,), found = arrays, {}
+        if torch:
+            flat, along = (x.reshape(-1), 0) if axis is None else (x, axis)
+            found["torch"] = functools.partial(torch.cumsum if op == "sum" else torch.cummax, flat, along)
+        if cupy and op == "sum":
+            found["cupy"] = functools.partial(cupy.cumsum, cupy.asarray(x), axis)
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, axis, op, dtype="float32", **_):
+        x = _host(arrays[0])
+        flat, along = (x.reshape(-1), 0) if axis is None else (x, axis)
+        wide = flat.astype(np.float64 if flat.dtype.kind == "f" else np.int64)
+        accumulate = (np.add if op == "sum" else np.maximum).accumulate
+        magnitude = np.add.accumulate(abs(wide), along) if op == "sum" else abs(wide)
+        steps = 60 * _epsilon(dtype) * magnitude
+        return bool((abs(_host(result).astype(wide.dtype) - accumulate(wide, along)) <= steps).all())
+
+
+class _Histogram:
+    @staticmethod
+    def draw(rng, scale):
+        largest = min(MAX_ELEMENTS, scale) if scale else MAX_ELEMENTS
+        dtype = str(rng.choice(["float32", "float32", "uint8", "int32"]))
+        bins = int(rng.choice([10, 64, 256, 256, 1000, 4096]))
+        size = int(2 ** rng.uniform(0, math.log2(largest)))
+        return {"shape": [size], "dtype": dtype, "bins": bins, "constant": bool(rng.random() < 0.2)}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype, constant, **_):
+        x = source(shape, dtype)
+        if constant:
+            x[:] = x[0]
+        return [x]
+
+    @staticmethod
+    def call(arrays, bins, dtype, **_):
+        return scan.histogram(arrays[0], bins, _span(dtype))[0]
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, bins, dtype, **_):
+        (x,), (low, high), found = arrays, _span(dtype), {}
+        if torch:
+            values = x if x.is_floating_point() else x.float()
+            found["torch (histc)"] = functools.partial(torch.histc, values, bins, low, high)
+        if cupy:
+            found["cupy"] = functools.partial(cupy.histogram, cupy.asarray(x), bins, (low, high))
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, bins, dtype, **_):
+        return bool((_host(result) == np.histogram(_host(arrays[0]), bins, _span(dtype))[0]).all())
+
+
+def _span(dtype):
+    return (-4, 4) if np.dtype(dtype).kind == "f" else (0, 256)
+
+
+class _Compress:
+    @staticmethod
+    def draw(rng, scale):
+        settings = _Histogram.draw(rng, scale)
+        dtype = str(rng.choice(["float32", "float32", "float64", "uint8"]))
+        return {"shape": settings["shape"], "dtype": dtype, "share": float(rng.choice([0.01, 0.5, 0.99]))}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype, share, **_):
+        chosen = source(shape, "float32")
+        return [abs(chosen) < {0.01: 0.0125, 0.5: 0.6745, 0.99: 2.576}[share], source(shape, dtype)]
+
+    @staticmethod
+    def call(arrays, **_):
+        return scan.compress(*arrays)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, **_):
+        (mask, x), found = arrays, {}
+        if torch:
+            found["torch"] = functools.partial(torch.masked_select, x, mask)
+        if cupy:
+            selected, wanted = cupy.asarray(x), cupy.asarray(mask)
+            found["cupy"] = lambda: selected[wanted]
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, **_):
+        mask, x = map(_host, arrays)
+        return np.array_equal(_host(result), x[mask])
+
+
+class _Sort:
+    @staticmethod
+    def draw(rng, scale):
+        settings = _Histogram.draw(rng, scale)
+        dtype = str(rng.choice(["float32", "int32", "int32", "int64", "uint8"]))
+        return {"shape": settings["shape"], "dtype": dtype, "indices": bool(rng.random() < 0.4)}
+
+    @staticmethod
+    def shape(shape, **_):
+        return tuple(shape)
+
+    @staticmethod
+    def make(source, shape, dtype, **_):
+        return [source(shape, dtype)]
+
+    @staticmethod
+    def call(arrays, indices, **_):
+        return (scan.argsort if indices else scan.sort)(arrays[0])
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, indices, **_):
+        (x,), found = arrays, {}
+        if torch:
+            found["torch"] = functools.partial(torch.sort, x, stable=True)
+        if cupy:
+            keys = cupy.asarray(x)
+            found["cupy"] = functools.partial(cupy.argsort if indices else cupy.sort, keys)
+        return found
+
+    @staticmethod
+    def is_right(result, arrays, indices, **_):
+        x = _host(arrays[0])
+        return np.array_equal(_host(result), (np.argsort if indices else np.sort)(x, kind="stable"))
+
+
 # -- resize, blob ------------------------------------------------------------------------------------------------------
 
 
@@ -465,6 +624,10 @@ FUNCTIONS: dict[str, Any] = {
     "conv2d": _Conv2d,
     "reduce": _Reduce,
     "transpose": _Transpose,
+    "scan": _Scan,
+    "histogram": _Histogram,
+    "compress": _Compress,
+    "sort": _Sort,
     "resize": _Resize,
     "blob": _Blob,
 }

@@ -11,8 +11,9 @@ from gpukit import results
 
 #: Sizes up to these; of reductions and transposes, elements.
 SCALES = {"matmul": 40, "conv2d": 10, "reduce": 2000, "transpose": 3000, "resize": 30, "blob": 30}
+SCALES |= {"scan": 2000, "histogram": 3000, "compress": 9000, "sort": 3000}
 #: Problems of those whose kernels take long to translate, and of the others.
-COUNTS, COUNT = {"matmul": 5, "conv2d": 3, "reduce": 4}, 6
+COUNTS, COUNT = {"matmul": 5, "conv2d": 3, "reduce": 4, "scan": 4, "histogram": 3, "compress": 3, "sort": 2}, 6
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
