@@ -231,10 +231,10 @@ def test_a_plain_launch_runs_the_program_without_stops():
 
 
 def test_a_terminal_is_asked(tmp_path):
-    """As a user types it, in a script that knows nothing of gpukit."""
+    """As a user types it, in a script that knows nothing of gpukit, for either compiler."""
     pty = pytest.importorskip("pty")
     (tmp_path / "script.py").write_text(
-        "import numpy as np\nfrom numba import cuda\n\n@cuda.jit\ndef kernel(x):\n    i = cuda.grid(1)\n"
+        "import numpy as np\nfrom numba_cuda_mlir import cuda\n\n@cuda.jit\ndef kernel(x):\n    i = cuda.grid(1)\n"
         "    if i == 3:\n        breakpoint()\n    x[i] = i\n\nx = np.zeros(8)\nkernel[1, 8](x)\nprint(x.sum())\n"
         "kernel[1, 8](x)\n"
     )

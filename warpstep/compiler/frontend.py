@@ -292,9 +292,9 @@ def _run_front_end(function, argument_types, return_type, debug, compute_capabil
 def _compile(function, argument_types, return_type, debug, compute_capability, pipeline):
     with compiling(debug, compute_capability) as flags:
         return compile_extra(
+            func=_with_set_trace(function),  # before the context is loaded, for which it may register a type
             typingctx=typing_context(),
             targetctx=_contexts()[1],
-            func=_with_set_trace(function),
             args=argument_types,
             return_type=return_type,
             flags=flags,
@@ -310,6 +310,7 @@ def _declare_set_trace():
 
     template = make_concrete_template("set_trace", key=breakpoint, signatures=[signature(types.none)])
     cudadecl.register_global(pdb.set_trace, types.Function(template))
+    typing_context().refresh()
     return pdb
 
 
