@@ -68,8 +68,8 @@ class Watched:
         after = list(self._last.values()) if number == 0 else [*self._waited, *self._default()]
         seconds = nbytes * self._scale
         task = sum(operation.engine == engine for operation in self.schedule.operations)
-        cost = {"seconds": seconds} if engine == "kernel" else {"nbytes": round(seconds * self._rate)}
-        self._last[number] = self.schedule.add(engine, _nothing, number, task=task, after=after, **uses, **cost)
+        uses |= {"seconds": seconds} if engine == "kernel" else {"nbytes": round(seconds * self._rate)}
+        self._last[number] = self.schedule.add(engine, _nothing, number, task=task, after=after, **uses)
 
     def unfinished(self) -> list[str]:
         """List the operations that the host has not waited for: the last of each stream."""
