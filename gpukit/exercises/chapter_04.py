@@ -30,13 +30,17 @@ STRIDES = AnswerExercise(
             [0, 7, 7, 31, 0, 0],
         ),
         Wrong(
+            "With a stride of 0 the lanes stay where they are, but they get their word, and that takes a wavefront.",
+            [1, 8, 8, 32, 1, 0],
+        ),
+        Wrong(
             "That is how many banks each request uses; count the words that the busiest of them has to serve.",
             [32, 4, 4, 1, 32, 1],
         ),
         Wrong(
             "The stride is not the count: with an odd one the lanes pass through all 32 banks before any bank "
             "comes a second time.",
-            [3, 8, 24, 32, 33, 1],
+            [3, 8, 24, 32, 33, 0],
         ),
         Wrong(
             "With a stride of 24 lanes 0, 4, 8, ... meet in bank 0, since 4 times 24 is a multiple of 32: eight words.",
@@ -207,7 +211,7 @@ PAD = KernelExercise(
     limits={"bank conflicts": 1.0},
     wrong=[
         Wrong(
-            "Rows of 17 keep one column free of conflicts. But a warp of this block covers two columns, "
+            "An odd row length keeps one column free of conflicts. But a warp of this block covers two columns, "
             "and the second is the first shifted by one bank, so the two collide.",
             declared((16, 17), (16, 17)),
             "cost: bank conflicts",
@@ -321,6 +325,24 @@ ALONG_ROWS = KernelExercise(
             {"tile_a[ty, tx]": "tile_a[tx, ty]", "tile_b[ty, tx]": "tile_b[tx, ty]"},
         ),
         Wrong(
+            "The loads follow the rows of a and b now, and the stores put the values elsewhere: "
+            "what comes from row ty of the block's tile belongs in tile[ty, tx].",
+            {
+                "tile_a[ty, tx] = a[cuda.blockIdx.x * 16 + ty, first + tx]": "tile_a[tx, ty] = a[row, first + tx]",
+                "tile_b[ty, tx] = b[first + ty, cuda.blockIdx.y * 16 + tx]": "tile_b[tx, ty] = b[first + ty, col]",
+            },
+        ),
+        Wrong(
+            "Exchanging row and col moves the result too. Leave them as they are, and build the indices of the loads "
+            "from blockIdx.",
+            {
+                "row, col = cuda.grid(2)": "col, row = cuda.grid(2)",
+                "a[cuda.blockIdx.x * 16 + ty, first + tx]": "a[row, first + tx]",
+                "b[first + ty, cuda.blockIdx.y * 16 + tx]": "b[first + ty, col]",
+            },
+            "out-of-bounds",
+        ),
+        Wrong(
             "row and col contain tx and ty as they were: row is blockIdx.x * 16 + tx. Build the new row from ty, "
             "and the new column from tx.",
             {"cuda.blockIdx.x * 16 + ty": "row", "cuda.blockIdx.y * 16 + tx": "col"},
@@ -415,8 +437,8 @@ SWIZZLE = KernelExercise(
             "cost: bank conflicts",
         ),
         Wrong(
-            "A pad of 2 is right for the load alone; the store of two rows then meets in two banks. "
-            "No pad serves both: change the columns instead.",
+            "Either the store of two rows or the load of two columns still meets in some banks. "
+            "No pad serves both: let the column of element (r, c) be c ^ r.",
             {"(16, 16)": "(16, 18)", "tx ^ ty": "tx", "ty ^ tx": "ty"},
             "cost: bank conflicts",
         ),
