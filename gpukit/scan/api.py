@@ -16,10 +16,10 @@ from gpukit._host.arrays import (
     dtype_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit.scan import cost
-from warpstep.values import check_flag, check_number, describe, is_int
+from gpukit.scan import cost, ladder
+from warpstep.values import check_choice, check_flag, check_number, describe, is_int
 
-__all__ = ["scan"]
+__all__ = ["scan", "scan_by"]
 
 #: The operators that a scan knows.
 OPERATORS = ("sum", "prod", "max", "min")
@@ -105,6 +105,50 @@ def _scan(problem: Problem):
         launch = configure_quietly(choice.kernel, choice.grid, choice.block, problem.stream)
         made.append((launch, (x.reshape(size), flat, *work, *choice.numbers)))
     return made
+
+
+def scan_by(x: Any, variant: str = "look_back", *, out: Any = None, stream: Any = None) -> Any:
+    """Add up all elements to each one with one of the ladder's kernels.
+
+    Parameters
+    ----------
+    x : ndarray or device array, shape (N,), float32
+        Any N, also 0. One that is not C-contiguous is copied first.
+    variant : str
+        One of ``VARIANTS``. The sums of "look_back" differ in their last bits from run to run.
+    out : array of the shape of ``x``, optional
+        Of the same kind and dtype. On the device it must not share memory with ``x``.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, shape (N,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument of another kind, shape or dtype. Nothing was launched.
+
+    Examples
+    --------
+    >>> scan_by(np.ones(3, np.float32), "blelloch")
+    array([1., 2., 3.], dtype=float32)
+    """
+    return call(_scan_by, (x,), out, stream, (variant,))
+
+
+def _scan_by(problem: Problem):
+    """The launches of ``scan_by``."""
+    (x,), (variant,) = problem.inputs, problem.settings
+    check_array("x", x, 1, (np.float32,))
+    check_choice("variant", variant, ladder.VARIANTS)
+    if problem.out is not None:
+        check_array("out", problem.out, 1, (np.float32,))
+        check_alike("out", problem.out, "x", x, tuple(x.shape))
+        check_apart("out", problem.out, x=x)
+    out = problem.output(tuple(x.shape))
+    return ladder.steps(variant, problem.on_device(x), out, problem.stream) if x.shape[0] else []
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """`gpukit.scan` against NumPy, in every form that its kernels take."""
 
+import inspect
+import linecache
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import cuda, operators, scan
 from gpukit._host.call import Problem, forget
-from gpukit.scan import counting, fast, sorting
+from gpukit.scan import counting, fast, ladder, sorting
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("i1", "u2", "i4", "i8", "u8", "f2", "f4", "f8")
@@ -124,6 +127,49 @@ def test_publishing_is_ordered():
     trace, right = traced(lambda operation: fast.make_tiles(operation, 1, 1, 32, False, False))
     assert right and trace.findings == []
     assert trace.total("global", "load").sectors < 2 * 40 * 4 + 200
+
+
+@pytest.mark.parametrize("variant", scan.VARIANTS)
+def test_every_rung_scans(variant):
+    x = np.random.default_rng(6).integers(-9, 9, 3000).astype(np.float32)
+    for size in (1, 256, 300, 3000):
+        assert np.array_equal(scan.scan_by(x[:size], variant), np.cumsum(x[:size]))
+    device, out = cuda.to_device(x), cuda.device_array(x.size, np.float32)
+    for launch, arguments in scan.steps(variant, device, out):
+        assert gpukit.trace(launch, *arguments).findings == []
+    assert np.array_equal(out.copy_to_host(), np.cumsum(x))
+
+
+def test_what_the_rungs_cost():
+    """Additions of a block, by the shared memory that they load; conflicts of the trees; traffic of one pass."""
+    x, shared = cuda.to_device(np.ones(8192, np.float32)), {}
+    for variant in ("hillis_steele", "blelloch", "blelloch_padded", "shuffles"):
+        launch, arguments = scan.steps(variant, x, cuda.device_array(8192, np.float32))[0]
+        shared[variant] = gpukit.trace(launch, *arguments).total("shared")
+    assert shared["blelloch"].bank_conflicts > 10 * shared["blelloch_padded"].bank_conflicts
+    assert shared["blelloch_padded"].wavefronts < shared["blelloch"].wavefronts
+    assert shared["shuffles"].wavefronts < shared["hillis_steele"].wavefronts / 8
+    moved = {}
+    for variant in ("shuffles", "look_back"):
+        launches = scan.steps(variant, x, cuda.device_array(8192, np.float32))
+        traces = [gpukit.trace(launch, *arguments) for launch, arguments in launches]
+        moved[variant] = sum(trace.total("global", op).sectors for trace in traces for op in ("load", "store"))
+    assert moved["shuffles"] > 1.9 * 2048 and moved["look_back"] < 1.2 * 2048
+
+
+def test_looking_back_without_a_fence_is_a_race():
+    """What the blocks publish must come before its flag."""
+    source = inspect.getsource(ladder.look_back.py_func).replace("cuda.threadfence()", "pass")
+    namespace = dict(vars(ladder))
+    filename = "<look_back without fences>"
+    linecache.cache[filename] = len(source), None, source.splitlines(True), filename
+    exec(compile(source, filename, "exec"), namespace)
+    x = cuda.to_device(np.ones(2000, np.float32))
+    (clear, flags), (launch, arguments) = scan.steps("look_back", x, cuda.device_array(2000, np.float32))
+    clear(*flags)
+    trace = gpukit.trace(namespace["look_back"][launch.griddim, launch.blockdim], *arguments)
+    assert {finding.kind for finding in trace.findings} == {"race"}
+    assert {finding.array for finding in trace.findings} <= {"own", "upto"}
 
 
 @pytest.mark.parametrize("op", ["sum", "min"])
