@@ -194,6 +194,12 @@ CURE = KernelExercise(
             "cost: float64 operations",
         ),
         Wrong(
+            "The state is float64 now, and so is all arithmetic. Keep it float32, and make the literal a float32.",
+            {"cuda.local.array(2, np.float32)": "cuda.local.array(2, np.float64)"}
+            | {FIRST: FIRST.replace("np.float32(0.02)", "0.02"), SECOND: SECOND.replace("np.float32(0.02)", "0.02")},
+            "cost: float64 operations",
+        ),
+        Wrong(
             "The new position needs the new velocity: the velocity comes first.",
             {f"{FIRST}\n            {SECOND}": f"{SECOND}\n            {FIRST}"},
         ),
@@ -279,8 +285,13 @@ COLUMNS = KernelExercise(
     spec=sums_of_columns,
     cases=tall_matrices,
     solutions=[column_sums, column_sums_shared],
-    limits={"global load sectors": 1.0, "global atomics": 1.0},
+    limits={"global load sectors": 1.0, "global atomics": 1.0, "float64 operations": 1.0},
     wrong=[
+        Wrong(
+            "A total that begins as 0.0 is a float64, and so is every sum. Begin with np.float32(0).",
+            {"total = np.float32(0)": "total = 0.0"},
+            "cost: float64 operations",
+        ),
         Wrong(
             "The loads are coalesced now, but every element is still an atomic operation of its own. "
             "Sum in a register first.",
@@ -296,6 +307,10 @@ COLUMNS = KernelExercise(
             "The last block of rows is cut off by the end of x: take the smaller of the two ends.",
             {"min(cuda.blockIdx.y * 256 + 256, x.shape[0])": "cuda.blockIdx.y * 256 + 256"},
             "out-of-bounds",
+        ),
+        Wrong(
+            "Each thread adds a single row. The block has 8 rows of threads for 256 rows of x, so a thread takes 32.",
+            {"range(first, last, 8)": "range(cuda.grid(2)[1], min(cuda.grid(2)[1] + 1, x.shape[0]))"},
         ),
         Wrong(
             "The eight threads of a column overlap: each takes every eighth row, so the step is 8.",

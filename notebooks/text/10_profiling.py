@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 10 Profiling
 #
-# A kernel is slow. Which line do you change? There are two ways to find out: a profiler watches the GPU, and a trace counts what the kernel asks of it. This chapter uses both, lays their figures side by side, and then treats five slow kernels with them.
+# A kernel is slow. Which line do you change? There are two ways to find out: a profiler watches the GPU, and a trace counts what the kernel asks of it. This chapter uses both, compares their figures, and then treats five slow kernels with them.
 #
 # **After this chapter you will be able to**
 #
@@ -28,7 +28,7 @@ from gpukit import cuda, exercises, matmul, on_gpu, pitfalls, plot, prediction, 
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 
 # %% [markdown]
-# These are the five patients that wait for you. Each is slow for one reason, and the fix of each changes a line or two:
+# Five patients are waiting for you. Each is slow for one reason, and its fix changes a few lines at most:
 
 # %% jupyter={"source_hidden": true}
 rows = []
@@ -50,7 +50,7 @@ results.table(rows)
 # | Where does the time of the program go? | **Nsight Systems**, `nsys` | a timeline: the calls of the host, copies and kernels, and the gaps in which the GPU is idle |
 # | Why does this kernel take so long? | **Nsight Compute**, `ncu` | one kernel: how busy each part of the GPU is, and hundreds of counters, down to the line |
 #
-# Nsight Systems hardly disturbs the program. Nsight Compute replays each kernel many times, because it can read only a few counters at a time, so a program may take a hundred times as long under it. Pick one kernel, and one launch of it:
+# Nsight Systems hardly disturbs the program. Nsight Compute replays each kernel many times, because it can read only a few counters at a time, so a program may run a hundred times slower under it. Pick one kernel, and one launch of it:
 #
 # ```sh
 # nsys profile -o report --stats=true python program.py      # writes report.nsys-rep, and prints tables
@@ -62,15 +62,15 @@ results.table(rows)
 #
 # `--launch-skip 1` leaves out the first launch, which is not like the others: caches are cold and clocks are low. The reports, `.nsys-rep` and `.ncu-rep`, open in the desktop programs `nsys-ui` and `ncu-ui`, on any machine, with or without a GPU.
 #
-# **In a container.** Nsight Compute needs permission to read hardware counters. If it says `ERR_NVGPUCTRPERM`, give the container that capability:
+# **In a container.** Nsight Compute needs permission to read hardware counters. If it says `ERR_NVGPUCTRPERM`, give the container the capability `SYS_ADMIN`:
 #
 # ```sh
 # docker run --gpus all --cap-add=SYS_ADMIN -v "$PWD":/src -w /src IMAGE ncu --set full -o report python program.py
 # ```
 #
-# Outside a container root has the permission, or everybody, if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does not need it for its timeline.
+# Outside a container, root has the permission, and so does every user if the driver was loaded with `NVreg_RestrictProfilingToAdminUsers=0`. Nsight Systems does not need it for its timeline.
 #
-# **From a notebook.** `nsys` and `ncu` start the process they watch, but a notebook's process runs already. So write the program to a file with one cell, and profile it with another; a line that begins with `!` goes to the shell:
+# **From a notebook.** `nsys` and `ncu` start the process they watch, but a notebook's process is already running. So write the program to a file in one cell, and profile it in another. A line that begins with `!` goes to the shell:
 #
 # ```python
 # %%writefile program.py
@@ -87,9 +87,9 @@ results.table(rows)
 # !ncu --clock-control none --launch-skip 1 --launch-count 1 --section SpeedOfLight python program.py
 # ```
 #
-# By default Nsight Compute locks the clock to its base, so that two reports can be compared with each other, but no longer with a time measured elsewhere. `--clock-control none` leaves the clock alone. NVIDIA's Python package `nsight-python` wraps all this in a decorator, also inside a notebook.
+# By default Nsight Compute locks the clock to its base rate. Then two reports can be compared with each other, but not with times measured elsewhere. `--clock-control none` leaves the clock alone. NVIDIA's Python package `nsight-python` wraps all this in a decorator, which also works in a notebook.
 #
-# > **From the source.** The documents teach the same order, first the application in Nsight Systems, then one kernel in Nsight Compute, with the command lines, the `SYS_ADMIN` capability for a container, and the report copied to a desktop and opened there. They show no report and no figures. There is no `.ncu-rep` file to open here either: it is a binary file for NVIDIA's programs, and it describes the machine and the session that made it. The course has its figures as tables, which the next sections use. On a GPU machine the `ncu` line above writes a report of your own.
+# > **From the source.** The documents teach the same order, first the application in Nsight Systems, then one kernel in Nsight Compute, with the command lines, the `SYS_ADMIN` capability for a container, and the report copied to a desktop and opened there. They show no report and no figures. There is no `.ncu-rep` file to open here either: it is a binary file for NVIDIA's programs, and it describes the machine that it was made on. The course stores the figures as tables, which the next sections use. On a GPU machine the `ncu` line above writes a report of your own.
 
 # %%
 for tool in ("nsys", "ncu"):
@@ -98,7 +98,7 @@ for tool in ("nsys", "ncu"):
 # %% [markdown]
 # ## A timeline
 #
-# Here is the timeline of a small program, recorded on an H200. Three times it makes a matrix of random numbers, copies it to the GPU, multiplies it there by another one, and copies the product back:
+# Here is the timeline of a small program, recorded on an H200. Three times, it makes a matrix of random numbers, copies it to the GPU, multiplies it there by another one, and copies the product back:
 
 
 # %%
@@ -142,7 +142,7 @@ for kind in ("kernel", "copy"):
     print(f"{kind:8}{busy:6.0f} us of {span:,.0f}: {busy / span:.1%}")
 
 # %% [markdown]
-# (PyTorch's profiler wrote this record. It gets its data from the same interface of the driver as Nsight Systems.)
+# (PyTorch's profiler wrote this record. It uses the same driver interface, CUPTI, as Nsight Systems.)
 #
 # **Predict:** by what factor would this program be faster if its kernels took no time at all? Two decimals will do.
 
@@ -160,7 +160,7 @@ exercises.check("10-amdahl", my_answer)
 # %% [markdown]
 # ## One kernel
 #
-# Now a kernel that does work: the product with tiles of 16 in shared memory from chapter 03, for matrices of 1024 by 1024. `gpukit bench profile` ran it and `tiled_conflict` of chapter 04 under `ncu --set full --clock-control none`, and kept the figures. Here are the counters, beside what `gpukit.trace` counts here and now from a single block:
+# Now a kernel that does work: the product with tiles of 16 in shared memory from chapter 03, for matrices of 1024 by 1024. `gpukit bench profile` ran it and `tiled_conflict` of chapter 04 under `ncu --set full --clock-control none`, and kept the figures. Here are the counters, beside the counts of `gpukit.trace`, which traces one block here and scales its counts to the whole grid:
 
 # %%
 a, b = np.random.default_rng(1).standard_normal((2, 1024, 1024)).astype(np.float32)
@@ -184,9 +184,9 @@ for space, op, field in (
 results.table(rows)
 
 # %% [markdown]
-# For global memory the trace and the hardware agree to the last request. They agree on the store requests in shared memory too; for those the hardware counts a few percent more wavefronts, when accesses get in each other's way.
+# For global memory the trace and the hardware agree to the last request. They agree on the store requests in shared memory, too. The hardware counts slightly more wavefronts for them, because accesses get in each other's way.
 #
-# The shared *loads* differ, and they should. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row, at addresses that are multiples of 16 bytes. The compiler turns four of these loads into one of 128 bits. The machine code shows it:
+# The shared *loads* differ, and they should. A trace counts the kernel **as it is written**; the profiler sees it **as it was compiled**. In the inner loop a thread reads `tile_a[ty, k]` for k = 0, 1, 2, 3 ...: neighbours in a row that begins at a multiple of 16 bytes. The compiler merges four of these loads into one of 128 bits. The machine code shows it:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -215,7 +215,7 @@ for opcode, count in opcodes.most_common(8):
 # %% [markdown]
 # ## How to read a report
 #
-# A full report has dozens of figures in ten sections. A few of them decide where to look:
+# A full report has dozens of figures in ten sections. A few of them tell you where to look:
 
 # %% jupyter={"source_hidden": true}
 READ_FIRST = (
@@ -223,10 +223,10 @@ READ_FIRST = (
     ("Memory Throughput", "%", "the busiest part of the memory system"),
     ("DRAM Throughput", "%", "of it: memory itself"),
     ("L2 Cache Throughput", "%", "of it: the L2 cache"),
-    ("L1/TEX Cache Throughput", "%", "of it: L1 and shared memory, which are one"),
+    ("L1/TEX Cache Throughput", "%", "of it: L1 and shared memory, while the SM is active"),
     ("Compute (SM) Throughput", "%", "the busiest part of the SMs' arithmetic"),
     ("Achieved Occupancy", "%", "resident warps, of those that would fit"),
-    ("Eligible Warps Per Scheduler", "warp", "of these, ready to issue"),
+    ("Eligible Warps Per Scheduler", "warp", "resident warps that are ready to issue"),
     ("No Eligible", "%", "cycles in which none was ready"),
     ("Registers Per Thread", "register/thread", ""),
 )
@@ -242,14 +242,14 @@ results.table(rows)
 # %% [markdown]
 # In `ncu-ui` they are on the page *Details*, in the sections *GPU Speed Of Light Throughput*, *Scheduler Statistics*, *Occupancy* and *Launch Statistics*; the page *Source* has the counters of each line.
 #
-# Read from the top. First: **which part is busy?** A throughput above 80 % limits the kernel, and the only way to be faster is to ask less of that part. For both kernels it is L1 and shared memory, while DRAM does next to nothing. If none is above 60 %, the kernel is **latency-bound**: it waits for memory or at barriers, and has too few warps to hide the waiting. Little's law of chapter 07 says how much must be in flight. Then look at the eligible warps: a scheduler needs one in every cycle.
+# Read from the top. First: **which part is busy?** A part with a throughput above 80 % limits the kernel, and the only way to be faster is to ask less of that part. For both kernels it is L1 and shared memory, while DRAM has next to nothing to do. If no part is above 60 %, the kernel is **latency-bound**: it waits for memory or at barriers, and has too few warps to hide that. Little's law of chapter 07 says how much must be in flight. Then look at the eligible warps: a scheduler needs one in every cycle.
 #
 # **Occupancy** is not a goal. It says how many warps there are to hide latency with. A block of these kernels has 256 threads with 32 registers each:
 
 # %%
 plot.multiprocessor(threads=256, registers=32, shared_bytes=2 * 16 * 16 * 4);
 # %% [markdown]
-# The SM is full, and yet the fast kernel of chapter 05, with an eighth of these warps, is several times as fast.
+# The SM is full, and yet the kernel `fast` of chapter 05b, with an eighth of these warps, is several times as fast.
 
 # %% [markdown]
 # ## What a GPU can do at most
@@ -284,12 +284,12 @@ my_answer = None
 exercises.check("10-balance", my_answer)
 
 # %% [markdown]
-# The operations of a kernel for each byte that crosses from memory are its **arithmetic intensity**. A kernel whose intensity is below the GPU's balance of arithmetic and bandwidth is **memory-bound**, one above it can be **compute-bound**. A sum does one operation per float, so it is memory-bound by far.
+# The number you found is the GPU's balance of arithmetic and bandwidth, per float32. The **arithmetic intensity** of a kernel is its operations for each byte that it moves to or from memory. A kernel whose intensity is below the balance is **memory-bound**; one above it can be **compute-bound**. A sum does one operation per float, so it is memory-bound by far.
 
 # %% [markdown]
 # ## The least time
 #
-# Divide what a kernel asks for by what the GPU can do, resource by resource. Each quotient is the time for which that resource is busy if it never pauses. The largest of them bounds the kernel's time from below: the kernel *as written*, if the compiler merges nothing. `gpukit.predict` (or `trace.predict()`) does this with the counts of a trace. **Issue** stands for the instructions, those that are written and those that the compiler adds for addresses and loops. The trace can only estimate those, so this row is no strict bound.
+# Divide what a kernel asks for by what the GPU can do, resource by resource. Each quotient is how long that resource is busy if it never pauses. The largest of them, plus the time of the shortest kernel, is a lower bound for the time of the kernel *as written*: if the compiler merges nothing. `gpukit.predict` (or `trace.predict()`) does this with the counts of a trace. **Issue** stands for the instructions that the SMs have to start: those that are written, and those that the compiler adds for addresses and loops. The trace can only estimate the latter, so this row is not a strict bound.
 
 # %%
 gpukit.predict(traces["tiled"])
@@ -304,9 +304,9 @@ for kernel, trace in traces.items():
     print(f"{kernel:15} at least {predicted.seconds * 1e6:5.0f} us ({predicted.limit}); it took {measured / 1e3:5.0f} us")
 
 # %% [markdown]
-# Both took *less* than their bound, because the compiler merged loads, in `tiled_conflict` those with most of the conflicts. A prediction that is too long always means: look at what the compiler did.
+# Both took *less* than their bound, because the compiler merged loads, in `tiled_conflict` those with most of the conflicts. When a kernel beats its bound, look at what the compiler did.
 #
-# The blocks of a large matrix do what those of a small one do. So trace a small matrix, and say for which grid the prediction is meant:
+# The blocks of a large matrix do the same as those of a small one. So trace a small matrix, and pass the grid of the large one:
 
 # %%
 small, large = (gpukit.transpose.configure("naive", (size, size)) for size in (256, 8192))
@@ -315,12 +315,12 @@ trace = gpukit.trace(small, matrix, np.empty_like(matrix))
 trace.predict(grid=large.griddim)
 
 # %% [markdown]
-# The naive transpose writes down columns. Neither memory nor shared memory limits it, but the L2 cache, which has to take every element as a piece of a line of its own. The next resource is busy for less than a third of that time.
+# The naive transpose writes down columns. What limits it is neither DRAM nor shared memory, but the L2 cache: each element that a warp stores goes to a different line. The next resource is busy for less than a third of that time.
 
 # %% [markdown]
 # ## The roofline
 #
-# The **roofline** is a picture of the two resources that matter most. To the right is the arithmetic intensity, upwards the operations per second. The slope is memory, the flat part arithmetic, and no kernel that reads its data from memory can lie above. Here is every kernel of the course that has been measured, with bytes and operations from its trace; the rungs of a ladder are joined, and its first and last have their names:
+# The **roofline** is a picture of the two resources that matter most. The arithmetic intensity is on the horizontal axis, the operations per second on the vertical one. The slope is the memory bandwidth, the flat part the arithmetic, and no kernel that reads its data from memory can lie above them. Here is every kernel of the course that has been measured, with bytes and operations from its trace; the rungs of a ladder are joined, and its first and last have their names. Transposes do no arithmetic, so they have a panel of their own:
 
 # %% jupyter={"source_hidden": true}
 recorded = results.load("predictions-h200")
@@ -345,12 +345,12 @@ mark = f"counted by the trace; times: {results.taken_on(recorded)}"
 plot.roofline(points, ceilings, title="Kernels of the course under their roof", mark=mark);
 
 # %% [markdown]
-# Matrix products stand far to the right: memory is no excuse for them. That the simple ones are so far below the roof has reasons that this picture does not know: shared memory, and instructions. A roofline has two resources, and most kernels are limited by a third.
+# Matrix products are far to the right: memory is no excuse for them. The simple ones are far below the roof for reasons that this picture does not show: shared memory, and instructions. A roofline has two resources, and most kernels are limited by a third.
 
 # %% [markdown]
 # ## How good is such a bound?
 #
-# A lower bound is not a prediction. The next figure shows how close it comes: measured time against bound for all these kernels. The band is a factor of 1.5 to either side. On the left is what a trace gives without a GPU; on the right the executed instructions were counted with Nsight Compute and given to `predict(trace, instructions=...)`:
+# A lower bound is not a prediction, so how close does it come? The next figure has the measured time against the bound, for all these kernels. The band is a factor of 1.5 to either side. On the left is what a trace gives without a GPU; on the right the executed instructions were counted with Nsight Compute and given to `predict(trace, instructions=...)`:
 
 # %% jupyter={"source_hidden": true}
 WITHIN = 1.5
@@ -359,9 +359,9 @@ executed = [
 ]
 with plot.figure(size=(8, 4.2), columns=2, mark=mark, sharey=True) as axes:
     plot.compared([{**point, "label": None} for point in points], within=WITHIN, ax=axes[0])
-    axes[0].set_title("from the trace alone")
+    axes[0].set(title="from the trace alone", xlabel="lower bound, us")
     plot.compared(executed, within=WITHIN, ax=axes[1])
-    axes[1].set(title="with counted instructions", ylabel="")
+    axes[1].set(title="with counted instructions", xlabel="lower bound, us", ylabel="")
 
 
 def near(pairs):
@@ -375,13 +375,15 @@ for what, pairs in (("from the trace alone", as_written), ("with counted instruc
     print(f"{what:26}{near(pairs):4} of {len(pairs):3} within a factor of {WITHIN}; median of measured / bound {ratio:.2f}")
 
 # %% [markdown]
-# The estimate for addresses and loops rests on a few rules and a dozen small numbers. They were read off the machine code of two matrix products and of a letterbox, and checked against the instructions that Nsight Compute counts in products, transposes and sums. No measured time went into them, and nothing at all of the convolutions, which are the test.
+# The estimate for addresses and loops rests on a few rules and a dozen small numbers. They were read off the machine code of two matrix products and of a letterbox, and checked against the instructions that Nsight Compute counts in products, transposes and sums. No measured time went into them. Nothing at all was taken from the convolutions, which are the test.
 #
 # Three reasons explain most of the points outside the band:
 #
-# - **Instructions that nobody wrote.** A signed index is a 64-bit number in Numba and is tested for being negative at every access. So the naive product, with one multiply-add and two loads per iteration, executes many more instructions than three. The estimate knows that. It cannot know where the compiler stops unrolling, as it does for padded or swizzled tiles of 32.
+# - **Instructions that nobody wrote.** A signed index is a 64-bit number in Numba and is tested for being negative at every access. So the naive product, with one multiply-add and two loads per iteration, executes many more instructions than three. The estimate accounts for that. It cannot know where the compiler stops unrolling, as it does for padded or swizzled tiles of 32.
 # - **Merged loads.** Kernels with bank conflicts ask more of shared memory as written than as compiled.
-# - **Latency.** The bound has one trip to memory for each block and one step for each barrier, the least there can be. A block that collects what others found makes several trips, one after the other.
+# - **Latency.** The bound allows one trip to memory for each block and one step for each barrier, the least possible. A block that collects what others found makes several trips, one after the other.
+#
+# How many instructions does the naive product execute for each multiply-add? Guess, then unfold the output.
 
 # %% jupyter={"outputs_hidden": true}
 naive = {"chapter": "matmul", "variant": "naive", "dtype": "float32"}
@@ -392,7 +394,7 @@ print(f"naive: {run['value'] / products:.0f} instructions for each multiply-add"
 # %% [markdown]
 # ## The clinic
 #
-# Five patients, each slow for one reason. The traces come without advice (`advice=False`), so the diagnosis is yours. Open the folded parts of a trace too. Each illness occurs once:
+# Five patients, each slow for one reason. The traces come without advice (`advice=False`), so the diagnosis is yours. Open the folded parts of a trace, too. Each illness occurs once:
 #
 # | name | what it is |
 # |---|---|
@@ -412,13 +414,20 @@ def launches(number, which="slow"):
     return getattr(pitfalls.make_pitfall(pitfalls.PATIENTS[number - 1]), which)
 
 
-def examine(number, which="slow"):
-    """Trace a patient's first launch, on a small array."""
-    (launch, arguments), *others = launches(number, which)
-    print(f"patient {number}, {which}: {1 + len(others)} launch{'es' if others else ''} like this one")
+def traced(number, which="slow"):
+    """Trace a patient's first launch, or its fix's, on a small array."""
+    launch, arguments = launches(number, which)[0]
     return gpukit.trace(launch, *arguments, advice=False)
 
 
+def examine(number):
+    """Trace a patient, and say how often it is launched."""
+    count = len(launches(number))
+    print(f"patient {number}: {count} launch{'es' if count > 1 else ''} like this one")
+    return traced(number)
+
+
+# %%
 examine(1)
 
 # %%
@@ -434,14 +443,14 @@ examine(4)
 examine(5)
 
 # %% [markdown]
-# Name the illness of each patient, as a list of five names from the table:
+# Name the illness of each patient, as a list of five names, spelled as in the table:
 
 # %%
 my_answer = None
 exercises.check("10-diagnosis", my_answer)
 
 # %% [markdown]
-# The rest of this section treats the patients one by one, with answers folded. Finish your diagnosis first. The gains were measured on an H200; with a GPU they are measured again.
+# The rest of this section treats the patients one by one, with answers folded. Finish your diagnosis first. The gains were recorded on an H200; on a machine with a GPU they are measured there.
 
 
 # %% jupyter={"source_hidden": true}
@@ -477,7 +486,7 @@ def gain(number, what="kernel"):
 #
 # <details><summary>Diagnosis</summary>
 #
-# Every array is float32, and so is the state. But `0.02` is a float64, and with it every product: a hidden float64. Each step converts to float64, computes there, and converts back when the result is stored.
+# Every array is float32, and so is `state`. But `0.02` is a float64, and that makes every product one: a hidden float64. Each step converts to float64, computes there, and converts back when the result is stored. (The accesses to `state` do not matter. The compiler keeps so small an array in registers.)
 #
 # </details>
 #
@@ -503,14 +512,14 @@ exercises.check("10-cure", swing)
 # %% jupyter={"outputs_hidden": true, "source_hidden": true}
 grid = SIZES[pitfalls.PATIENTS[0]][0] // 256
 for which in ("slow", "fixed"):
-    least = examine(1, which).predict(grid=grid)
-    print(f"at least {least.seconds * 1e6:6.0f} us, {least.limit}")
+    least = traced(1, which).predict(grid=grid)
+    print(f"{which:8}at least {least.seconds * 1e6:6.0f} us, {least.limit}")
 gain(1)
 
 # %% [markdown]
 # <details><summary>What took the time</summary>
 #
-# Not the arithmetic but the conversions. An H200 computes float64 at half the rate of float32, but its ceiling for conversions is an eighth of that. (On a gaming card float64 itself runs at a sixty-fourth of the float32 rate.) The patient is somewhat faster than its bound: as written each step converts six values; the compiler reuses two of them.
+# Not the arithmetic but the conversions. An H200 computes float64 at half the rate of float32, but its ceiling for conversions is an eighth of its ceiling for float64. (On a gaming card float64 itself runs at a sixty-fourth of the float32 rate.) The patient is faster than its bound: as written, each step converts six values, but the compiler reuses two of them.
 #
 # </details>
 
@@ -519,7 +528,7 @@ gain(1)
 #
 # <details><summary>Diagnosis</summary>
 #
-# There is nothing wrong with the kernel: it takes no longer than one that does nothing. The program is launch-bound: one launch for every row. A timeline would show many short bars and wide gaps; no report of a single kernel would. The fix is one launch whose grid has a second dimension.
+# There is nothing wrong with the kernel: it takes no longer than one that does nothing. The program is launch-bound, with one launch for every row. A timeline would show many short bars and wide gaps; no report of a single kernel would. The fix is one launch whose grid has a second dimension.
 #
 # In the times below, "prepared" is `gpukit.launching.prepare` of chapter 06, which does once what Numba does at every launch. It helps; a single launch helps more.
 #
@@ -528,7 +537,7 @@ gain(1)
 # %% jupyter={"outputs_hidden": true, "source_hidden": true}
 show.source(pitfalls.add_to_rows)
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 gain(2, "call")
 
 # %% [markdown]
@@ -541,9 +550,9 @@ gain(2, "call")
 # </details>
 
 # %% jupyter={"outputs_hidden": true, "source_hidden": true}
-examine(3).plot_banks(array="tiles")
+traced(3).plot_banks(array="tiles")
 for which in ("slow", "fixed"):
-    print(f"{which:8}{examine(3, which).total('shared').wavefronts:8,} wavefronts")
+    print(f"{which:8}{traced(3, which).total('shared').wavefronts:8,} wavefronts")
 gain(3)
 
 # %% [markdown]
@@ -551,9 +560,9 @@ gain(3)
 #
 # <details><summary>Diagnosis</summary>
 #
-# No shared memory, no float64, few sectors more than needed. But at the line of the loop only a few lanes are active: divergence. One element in 32 needs many steps. They lie at random, so most warps have one of them, and the other 31 lanes wait. The fix takes the elements in the order of their steps, so that those with much work share warps.
+# No shared memory, no float64, few sectors more than needed. But at the line of the loop only a few lanes are active: divergence. One element in 32 needs many steps. They are in random places, so most warps have at least one of them, and the other lanes wait. The fix takes the elements in order of their steps, so that those with much work share warps.
 #
-# The sort was not timed; it pays if many launches use the same order. It also has a price in the kernel: elements are now read in another order than they have in memory.
+# The sort was not timed; it pays if many launches use the same order. It also has a price in the kernel: elements are no longer read in the order in which they lie in memory.
 #
 # </details>
 
@@ -562,7 +571,7 @@ show.source(pitfalls.iterate_fixed)
 
 # %% jupyter={"outputs_hidden": true, "source_hidden": true}
 for which in ("slow", "fixed"):
-    for line in examine(4, which).operations:
+    for line in traced(4, which).operations:
         if line.fp32:
             print(f"{which:8}{line.active_lanes:5.1f} of 32 lanes active: {line.code}")
 gain(4)
@@ -577,30 +586,30 @@ gain(4)
 # </details>
 
 # %% jupyter={"outputs_hidden": true, "source_hidden": true}
-examine(5).plot_sectors(array="x")
-gpukit.compare(examine(5), examine(5, "fixed"))
+traced(5).plot_sectors(array="x")
+gpukit.compare(traced(5), traced(5, "fixed"))
 
-# %% jupyter={"outputs_hidden": true}
+# %% jupyter={"outputs_hidden": true, "source_hidden": true}
 gain(5)
 height, width = SIZES[pitfalls.PATIENTS[4]]
 for which, grid in (("slow", (height // 32, width // 8)), ("fixed", (width // 32, height // 8))):
-    uses = examine(5, which).predict(grid=grid).uses
+    uses = traced(5, which).predict(grid=grid).uses
     most = sorted(uses, key=lambda name: uses[name].seconds, reverse=True)[:3]
-    print("busy for at least:", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
+    print(f"{which:8}busy for at least", ", ".join(f"{name} {uses[name].seconds * 1e6:.0f} us" for name in most))
 
 # %% [markdown]
 # <details><summary>Why is the gain not larger?</summary>
 #
-# Eight times the sectors are not eight times the time. The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the other warps of the block want the rest of them. The stores cost. L1 passes each of them on to L2, as a piece of a line.
+# Eight times the sectors do not take eight times the time. The loads are less of a problem than they seem: the sectors that one warp has touched are still in L1 when the other warps of the block want the rest of them. The stores are the problem. L1 passes each of them on to L2, as a part of a line.
 #
-# The fix is not the end. With one element per thread there are many blocks to schedule, and each of them waits for memory once and ends. The copy of chapter 04, with four elements per thread, comes much nearer to the speed of memory.
+# The fix is not the end. With one element per thread there are many blocks to schedule, and each of them waits for memory once, then ends. The copy of chapter 04, with four elements per thread, comes much nearer to the speed of memory.
 #
 # </details>
 
 # %% [markdown]
 # ## What goes wrong
 #
-# **Faster than possible.** The documents warn of a launch with a one-dimensional grid for a two-dimensional problem: it is fast, it reports no error, and most of the result is missing. A lower bound finds it at once, without a look at the result:
+# **Faster than possible.** The documents warn of a launch with a one-dimensional grid for a two-dimensional problem: it is fast, it reports no error, and most of the result is missing. A lower bound reveals it at once, without a look at the result:
 
 # %%
 naive = matmul.naive[(32, 32), (32, 32)]
@@ -612,9 +621,9 @@ print(f"complete, at least {bounds[limit] * 1e6:.0f} us ({limit})")
 print(f"measured with a grid of {wrong['grid'][0]} blocks: {wrong['value'] * 1e6:.0f} us")
 
 # %% [markdown]
-# A time below the bound is no success until you know why. Either the compiler merged something, or the work was not done, or something else was timed: the launch alone, for example, because nobody waited for the kernel.
+# A time below the bound is not a success until you know why. Either the compiler merged something, or the work was not done, or you timed something else: only the launch, for example, because the program did not wait for the kernel.
 #
-# **A benchmark in the cache.** Time a kernel in a loop, on data that fits into the L2 cache, and it reads its inputs from there. Compare the bandwidth with the ceiling: more than that means cache. `gpukit.timing.bench` fills the cache with something else before each repetition.
+# **A benchmark in the cache.** Time a kernel in a loop, on data that fits into the L2 cache, and it reads its inputs from there. Compare the bandwidth with the ceiling: if it is higher, the data came from the cache. `gpukit.timing.bench` fills the cache with something else before each repetition.
 #
 # And a cold cache is not an empty one. `bench` fills it by *storing*, as another kernel in a program would. These **dirty** lines have to be written to memory before anything can take their place, and a kernel that reads pays for that:
 
@@ -625,11 +634,11 @@ for nbytes in sorted({record["shape"] for record in replaced}):
     print(f"reading {nbytes[0] >> 20:4} MiB: " + ", ".join(f"{name} {us:5.1f} us" for name, us in after.items()))
 
 # %% [markdown]
-# **A profile of the first launch.** It contains the compilation on the host, and everything on the device is cold. Skip it.
+# **A profile of the first launch.** It includes the compilation on the host, and everything on the device is cold. Skip it.
 #
 # **A profile at another clock.** Without `--clock-control none` Nsight Compute lowers the clock. Its durations then differ from your own; its counts do not.
 #
-# **The wrong part of the program.** A kernel that takes 3 % of the time cannot save more than 3 %, whatever its report says.
+# **The wrong part of the program.** A kernel that takes 3 % of the time can save 3 % at most, whatever its report says.
 
 # %% [markdown]
 # ## Exercises
@@ -655,10 +664,10 @@ exercises.check("10-columns", column_sums)
 matrix, sums = np.random.default_rng(6).random((256, 64), np.float32), np.zeros(64, np.float32)
 trace = gpukit.trace(column_sums[(2, 1), (32, 8)], matrix, sums, advice=False)
 loads, atomics = trace.total("global", "load"), trace.total("global", "atomic")
-print(f"{loads.sectors:,} sectors loaded, {loads.ideal_sectors:,} at best; {atomics.requests:,} requests of atomics")
+print(f"{loads.sectors:,} sectors loaded, {loads.ideal_sectors:,} at best; {atomics.requests:,} atomic requests")
 
 # %% [markdown]
-# **2. Fast, and wrong.** Seven kernels claim to sum the rows of a matrix, `out[row] = x[row, :].sum()`, and each of them is wrong in its own way. Write the inputs with which a comparison with NumPy catches all seven, and passes the eighth, which is right. The starter is what many benchmarks use. It catches none.
+# **2. Fast, and wrong.** Seven kernels claim to sum the rows of a matrix, `out[row] = x[row, :].sum()`, and each of them is wrong in its own way. Choose inputs for which a comparison with NumPy catches all seven, and passes the eighth, which is right. The starter is what many benchmarks use. It catches none of them.
 
 
 # %%
@@ -673,26 +682,26 @@ def inputs():
 exercises.check("10-expose", inputs)
 
 # %% [markdown]
-# **3. Your own GPU.** On a machine with a GPU this cell measures its ceilings, which takes a minute, and bounds the patients with them. Which of them is limited by something else than on an H200?
+# **3. Your own GPU.** On a machine with a GPU, this cell measures its ceilings, which takes a minute, and bounds the patients with them. Which of the patients is limited by something else than on an H200? (Without a GPU the cell prints nothing.)
 
 # %%
 if on_gpu():
     mine = prediction.measured()
     for number, name in enumerate(pitfalls.PATIENTS, 1):
         launch, _ = pitfalls.make_pitfall(name, SIZES[name]).slow[0]
-        trace = examine(number)
+        trace = traced(number)
         on_h200, here = (trace.predict(grid=launch.griddim, ceilings=c) for c in (ceilings, mine))
-        print(f"{on_h200.limit} on {ceilings.device}, {here.limit} on {mine.device}")
+        print(f"patient {number}: {on_h200.limit} on {ceilings.device}, {here.limit} on {mine.device}")
 
 # %% [markdown]
 # ## Key points
 #
 # - First the timeline of the program, then the report of one kernel. What you do not improve stays.
-# - In a report: which part is busy? Above 80 % it limits; if none is, the kernel is latency-bound.
+# - In a report: which part is busy? Above 80 % it limits the kernel. If no part is above 60 %, the kernel is latency-bound.
 # - A trace counts what is written, a profiler what was compiled. Global accesses agree; merged loads do not, and index arithmetic can only be estimated.
-# - A kernel's least time is the largest of: its bytes, wavefronts, operations and instructions, each over its ceiling, and the launch.
+# - Divide a kernel's bytes, wavefronts, operations and instructions by their ceilings. The largest quotient, plus the shortest kernel, is its least time.
 # - L1 and shared memory are one: their wavefronts add up, and L1 has bank conflicts too.
-# - A measured time far above the bound means latency, or instructions that you did not write. One below it means merged accesses, or missing work.
+# - A measured time far above the bound means latency, or instructions that you did not write. A time below it means merged accesses, or missing work.
 # - Inputs of ones, square shapes and zeroed outputs hide mistakes.
 #
 # **Back:** [09 Convolution](09_convolution.ipynb). **Next:** [99 Projects](99_projects.ipynb).
