@@ -72,7 +72,7 @@ def hillis_steele(x, out, totals):
 
 @cuda.jit
 def blelloch(x, out, totals):
-    """Sum up a tree of 512 leaves, put 0 at the root, hand it down: left gets its parent's, right adds its sibling's."""
+    """Sum up a tree of 512 leaves, put 0 at the root, hand down: left gets its parent's, right adds its sibling's."""
     held = cuda.shared.array(LEAVES, float32)
     tid, first = cuda.threadIdx.x, cuda.blockIdx.x * LEAVES
     for leaf in range(tid, LEAVES, THREADS):

@@ -154,7 +154,7 @@ def test_what_the_rungs_cost():
         launches = scan.steps(variant, x, cuda.device_array(8192, np.float32))
         traces = [gpukit.trace(launch, *arguments) for launch, arguments in launches]
         moved[variant] = sum(trace.total("global", op).sectors for trace in traces for op in ("load", "store"))
-    assert moved["shuffles"] > 1.9 * 2048 and moved["look_back"] < 1.2 * 2048
+    assert moved["shuffles"] > 1.9 * 2048 and moved["look_back"] < 1.3 * 2048
 
 
 def test_looking_back_without_a_fence_is_a_race():
