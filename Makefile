@@ -15,7 +15,7 @@ BIN = $(call quoted,$(VENV))/bin
 ENVIRONMENT = $(call quoted,$(PYTHON)) tools/environment.py --venv $(call quoted,$(VENV))
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help env notebooks lab fresh test bench lint wheel sync record doctor clean distclean
+.PHONY: help env notebooks lab fresh test bench lint wheel sync record site doctor clean distclean
 
 help:
 	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
@@ -29,6 +29,7 @@ help:
 	@echo 'make wheel       build the wheel and use it in a bare environment'
 	@echo 'make sync        refresh notebooks/*.ipynb from notebooks/text/*.py'
 	@echo 'make record      sync, run, and store the outputs in notebooks/*.ipynb, to be committed'
+	@echo 'make site        build the site of notebooks, docs and API reference: build/site/index.html'
 	@echo 'make clean       remove what was built; make distclean: the environment too'
 	@echo
 	@sed -n 's/^#   /  /p' Makefile
@@ -68,6 +69,10 @@ sync: env
 
 record: env
 	@$(BIN)/python tools/notebooks.py record $(ONLY)
+
+site: env
+	@$(BIN)/python -c 'import furo, myst_nb' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
+	@$(BIN)/python tools/make_site.py
 
 doctor: env
 	@$(BIN)/python -m gpukit doctor

@@ -1,0 +1,207 @@
+"""The site: lay out the pages in build/site-source, and let Sphinx build build/site from them.
+
+README.md is the front page; docs/, the notebooks as stored, and the project's own pages follow. Written here are an API
+page for each module, from its ``__all__``, and a page for each file of tests that another page links to.
+"""
+
+import argparse
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: The front page's contents: a heading, and the pages below it.
+CONTENTS = {
+    "The course": ["notebooks/[0-9]*"],
+    "Guides and reference": ["docs/emulator", "api/index", "docs/*"],
+    "The project": ["CHANGELOG", "CONTRIBUTING", "ARCHITECTURE", "SECURITY", "CODE_OF_CONDUCT"],
+}
+
+#: The modules whose public names are documented, in the order of the contents.
+MODULES = {
+    "Launch and look": [
+        "gpukit",
+        "warpstep",
+        "gpukit.tracing",
+        "gpukit.prediction",
+        "gpukit.launching",
+        "gpukit.errors",
+    ],
+    "The chapters": [
+        "gpukit.indexing",
+        "gpukit.matmul",
+        "gpukit.transpose",
+        "gpukit.streams",
+        "gpukit.reduce",
+        "gpukit.scan",
+        "gpukit.resize",
+        "gpukit.conv",
+        "gpukit.pitfalls",
+        "gpukit.exercises",
+    ],
+    "Devices, times, figures": [
+        "gpukit.backend",
+        "gpukit.device",
+        "gpukit.intrinsics",
+        "gpukit.timing",
+        "gpukit.results",
+        "gpukit.show",
+        "gpukit.plot",
+    ],
+}
+
+
+def main(argv=None):
+    """Build the site. Returns Sphinx's exit status: 1 if there was a warning."""
+    parser = argparse.ArgumentParser(prog="tools/make_site.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="the folder for both (default: build)")
+    arguments = parser.parse_args(argv)
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    source, site = arguments.build / "site-source", arguments.build / "site"
+    lay_out(source)
+
+    from sphinx.cmd.build import build_main
+
+    options = ["-b", "html", "-c", str(ROOT / "docs"), "-d", str(arguments.build / "site-doctrees")]
+    status = build_main([*options, "-q", "--fail-on-warning", "--keep-going", str(source), str(site)])
+    if status == 0:
+        print(f"site: {site / 'index.html'}")
+    return status
+
+
+def lay_out(source):
+    """Write the pages that Sphinx reads. A page that has not changed keeps its time, so that it is not built again."""
+    pages = dict(_pages()) | dict(_api())
+    pages |= dict(_tests("\n".join(text for path, text in pages.items() if path.endswith(".md"))))
+    for path in source.rglob("*") if source.is_dir() else ():
+        if path.is_file() and str(path.relative_to(source)) not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        path, content = source / name, text if isinstance(text, bytes) else text.encode()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != content:
+            path.write_bytes(content)
+
+
+# -- what the repository holds -----------------------------------------------------------------------------------------
+
+
+def _pages():
+    """Yield (path, text) of the front page, docs, notebooks and the project's pages."""
+    yield (
+        "index.md",
+        _linked(ROOT / "README.md") + "".join(_toctree(caption, pages) for caption, pages in CONTENTS.items()),
+    )
+    for path in [*ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").glob("*.md")]:
+        if path.name != "README.md":
+            yield path.relative_to(ROOT).as_posix(), _linked(path)
+    for path in [ROOT / "LICENSE", ROOT / "CITATION.cff", *(ROOT / "docs").glob("*.png")]:
+        yield path.relative_to(ROOT).as_posix(), path.read_bytes()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        yield path.relative_to(ROOT).as_posix(), _notebook(path)
+
+
+def _linked(path):
+    """Read a page; let its links lead to where the site has a page. A link to a folder keeps only its words."""
+
+    def link(match):
+        words, target, anchor = match.groups()
+        file = (path.parent / target).resolve()
+        if file.is_dir():
+            return words
+        if file == ROOT / "README.md":
+            target = target.replace("README", "index")
+        return f"[{words}]({target}{'.md' if file.suffix == '.py' else ''}{anchor})"
+
+    return re.sub(r"(?<!!)\[([^]\n]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))
+
+
+def _toctree(caption, pages):
+    return f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n:glob:\n\n" + "\n".join(pages) + "\n```\n"
+
+
+def _notebook(path):
+    """Return a notebook with what JupyterLab folds marked for Sphinx."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        folded = cell["metadata"].get("jupyter", {})
+        tags = [
+            tag for tag, key in (("hide-input", "source_hidden"), ("hide-output", "outputs_hidden")) if folded.get(key)
+        ]
+        if cell["cell_type"] == "code" and tags:
+            cell["metadata"]["tags"] = tags
+    return json.dumps(notebook)
+
+
+# -- what is written from the code -------------------------------------------------------------------------------------
+
+
+def _api():
+    """Yield (path, text) of a page for each module, and of their index."""
+    lines, seen = ["API reference", "=============", ""], {}
+    for caption, modules in MODULES.items():
+        lines += [".. toctree::", f"   :caption: {caption}", "", *(f"   {module}" for module in modules), ""]
+        for module in modules:
+            yield f"api/{module}.rst", _module(module, seen)
+    yield "api/index.rst", "\n".join(lines)
+
+
+def _module(name, seen):
+    """Write the page of a module: its docstring, then its public functions, classes and kernels.
+
+    What an earlier page documents, which ``seen`` knows, is linked.
+    """
+    module = importlib.import_module(name)
+    lines = [name, "=" * len(name), "", f".. py:module:: {name}", "", inspect.getdoc(module), ""]
+    known = []
+    for public in module.__all__:
+        value = getattr(module, public)
+        written = inspect.unwrap(getattr(value, "py_func", value))  # of a kernel, or of a factory that caches
+        if not (isinstance(value, type) or inspect.isfunction(written)):
+            continue
+        if id(value) in seen:
+            known.append(f":py:obj:`{public} <{seen[id(value)]}>`")
+            continue
+        seen[id(value)] = f"{name}.{public}"
+        lines += _entry(seen[id(value)], value, written)
+    return "\n".join([*lines, f"Documented elsewhere: {', '.join(known)}." if known else "", ""])
+
+
+def _entry(name, value, written):
+    """Return the lines that document a class, a function or a kernel."""
+    if isinstance(value, type):
+        return [f".. autoclass:: {name}", "   :members:", ""]
+    if inspect.isfunction(value):
+        return [f".. autofunction:: {name}", ""]
+    from sphinx.ext.napoleon import NumpyDocstring
+
+    text = str(NumpyDocstring(inspect.getdoc(written) or "")).splitlines()
+    return [f".. py:function:: {name}{inspect.signature(written)}", "", *(f"   {line}" for line in text), ""]
+
+
+def _tests(text):
+    """Yield (path, text) of a page for each test file that a page links to: a section for each test, to link to."""
+    for name in sorted(set(re.findall(r"\]\([./]*(tests/\w+/\w+\.py)\.md", text))):
+        source = (ROOT / name).read_text(encoding="utf-8")
+        lines, parts, head = source.splitlines(), [], 0
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                head = head or first - 1
+                parts.append(
+                    f"({node.name})=\n## `{node.name}`\n\n```python\n"
+                    + "\n".join(lines[first - 1 : node.end_lineno])
+                    + "\n```\n"
+                )
+        top = "```python\n" + "\n".join(lines[:head]).rstrip() + "\n```\n"
+        yield f"{name}.md", f"---\norphan: true\n---\n\n# `{name}`\n\n{top}\n" + "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
