@@ -338,7 +338,7 @@ show.Table(["", "us, 2^28", "GB/s", "over the one before", "us, 4,096"], rows)
 # %% [markdown]
 # Compare the column of ratios with the counts; it has surprises.
 #
-# - **`interleaved_conflict`** has the wavefronts of the first kernel and is much faster all the same. It has a third of the requests and no remainders: the first kernel waits for instructions.
+# - **`interleaved_conflict`** has the wavefronts of the first kernel and is much faster all the same. It has a third of the requests and no remainders: what limits the first kernel is the number of its instructions.
 # - **`sequential`** has less than a third of the wavefronts and hardly gains. So shared memory was not what the kernel waited for. Count first, but then time: a count says what is wasted, not what the kernel waits for.
 # - **`first_add`** shows what it did wait for. Its blocks build the same tree, and there are half as many: nearly half of the time is gone. What costs is the block, that is, its launch, its nine barriers and its tree, for just 256 numbers.
 # - **`shuffle`** makes what is left of the tree cheaper.
@@ -401,6 +401,15 @@ show.Table(["float32 elements", "one_launch, us", "atomic, us", "cost of the fix
 # %%
 my_answer = None
 exercises.check("07-half", my_answer)
+
+# %% [markdown]
+# <details><summary>Why it is not 10,000</summary>
+#
+# A float16 has 11 significant bits. From 2,048 on, neighbouring float16 are 2 apart, so 2,048 + 1 lies between two of them and is rounded to the even one: 2,048. The sum stays there.
+#
+# </details>
+#
+# These are the types that gpukit chooses:
 
 # %%
 rows = []
@@ -565,7 +574,7 @@ show.Table(["float32", "sum, us", "function, us", "cost of the order"], rows)
 # %% [markdown]
 # Short rows and most columns pay almost nothing: their threads keep to themselves, or meet only once anyway. A long row pays for five shuffles per access. The columns with 4,095 elements per row pay too: 4,095 is odd, so rows begin at addresses that are not aligned. For a sum, a thread takes every fourth row, all of which begin equally far from an aligned address, and keeps its wide loads. A function that wants its order has to do without.
 #
-# ## Next to the libraries
+# ## Against the libraries
 #
 # The same sums with CuPy and PyTorch, in the same run, kernels alone with a cold L2 cache. At 1 `reduce` is as fast as the faster of the two:
 
