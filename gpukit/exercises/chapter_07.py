@@ -706,10 +706,10 @@ LOG = KernelExercise(
 )
 
 
-# -- 07-place -------------------------------------------------------------------------------------------------------
+# -- 07-index -------------------------------------------------------------------------------------------------------
 
 
-def places(x):
+def indices(x):
     return x.reshape(-1, 256).argmax(1).astype(np.int64)
 
 
@@ -730,32 +730,32 @@ def blocks_to_search(rng):
 
 
 @cuda.jit
-def place_of_largest(x, out):
+def index_of_largest(x, out):
     tid, i = cuda.threadIdx.x, cuda.grid(1)
     # HOLE about 15 lines: by shuffles within each warp, then across the eight warps
     #| if tid == 0:
     #|     out[cuda.blockIdx.x] = 0
     values = cuda.shared.array(8, np.float32)
     found = cuda.shared.array(8, np.int32)
-    value, place = x[i], np.int32(tid)
+    value, index = x[i], np.int32(tid)
     for distance in (16, 8, 4, 2, 1):
         other = cuda.shfl_xor_sync(0xFFFFFFFF, value, distance)
-        its = cuda.shfl_xor_sync(0xFFFFFFFF, place, distance)
-        if other > value or (other == value and its < place):
-            value, place = other, its
+        its = cuda.shfl_xor_sync(0xFFFFFFFF, index, distance)
+        if other > value or (other == value and its < index):
+            value, index = other, its
     if tid % 32 == 0:
-        values[tid // 32], found[tid // 32] = value, place
+        values[tid // 32], found[tid // 32] = value, index
     cuda.syncthreads()
     if tid == 0:
         for warp in range(1, 8):
             if values[warp] > value:
-                value, place = values[warp], found[warp]
-        out[cuda.blockIdx.x] = place
+                value, index = values[warp], found[warp]
+        out[cuda.blockIdx.x] = index
     # END
 
 
 @cuda.jit
-def place_of_largest_by_ballot(x, out):
+def index_of_largest_by_ballot(x, out):
     values = cuda.shared.array(8, np.float32)
     found = cuda.shared.array(8, np.int32)
     tid = cuda.threadIdx.x
@@ -770,23 +770,23 @@ def place_of_largest_by_ballot(x, out):
     if tid == 0:
         for warp in range(7, -1, -1):
             if values[warp] >= largest:
-                largest, place = values[warp], found[warp]
-        out[cuda.blockIdx.x] = place
+                largest, index = values[warp], found[warp]
+        out[cuda.blockIdx.x] = index
 
 
 @cuda.jit
-def place_by_thread_0(x, out):
+def index_by_thread_0(x, out):
     if cuda.threadIdx.x == 0:
         first = cuda.blockIdx.x * 256
-        place = first
+        index = first
         for i in range(first + 1, first + 256):
-            if x[i] > x[place]:
-                place = i
-        out[cuda.blockIdx.x] = place - first
+            if x[i] > x[index]:
+                index = i
+        out[cuda.blockIdx.x] = index - first
 
 
 @cuda.jit
-def place_in_shared_memory(x, out):
+def index_in_shared_memory(x, out):
     values = cuda.shared.array(256, np.float32)
     found = cuda.shared.array(256, np.int32)
     tid = cuda.threadIdx.x
@@ -804,55 +804,55 @@ def place_in_shared_memory(x, out):
         out[cuda.blockIdx.x] = found[0]
 
 
-TIES = "if other > value or (other == value and its < place):"
-PLACE = KernelExercise(
-    "07-place",
-    task="Find the place of the largest of a block's 256 numbers by shuffles, the first if there are several.",
-    spec=places,
+TIES = "if other > value or (other == value and its < index):"
+INDEX = KernelExercise(
+    "07-index",
+    task="Find the index of the largest of a block's 256 numbers by shuffles, the first if there are several.",
+    spec=indices,
     cases=blocks_to_search,
-    solutions=[place_of_largest, place_of_largest_by_ballot],
+    solutions=[index_of_largest, index_of_largest_by_ballot],
     limits={"shared wavefronts": 2.0, "global load sectors": 1.0, "barriers": 2.0},
     wrong=[
         Wrong(
             "Right, but one thread reads 256 numbers, one after the other. Every thread should load one, "
             "and the lanes compare them by shuffles.",
-            place_by_thread_0,
+            index_by_thread_0,
             "cost: global load sectors",
         ),
         Wrong(
             "Right, by a tree in shared memory with eight barriers. Inside a warp, shuffles need neither.",
-            place_in_shared_memory,
+            index_in_shared_memory,
             "cost: shared wavefronts",
         ),
         Wrong(
-            "Which of two equal values wins depends on the lane, so a later place may come out. "
-            "Where the values are equal, the smaller place must win.",
+            "Which of two equal values wins depends on the lane, so a later index may come out. "
+            "Where the values are equal, the smaller index must win.",
             {TIES: "if other > value:"},
         ),
         Wrong(
-            "Where several are the largest, this gives the last of them. Equal values: the smaller place.",
-            {TIES: "if other > value or (other == value and its > place):"},
+            "Where several are the largest, this gives the last of them. Equal values: the smaller index.",
+            {TIES: "if other > value or (other == value and its > index):"},
         ),
         Wrong(
-            "With >= the two lanes of a pair swap equal values, and each keeps the other's place. "
-            "Compare with >, and decide equal values by the place.",
+            "With >= the two lanes of a pair swap equal values, and each keeps the other's index. "
+            "Compare with >, and decide equal values by the index.",
             {TIES: "if other >= value:"},
         ),
         Wrong(
-            "The places are those of the first warp: its lanes have seen 32 of the 256 numbers.",
+            "The indices are those of the first warp: its lanes have seen 32 of the 256 numbers.",
             {"range(1, 8)": "range(0)"},
         ),
         Wrong(
-            "The place counts within the warp. Within the block it is threadIdx.x.",
+            "The index counts within the warp. Within the block it is threadIdx.x.",
             {"np.int32(tid)": "np.int32(tid % 32)"},
         ),
         Wrong(
-            "The place counts over all blocks. Within the block it is threadIdx.x.",
+            "The index counts over all blocks. Within the block it is threadIdx.x.",
             {"np.int32(tid)": "np.int32(i)"},
         ),
         Wrong(
-            "The value travels and the place stays: shuffle both, and take both together.",
-            {"value, place = other, its": "value = other"},
+            "The value travels and the index stays: shuffle both, and take both together.",
+            {"value, index = other, its": "value = other"},
         ),
         Wrong(
             "Thread 0 reads what the first lanes of other warps have stored: they need a barrier between.",
@@ -875,13 +875,13 @@ PLACE = KernelExercise(
         ),
     ],
     hints=[
-        "Each lane holds a value and a place. Shuffle both; when do you take the other lane's pair?",
-        "Take it if its value is larger, or if the values are equal and its place is smaller.",
+        "Each lane holds a value and an index. Shuffle both; when do you take the other lane's pair?",
+        "Take it if its value is larger, or if the values are equal and its index is smaller.",
         "Then the first lane of each warp stores both in shared memory, at tid // 32; after a barrier one thread, "
         "or the first warp, looks through the eight.",
     ],
-    why="The pair (value, place) has an order of its own: larger value first, then smaller place. "
+    why="The pair (value, index) has an order of its own: larger value first, then smaller index. "
     "A tree may combine pairs in any order, because the larger of two pairs is associative and commutative.",
 )
 
-EXERCISES = [TREE, WARP, LAST, WAITS, HALF, COLUMNS, LOG, PLACE]
+EXERCISES = [TREE, WARP, LAST, WAITS, HALF, COLUMNS, LOG, INDEX]

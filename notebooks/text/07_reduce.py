@@ -456,7 +456,7 @@ for rows in (8, 7):
     print(f"{rows} rows:", [f"{finding.kind}: {finding.message}" for finding in trace.findings] or "no finding")
 
 # %% [markdown]
-# A check in every step would mend it. But only the last row needs one.
+# A check in every step would fix it. But only the last row needs one.
 #
 # Write it for arrays of shape (outer, n, inner), mapped as in the picture. The block (x, y, z) adds up at most `each` rows of slice z, beginning with row `y * each`; `out` has the shape (outer, parts, inner). The loop should run without a check of its second row. An odd row is dealt with after it:
 
@@ -599,14 +599,14 @@ plot.dots(shares, "times", title=title, mark=results.taken_on(records), limit=("
 
 # %%
 @cuda.jit
-def place_of_largest(x, out):
+def index_of_largest(x, out):
     tid, i = cuda.threadIdx.x, cuda.grid(1)
     # About 15 lines: by shuffles within each warp, then across the eight warps
     if tid == 0:
         out[cuda.blockIdx.x] = 0
 
 
-exercises.check("07-place", place_of_largest)
+exercises.check("07-index", index_of_largest)
 
 # %% [markdown]
 # ## Key points
