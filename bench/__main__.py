@@ -39,6 +39,7 @@ COMMANDS = {
     "streams": ("bench.streams", "copies, pipelines and launches on a GPU, beside CuPy and PyTorch"),
     "fast-matmul": ("bench.fast_matmul", "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("bench.reduce", "reductions on a GPU, beside a copy, CuPy and PyTorch"),
+    "scan": ("bench.scan", "scans, histograms, compaction and sorts on a GPU, beside CuPy and PyTorch"),
     "resize": ("bench.resize", "resizing of frames on a GPU, beside PyTorch, CuPy and OpenCV"),
     "conv": ("bench.conv", "convolutions on a GPU, beside cuDNN, unfold and fold"),
     "ceilings": ("bench.ceilings", "what a GPU can do at most: arithmetic, caches, memory, launches"),

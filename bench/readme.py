@@ -207,6 +207,7 @@ KINDS = {
     "fast-matmul-h200": "matrix products",
     "transpose-h200": "transposes",
     "reduce-h200": "reductions",
+    "scan-h200": "scans, histograms, sorts, compaction",
     "resize-h200": "resizing",
     "conv-h200": "convolutions, im2col, col2im",
 }

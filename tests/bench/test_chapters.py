@@ -1,5 +1,6 @@
 """The measurements of the chapters check what they time, and notice wrong results."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from bench import axpy, code, conv, fast_matmul, streams
 from bench import pitfalls as slow_kernels
 from bench import reduce as reductions
 from bench import resize as resizing
+from bench import scan as scans
 from gpukit import indexing, matmul, pitfalls, results, timing
 from gpukit.backend import cuda
 from gpukit.matmul import api
@@ -94,6 +96,32 @@ def test_reductions_are_checked_before_they_are_timed(timed_at_once, monkeypatch
     monkeypatch.setattr(reductions, "reduce", lambda x, axis, op, out: out.copy_to_device(np.zeros(33, np.float32)))
     assert reductions.measure_case((40, 33), 0, "float32", "sum", {}) == ([], False)
     assert "WRONG" in capsys.readouterr().out
+
+
+# -- scans -------------------------------------------------------------------------------------------------------------
+
+
+def test_scans_are_checked_before_they_are_timed(timed_at_once, monkeypatch, capsys):
+    """All of ``gpukit bench scan`` but the times and the libraries of a GPU."""
+    monkeypatch.setattr(scans.common, "libraries", dict)
+    records, right = scans.measure_ladder(1000, {})
+    assert right and {r["variant"] for r in records} == {*scans.ladder.VARIANTS, "scan", "copy"}
+    measures = [
+        partial(scans.measure_case, (40, 33), 1, "int32"),
+        partial(scans.measure_histogram, 3001, "uint8", "constant"),
+        partial(scans.measure_histogram, 3001, "float32", "uniform"),
+        *(partial(scans.measure_sort, 999, "int32", what) for what in ("keys", "pairs")),
+        partial(scans.measure_selection, 999, 0.5),
+    ]
+    for measure in measures:
+        records, right = measure({})
+        assert right and records
+    monkeypatch.setattr(scans.scan, "scan", lambda x, axis=None, out=None: out.copy_to_device(np.zeros_like(out)))
+    monkeypatch.setattr(scans.scan, "histogram", lambda x, bins, span, out: None)
+    monkeypatch.setattr(scans.scan, "sort", lambda x, values, out: None)
+    monkeypatch.setattr(scans.scan, "compress", lambda mask, x: x)
+    assert not any(right for _, right in (measure({}) for measure in measures))
+    assert capsys.readouterr().out.count("WRONG") == len(measures)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
