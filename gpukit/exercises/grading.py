@@ -1,5 +1,6 @@
 """Judge an answer as a reviewer would: does it run, is it right, is it sound, is it good?"""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -111,6 +112,7 @@ class Outcome:
 
 def judge(exercise: Exercise, answer: Any) -> Iterator[Outcome]:
     """Run an answer on the cases of an exercise, one after the other, until one cannot be run."""
+    kernel = functools.cache(lambda: _kernel_of(exercise, answer))  # one for all cases: they share what is compiled
     for i, case in enumerate(exercise.all_cases()):
         outcome = Outcome(case)
         inputs = [arg.array if isinstance(arg, InOut) else arg for arg in case.args if not isinstance(arg, Out)]
@@ -118,7 +120,7 @@ def judge(exercise: Exercise, answer: Any) -> Iterator[Outcome]:
         if not isinstance(exercise, KernelExercise):
             _call(exercise, answer, outcome, expected)
         else:
-            _launch(exercise, answer, outcome, expected if isinstance(expected, tuple) else (expected,))
+            _launch(exercise, kernel, outcome, expected if isinstance(expected, tuple) else (expected,))
             if exercise.limits and case.counted and not outcome.reasons:
                 outcome.reasons = _over(exercise, outcome.counts, par(exercise)[i])
         yield outcome
@@ -144,20 +146,24 @@ _par: dict[str, list[dict[str, int]]] = {}
 # -- kernels --------------------------------------------------------------------------------------------------------
 
 
-def _launch(exercise, answer, outcome, expected):
+def _kernel_of(exercise, answer):
+    return exercise.make(answer) if exercise.make else answer
+
+
+def _launch(exercise, kernel, outcome, expected):
     case = outcome.case
     outputs = [i for i, arg in enumerate(case.args) if isinstance(arg, Out | InOut)]
     args = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in case.args]
     for i, values in zip(outputs, expected, strict=True):
         args[i] = case.args[i].make(values)
     poisoned = [args[i].copy() for i in outputs]
-    traced = _traced(exercise, answer, case, args, outcome)
+    traced = _traced(kernel, case, args, outcome)
     if traced is None:
         return
     outcome.outputs = tuple(args[i] for i in outputs)
     outcome.findings = list(traced.findings)
     outcome.counts = {name: int(count(traced)) for name, count in METRICS.items()}
-    names = function_of(exercise.make(answer) if exercise.make else answer).__code__.co_varnames
+    names = function_of(kernel()).__code__.co_varnames
     for i, values, fresh in zip(outputs, expected, poisoned, strict=True):
         wrong = _first_wrong(names[i], args[i], values, exercise.rtol)
         if wrong is not None and outcome.element is None:
@@ -167,14 +173,14 @@ def _launch(exercise, answer, outcome, expected):
     outcome.reasons += [kind for kind in FINDINGS if any(found.kind == kind for found in traced.findings)]
 
 
-def _traced(exercise, answer, case, args, outcome):
+def _traced(kernel, case, args, outcome):
     """The trace of a case; None, with the reason in the outcome, where the answer cannot be run."""
     try:
-        kernel = exercise.make(answer) if exercise.make else answer
-        if not hasattr(kernel, "py_func") or not hasattr(kernel, "__getitem__"):
-            outcome.reasons, outcome.error = ["no kernel"], _no_kernel(answer)
+        made = kernel()
+        if not hasattr(made, "py_func") or not hasattr(made, "__getitem__"):
+            outcome.reasons, outcome.error = ["no kernel"], _no_kernel(made)
             return None
-        configured = kernel[case.grid, case.block, 0, case.shared_bytes]
+        configured = made[case.grid, case.block, 0, case.shared_bytes]
         return trace(configured, *args, heat=True)
     except LaunchError as error:
         outcome.reasons, outcome.error = ["cannot be launched"], str(error)
