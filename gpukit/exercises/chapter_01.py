@@ -46,8 +46,6 @@ def shapes_of_blocks(rng):
 
 def numbering(function):
     """A kernel that stores what the function returns, at the place of each thread."""
-    if not hasattr(function, "py_func"):
-        raise TypeError("it is a plain Python function; write @cuda.jit(device=True) above it")
 
     @cuda.jit
     def number(blocks, nx, ny, nz, out):

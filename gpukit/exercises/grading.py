@@ -147,6 +147,8 @@ _par: dict[str, list[dict[str, int]]] = {}
 
 
 def _kernel_of(exercise, answer):
+    if exercise.make and not hasattr(answer, "py_func"):
+        raise TypeError("this is no device function; write @cuda.jit(device=True) above a function, and pass its name")
     return exercise.make(answer) if exercise.make else answer
 
 

@@ -118,6 +118,7 @@ def test_a_cost_that_no_known_mistake_has_is_not_explained_by_another():
 def test_what_is_no_kernel_gets_a_sentence():
     assert "write @cuda.jit above it" in str(exercises.check("01-guard", subtract.py_func))
     assert "pass the kernel alone" in str(exercises.check("01-guard", subtract[1, 32]))
+    assert "write @cuda.jit(device=True) above" in str(exercises.check("01-index", subtract.py_func))
     with pytest.raises(ValueError, match="name is '01-gard', and there is no such exercise; near: 01-guard"):
         exercises.check("01-gard", subtract)
 
