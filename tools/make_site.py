@@ -1,20 +1,27 @@
 """The site: lay out the pages in build/site-source, and let Sphinx build build/site from them.
 
 README.md is the front page; docs/, the notebooks as stored, and the project's own pages follow. Written here are an API
-page for each module, from its ``__all__``, and a page for each file of tests that another page links to.
+page for each module, from its ``__all__``, a page for each file of tests that another page links to, and the traces of
+the gallery.
 """
 
 import argparse
 import ast
 import importlib
 import inspect
+import itertools
 import json
+import linecache
 import os
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+GALLERY = ROOT / "docs" / "gallery.md"
+#: A block of Python in a page.
+BLOCK = re.compile(r"^```python\n(.+?)^```\n", re.DOTALL | re.MULTILINE)
 
 #: The front page's contents: a heading, and the pages below it.
 CONTENTS = {
@@ -65,6 +72,7 @@ def main(argv=None):
     os.environ.setdefault("MPLBACKEND", "Agg")
     source, site = arguments.build / "site-source", arguments.build / "site"
     lay_out(source)
+    save_traces(site / "docs" / "traces")
 
     from sphinx.cmd.build import build_main
 
@@ -100,7 +108,8 @@ def _pages():
     )
     for path in [*ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").glob("*.md")]:
         if path.name != "README.md":
-            yield path.relative_to(ROOT).as_posix(), _linked(path)
+            text = _linked(path)
+            yield path.relative_to(ROOT).as_posix(), _with_traces(text) if path == GALLERY else text
     for path in [ROOT / "LICENSE", ROOT / "CITATION.cff", *(ROOT / "docs").glob("*.png")]:
         yield path.relative_to(ROOT).as_posix(), path.read_bytes()
     for path in (ROOT / "notebooks").glob("*.ipynb"):
@@ -108,16 +117,23 @@ def _pages():
 
 
 def _linked(path):
-    """Read a page; let its links lead to where the site has a page. A link to a folder keeps only its words."""
+    """Read a page; let its links lead to where the site has a page: a package's API, a test, the front page.
+
+    A link to any other folder keeps only its words.
+    """
 
     def link(match):
         words, target, anchor = match.groups()
         file = (path.parent / target).resolve()
+        up, name = "../" * len(path.parent.relative_to(ROOT).parts), file.relative_to(ROOT).as_posix()
         if file.is_dir():
-            return words
-        if file == ROOT / "README.md":
-            target = target.replace("README", "index")
-        return f"[{words}]({target}{'.md' if file.suffix == '.py' else ''}{anchor})"
+            module = name.replace("/", ".")
+            return f"[{words}]({up}api/{module}.rst)" if module in itertools.chain(*MODULES.values()) else words
+        if name == "README.md":
+            name = "index.md"
+        elif file.suffix == ".py":
+            name, anchor = f"{name}.md", f"#{words}" if words.startswith("test_") else ""
+        return f"[{words}]({up}{name}{anchor})"
 
     return re.sub(r"(?<!!)\[([^]\n]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))
 
@@ -137,6 +153,38 @@ def _notebook(path):
         if cell["cell_type"] == "code" and tags:
             cell["metadata"]["tags"] = tags
     return json.dumps(notebook)
+
+
+# -- the gallery -------------------------------------------------------------------------------------------------------
+
+
+def run_blocks(page):
+    """Run each block of Python in a page by itself, and yield the names that it leaves."""
+    for number, block in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1):
+        name = f"{page.name}, block {number}"
+        linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+        names = {"__name__": "__main__"}
+        exec(compile(block, name, "exec"), names)
+        yield names
+
+
+def save_traces(folder):
+    """Write the page of each trace in the gallery."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, names in enumerate(run_blocks(GALLERY), start=1):
+        names["trace"].save_html(folder / f"{number}.html")
+
+
+def _with_traces(text):
+    """Put the page of its trace after each block of the gallery."""
+    numbers = itertools.count(1)
+
+    def block(match):
+        page = f"traces/{next(numbers)}.html"
+        frame = f'<iframe class="trace" src="{page}" title="Report of the trace" loading="lazy"></iframe>'
+        return f'{match[0]}\n{frame}\n<p class="trace"><a href="{page}">The trace on a page of its own</a></p>\n'
+
+    return BLOCK.sub(block, text)
 
 
 # -- what is written from the code -------------------------------------------------------------------------------------

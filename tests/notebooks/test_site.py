@@ -1,0 +1,33 @@
+"""What the site shows beside the notebooks. `make site` builds it, and fails where a link leads nowhere."""
+
+import ast
+import itertools
+import re
+
+import make_site
+import pytest
+
+import gpukit
+
+DOCS = make_site.ROOT / "docs"
+
+
+@pytest.mark.parametrize("name", ["coming-from", "gallery"])
+def test_its_code_runs(name):
+    assert sum(1 for _ in make_site.run_blocks(DOCS / f"{name}.md")) > 2
+
+
+def test_each_rule_of_the_emulator_names_a_test_that_there_is():
+    rows = [row for row in (DOCS / "semantics.md").read_text(encoding="utf-8").splitlines() if row.startswith("| ")]
+    for row in rows:
+        named = re.findall(r"\[(\w+)\]\(\.\./(tests/\w+/\w+\.py)\)", row)
+        assert named or row.startswith("| construct |"), row
+        for test, path in named:
+            tree = ast.parse((make_site.ROOT / path).read_text(encoding="utf-8"))
+            assert test in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], f"{path}: {test}"
+
+
+def test_every_public_module_has_a_page():
+    documented = set(itertools.chain(*make_site.MODULES.values()))
+    modules = {f"gpukit.{name}" for name, (_, attribute) in gpukit._SOURCES.items() if attribute is None}
+    assert modules - documented == {"gpukit.doctor"}, "list it in tools/make_site.py"
