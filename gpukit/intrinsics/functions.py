@@ -129,19 +129,39 @@ def mma(a, b, c) -> tuple:
     """Multiply small matrices on a tensor core, a b + c; for kernels and device functions.
 
     All lanes of a warp do it together. Each holds some elements of every matrix, as tuples: with g = lane // 4 and
-    t = lane % 4, element i of ``a`` is in row g + 8 (i % 2) and column t + 4 (i // 2), element i of ``b`` in row
-    t + 4 i and column g, element i of ``c`` and of the result in row g + 8 (i // 2) and column 2 t + i % 2.
+    t = lane % 4, element i of ``c`` and of the result is in row g + 8 (i // 2) and column 2 t + i % 2. The types of the
+    elements decide the product:
+
+    ============================  ==============  =====================================================================
+    a, b (c)                      elements        where they lie
+    ============================  ==============  =====================================================================
+    float64 (float64)             8, 4: K = 16    element i of a: row g + 8 (i % 2), column t + 4 (i // 2);
+                                  4, 2: K = 8     of b: row t + 4 i, column g
+                                  2, 1: K = 4
+                                  1, 1 (2): K = 4  8 rows instead of 16
+    float32 (float32), as TF32    4, 2: K = 8     as float64
+                                  2, 1: K = 4
+    float16 (float32)             8, 4: K = 16    element i of a: row g + 8 (i // 2 % 2), column 2 t + i % 2 +
+                                  4, 2: K = 8     8 (i // 4); of b: row 2 t + i % 2 + 8 (i // 2), column g
+    uint32 (float32), each two    4, 2: K = 16    word i has elements 2 i (low half) and 2 i + 1 of float16
+    bfloat16                      2, 1: K = 8
+    int32 (int32), each four      4, 2: K = 32    byte j of word i of a: row g + 8 (i % 2), column 4 t + j +
+    signed bytes                  2, 1: K = 16    16 (i // 2); of b: row 4 t + j + 16 i, column g
+    ============================  ==============  =====================================================================
+
+    TF32 keeps 10 of float32's 23 bits: the others are ignored. Products of 16-bit floats are exact and their sums
+    are rounded by the hardware in a way of its own, so a GPU's last places differ from the emulator's.
 
     Parameters
     ----------
-    a, b, c : tuples of float64
-        Of 8, 4 and 4 elements for a 16 x 16 matrix by one of 16 x 8; of 4, 2 and 4 for 16 x 8 by 8 x 8; of 2, 1 and 4
-        for 16 x 4 by 4 x 8 (all three: compute capability 9.0 and later); of 1, 1 and 2 for 8 x 4 by 4 x 8 (8.0).
+    a, b, c : tuples
+        c has 4 elements, of the type in parentheses. float64 and K = 8 with 16 rows or more: compute capability 9.0;
+        the rest 8.0.
 
     Returns
     -------
-    tuple of float64
-        As long as ``c``.
+    tuple
+        Of 4 elements, as ``c``.
 
     Raises
     ------

@@ -47,23 +47,39 @@ for _function, _instructions in THREE_WORDS.items():
 
 @cudaimpl.lower(mma, types.UniTuple, types.UniTuple, types.UniTuple)
 def _generate_product(context, builder, signature, arguments):
-    operands = [item for argument in arguments for item in cgutils.unpack_tuple(builder, argument)]
-    left, right, total = map(len, signature.args)
-    rows, columns, depth = PRODUCTS[left, right, total]
-    count = len(signature.return_type)
-    names, places = [f"${i}" for i in range(count + len(operands))], [count, *map(len, signature.args)]
-    groups = []
-    for size in places:
+    left, right, total = (cgutils.unpack_tuple(builder, argument) for argument in arguments)
+    name, sizes = PRODUCTS[signature.args[0].dtype, signature.args[2].dtype]
+    rows, columns, depth = sizes[len(left), len(right), len(total)]
+    result = {"f64": "f64", "s8": "s32"}.get(name, "f32")
+    parts = [_registers(builder, left, name), _registers(builder, right, name), total]
+    count, operands = len(total), [item for part in parts for item in part]
+    names, groups = [f"${i}" for i in range(count + len(operands))], []
+    for size in (count, *map(len, parts)):
         groups.append("{" + ", ".join(names[:size]) + "}")
         del names[:size]
-    text = f"mma.sync.aligned.m{rows}n{columns}k{depth}.row.col.f64.f64.f64.f64 {', '.join(groups)};"
-    number = ir.DoubleType()
-    function = ir.FunctionType(ir.LiteralStructType([number] * count), [number] * len(operands))
-    constraints = ",".join(["=d"] * count + ["d"] * len(operands))
+    kinds = f"{result}.{name}.{name}.{result}"
+    text = f"mma.sync.aligned.m{rows}n{columns}k{depth}.row.col.{kinds} {', '.join(groups)};"
+    number = operands[-1].type
+    function = ir.FunctionType(ir.LiteralStructType([number] * count), [operand.type for operand in operands])
+    letter = {"f64": "d", "f32": "f", "s32": "r"}
+    inputs = [letter["f64" if name == "f64" else "s32"]] * (len(operands) - count) + [letter[result]] * count
+    constraints = ",".join([f"={letter[result]}"] * count + inputs)
     # All lanes run it together, so it must not move into a branch.
     result = builder.call(ir.InlineAsm(function, text, constraints, side_effect=True), operands)
     items = [builder.extract_value(result, i) for i in range(count)]
     return context.make_tuple(builder, signature.return_type, items)
+
+
+def _registers(builder, items, kind):
+    """The registers of an operand: words, each of two float16 or of the bits of a float32; float64 as they are."""
+    word = ir.IntType(32)
+    if kind == "tf32":
+        return [builder.bitcast(item, word) for item in items]
+    if kind != "f16":
+        return items
+    bits = [builder.zext(builder.bitcast(item, ir.IntType(16)), word) for item in items]
+    upper = [builder.shl(high, ir.Constant(word, 16)) for high in bits[1::2]]
+    return [builder.or_(low, high) for low, high in zip(bits[::2], upper, strict=True)]
 
 
 # -- wide accesses: a pointer to the element becomes a pointer to a vector -------------------------

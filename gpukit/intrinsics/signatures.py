@@ -23,8 +23,18 @@ THREE_WORDS = {
     functions.dp2a_hi: {types.uint32: "dp2a.hi.u32.u32"},
     functions.dp4a: {types.int32: "dp4a.s32.s32", types.uint32: "dp4a.u32.u32"},
 }
-#: Products of tensor cores, by how many elements of a, b and c a lane holds: rows, columns and K.
-PRODUCTS = {(8, 4, 4): (16, 8, 16), (4, 2, 4): (16, 8, 8), (2, 1, 4): (16, 8, 4), (1, 1, 2): (8, 8, 4)}
+#: Products of tensor cores: by the type of a lane's elements of a and b, and that of c; by how many of each it holds:
+#: rows, columns and K. The names are those of PTX.
+PRODUCTS = {
+    (types.float64, types.float64): (
+        "f64",
+        {(8, 4, 4): (16, 8, 16), (4, 2, 4): (16, 8, 8), (2, 1, 4): (16, 8, 4), (1, 1, 2): (8, 8, 4)},
+    ),
+    (types.float32, types.float32): ("tf32", {(4, 2, 4): (16, 8, 8), (2, 1, 4): (16, 8, 4)}),
+    (types.float16, types.float32): ("f16", {(8, 4, 4): (16, 8, 16), (4, 2, 4): (16, 8, 8)}),
+    (types.uint32, types.float32): ("bf16", {(4, 2, 4): (16, 8, 16), (2, 1, 4): (16, 8, 8)}),
+    (types.int32, types.int32): ("s8", {(4, 2, 4): (16, 8, 32), (2, 1, 4): (16, 8, 16)}),
+}
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
 #: Bytes of one asynchronous copy.
@@ -88,10 +98,15 @@ def _wait_types(name, count, most):
 
 def _product_types(name, count, *operands):
     counts = tuple(len(operand) if isinstance(operand, types.UniTuple) else 0 for operand in operands)
-    if counts not in PRODUCTS or any(operand.dtype != types.float64 for operand in operands):
-        allowed = ", or ".join(f"{a}, {b} and {c}" for a, b, c in PRODUCTS)
+    held = [operand.dtype if isinstance(operand, types.UniTuple) else None for operand in operands]
+    _, sizes = PRODUCTS.get((held[0], held[2]), ("", {})) if held[0] == held[1] else ("", {})
+    if counts not in sizes:
+        allowed = "; ".join(
+            f"{left} and {total}: " + ", or ".join(f"{a}, {b} and {c}" for a, b, c in known)
+            for (left, total), (_, known) in PRODUCTS.items()
+        )
         found = ", ".join(map(str, operands))
-        raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of {allowed} float64")
+        raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of one of these ({allowed})")
     return operands[2], *operands
 
 

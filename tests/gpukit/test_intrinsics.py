@@ -654,6 +654,73 @@ def test_products_of_tensor_cores():
         np.testing.assert_allclose(out, a @ b + c, atol=1e-13)
 
 
+@cuda.jit
+def multiply_halves(a, b, out):
+    """16 x 16 by 16 x 8 of float16."""
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4 * 2
+    left = (
+        a[g, t],
+        a[g, t + 1],
+        a[g + 8, t],
+        a[g + 8, t + 1],
+        a[g, t + 8],
+        a[g, t + 9],
+        a[g + 8, t + 8],
+        a[g + 8, t + 9],
+    )
+    zero = np.float32(0)
+    c = mma(left, (b[t, g], b[t + 1, g], b[t + 8, g], b[t + 9, g]), (zero, zero, zero, zero))
+    c = mma(left[:4], (b[t, g], b[t + 1, g]), c)  # the first half of K once more
+    out[g, t], out[g, t + 1], out[g + 8, t], out[g + 8, t + 1] = c[0], c[1], c[2], c[3]
+
+
+@cuda.jit
+def multiply_words(a, b, out):
+    """16 rows by 8 columns, of words that hold one TF32, two bfloat16 or four bytes each along K; ``out`` is 0."""
+    lane = cuda.threadIdx.x
+    g, t = lane // 4, lane % 4
+    zero = out[0, 0]
+    left = a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4]
+    c = mma(left, (b[t, g], b[t + 4, g]), (zero, zero, zero, zero))
+    c = mma(left[:2], (b[t, g],), c)
+    out[g, 2 * t], out[g, 2 * t + 1], out[g + 8, 2 * t], out[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
+
+
+def twice_the_first_half(a, b):
+    half = a.shape[1] // 2
+    return a @ b + a[:, :half] @ b[:half]
+
+
+def test_products_of_short_numbers():
+    """Exact for small integers; TF32 ignores the last 13 bits."""
+    random = np.random.default_rng(6)
+    a, b = (random.integers(-9, 9, shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
+    out = np.full((16, 8), np.nan, np.float32)
+    multiply_halves[1, 32](a, b, out)
+    assert np.array_equal(out, twice_the_first_half(a.astype(np.float32), b.astype(np.float32)))
+
+    a, b = random.standard_normal((16, 8), np.float32), random.standard_normal((8, 8), np.float32)
+    out[:] = 0
+    multiply_words[1, 32](a, b, out)
+    cut = [(x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for x in (a, b)]
+    np.testing.assert_allclose(out, twice_the_first_half(*cut), atol=3e-6)
+    assert abs(out - twice_the_first_half(a, b)).max() > 1e-5
+
+    a, b = (random.integers(-9, 9, shape).astype(np.float32) for shape in ((16, 16), (16, 8)))
+    halves = [np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16) for x in (a, b)]
+    words = halves[0][:, ::2] | halves[0][:, 1::2] << np.uint32(16), halves[1][::2] | halves[1][1::2] << np.uint32(16)
+    out[:] = 0
+    multiply_words[1, 32](*map(np.ascontiguousarray, words), out)
+    assert np.array_equal(out, twice_the_first_half(a, b))
+
+    a, b = random.integers(-128, 128, (16, 32)), random.integers(-128, 128, (32, 8))
+    words = a.astype(np.int8).view(np.int32), np.ascontiguousarray(b.astype(np.int8).T).view(np.int32).T.copy()
+    out = np.zeros((16, 8), np.int32)
+    multiply_words[1, 32](*words, out)
+    assert np.array_equal(out, twice_the_first_half(a, b))
+
+
 def test_a_product_needs_whole_warps_and_known_sizes():
     @cuda.jit
     def some_lanes(out):
@@ -665,6 +732,6 @@ def test_a_product_needs_whole_warps_and_known_sizes():
     def other_sizes(out):
         out[0] = mma((1.0, 1.0), (1.0, 1.0), (0.0, 0.0))[0]
 
-    with pytest.raises(TypingError, match=r"mma: a, b and c are .*; they must be tuples of 8, 4 and 4, or"):
+    with pytest.raises(TypingError, match=r"mma: a, b and c are .*; they must be tuples of one of these"):
         other_sizes[1, 32](np.zeros(1))
     assert [f.kind for f in gpukit.trace(some_lanes[1, 32], np.zeros(32)).findings] == ["barrier-divergence"]
