@@ -57,7 +57,7 @@ reads = sum(access.requests * access.active_lanes for access in naive.accesses i
 print(f"{reads:,.0f} reads of {a.size + b.size:,} elements: {reads / (a.size + b.size):.0f} each")
 
 # %% [markdown]
-# Each element is read once by each of the 64 threads that need it. For 4096 x 4096 matrices that makes 4096 times. Coalescing and broadcasts cut the traffic, but it is still many times the size of the matrices:
+# Each element is read once by each of the 64 threads that need it. For 4096 x 4096 matrices it would be 4096 times. Coalescing and broadcasts cut the traffic, but it is still many times the size of the matrices:
 
 # %%
 traffic = naive.traffic
@@ -187,7 +187,7 @@ show.Table(columns, rows)
 #
 # ## Dynamic shared memory
 #
-# The size of a static array is part of the kernel. The size of **dynamic** shared memory comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. The kernel declares it as an array of length 0. A block has only one such buffer, and it has one dimension, so the tiles have to be cut out of it, and their rows found by hand.
+# The size of a static array is part of the kernel. The size of **dynamic** shared memory comes with the launch, as the fourth number in the brackets: `kernel[grid, block, stream, shared_bytes]`. The kernel declares it as an array of length 0. A block has only one such buffer, and it has one dimension, so the tiles have to be cut out of it, and indexed by hand.
 
 
 # %%
@@ -258,7 +258,7 @@ print(reversed_numbers[:4], "...", reversed_numbers[-1])
 print(f"this device allows up to {device.info().shared_memory_per_block_optin:,} bytes per block")
 
 # %% [markdown]
-# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. The occupancy falls, and with few warps on an SM it happens more often that all of them wait. The trace says what limits it:
+# Large buffers have a price. All blocks on an SM share one shared memory, so the more each block takes, the fewer of them run there at the same time. The occupancy falls, and with few warps on an SM it is more often the case that all of them are waiting. The trace says what limits it:
 
 # %%
 rows = []
@@ -305,7 +305,7 @@ print(f"cheaper indices, naive to naive_uint32: {ms['naive'] / ms['naive_uint32'
 print(f"tiles, naive_uint32 to tiled: {ms['naive_uint32'] / ms['tiled']:.1f} times as fast")
 
 # %% [markdown]
-# Most of the gain does not come from the tiles. `tiled` has cheap indices too, although nobody has written `uint32` in it: its inner loop has a constant length, so the compiler unrolls it and knows every address beforehand.
+# Most of the gain does not come from the tiles. `tiled` has cheap indices too, although there is no `uint32` in it: its inner loop has a constant length, so the compiler unrolls it and knows every address beforehand.
 #
 # And why do tiles of 16, which load an eighth of the sectors, win so much less than a factor of 8? A GPU has caches. How many bytes per second would `naive_uint32` need if all of its sectors came from beyond the SM?
 
@@ -329,7 +329,7 @@ rows = [[name, *(found[name, case] for case in cases)] for name in names]
 show.Table(["per multiply-add", *cases], rows)
 
 # %% [markdown]
-# `tiled` executes only slightly fewer instructions than `naive_uint32`, so most of what is left between these two is memory.
+# `tiled` executes only slightly fewer instructions than `naive_uint32`. That cannot explain all of the difference in time; the rest is memory.
 #
 # > **From the source.** The documents measured the same three kernels on an RTX 3090, in three runs. All sizes are multiples of the tile, and the static kernel needs that: only the dynamic one has a guard at the edges. The next cell shows their times.
 
@@ -408,7 +408,7 @@ print("wrong elements:", np.count_nonzero(~(abs(out - a @ b) < 1e-3)), "of", out
 # %% [markdown]
 # The threads that returned leave gaps in the tiles, and the others read whatever was there before. With sizes that are multiples of the tile, as in the documents, there is nothing to see.
 #
-# **Half of the buffer.** The launch gives the dynamic kernel room for one tile, and the kernel has two:
+# **Half the buffer.** The launch gives the dynamic kernel room for one tile, and the kernel has two:
 
 # %%
 try:
@@ -439,7 +439,7 @@ def gram(a, out):
 exercises.check("03-gram", gram)
 
 # %% [markdown]
-# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair while slow threads still multiply the last one. This is **double buffering**. How many barriers per step are left? Change the kernel below, which is for sizes that are multiples of 16.
+# **2. One barrier.** With two pairs of tiles in shared memory, a block can load the next pair while slow threads still multiply the previous one. This is **double buffering**. How many barriers per step are left? Change the kernel below, which is for sizes that are multiples of 16.
 
 
 # %%

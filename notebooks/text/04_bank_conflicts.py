@@ -89,7 +89,7 @@ for stride in (1, 2, 3, 4, 5, 8, 16, 24, 31, 32, 33, 0):
 # %% [markdown]
 # <details><summary>The rule</summary>
 #
-# The count is the greatest common divisor of the stride and 32. Odd strides are free of conflicts, powers of two are the worst. A stride of 32, a column of a matrix with 32 columns, puts all lanes into one bank. A stride of 0 is a broadcast.
+# The count is the greatest common divisor of the stride and 32. Odd strides are free of conflicts. The worst are multiples of 32: a column of a matrix with 32 columns puts all lanes into one bank. A stride of 0 is a broadcast.
 #
 # </details>
 #
@@ -535,7 +535,7 @@ print(f"{finding.kind} at: {finding.code}\n    {finding.message}")
 # %% [markdown]
 # ## Exercises
 #
-# **1. A tile that no pad can save.** This transpose uses tiles of 16 x 16. A store writes two rows of the tile at a time, a load reads two columns. A pad that frees the stores puts both rows of a warp into different banks: it must be 16. That is the worst pad for the loads. Transpose without a conflict all the same.
+# **1. A tile that no pad can save.** This transpose uses tiles of 16 x 16. A store writes two rows of the tile at a time, a load reads two columns. The stores are free of conflicts only where these two rows start 16 banks apart, as they do without a pad. But then a column lies in just two banks, and the loads conflict. Transpose without a conflict all the same.
 
 
 # %%
@@ -579,7 +579,7 @@ exercises.check("04-tile", wavefronts_of_tile)
 #
 # - 32 banks of 4 bytes. Different words from one bank cost a wavefront each; the same word is broadcast.
 # - 8-byte accesses are served by half-warps, 16-byte accesses by quarters.
-# - An odd stride is free of conflicts; a power of two is the worst.
+# - An odd stride is free of conflicts; a multiple of 32 is the worst.
 # - The right pad is the number of columns that a warp covers at a time: 1 for tiles of 32, 2 for 16, 4 for 8.
 # - A swizzle needs no pad. A pad that is no multiple of 4 words rules out 128-bit accesses, also those that the compiler would have made by itself.
 # - Change one thing at a time, count, and have a control.
