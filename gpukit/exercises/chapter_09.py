@@ -102,6 +102,25 @@ DIRECT = KernelExercise(
     solutions=[direct, direct_in_one_loop],
     wrong=[
         Wrong(
+            "A sum that begins as 0 or 0.0 is a float64, and so is every addition. Begin with np.float32(0).",
+            {"total = np.float32(0)": "total = 0.0"},
+            "cost: float64 operations",
+        ),
+        Wrong(
+            "The sum is stored after every product. Store it once, below all three loops.",
+            {"        out[o, oh, ow] = total\n": "                    out[o, oh, ow] = total\n"},
+            "cost: global store sectors",
+        ),
+        Wrong(
+            "x has in channels: its first index is c. The out channel o only selects the weights.",
+            {"x[c, oh + kh, ow + kw]": "x[o, oh + kh, ow + kw]"},
+        ),
+        Wrong(
+            "Filters need not be square: rows run to weight.shape[2], columns to weight.shape[3].",
+            {"for kw in range(weight.shape[3])": "for kw in range(weight.shape[2])"},
+            "out-of-bounds",
+        ),
+        Wrong(
             "The weight's index lacks the in channel, so every channel is multiplied by the weights of channel 0. "
             "With one channel, or with weights that are all alike, nobody would notice.",
             {"weight[o, c, kh, kw]": "weight[o, 0, kh, kw]"},
@@ -149,7 +168,7 @@ DIRECT = KernelExercise(
     ],
     why="One sum is open at a time, so it stays in a register, and `out` is written once. That is the reason for the\n"
     "order of the loops: out channel, row and column are outside (here they are the thread), the filter is inside.",
-    limits={"global store sectors": 1.0},
+    limits={"global store sectors": 1.0, "float64 operations": 1.0},
 )
 
 
@@ -208,6 +227,7 @@ def im2col_zeros_first(x, columns, size, stride, padding, dilation):
             columns[c, kh, kw, oh, ow] = x[c, row - padding, col - padding]
 
 
+CLAMPED = "min(max(row, 0), x.shape[1] - 1), min(max(col, 0), x.shape[2] - 1)"
 INSIDE = "if 0 <= row < x.shape[1] and 0 <= col < x.shape[2]:"
 IM2COL = KernelExercise(
     "09-im2col",
@@ -251,6 +271,23 @@ IM2COL = KernelExercise(
         Wrong(
             "The stride is missing: neighbouring windows lie `stride` pixels apart.",
             {"oh * stride": "oh", "ow * stride": "ow"},
+        ),
+        Wrong(
+            "x.shape[1] and x.shape[2] are one past the last row and column: compare with <, not with <=.",
+            {INSIDE: "if 0 <= row <= x.shape[1] and 0 <= col <= x.shape[2]:"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "The padding is counted in pixels, not in windows: multiply oh and ow by the stride, then subtract it.",
+            {"oh * stride - padding": "(oh - padding) * stride", "ow * stride - padding": "(ow - padding) * stride"},
+        ),
+        Wrong(
+            "That repeats the pixels at the image's edge. Padding here means zeros.",
+            {INSIDE: f"row, col = {CLAMPED}\n                if True:"},
+        ),
+        Wrong(
+            "kh and kw are exchanged in the columns: the order is columns[c, kh, kw, oh, ow].",
+            {"columns[c, kh, kw, oh, ow] = value": "columns[c, kw, kh, oh, ow] = value"},
         ),
         Wrong(
             "Row 0 and column 0 belong to the image: compare with 0 <=, not with 0 <.",
@@ -360,6 +397,14 @@ COL2IM = KernelExercise(
             "out-of-bounds",
         ),
         Wrong(
+            "Columns need the same test as rows: across must be a multiple of the stride, too.",
+            {" and across % stride == 0": ""},
+        ),
+        Wrong(
+            "The corner of the window is above the pixel and left of it: subtract kh * dilation and kw * dilation.",
+            {"row + padding - kh": "row + padding + kh", "col + padding - kw": "col + padding + kw"},
+        ),
+        Wrong(
             "A value replaces the sum of those before it: add it with +=.",
             {"total += columns": "total = columns"},
         ),
@@ -448,6 +493,7 @@ ROUNDS = AnswerExercise(
             11,
         ),
         Wrong("That is the average over the warp. The warp waits for its busiest thread.", 117 / 32),
+        Wrong("That is plan 2. By plan 1 the thread in the corner copies far more.", 4),
     ],
     hints=[
         "For 3 x 3 the thread in the corner copies 3 x 3.",
@@ -610,6 +656,19 @@ TILE = KernelExercise(
             "Let thread t copy elements t, t + 32, ... of the 60.",
             tiled_by_edges,
             "cost: shared wavefronts",
+        ),
+        Wrong(
+            "Every thread copies the whole tile. Deal it out: thread t takes elements t, t + 32, ... of the 60.",
+            {"range(8 * ty + tx, 60, 32)": "range(60)"},
+            "cost: shared wavefronts",
+        ),
+        Wrong(
+            "The weight's index lacks the in channel: it is weight[o, c, kh, kw].",
+            {"weight[o, c, kh, kw]": "weight[o, 0, kh, kw]"},
+        ),
+        Wrong(
+            "All threads sum up the same nine pixels. This thread's window begins at tile[ty, tx].",
+            {"tile[ty + kh, tx + kw]": "tile[kh, kw]"},
         ),
         Wrong(
             "A row of the tile has ten pixels, not eight: divide by 10.",

@@ -110,6 +110,28 @@ SUMS = KernelExercise(
             {"weight[o, c, kh, kw]": "weight[o, 0, kh, kw]"},
         ),
         Wrong(
+            "The sums live in `out`, so every product costs a load and a store of global memory. Use `total`.",
+            {
+                "            total[o] = 0\n": "            out[o, oh, ow] = 0\n",
+                "total[o] += value": "out[o, oh, ow] += value",
+                "        for o in range(6):\n            out[o, oh, ow] = total[o]\n": "",
+            },
+            "cost: global requests",
+        ),
+        Wrong(
+            "The sums are stored after every product. Store them once, below the loops over c, kh and kw.",
+            {
+                "        for o in range(6):\n            out[o, oh, ow] = total[o]\n": "",
+                "weight[o, c, kh, kw]\n": "weight[o, c, kh, kw]\n                        out[o, oh, ow] = total[o]\n",
+            },
+            "cost: global requests",
+        ),
+        Wrong(
+            "The out channel is the first axis of the weights, the in channel the second: weight[o, c, kh, kw].",
+            {"weight[o, c, kh, kw]": "weight[c, o, kh, kw]"},
+            "out-of-bounds",
+        ),
+        Wrong(
             "A product replaces the sum so far: use +=.",
             {"total[o] += value": "total[o] = value"},
         ),
@@ -130,7 +152,7 @@ SUMS = KernelExercise(
     ],
     why="A pixel is loaded once and used six times: seven loads for six products instead of twelve. All indices of\n"
     "`total` are known once the compiler has unrolled the loops, so the six sums live in registers.",
-    limits={"global requests": 1.0},
+    limits={"global requests": 1.0, "float64 operations": 1.0},
 )
 
 

@@ -95,7 +95,7 @@ def padded_window(
     oh, ow = check_sizes("at", at, (0, 0), (outs[0] - 1, outs[1] - 1), "a tuple of 2 ints, row and column")
     wide, high = width + 2 * padding, height + 2 * padding
     cell = min(0.4, (COLUMN - 2.1) / (wide + outs[1]))
-    title = f"{height} x {width} image, kernel {taps[0]} x {taps[1]}, stride {stride}, padding {padding}, "
+    title = f"{height} x {width} image, filter {taps[0]} x {taps[1]}, stride {stride}, padding {padding}, "
     title += f"dilation {dilation}:\n{outs[0]} x {outs[1]} outputs; the window of output ({oh}, {ow})"
     tall = max(high * cell, 0.2 * prod(taps))
     ax = sheet(ax, COLUMN, tall + 0.35, title)
@@ -111,7 +111,7 @@ def padded_window(
     for tap, place in enumerate(window):
         y, value = 0.28 + 0.2 * tap, values[place]
         box(ax, left, y, 0.36, 0.2, _window_face(value), str(value), edge="white", size=8, gid="tap")
-        write(ax, left + 0.42, y + 0.1, f"kernel {divmod(tap, taps[1])}", ha="left", size=8, faint=True)
+        write(ax, left + 0.42, y + 0.1, f"filter {divmod(tap, taps[1])}", ha="left", size=8, faint=True)
     left += 0.36 + 1.15
     write(ax, left, 0.13, "outputs", ha="left", size=8.5)
     for r, q in np.ndindex(*outs):

@@ -292,7 +292,7 @@ def halo_tile(tile: tuple[int, int] = (4, 8), kernel: tuple[int, int] = (3, 3), 
     threads = tile[0] * tile[1]
     edges = [[min(r, tile[0] - 1) * tile[1] + min(c, tile[1] - 1) for c in range(cols)] for r in range(rows)]
     evenly = [[(r * cols + c) % threads for c in range(cols)] for r in range(rows)]
-    title = f"{tile[0]} x {tile[1]} results, {kernel[0]} x {kernel[1]} kernel: {threads} threads copy "
+    title = f"{tile[0]} x {tile[1]} results, {kernel[0]} x {kernel[1]} filter: {threads} threads copy "
     title += f"{rows} x {cols} = {rows * cols} pixels\n"
     title += "Number: the thread that copies it; outlined: the pixels under the results"
     cell = min(0.3, (COLUMN - 0.3) / 2 / cols)

@@ -36,12 +36,13 @@ def random(*shape):
 # %%
 recorded = results.load("conv-h200", case="ladder", dtype="float32")
 times = results.by_variant(recorded)
-for name in ("naive", "tiled", "even", "cudnn (torch)", "direct"):
+times["paired"] = times.pop("direct")
+for name in ("naive", "tiled", "even", "cudnn (torch)", "paired"):
     print(f"{name:14} {times[name] * 1e6:8.1f} us")
 print(results.taken_on(recorded))
 
 # %% [markdown]
-# The first kernel with a tile is *slower* than the one without. The second gains a little. By the end of this page you will have written the first and the third, and know why. How to get from there to the last line is the optional chapter [09b](09b_fast_convolution.ipynb).
+# `naive` has no tile. The first kernel with one, `tiled`, is *slower*. The second, `even`, gains a little. By the end of this page you will have written `naive` and `even`, and know why. The optional chapter [09b](09b_fast_convolution.ipynb) shows how to get from there to `paired`.
 #
 # ## What a filter does
 #
@@ -78,12 +79,12 @@ with plot.figure(columns=4, rows=2, size=(9, 4.8)) as axes:
 #
 # ## Four ways to compute it
 #
-# | | idea | saves | costs |
+# | | idea | for it | against it |
 # |---|---|---|---|
-# | direct | sum up every window | memory | all multiplications |
-# | im2col + GEMM | write windows as columns of a matrix, multiply | uses the fastest kernel there is | KH x KW times the memory |
-# | FFT | transform, multiply, transform back | multiplications, for large filters | transforms, complex numbers in memory |
-# | Winograd | compute small tiles with fewer multiplications | multiplications, for 3 x 3 | additions, precision |
+# | direct | sum up every window | no extra memory | all multiplications |
+# | im2col + GEMM | write windows as columns of a matrix, multiply | uses the fastest kernel there is | KH x KW times the memory for the image |
+# | FFT | transform, multiply, transform back | fewer multiplications, for large filters | transforms, complex numbers in memory |
+# | Winograd | compute small tiles by a trick | fewer multiplications, for 3 x 3 | more additions, less precision |
 #
 # This page writes the first two; [09b](09b_fast_convolution.ipynb) counts the operations of the others. **GEMM** is the BLAS name of the matrix product.
 #
@@ -116,7 +117,7 @@ for layout, step in {"NCHW": 1, "NHWC": channels, "CHWN": samples}.items():
 #
 # ## The direct way
 #
-# The specification is seven loops: over samples, out channels, rows, columns, and for each value over in channels, and rows and columns of the filter.
+# The specification is seven loops: over samples, out channels, rows and columns, and for each value over in channels, filter rows and filter columns.
 
 # %%
 show.source(conv.serial)
@@ -142,7 +143,7 @@ exercises.check("09-direct", direct)
 # %% [markdown]
 # ## A forgotten index
 #
-# This half of the chapter follows an article on direct convolution. Its serial code reads the weight of out channel, row and column, and forgets the *in channel*. Here is that mistake as a kernel. Which test would find it?
+# The direct way follows an article. Its serial code indexes the weights by out channel, row and column, and forgets the *in channel*. Here is that mistake as a kernel. Which test would find it?
 
 
 # %%
@@ -171,7 +172,7 @@ for name, weight in (("weights all alike", np.ones((2, 3, 3, 3), np.float32)), (
 #
 # ## Windows as columns
 #
-# The other way begins by writing every window as a column of a matrix: **im2col**. Here is a window that hangs over the padding, and its column:
+# The other way begins by writing every window as a column of a matrix: **im2col**. Here is a window that hangs over the edge of the image, and its column:
 
 # %%
 plot.padded_window((4, 5), (3, 3), stride=2, padding=1);
@@ -194,7 +195,7 @@ def im2col(x, columns, size, stride, padding, dilation):
 exercises.check("09-im2col", im2col)
 
 # %% [markdown]
-# Neighbouring threads write neighbouring columns, so the stores are coalesced. Almost: a warp writes 128 bytes, which are four sectors of 32 bytes *if they begin at one*. Each row of the matrix begins where the last one ended. Compare the sectors written for two image sizes:
+# Neighbouring threads write neighbouring columns, so the stores are coalesced. Almost: a warp writes 128 bytes, which are four sectors of 32 bytes *if the first byte begins a sector*. Each row of the matrix begins where the last one ended. Compare the sectors written for two image sizes:
 
 # %%
 for size in (18, 15):
@@ -208,7 +209,7 @@ for size in (18, 15):
         print(f"rows of {windows} windows, {variant:12} {stores.sectors:6,} sectors, at least {out.nbytes // 32:,}")
 
 # %% [markdown]
-# 256 is a multiple of 8 values, so all rows begin at a sector; 169 is not, and a warp touches five sectors instead of four. `aligned` shifts each thread by its row's offset in a sector. `conv.im2col` picks one of five kernels by shape; [09b](09b_fast_convolution.ipynb) shows what they reach.
+# A sector has 8 values. 256 is a multiple of 8, so all rows begin with a new sector. 169 is not, so most warps touch five sectors instead of four. `aligned` shifts the threads of each row so that a warp begins with a new sector. `conv.im2col` picks one of five kernels by shape; [09b](09b_fast_convolution.ipynb) shows what they reach.
 #
 # ## Back from columns
 #
@@ -236,7 +237,7 @@ exercises.check("09-col2im", col2im)
 # %% [markdown]
 # col2im is the **adjoint** of im2col: the sum of `im2col(x) * y` equals that of `x * col2im(y)`, for all x and y. That makes a strong test, since it needs no reference.
 #
-# MXNet's kernel also takes a **request**: whether to overwrite the result, to accumulate into it, to work in place, or to do nothing because nobody needs the gradient. `conv.col2im` has all four:
+# MXNet's kernel also takes a **request**: whether to overwrite the result, to accumulate into it, to work in place, or to do nothing because the gradient is not needed. `conv.col2im` has all four:
 
 # %%
 x, how = random(1, 2, 6, 6), {"kernel_size": 3, "stride": 1, "padding": 1}
@@ -256,13 +257,13 @@ for request, expected in requests.items():
 #
 # ## A convolution as a matrix product
 #
-# Now the convolution is one product: weights M x K times columns K x N. M is the number of out channels of a group, K = C / groups x KH x KW, and N = OH x OW.
+# Now the convolution is one product: weights M x K times columns K x N. M is the number of out channels of a group, K is (C / groups) x KH x KW, and N is OH x OW.
 
 # %%
 plot.im2col_product(groups=2, m=3, k=36, n=324);
 
 # %% [markdown]
-# These are the shapes of the next cell, and here are the launches of that call:
+# The next cell has these shapes, and lists the launches of one call:
 
 # %%
 x, weight, bias = random(2, 8, 20, 20), random(6, 4, 3, 3), random(6)
@@ -271,7 +272,7 @@ for launch, _ in conv.steps("im2col", x, weight, out, bias, groups=2):
     print(f"{launch.dispatcher.py_func.__name__:12} grid {launch.griddim}, block {launch.blockdim}")
 
 # %% [markdown]
-# Three steps: windows to columns, the product, and the bias of each out channel, if there is one. The columns go to a **workspace**, which the next samples and the next calls on the same stream use again. That is safe because kernels in a stream run one after the other, so the host need not wait: a call returns as soon as its launches are queued.
+# Three steps: windows to columns, the product, and the bias of each out channel, if there is one. The columns go to a **workspace**, which is reused for the next samples, and by later calls on the same stream. That is safe because kernels in a stream run one after the other, so the host need not wait: a call returns as soon as its launches are queued.
 #
 # For the convolution of this page's first table:
 
@@ -283,11 +284,11 @@ columns = 4 * conv.workspace_size((1, 6, 512, 768), 6)
 print(f"columns: {columns / 1e6:.0f} MB, the image: {4 * 6 * 512 * 768 / 1e6:.0f} MB")
 
 # %% [markdown]
-# About as fast as cuDNN, with a product that knows nothing of windows. The price is memory.
+# That is about as fast as cuDNN, with a product that knows nothing of windows. The price is memory.
 #
 # ## What it costs in memory
 #
-# Every pixel is stored KH x KW times. Is there a better matrix? The notes on MXNet look at the other one: leave the image as a vector, and write the *weights* as a sparse matrix with a row for every value of the result. Then each weight is repeated for every window. They conclude that it makes no difference: one repeats pixels KH x KW times, the other weights OH x OW times, by the same factor.
+# Every pixel is stored KH x KW times. Is there a better matrix? The notes on MXNet look at the alternative: leave the image as a vector, and write the *weights* as a sparse matrix with a row for every value of the result. Then each weight is repeated for every window. They conclude that it makes no difference: one repeats pixels KH x KW times, the other weights OH x OW times, by the same factor.
 #
 # **Predict first.** One sample, 64 in and 64 out channels, float32, and a 4-byte index beside each weight of the sparse matrix. How many times as much memory does the sparse matrix take as the columns?
 
@@ -313,13 +314,13 @@ print(f"{at_15['sparse'] // at_15['im2col']} times as much")
 # %% [markdown]
 # The claim holds for *one* out channel and without indices: then both hold C KH KW OH OW values. But all out channels share the same columns, while each has weights of its own. In favour of the sparse matrix: one serves for all samples, while every sample has columns of its own.
 #
-# Both grow with the area of the filter. The notes report that a 15 x 15 filter exhausted 16 GB. The direct way needs no memory at all, so it is worth making fast.
+# Both grow with the area of the filter. The notes report that a 15 x 15 filter ran out of 16 GB. The direct way needs no extra memory, so it is worth making fast.
 #
 # ## A tile and its halo
 #
 # In the direct kernel a warp loads each pixel many times, once for every window that covers it. As with the matrix product, a block can load its pixels once and share them. A block of 4 x 8 threads, one warp, computes 4 x 8 values. For a 3 x 3 filter it needs 6 x 10 pixels: the tile and a **halo** around it.
 #
-# Who copies the halo? **Plan 1**: each thread copies its own pixel, and the threads at the edge also copy the halo beside them. **Plan 2**: number the pixels of the tile and deal them out to all threads evenly.
+# Who copies the halo? **Plan 1** (on the left): each thread copies its own pixel, and the threads at the edge also copy the halo beside them. **Plan 2** (on the right): number the pixels of the tile, and deal them out evenly to all threads.
 
 # %%
 plot.halo_tile(tile=(4, 8), kernel=(3, 3));
@@ -358,7 +359,7 @@ exercises.check("09-tile", tiled)
 # %% [markdown]
 # ## Why so little?
 #
-# The library has the same kernels with padding, stride and dilation: `naive`, `tiled` (plan 1) and `even` (plan 2). Time them, for the convolution of the beginning:
+# The library has the same kernels with padding, stride and dilation: `naive`, `tiled` (plan 1) and `even` (plan 2). Time them for the convolution of the first table:
 
 # %%
 names, where = ("naive", "tiled", "even"), results.taken_on(recorded)
@@ -390,22 +391,22 @@ for name in names:
     print(f"{name:8}{loads.requests:14,}{loads.sectors:10,}{shared:14,}{terms / (loads.requests + shared):16.2f}")
 
 # %% [markdown]
-# The tile does what it promised: `even` loads far fewer sectors. But look at the last column. Each multiply-add still needs two loads, a pixel and a weight. The pixel merely comes from shared memory now instead of the L1 cache, and in an SM these are the same hardware. The kernel is bound by its instructions, loads and the arithmetic of their addresses, and a tile saves none of them. Plan 1 adds 36 rounds of copying for every in channel, and loses.
+# The tile does what it promised: `even` loads far fewer sectors. But look at the last column. Each multiply-add still needs two loads, a pixel and a weight. The pixel merely comes from shared memory now instead of the L1 cache, and in an SM these are the same hardware. The kernel is limited by its instructions, which are loads and the arithmetic of their addresses, and a tile saves none of them. Plan 1 adds 36 rounds of copying for every in channel, and loses.
 #
 # In chapter 03 the threads of a block shared whole rows and columns of the matrices, too much for L1. Here they share a few pixels, which L1 keeps without help. What saves load *instructions* is to keep more than one sum per thread, in registers. [05](05_fast_matmul.ipynb) did it for matrices, [09b](09b_fast_convolution.ipynb) does it here.
 #
 # ## Blocks that grow
 #
-# 27 columns are no multiple of 8. We launch one more block and let surplus threads do nothing. The article launches *fewer* blocks instead, and lets the last ones grow to cover the remainder:
+# What if the tiles do not divide the result, as for 27 columns and tiles of 8? We launch one more block, and let surplus threads do nothing. The article launches one block *fewer* instead, and lets the last ones grow to cover the remainder:
 
 # %%
 plot.edge_blocks(size=(14, 27), tile=(4, 8));
 
 # %% [markdown]
-# Two things can go wrong. The largest block computes up to 7 x 15 values with the same 32 threads, four rounds instead of one, and the launch waits for it. And now the tile's size differs from block to block, so every number derived from it must differ, too. The article mentions that its edge blocks have bugs. Here is one that such a kernel invites; find it before you run the cell.
+# Two things can go wrong. The largest block may have to compute 7 x 15 values with the same 32 threads, in four rounds instead of one, and the launch waits for it. And now the tile's size differs from block to block, so every number derived from it must differ, too. The article mentions that its edge blocks have bugs. Here is one that such a kernel invites. Find it before you unfold the output.
 
 
-# %%
+# %% jupyter={"outputs_hidden": true}
 @cuda.jit
 def growing(x, weight, out):
     tile = cuda.shared.array(9 * 17, np.float32)  # enough for 7 x 15 values and a halo of two
@@ -437,9 +438,9 @@ def run_growing(height, width):
 
 
 trace, error = run_growing(12, 24)
-print(f"12 x 24: largest error {error.max():.1e}, {len(trace.findings)} findings")
+print(f"12 x 24: largest error {error.max():.1e}, findings: {len(trace.findings)}")
 trace, error = run_growing(14, 27)
-print(f"14 x 27: largest error {error.max():.1e}, {len(trace.findings)} findings: {trace.findings[0].kind}")
+print(f"14 x 27: largest error {error.max():.1e}, findings: {len(trace.findings)}, {trace.findings[0].kind}")
 print(trace.findings[0].code)
 with plot.figure("14 x 27: where the result is wrong", size=(6, 2.8)) as ax:
     ax.imshow(error > 1e-4, cmap="magma")
@@ -453,24 +454,24 @@ with plot.figure("14 x 27: where the result is wrong", size=(6, 2.8)) as ax:
 #
 # </details>
 #
-# One more block and a guard is less code, has one tile size, and no slow block. Test every kernel with sizes that are not multiples of anything.
+# One more block and a guard take less code, and there is one tile size and no slow block. Test every kernel with sizes that are not multiples of its tile.
 #
 # ## From the source
 #
 # This chapter follows three of the documents: the two notes on MXNet (its im2col and col2im kernels, and its convolution layer), and the article on a direct convolution. What they have and we changed:
 #
 # - MXNet's im2col is `im2col_naive`, its col2im a gather with the four requests above; its convolution is the three steps per sample, with one workspace.
-# - "The same factor", for the sparse matrix: right for one out channel only.
+# - "The same factor", for the sparse matrix, is right for one out channel only.
 # - The article's serial code forgets the in channel. It has one sample, no padding and no stride; ours have all of them.
-# - Its block is one warp of 4 x 8 threads with plan 1 at first: 1, 3 or 9 pixels per thread for 3 x 3. Plan 2 has 60 / 32 = 1.875 on average.
+# - Its block is one warp of 4 x 8 threads, with plan 1 at first: 1, 3 or 9 pixels per thread for 3 x 3. Plan 2 has 1 or 2 pixels per thread, 60 / 32 = 1.875 on average.
 # - Its edge blocks grow, with bugs that it leaves open.
 #
 # ## Key points
 #
-# - The filter's loops innermost: one sum is open at a time, and stays in a register.
+# - With the filter's loops innermost, one sum is open at a time, and stays in a register.
 # - A convolution is a matrix product once its windows are columns: simple, general, and KH x KW times the memory.
 # - Gather instead of scatter: no atomics, and the same bits in every run.
-# - Deal a copy out evenly: a warp waits for its busiest lane.
+# - Deal copies out evenly: a warp waits for its busiest lane.
 # - A tile saves global traffic, not load instructions. Count both before you expect a speed-up.
 # - Test with random values, several channels, and sizes that are not multiples of the tile.
 #

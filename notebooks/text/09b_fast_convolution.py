@@ -5,8 +5,8 @@
 #
 # **After this chapter you will be able to**
 #
-# - keep many sums in a thread's registers, and say how many before the compiler spills;
-# - copy the next tile while you compute on the present one, and say when that is worth nothing;
+# - keep many sums in a thread's registers, and say how many fit before the compiler spills;
+# - copy the next tile while you compute on the present one, and say when that gains nothing;
 # - trade multiplications for additions;
 # - say, for a given shape, which way to convolve is the fastest, and read a map of ratios to a library.
 #
@@ -34,7 +34,7 @@ def random(*shape):
 
 
 # %% [markdown]
-# A tile that is copied evenly is hardly faster than no tile at all, and far slower than cuDNN. The last kernel below is many times as fast. What happens in between? On a GPU the cell times our kernels; cuDNN stands in the record.
+# A tile that is copied evenly is hardly faster than no tile at all, and far slower than cuDNN. The last kernel below is many times as fast. What happens in between? On a GPU the cell times our kernels; the time of cuDNN is always recorded.
 
 # %%
 recorded = results.load("conv-h200")
@@ -64,19 +64,19 @@ print(f"the last one is {times['cudnn (torch)'] / times['paired']:.1f} times as 
 plot.double_buffering(load=3, compute=2, steps=5);
 
 # %% [markdown]
-# The copies are asynchronous: they go from global to shared memory without passing through registers, and a thread only waits when it needs the tile.
+# The copies are asynchronous: they go from global to shared memory without passing through registers, and a thread only waits when it needs the tile. (`find_thread` and `place` say where a thread and its tile are, `span` how many pixels the tile needs, `start` begins with the bias, and `window_sum` is the loop over the filter.)
 
 # %%
 show.source(ladder.prefetch)
 
 # %% [markdown]
-# One barrier per channel is enough: after it, no thread still reads the other tile. And yet `prefetch` is *slower* than `even`. There is little latency left to hide: each SM holds up to 32 of these small blocks, and while one waits for its copy the others compute. What limits the kernel is the loop over the window, with two loads for each multiply-add and the arithmetic of their addresses. An optimisation is worth only what the bottleneck lets it be worth, and a second tile is not free.
+# One barrier per channel is enough: after it, no thread still reads the other tile. And yet `prefetch` is *slower* than `even`. There is little latency left to hide: each SM holds up to 32 of these small blocks, and while one waits for its copy the others compute. What limits the kernel is the loop over the window, with two loads for each multiply-add and the arithmetic of their addresses. To optimise what is not the bottleneck gains nothing, and a second tile is not free.
 #
 # ## Many sums in registers
 #
 # What makes loads rarer is reuse in registers, register tiling (also called register blocking). All out channels need the same pixels. So let a thread keep a sum for each out channel: a pixel is loaded once, and used six times.
 #
-# **Your turn.**
+# **Your turn**: one thread, six sums.
 
 
 # %%
@@ -99,7 +99,7 @@ exercises.check("09b-sums", six_sums)
 show.source(ladder.blocked)
 
 # %% [markdown]
-# **How many sums?** The more rows a thread has, the more products there are for each load. But a thread can have 255 registers at most. What does not fit, the compiler **spills**: it stores values to local memory, which is global memory behind the L1 cache, and loads them back when they are needed.
+# **How many sums?** The more rows a thread has, the more products there are for each load. But a thread can have 255 registers at most. The compiler **spills** what does not fit: it stores values to local memory, which is global memory behind the L1 cache, and loads them back when they are needed.
 #
 # **Predict**: with 6 out channels and 4, 8, 16, 24, 32 or 40 rows, a thread keeps 6 sums and one pixel for each row. From how many rows on does the compiler spill? (The kernel with a single row needs 32 registers.)
 
@@ -126,8 +126,9 @@ columns_shown = {
     "bytes spilled": "local",
     "blocks per SM": "blocks",
     "FFMA in the loop": lambda r: f"{r['loop']['multiply-add'] / sum(r['loop'].values()):.0%}",
-    "us": lambda r: f"{1e6 * seconds[r['tile']]:.1f}" if seconds else "on a GPU",
 }
+if on_gpu():
+    columns_shown["us"] = lambda r: f"{1e6 * seconds[r['tile']]:.1f}"
 results.table(compiled, columns_shown)
 
 # %% [markdown]
@@ -182,21 +183,22 @@ show.source(fast.make_multiply)
 # %%
 layout = layouts["specialised"]
 print(layout.text)
-print(f"sums of a thread: {layout.channels_per_thread * layout.run}; of a row it needs {layout.run + 5} pixels, and has")
-print(f"{6 * layout.channels_per_thread * layout.run} multiply-adds for them, with the six weights of {layout.channels_per_thread} out channels")
+channels, run = layout.channels_per_thread, layout.run
+print(f"a thread keeps {channels * run} sums: {channels} out channels of {run} neighbouring values")
+print(f"a row of the filter: {run + 5} pixels and {6 * channels} weights for {6 * channels * run} multiply-adds")
 
 # %% [markdown]
-# Pixels come in 128-bit loads, and the next row is loaded into a second set of registers while the present one is multiplied: **software pipelining**. In channels pass through a ring of stages in shared memory, filled by asynchronous copies that all threads share evenly. If a small result makes too few threads, several sets of warps share the in channels of a stage and add up their sums at the end, always in the same order, so every run gives the same bits.
+# Pixels come in 128-bit loads, and the next row is loaded into a second set of registers while the present one is multiplied: **software pipelining**. The in channels pass through a ring of stages in shared memory, filled by asynchronous copies that all threads share evenly. If a small result makes too few threads, several sets of warps share the in channels of a stage and add up their sums at the end, always in the same order, so every run gives the same bits.
 #
 # Three details:
 #
 # - **Register banks.** NVIDIA does not document them for this GPU. As far as we can tell, registers have two banks, even and odd, and an instruction that reads two operands from one bank takes a cycle longer. A 128-bit load puts neighbouring pixels into alternate banks. Since sum i adds up the pixels i + kw, it meets both. The kernel keeps two sums, one for even and one for odd kw, and adds them at the end.
 # - **Stores.** A thread's values are neighbours. Stored directly, a warp would write every twelfth address. They go through shared memory once more, so that a warp writes 32 neighbours.
-# - **The last row.** The loop loads the next row ahead; after the last row it loads the same one again. The compiler noticed that those registers held it already, and copied them instead, at every step. The address is therefore a minimum that the compiler does not see through. Read what it makes of your kernel (`cuobjdump -sass`, [10](10_profiling.ipynb)).
+# - **The last row.** The loop loads the next row ahead; after the last row it loads the same one again. The compiler noticed that those registers held it already, and copied them instead, at every step. So the address is computed as a minimum, which the compiler does not see through. Read what it makes of your kernel (`cuobjdump -sass`, [10](10_profiling.ipynb)).
 #
 # ## Three products for four
 #
-# Now nearly every instruction of the loop is a multiply-add. What is left is to need fewer of them. Take two neighbouring values and two weights:
+# Now nearly every instruction of the loop is a multiply-add. The only way on is to need fewer of them. Take two neighbouring values and two weights:
 #
 # - the first is x0 w0 + x1 w1,
 # - the second is x1 w0 + x2 w1.
@@ -228,11 +230,11 @@ print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
 print(f"of {times['paired'] * 1e6:.1f} us")
 
 # %% [markdown]
-# The bytes come on top of the arithmetic: every SM has to fill its shared memory before the first sum, and all of them store at once after the last one.
+# The bytes come on top of the arithmetic: every SM has to fill its shared memory before the first sum, and all of them store at once after the last one. Together they still do not explain the whole time: blocks start and end, and not every instruction is a multiply-add.
 #
 # ## Columns at full speed
 #
-# im2col and col2im do no arithmetic to speak of. They are memory-bound: the limit is a copy of as many bytes, the image once and the columns once. The five kernels of im2col differ in what a thread writes: `im2col_naive` a window, `element` one value, `aligned` a window shifted to the sector, `quads` four neighbouring windows with 128-bit stores, `rows` some rows of windows, for wide images. Each number is a share of the speed of such a copy:
+# im2col and col2im do no arithmetic to speak of. They are memory-bound: the limit is a copy of as many bytes, the image once and the columns once. The five kernels of im2col differ in what a thread writes: `im2col_naive` a window, `element` one value, `aligned` a window shifted to the sector, `quads` four neighbouring windows with 128-bit stores, `rows` some rows of windows, for wide images. Each number is a share of the speed of such a copy. A dash means that the kernel does not fit the shape:
 
 # %% jupyter={"source_hidden": true}
 settings = "kernel", "stride", "padding", "dilation"
@@ -306,7 +308,7 @@ print(f"elsewhere at least half of cuDNN's speed in {sum(r >= 0.5 for r in rest)
 # %% [markdown]
 # The map has a shape, and it can be explained. With few channels the matrix product is narrow, and cuDNN's kernels are made for wide ones. That is where a kernel made to measure wins most. A filter of 1 x 1, the first row, *is* a matrix product.
 #
-# Where cuDNN is ahead by more than a tenth, ask how many operations per second the direct way would need to keep up. If that is more than multiply-adds from registers alone can do, cuDNN does not go the direct way: it needs fewer operations.
+# Where cuDNN is ahead by more than a tenth, ask how many operations per second the direct way would need to keep up. If that is more than multiply-adds from registers alone can do, cuDNN does not go the direct way: it needs fewer operations. Where it is less, we cannot tell: cuDNN may simply have the better kernel.
 
 # %%
 print(f"{'images':18}{'channels':>8}{'filter':>8}{'ratio':>8}{'cuDNN, as operations of the direct way':>42}")
@@ -318,7 +320,7 @@ for (size, channels, k), ratio in ratios.items():
 print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
-# How does `conv2d` choose? It has no map built in, but a small model with a dozen constants, fitted to measurements: the instructions of all warps of an SM add up, and no block is done before its own have followed one another. It tries all tiles in the model, and compares the best with the time it predicts for im2col and the product.
+# How does `conv2d` choose? It has no map built in, but a small model with a dozen constants, fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the time it predicts for im2col and the product.
 
 # %% jupyter={"outputs_hidden": true}
 show.source(cost.predict)
@@ -328,7 +330,7 @@ show.source(cost.predict)
 #
 # Two methods save far more than pairs do. They are not implemented here, but what they save can be counted.
 #
-# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and every pair's weights, multiply, sum over the in channels, and transform every out channel back. The size of the filter no longer matters. A transform of n real values takes about 2.5 n log2 n operations.
+# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and the filter of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the filter no longer matters. A transform of n real values takes about 2.5 n log2 n operations.
 #
 # **Winograd.** A pair with its three products is the smallest case. For a 3 x 3 filter, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
 
@@ -363,17 +365,18 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 #
 # The kernels take float16, too, with sums in float32. Half the bytes do not make it faster: the multiply-adds stay the same, and what is converted on its way to shared memory cannot be copied asynchronously. The gain is memory.
 #
-# A small convolution is over before the host has launched the next one. Then the host's part of a call counts. `conv2d` remembers what it launched for arrays of the same kind and repeats it. Beside PyTorch's own, on PyTorch's tensors:
+# A small convolution is over before the host has launched the next one. Then the host's part of a call counts. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Here it is beside PyTorch's own function, on PyTorch's tensors:
 
 # %%
 halves = results.by_variant(recorded, case="ladder", dtype="float16")
 print(f"float16: {halves['direct'] * 1e6:.1f} us, float32: {times['paired'] * 1e6:.1f} us ({mark})")
 by_host = {(r["case"], r["shape"], r["variant"]): r["value"] for r in recorded if r["case"] in ("host", "call and wait")}
+CALLS = {"conv2d (torch)": "gpukit, out=", "conv2d (torch), new result": "gpukit", "torch (conv2d)": "PyTorch"}
 results.table(
     [{"shape": shape, "call": variant} for case, shape, variant in by_host if case == "host"],
     {
         "images": lambda r: " x ".join(map(str, r["shape"])),
-        "call": "call",
+        "call": lambda r: CALLS[r["call"]],
         "the host's part, us": lambda r: f"{1e6 * by_host['host', r['shape'], r['call']]:.1f}",
         "until the result is there, us": lambda r: f"{1e6 * by_host['call and wait', r['shape'], r['call']]:.1f}",
     },
