@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from warpstep._numba import ArgHint, In, Out, Purpose, typeof, types
-from warpstep.api.arrays import as_device_array, from_host
+from warpstep.api.arrays import DeviceArray, as_device_array, borrow_host, from_host
 from warpstep.compiler.values import dtype_of
 from warpstep.limits import POISON
 from warpstep.machine.memory import RecordRef, View, global_view
@@ -14,9 +14,14 @@ from warpstep.values import describe
 
 __all__ = ["Transfers", "follow_writes", "type_of"]
 
+#: Bytes of a host array that are worth reading in place.
+MIN_BORROWED = 1 << 16
+
 
 def type_of(value, name: str):
     """The Numba type of a kernel argument; TypeError for what a kernel cannot take."""
+    if value.__class__ is DeviceArray:
+        return value._numba_type_
     if isinstance(value, ArgHint):
         value = value.value
     try:
@@ -59,17 +64,32 @@ class Transfers:
     Attributes
     ----------
     arrays : list of (str, DeviceArray or DeviceRecord)
-        Every array argument by its parameter's name; those from the host are copies.
+        Every array argument by its parameter's name; those from the host are copies, but for borrowed ones.
     copy_back : list of function
         What copies results to the host.
+    borrowed : set of str
+        Parameters whose host arrays are read in place.
     """
 
     def __init__(self) -> None:
         self.arrays = []
         self.copy_back = []
+        self.borrowed = set()
+
+    def borrow(self, values, parameters, written) -> None:
+        """Read large host arrays in place if the kernel writes to none of their memory."""
+        arrays = [(i, value) for i, value in enumerate(values) if type(value) is np.ndarray]
+        for i, value in arrays:
+            if i in written or value.nbytes < MIN_BORROWED or not (value.flags.forc and value.flags.aligned):
+                continue
+            if not any(j != i and np.may_share_memory(value, other) for j, other in arrays):
+                self.borrowed.add(parameters[i])
 
     def lower(self, value, type_, name: str):
         """An argument as the lowered program takes it."""
+        if value.__class__ is DeviceArray and type_ is value._numba_type_:
+            self.arrays.append((name, value))
+            return _view(value, name)
         hint = None
         if isinstance(value, ArgHint):
             hint, value = value, value.value
@@ -99,12 +119,16 @@ class Transfers:
         on_device = as_device_array(value)
         if on_device is not None:
             self.arrays.append((name, on_device))
-            return global_view(on_device.allocation, on_device.host, name)
+            return _view(on_device, name)
         if not isinstance(value, np.ndarray):
             raise TypeError(
                 f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device "
                 "arrays"
             )
+        if name in self.borrowed:
+            array = borrow_host(value, name)
+            self.arrays.append((name, array))
+            return global_view(array.allocation, array.host, name, "global" if value.flags.writeable else "const")
         array = self._copy_in(value, name)
         if isinstance(hint, Out):
             array.allocation.bytes[:] = POISON
@@ -141,6 +165,18 @@ class Transfers:
         array = from_host(host, name)
         self.arrays.append((name, array))
         return array
+
+
+def _view(array, name):
+    """The view of a device array, kept for the next launch unless its writes are noted."""
+    host = array.host
+    if array.allocation.known is not None:
+        return global_view(array.allocation, host, name)
+    made_for, view = array.views.get(name, (None, None))
+    if made_for is not host:
+        view = global_view(array.allocation, host, name)
+        array.views[name] = host, view
+    return view
 
 
 def _scalar(value, dtype, name):

@@ -19,6 +19,9 @@ def as_dim3(name: str, value, positive: bool = True) -> tuple[int, int, int]:
     sizes = value if isinstance(value, tuple | list) else (value,)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"{name} is {describe(value)}; it must have 1 to 3 dimensions")
+    if all(size.__class__ is int and 0 < size < 2**63 for size in sizes):
+        x, y, z = (*sizes, 1, 1)[:3]
+        return x, y, z
     if not all(map(is_int, sizes)):
         raise TypeError(f"{name} is {describe(value)}; it must be an int or 1 to 3 of them")
     for axis, size in enumerate(sizes):

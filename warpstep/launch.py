@@ -502,8 +502,11 @@ class Prepared(NamedTuple):
     transfers: Transfers
 
 
-def prepare(configured: "Configured", args: Sequence) -> Prepared:
-    """Check a launch and lower its arguments: host arrays are copied to the device."""
+def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> Prepared:
+    """Check a launch and lower its arguments: host arrays are copied to the device.
+
+    ``borrow``: large ones that the kernel does not write are read where they are.
+    """
     kernel, shared = configured.dispatcher, configured.sharedmem
     name = kernel.py_func.__name__
     grid, block = configured.griddim, configured.blockdim
@@ -525,6 +528,8 @@ def prepare(configured: "Configured", args: Sequence) -> Prepared:
     run = Launch(overload.program, grid, block, shared)
     if run.program.cooperative:
         check_cooperative(name, run.blocks, overload.max_cooperative_grid_blocks(block, shared))
+    if borrow and not run.program.breakpoints:
+        transfers.borrow(values, parameters, run.program.written)
     lowered = [transfers.lower(*each) for each in zip(values, overload.argument_types, parameters, strict=True)]
     return Prepared(run, overload, lowered, transfers)
 
@@ -534,7 +539,7 @@ def launch(configured: "Configured", args: Sequence) -> None:
 
     Host arrays are copied to the device first and back at the end, and only if all went well.
     """
-    prepared = prepare(configured, args)
+    prepared = prepare(configured, args, borrow=True)
     threadwise = prepared.overload.threadwise
     if prepared.run.program.breakpoints:
         # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().

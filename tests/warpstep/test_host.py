@@ -801,3 +801,34 @@ def test_threads_may_allocate_at_the_same_time():
     finally:
         sys.setswitchinterval(interval)
     assert len({array.gpu_data.device_pointer_value for array in arrays_}) == 800
+
+
+def test_a_large_host_array_is_read_where_it_is():
+    """But one that is passed twice is copied, as on a GPU: each argument has memory of its own."""
+
+    @cuda.jit
+    def shift(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = x[(i + 1) % x.size] + 1
+
+    x, out = np.arange(1 << 16), np.zeros(1 << 16, np.int64)
+    expected = np.roll(x, -1) + 1
+    for source in (x, np.frombuffer(x.tobytes(), np.int64), np.frombuffer(b" " + x.tobytes(), np.int64, offset=1)):
+        shift[256, 256](source, out)
+        assert np.array_equal(out, expected) and np.array_equal(source, np.arange(1 << 16))
+    shift[256, 256](x, x)
+    assert np.array_equal(x, expected)
+    x[:] = np.arange(1 << 16)
+    shift[256, 256](x, x[: 1 << 15])
+    assert np.array_equal(x, np.r_[expected[: 1 << 15], np.arange(1 << 15, 1 << 16)])
+    transposed = np.asfortranarray(np.arange(1 << 16).reshape(256, 256))
+
+    @cuda.jit
+    def flip(x, out):
+        i, j = cuda.grid(2)
+        out[j, i] = x[i, j]
+
+    result = np.zeros((256, 256), np.int64)
+    flip[(16, 16), (16, 16)](transposed, result)
+    assert np.array_equal(result, transposed.T)

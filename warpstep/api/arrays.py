@@ -121,6 +121,8 @@ class _OnDevice:
             gpu_data = DevicePointer(Allocation(high, name, poison=poison))
         self.gpu_data = gpu_data
         self._host = self._view(gpu_data.allocation, gpu_data.offset)
+        #: {name of a parameter: (``host``, its view in a kernel)}
+        self.views = {}
 
     def _view(self, allocation, offset):
         self._bytes = allocation.bytes
@@ -698,6 +700,15 @@ def from_host(ndarray, name: str | None = None, stream=0, copy: bool = True) -> 
     if copy:
         array.copy_to_device(ndarray, stream=stream)
     return array
+
+
+def borrow_host(ndarray, name: str) -> "DeviceArray":
+    """View a contiguous NumPy array as a device array that a kernel only reads."""
+    sentry_contiguous(ndarray)
+    memory = np.ndarray(ndarray.nbytes, np.uint8, ndarray if ndarray.flags.c_contiguous else ndarray.T)
+    memory.flags.writeable = False
+    pointer = DevicePointer(Allocation(ndarray.nbytes, name, memory=memory))
+    return DeviceArray(ndarray.shape, ndarray.strides, ndarray.dtype, gpu_data=pointer)
 
 
 def as_device_array(obj) -> "DeviceArray | DeviceRecord | None":
