@@ -132,6 +132,24 @@ COLUMN = KernelExercise(
             "cost: global sectors",
         ),
         Wrong(
+            "This reads b from global memory for each k. The tile holds the same values, loaded once per block.",
+            {"tile_b[k, my_col]": "load_or_zero(b, first + k, col + my_col)"},
+            "cost: global sectors",
+        ),
+        Wrong(
+            "row and col are places in the matrix. In the tiles this thread's begin at my_row and my_col.",
+            {"tile_a[my_row + i, k]": "tile_a[row + i, k]"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "Neighbouring groups of threads get neighbouring rows, and overlap. Each has eight rows: begin at my_row.",
+            {"tile_a[my_row + i, k]": "tile_a[tid // 64 + i, k]"},
+        ),
+        Wrong(
+            "The sums belong to the rows: the index is i. k runs over the terms of each sum.",
+            {"sums[i] += ": "sums[k] += "},
+        ),
+        Wrong(
             "k and i have changed places: row i of the tile is not a row of this thread.",
             {"tile_a[my_row + i, k]": "tile_a[my_row + k, i]"},
         ),
@@ -216,6 +234,30 @@ SQUARE = KernelExercise(
                     "                sums[i, i] += left[i] * right[i]\n"
                 )
             },
+        ),
+        Wrong(
+            "A value of a is loaded once, but those of b eight times, once for each row. Load all 16 values first.",
+            {
+                "                right[i] = tile_b[k, my_col + i]\n": "",
+                "left[i] * right[j]": "left[i] * tile_b[k, my_col + j]",
+            },
+            "cost: shared wavefronts",
+        ),
+        Wrong(
+            "These rows and columns are 16 apart, but the stores below expect neighbours: my_row + i and my_col + i.",
+            {
+                "tile_a[my_row + i, k]": "tile_a[tid // 16 + 16 * i, k]",
+                "tile_b[k, my_col + i]": "tile_b[k, tid % 16 + 16 * i]",
+            },
+        ),
+        Wrong(
+            "tile_a has 128 rows of 8: the row comes first, then k.",
+            {"tile_a[my_row + i, k]": "tile_a[k, my_row + i]"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "All eight values of right are the same column. Value i comes from column my_col + i.",
+            {"tile_b[k, my_col + i]": "tile_b[k, my_col]"},
         ),
         Wrong(
             "The square is transposed: rows of sums belong to left, columns to right.",
@@ -309,7 +351,7 @@ WIDE = KernelExercise(
             "cost: shared wavefronts",
         ),
         Wrong(
-            "A pitch of 129 words cures the conflict, but then row 1 does not begin at a multiple of 16 bytes, "
+            "An odd pitch cures the conflict, but then row 1 does not begin at a multiple of 16 bytes, "
             "and load4 needs that.",
             {"(8, 132)": "(8, 129)"},
             "misaligned",
@@ -339,6 +381,21 @@ WIDE = KernelExercise(
             "race",
         ),
         Wrong("tile has 8 rows: k comes first, then r.", {"tile[k, r],": "tile[r, k],"}, "out-of-bounds"),
+        Wrong(
+            "The index is one argument, a tuple: load4(a, (row + r, k)).",
+            {"load4(a, (row + r, k))": "load4(a, row + r, k)"},
+            "does not compile",
+        ),
+        Wrong(
+            "store4 puts the four values next to each other in one row. They belong below each other, so store them "
+            "one by one.",
+            {
+                "    tile[k, r], tile[k + 1, r] = w, x\n    tile[k + 2, r], tile[k + 3, r] = y, z\n": (
+                    "    store4(tile, (k, r), w, x, y, z)\n"
+                )
+            },
+            "misaligned",
+        ),
         Wrong("Every block loads the first 128 rows of a. Its own rows begin at row.", {"(row + r, k)": "(r, k)"}),
     ],
     hints=[
@@ -402,6 +459,18 @@ SWIZZLE = FunctionExercise(
             {"r ^ 4 * k": "(4 * r + k) % 128"},
         ),
         Wrong("A mask of 128 or more leaves the row.", {"4 * k": "32 * k"}),
+        Wrong(
+            "The last columns of rows 4 to 7 leave the row. Use an XOR, or wrap around at 128.",
+            {"r ^ 4 * k": "r + k // 4 * 16"},
+        ),
+        Wrong(
+            "Moved by k, a quad no longer begins at a multiple of 4. Move by a multiple of 4.",
+            {"r ^ 4 * k": "(r + k) % 128"},
+        ),
+        Wrong(
+            "A mirrored row reverses its quads, and load4 returns them in the wrong order.",
+            {"r ^ 4 * k": "127 - r if k > 3 else r"},
+        ),
     ],
     hints=[
         "The 32 lanes have r = 0 to 15, and k = 0 or 4. Where are the 16 banks that nobody uses?",
@@ -495,9 +564,19 @@ DOUBLE = KernelExercise(
             "uninitialised-read",
         ),
         Wrong(
-            "The second barrier is not needed: the next step stores to the other pair, which nobody reads any more.",
+            "Two barriers per step are what a single pair of tiles needs. If the next step stores to the other pair, "
+            "which no thread reads any more, one is enough.",
             {"        stage = 1 - stage\n": "        stage = 1 - stage\n        cuda.syncthreads()\n"},
             "cost: barriers",
+        ),
+        Wrong(
+            "The stage counts on, but there are only two pairs: 1 - stage, or stage % 2.",
+            {"stage = 1 - stage": "stage += 1"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "All threads load the same element of the next tiles. Add tx to the column of a, ty to the row of b.",
+            {"first + tx)": "first)", "first + ty, col)": "first, col)"},
         ),
         Wrong(
             "In the last step there are no next tiles: the loads run past the end of K. Use load_or_zero.",

@@ -130,7 +130,36 @@ RING = KernelExercise(
             "uninitialised-read",
         ),
         Wrong(
-            "The copy goes to the row that is read in this very step. Two steps later is row (row + 2) % 3.",
+            "In the last two steps nothing is committed, so wait_copies(1) leaves this row itself in flight. "
+            "Commit in every step: an empty group counts, too.",
+            {
+                "        copy_async(ring, ((row + 2) % 3, t), a, (row + 2, col), row + 2 < a.shape[0])\n"
+                "        commit_copies()\n        total": (
+                    "        if row + 2 < a.shape[0]:\n"
+                    "            copy_async(ring, ((row + 2) % 3, t), a, (row + 2, col))\n"
+                    "            commit_copies()\n        total"
+                )
+            },
+            "race",
+        ),
+        Wrong(
+            "That is an ordinary load and store, with nothing in flight. Start a copy with copy_async, and commit it.",
+            {
+                "        copy_async(ring, ((row + 2) % 3, t), a, (row + 2, col), row + 2 < a.shape[0])\n"
+                "        commit_copies()\n        total": (
+                    "        if row + 2 < a.shape[0]:\n"
+                    "            ring[(row + 2) % 3, t] = a[row + 2, col]\n        total"
+                )
+            },
+            "race",
+        ),
+        Wrong(
+            "The copy loads the row after this one, which is in flight already. It is row + 2 on both sides.",
+            {"(row + 2, col), row + 2 <": "(row + 1, col), row + 1 <"},
+        ),
+        Wrong(
+            "The copy goes to a row of the ring that is still read, or in flight itself. Row + 2 belongs to "
+            "(row + 2) % 3.",
             {"(row + 2) % 3": "row % 3"},
             "race",
         ),
@@ -218,6 +247,29 @@ SPLIT = KernelExercise(
             "out-of-bounds",
         ),
         Wrong(
+            "The rest goes to the last slice here. The check expects slices of ceil(K / parts), the last ones shorter.",
+            {
+                "size = (a.shape[1] + parts - 1) // parts": "size = a.shape[1] // parts",
+                "min((part + 1) * size, a.shape[1])": "a.shape[1] if part == parts - 1 else (part + 1) * size",
+            },
+        ),
+        Wrong(
+            "These slices are balanced. The check expects slices of ceil(K / parts), the last ones shorter.",
+            {
+                "range(part * size, min((part + 1) * size, a.shape[1]))": (
+                    "range(part * a.shape[1] // parts, (part + 1) * a.shape[1] // parts)"
+                )
+            },
+        ),
+        Wrong(
+            "k begins at part * size for a, too: both factors have the same k.",
+            {
+                "range(part * size, min((part + 1) * size, a.shape[1]))": "range(size)",
+                "b[k, col]": "b[part * size + k, col]",
+            },
+            "out-of-bounds",
+        ),
+        Wrong(
             "All slices are the first one. Slice `part` begins at part * size.",
             {"range(part * size, min((part + 1) * size, a.shape[1]))": "range(min(size, a.shape[1]))"},
         ),
@@ -288,6 +340,26 @@ MMA = KernelExercise(
         Wrong(
             "The result of the last step replaces the others. mma adds to its third argument, so pass c.",
             {"(b[k + t, g],), c)": "(b[k + t, g],), (0.0, 0.0, 0.0, 0.0))"},
+        ),
+        Wrong(
+            "mma returns the new sums, and they are dropped here: c = mma(...).",
+            {"c = mma(": "mma("},
+        ),
+        Wrong(
+            "The elements of b are a tuple, too, if only of one: (b[k + t, g],) with a comma.",
+            {"(b[k + t, g],)": "b[k + t, g]"},
+            "does not compile",
+        ),
+        Wrong(
+            "Right, but without the tensor core: every lane loads many more elements than the three that mma needs.",
+            {
+                "        c = mma((a[g, k + t], a[g + 8, k + t]), (b[k + t, g],), c)\n": (
+                    "        for i in range(k, k + 4):\n"
+                    "            c = (c[0] + a[g, i] * b[i, 2 * t], c[1] + a[g, i] * b[i, 2 * t + 1],\n"
+                    "                 c[2] + a[g + 8, i] * b[i, 2 * t], c[3] + a[g + 8, i] * b[i, 2 * t + 1])\n"
+                )
+            },
+            "cost: global requests",
         ),
         Wrong(
             "Every step multiplies the first four columns of a. This step's begin at k.",

@@ -131,13 +131,13 @@ def nested_tiles(
     unit = side / max(block)
     write(ax, 0.1, low - 0.16, f"warp {one}: 32 lanes, again and again", ha="left", fontweight="bold")
     for x, end in ((corner[0], 0.1), (corner[0] + warp[1] * unit, 0.1 + cells[1] * cell)):
-        ax.plot([x, end], [corner[1] + warp[0] * unit, low], color=FAINT, linewidth=0.8, linestyle=":", zorder=0)
+        ax.plot([x, end], [corner[1] + warp[0] * unit, low], color="0.3", linewidth=0.8, linestyle=":", zorder=4)
     for row in range(cells[0]):
         for col in range(cells[1]):
             text = str(row % lanes[0] * lanes[1] + col % lanes[1])
             face = OWN if (row, col) in spots else tint(0)
             box(ax, 0.1 + col * cell, low + row * cell, cell, cell, face, text, edge="white", size=8, gid="lane")
-    _thread_squares(ax, own, square, lane, side)
+    _thread_squares(ax, own, square, lane, 0.8 * side)  # above the line of the zoom
     return ax
 
 

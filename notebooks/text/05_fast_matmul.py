@@ -28,7 +28,7 @@ from gpukit.matmul.ladder import DEPTH, load_or_zero, place
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 
 # %% [markdown]
-# Here is the whole way, for a product of two 4096 x 4096 matrices of float32. On a GPU the next cell measures the kernels, with cold caches and in turns; without one it reads a record. cuBLAS is always from the record.
+# Here is the whole way, for a product of two 4096 x 4096 matrices of float32. On a GPU the next cell measures the kernels, with cold caches and in turns; without one it reads a record. The time of cuBLAS is always recorded.
 
 # %% jupyter={"source_hidden": true}
 recorded = results.load("fast-matmul-h200")
@@ -130,7 +130,7 @@ exercises.check("05-enough", my_answer)
 # %% [markdown]
 # <details><summary>Answer</summary>For one k, the 32 lanes of a warp load 2 r words each: 64 r words, at 32 per cycle 2 r cycles. They do 32 r² FMAs, at 128 per cycle r² / 4 cycles. The two are equal at r = 8. (Broadcasts make the loads cheaper than that, but the two also compete for issue slots, as you will see.)</details>
 #
-# Here is the plan. A block computes a tile of the result, a warp computes a part of it, and a thread a part of that, which stays in its registers from the first k to the last.
+# Here is the plan. A block computes a tile of the result, a warp computes a part of it, and a thread a part of that, which stays in its registers from the first k to the last. (Why a thread's part is four squares, and not one, is the subject of step 7.)
 
 # %%
 plot.nested_tiles();
@@ -138,7 +138,7 @@ plot.nested_tiles();
 # %% [markdown]
 # ## 1. A column per thread
 #
-# Begin with a column: each thread computes eight elements below each other. They all need the same value of b. `sums` looks like an array in memory, but its indices are constants once the compiler has unrolled the loops, so it becomes eight registers. `load_or_zero` returns 0 outside of the matrix.
+# Begin with a column: each thread computes eight elements, one below the other. For each k, they all need the same value of b. `sums` looks like an array in memory, but its indices are constants once the compiler has unrolled the loops, so it becomes eight registers. `load_or_zero` returns 0 outside the matrix.
 
 
 # %%
@@ -169,11 +169,11 @@ def my_column(a, b, out):
 exercises.check("05-column", my_column)
 
 # %% [markdown]
-# Compare your loop with the library's kernel, which works for float64 as well, by `show.source(matmul.registers_1d)`.
+# The library calls this kernel `registers_1d`. To compare it with yours, run `show.source(matmul.registers_1d)`.
 #
 # ## 2. A square per thread
 #
-# In a column, each value of a is still used only once. With eight rows *and* eight columns, 16 loads serve 64 FMAs.
+# In a column, each value of a is still used only once. With eight rows *and* eight columns, 16 loads serve 64 FMAs. (In the library: `registers_2d`.)
 
 
 # %%
@@ -232,15 +232,15 @@ print(f"ms: {mark}")
 results.table(rows)
 
 # %% [markdown]
-# The loads fall to an eighth, and the time falls, but not to an eighth: other things limit the kernel now. (A trace counts the loads that are written. The compiler may merge some, as you will see below.)
+# The loads fall to an eighth. The time falls, too, but not to an eighth: other things limit the kernel now. (A trace counts the loads that are written. The compiler may merge some, as you will see below.)
 #
 # ## 3 to 5. Wide loads
 #
 # Loads, stores and address arithmetic all take **issue slots**: an SM starts at most four instructions per cycle, whatever they do. So the next step is to move the same bytes with fewer instructions. `load4` and `store4` of `gpukit.intrinsics` move 16 bytes at once. Their addresses must be multiples of 16 bytes.
 #
-# - **`wide`** uses them for global memory, and for the tile of b, in which a thread's eight values are neighbours.
-# - **`transposed`** stores the tile of a transposed. A thread's eight values of a come from eight rows, so in the tile as it was they lay in different rows. Transposed, they are neighbours too.
-# - **`transposed_padded`** repairs what the transposition broke. Look at the banks of its stores:
+# - **`wide`** uses them for global memory, and for the tile of `b`, in which a thread's eight values are neighbours.
+# - **`transposed`** stores the tile of `a` transposed. A thread's eight values of `a` come from eight rows, so they were far apart in the tile. Transposed, they are neighbours, too.
+# - **`transposed_padded`** repairs what the transposition broke. Look at the banks of the stores in `transposed`:
 
 
 # %%
@@ -275,11 +275,14 @@ def my_columns(a, out):
 
 exercises.check("05-wide", my_columns)
 
+# %% [markdown]
+# When you have solved it, unfold the output below.
+
 # %% jupyter={"outputs_hidden": true}
 plot_access("transposed_padded", "tile_a", "store")
 
 # %% [markdown]
-# Unfold the output above after you have solved it. This is the inner loop of `transposed_padded` now: four loads do the work of 16.
+# This is the inner loop of `transposed_padded` (`DEPTH` is 8). Four loads do the work of 16:
 #
 # ```python
 # for k in range(DEPTH):
@@ -321,6 +324,9 @@ def my_double_buffered(a, b, out):
 
 exercises.check("05-double", my_double_buffered)
 
+# %% [markdown]
+# The same step in the library:
+
 # %%
 for name in ("transposed_padded", "double_buffered"):
     passed = sum(barrier.passed for barrier in rungs[name].barriers)
@@ -339,13 +345,16 @@ plot_access("double_buffered", "tile_b", "load")
 # %% [markdown]
 # <details><summary>Answer</summary>In 16, half of them: words 0 to 3, 8 to 11, 16 to 19 and so on. So each quarter takes two wavefronts instead of one.</details>
 #
-# The remedy is to split a thread's 8 x 8 elements into *four squares of 4 x 4*. Then neighbouring lanes read neighbouring words. This is the arrangement in the picture at the start of the chapter, and this function computes it:
+# The remedy is to split a thread's 8 x 8 elements into *four squares of 4 x 4*. Then neighbouring lanes read neighbouring words. This is the arrangement in the picture at the start of the chapter, and this function computes where a thread's first square begins:
 
 # %%
 show.source(place)
 
 # %%
 plot_access("warp_tiles", "tile_b", "load")
+
+# %% [markdown]
+# Here are the accesses to shared memory of all kernels so far. `warp_tiles` is the first whose loads take no more wavefronts than they must:
 
 # %%
 rows = []
@@ -376,7 +385,7 @@ results.table(rows)
 
 # %% [markdown]
 # - Nothing is in local memory: `sums` is in registers everywhere.
-# - The square changes the FMA share most. There the compiler has already merged the eight loads of a row of `tile_b` into two wide ones. From then on the share hardly moves, and the later kernels win elsewhere: `wide` by its accesses to global memory, the pad in wavefronts, double buffering in latency.
+# - The square changes the FMA share most. There the compiler has already merged the eight loads of a row of `tile_b` into two wide ones. From then on the share hardly moves, and the later kernels win elsewhere: `wide` in accesses to global memory, `transposed` in loads from shared memory, the pad and `warp_tiles` in wavefronts, double buffering in latency.
 # - The occupancy, the share of an SM's warp slots that are in use, *falls*. A square of 64 sums takes many registers, so fewer threads fit. They are enough, because each thread has 64 independent FMAs to offer. Occupancy is a means to hide latency, and independent work in a thread is another.
 #
 # ## What did each step gain?
@@ -407,7 +416,7 @@ plot.waves((1024 // 128) ** 2, 132);
 #
 # ## From the source
 #
-# The course notes that this course follows end with the tiled kernel. This is how much of their GPU's arithmetic it uses, by its data sheet:
+# The documents end with the tiled kernel. By the data sheet, this is how much of the arithmetic of their GPU it uses:
 
 # %%
 notes, gpu = results.documents("A10"), device.RTX_3090
@@ -420,7 +429,7 @@ print("of the", notes["gpu"])
 # %% [markdown]
 # ## Exercise: a swizzle instead of the pad
 #
-# `transposed_padded` spends 4 words per row to avoid bank conflicts. A swizzle spends none: it stores element (k, r) in another column of row k. Which column keeps four neighbours together, so that `load4` still works, and moves the two lanes of a store apart? The check counts the banks of a store, looks at the quads, and makes sure that no element overwrites another.
+# `transposed_padded` spends 4 words per row to avoid bank conflicts. A swizzle spends none: it stores element (k, r) in another column of row k. Which column keeps four neighbours (a quad) together, so that `load4` still works, and puts the two lanes that collide into different banks? The check counts the banks of a store, looks at the quads, and makes sure that no element overwrites another.
 
 
 # %%
@@ -434,7 +443,7 @@ exercises.check("05-swizzle", swizzle)
 # %% [markdown]
 # ## Key points
 #
-# - A large matrix product is compute-bound, if the kernel loads little enough. Count loads per FMA.
+# - A large matrix product is compute-bound if the kernel loads little enough. Count loads per FMA.
 # - Reuse at every level: a block in shared memory, a thread in registers. The sums stay in registers from the first k to the last.
 # - Move 16 bytes per instruction. A layout that allows it is worth a transposition and a pad.
 # - Keep loads in flight while you compute. Double buffering does it with one barrier per step.

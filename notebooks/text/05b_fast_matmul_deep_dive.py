@@ -30,6 +30,9 @@ warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grid
 recorded = results.load("fast-matmul-h200")
 mark = results.taken_on(recorded)
 
+# %% [markdown]
+# This is the rest of the ladder, from the kernel before the last of chapter 05 to cuBLAS:
+
 # %%
 at_4096 = results.by_variant(recorded, case="ladder", shape=(4096, 4096, 4096))
 steps = ("double_buffered", "warp_tiles", "read_ahead", "asynchronous", "fast", "cublas (torch)")
@@ -40,11 +43,11 @@ results.table(rows)
 # %% [markdown]
 # ## 8. Read ahead
 #
-# Shared memory has a latency too, of some tens of cycles. In `warp_tiles` a thread loads the values for one k and needs them at once. `read_ahead` has a **second set of registers**: it loads the values for the next k while it multiplies those of this one. Work of several iterations that overlaps is called **software pipelining**. Double buffering does it with tiles, this does it with registers.
+# Shared memory has a latency too, of some tens of cycles. In `warp_tiles` a thread loads the values for one k and needs them at once. `read_ahead` has a **second set of registers**: it loads the values for the next k while it multiplies those of this one. To overlap the work of several iterations is called **software pipelining**. Double buffering does it with tiles, this kernel also with registers.
 #
 # Two details come with it:
 #
-# - Registers have no addresses, so the compiler has to know which set is which. The loop over k is therefore written out, as a chain of device functions.
+# - Registers have no addresses, so the compiler has to know which set each instruction uses. The loop over k is therefore written out, as a chain of device functions.
 # - The products are computed in a **serpentine**, down one column and up the next. Neighbouring FMAs then share an operand, which the hardware can keep instead of reading it from the register file again.
 
 # %%
@@ -59,7 +62,7 @@ for name in ("warp_tiles", "read_ahead"):
     print(f"{name:12}{results.first(compiled, variant=name)['registers']:4} registers per thread")
 
 # %% [markdown]
-# **Predict.** A block has 256 threads. An SM has 65,536 registers, and hands them out in multiples of 8 per thread. Of `warp_tiles` it holds two blocks. How many of `read_ahead`?
+# **Predict.** A block has 256 threads. An SM has 65,536 registers, and hands them out in multiples of 8 per thread. It holds two blocks of `warp_tiles`. How many of `read_ahead`?
 
 # %%
 my_answer = None
@@ -82,16 +85,16 @@ results.table(rows)
 #
 # In `read_ahead` the next tiles are in flight to *registers*, which the accumulators need as well. Since 2020 (compute capability 8.0), a GPU can copy from global to shared memory directly. The thread starts the copy and goes on:
 #
-# | | does |
+# | call | what it does |
 # |---|---|
-# | `copy_async(target, index, source, source_index, guard)` | starts a copy of 4 bytes; zero where the guard is false |
+# | `copy_async(target, index, source, source_index, guard)` | starts a copy of 4 bytes; where `guard` is false, it stores zero |
 # | `copy_async4(...)` | the same for 16 bytes |
 # | `commit_copies()` | closes a **group**: all copies that this thread has started since the last group |
 # | `wait_copies(n)` | waits until at most the n latest groups of this thread are in flight |
 #
 # A copy in flight is a promise. Before *another* thread may read the element, two things must happen: the thread that started the copy waits for it, and then both meet at a barrier.
 #
-# Here is a small kernel that needs all four calls. It adds up the rows of a matrix, and each thread reads elements that another thread has copied. Three rows of shared memory form a ring: one is read while two are in flight.
+# Here is a small kernel that needs the copy, the commit, the wait and the barrier. It adds up the rows of a matrix, and each thread reads elements that another thread has copied. Three rows of shared memory form a ring: one is read while two are in flight.
 
 
 # %%
@@ -114,9 +117,9 @@ def my_ring(a, out):
 exercises.check("05b-ring", my_ring)
 
 # %% [markdown]
-# Try what a missing barrier does. On a GPU the result would be right most of the time. The emulator's trace reports the race in any run.
+# Leave the barrier out, and see what happens. On a GPU the result would be right most of the time. The trace reports the race in every run.
 #
-# `asynchronous` does the same with a ring of three pairs of tiles. The elements of a are copied one by one, 4 bytes each. That is how they arrive transposed.
+# `asynchronous` does the same with a ring of three pairs of tiles. The elements of `a` are copied one by one, 4 bytes each, so that they arrive transposed.
 
 # %%
 show.source(matmul.asynchronous)
@@ -150,7 +153,7 @@ show.source(make_read, make_multiply)
 show.source(matmul.fast)
 
 # %% [markdown]
-# Is that the end? Not quite. The same kernel with all addresses as plain integers needs fewer instructions, and is a little faster. But it has no arrays left that you could read or a trace could watch, so it is not in gpukit. For the record:
+# Is that the end? Not quite. The same kernel with plain integers as addresses needs fewer instructions, and is a little faster. But it has no arrays left that you could read, or that a trace could watch, so it is not in gpukit. For the record:
 
 # %%
 trials = results.load("fast-matmul-trials-h200")
@@ -168,7 +171,7 @@ for n in (2048, 4096, 8192):
 #
 # ## Few tiles: split-K
 #
-# A tile of 128 x 256 is no good for a result of 64 x 128: it has a single tile, for one of more than a hundred SMs. Smaller tiles make more blocks, but load more per FMA. If even small tiles are too few and K is long, **split-K** helps: each block takes a slice of K and writes a partial product. A second kernel adds these up.
+# Tiles of 128 x 256 are no good for a result of 64 x 128. It does not fill a single one, and more than a hundred SMs are idle. Smaller tiles make more blocks, but load more per FMA. If even small tiles are too few and K is long, **split-K** helps: each block takes a slice of K and writes a partial product. A second kernel adds these up.
 
 # %%
 plot.split_k(64, 128, 4096, tile=64, parts=4);
@@ -197,7 +200,7 @@ exercises.check("05b-split", my_slices)
 #
 # ## Which tile, how many slices?
 #
-# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, and what a step costs, busy or alone. The SM with the most blocks determines the time.
+# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time.
 
 # %%
 show.source(cost.predict)
@@ -214,7 +217,7 @@ for m, n, k in ((4096, 4096, 4096), (512, 512, 512), (64, 64, 32768), (16, 4096,
 results.table(rows)
 
 # %% [markdown]
-# The last shape is the nastiest. Rows of 4097 floats do not begin at multiples of 16 bytes, so b is copied to aligned rows first, which costs little compared with the product. And the one surplus column would need a whole column of tiles, so it is a piece of its own.
+# The last shape, with its two rows in the table, is the nastiest. Rows of 4097 floats do not begin at multiples of 16 bytes, so b is copied to aligned rows first, which costs little compared with the product. And the one surplus column would need a whole column of tiles, so it is a piece of its own.
 #
 # **Check yourself.** For 1536 x 1536 with K = 4096, how many rounds do 132 SMs need with tiles of 128 x 256, one block per SM, and 1, 3 or 9 slices of K?
 #
@@ -224,7 +227,7 @@ results.table(rows)
 matmul.choose(1536, 1536, 4096, 1, True, 132)[0]
 
 # %% [markdown]
-# This is what the choices achieve. Each cell is the time of cuBLAS over ours, so above 1 we are faster:
+# This is what the choices achieve. Each cell is the time of cuBLAS over ours. Above 1 ours is faster:
 
 # %%
 ratios = {}
@@ -238,6 +241,9 @@ for (m, _, k), times in ratios.items():
 names = [f"K = {k:,}" for k in depths], [f"{m:,}" for m in sizes]
 plot.shaded(grid, *names, "M = N across, K down", title="Time of cuBLAS over ours, float32", mark=mark)
 print(f"{np.count_nonzero(grid >= 1)} of {grid.size} shapes at or above 1, {np.nanmin(grid):.2f} at least")
+
+# %% [markdown]
+# And for shapes that are not so regular:
 
 # %%
 rows = []
@@ -286,7 +292,7 @@ exercises.check("05b-mma", my_warp_product)
 show.source(double.make_read, double.make_multiply)
 
 # %% [markdown]
-# On a GPU the next cell measures it. Without one, it shows what is recorded, which is the kernels without tensor cores, and cuBLAS, which uses them:
+# On a GPU the next cell measures it. Without one, it only shows what is recorded: kernels without tensor cores, and cuBLAS, which uses them:
 
 # %%
 n = 1024
@@ -295,14 +301,15 @@ if on_gpu():
     a, b = (cuda.to_device(np.random.default_rng(i).random((n, n))) for i in range(2))
     runs = {f"{name}, here": partial(matmul.matmul, a, b, name) for name in ("tiled", "registers_1d", "auto")}
     seconds |= {name: timed.median for name, timed in timing.bench_many(runs, min_time=0.1).items()}
-print(f"{n} x {n} x {n}, float64, {mark}; here: {device.info().name}")
+    mark += f"; here: {device.info().name}"
+print(f"{n} x {n} x {n}, float64, {mark}")
 for name, value in sorted(seconds.items(), key=lambda item: -item[1]):
     print(f"{name:20}{value * 1e6:9.1f} us {2e-12 * n**3 / value:6.1f} TFLOP/s")
 
 # %% [markdown]
 # ## Batches, alpha and beta
 #
-# `matmul.matmul` takes batches, as NumPy does: axes before the last two count matrices, and are broadcast. `alpha` and `beta` are those of BLAS.
+# `matmul.matmul` takes batches, as NumPy does: the axes before the last two count matrices, and are broadcast. `alpha` and `beta` are those of BLAS: the result is `alpha * (a @ b) + beta * out`.
 
 # %%
 random = np.random.default_rng(6)
