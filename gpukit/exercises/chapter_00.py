@@ -50,7 +50,18 @@ NEGATIVE = KernelExercise(
     spec=negative_numpy,
     cases=images,
     solutions=[negative, negative_by_bits],
+    limits={"global requests": 2.0},
     wrong=[
+        Wrong(
+            "In NumPy this line does the whole array. A kernel is the work of one thread: one pixel, image[row, col].",
+            {"out[row, col] = 255 - image[row, col]": "out[:] = 255 - image"},
+            "does not compile",
+        ),
+        Wrong(
+            "A kernel returns nothing. Store the pixel: out[row, col] = ...",
+            {"out[row, col] = 255": "return 255"},
+            "does not compile",
+        ),
         Wrong(
             "The result is the image itself: the pixel was copied, not subtracted from 255.",
             {"255 - image[row, col]": "image[row, col]"},
@@ -126,13 +137,32 @@ def mirror_by_storing(image, out):
     out[row, width - 1 - col] = image[row, col]
 
 
+@cuda.jit
+def mirror_by_loops(image, out):
+    for row in range(out.shape[0]):
+        for col in range(out.shape[1]):
+            out[row, col] = image[row, out.shape[1] - 1 - col]
+
+
 MIRROR = KernelExercise(
     "00-mirror",
     task="Mirror a grey image: left becomes right.",
     spec=mirror_numpy,
     cases=images,
     solutions=[mirror, mirror_by_storing],
+    limits={"global requests": 2.0},
     wrong=[
+        Wrong(
+            "Right, but every thread does the whole image again. The launch is the loop: each thread does one pixel.",
+            mirror_by_loops,
+            "cost: global requests",
+        ),
+        Wrong(
+            "Numba counts a negative index from the end, as Python does. CUDA itself has no such rule, and the check "
+            "takes it for a mistake. Count from the left: out.shape[1] - 1 - col.",
+            {"out.shape[1] - 1 - col": "-col - 1"},
+            "negative-index",
+        ),
         Wrong(
             "The columns are numbered from 0, so the last one is shape[1] - 1. Without the - 1, column 0 fetches from "
             "past the end of its row.",

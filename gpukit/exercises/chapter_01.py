@@ -1,6 +1,7 @@
 """Exercises of chapter 01, threads and blocks."""
 
 from math import ceil
+from operator import index
 
 import numpy as np
 
@@ -160,7 +161,17 @@ COLUMNS = KernelExercise(
     spec=by_columns,
     cases=matrices,
     solutions=[columns_first, columns_first_by_hand],
+    limits={"global requests": 2.0},
     wrong=[
+        Wrong(
+            "`out` has one dimension, so it takes one index. Compute it from col and row.",
+            {"out[col * matrix.shape[0] + row]": "out[col, row]"},
+            "does not compile",
+        ),
+        Wrong(
+            "Column `col` begins after col whole columns, and each has matrix.shape[0] elements; row is added to that.",
+            {"col * matrix.shape[0] + row": "row * matrix.shape[0] + col"},
+        ),
         Wrong(
             "This goes along the rows. Down the columns, a step to the next row adds 1.",
             {"col * matrix.shape[0] + row": "row * matrix.shape[1] + col"},
@@ -204,7 +215,7 @@ COLUMNS = KernelExercise(
     hints=[
         "In which place of `out` does column 1 begin, if the matrix has 4 rows?",
         "Column `col` begins at col * matrix.shape[0]; within it, row `row` comes `row` places later.",
-        "out[col * matrix.shape[0] + row] = matrix[row, col], below the guard of the page before.",
+        "out[col * matrix.shape[0] + row] = matrix[row, col], below the guard of chapter 00.",
     ],
     why="Coordinates give the place for any layout. The index in the grid would not: it runs block by block.",
 )
@@ -266,13 +277,30 @@ def add_by_hand(x, y, out):
     out[i] = x[i] + y[i]
 
 
+@cuda.jit
+def add_in_each_thread(x, y, out):
+    for i in range(out.size):
+        out[i] = x[i] + y[i]
+
+
 GUARD = KernelExercise(
     "01-guard",
     task="Add two arrays, one element per thread, for any length.",
     spec=sums,
     cases=pairs,
     solutions=[add, add_by_hand],
+    limits={"global requests": 2.0},
     wrong=[
+        Wrong(
+            "Right, but every thread adds all the elements. The launch is the loop: each thread adds one element.",
+            add_in_each_thread,
+            "cost: global requests",
+        ),
+        Wrong(
+            "In NumPy this line adds whole arrays. A kernel is the work of one thread: one element, out[i].",
+            {"out[i] = x[i] + y[i]": "out[:] = x + y"},
+            "does not compile",
+        ),
         Wrong(
             "The surplus threads of the last block have no element; without a guard they write past the end.",
             {"    if i < out.size:\n    ": ""},
@@ -322,6 +350,12 @@ GUARD = KernelExercise(
 # -- 01-grid --------------------------------------------------------------------------------------------------------
 
 
+def whole(function, rows, cols, block):
+    """Return the grid, of whole numbers as a launch needs them."""
+    grid = function(rows, cols, block)
+    return tuple(map(index, grid)) if isinstance(grid, (tuple, list)) else grid
+
+
 def covering_grid(rows, cols, block):
     return ceil(cols / block[0]), ceil(rows / block[1])
 
@@ -353,8 +387,14 @@ GRID = FunctionExercise(
     task="Choose the smallest grid whose blocks cover a matrix, one thread per element.",
     spec=covering_grid,
     cases=sizes,
+    call=whole,
     solutions=[grid_for, grid_for_in_integers],
     wrong=[
+        Wrong(
+            "A grid has whole blocks, given as integers: round up with math.ceil, or use //. np.ceil gives floats.",
+            {"ceil(cols / block[0]), ceil(rows / block[1])": "cols / block[0], rows / block[1]"},
+            "raises",
+        ),
         Wrong(
             "Rounding down leaves the last rows and columns without threads, and a small matrix without a block.",
             {"ceil(cols / block[0]), ceil(rows / block[1])": "cols // block[0], rows // block[1]"},
@@ -437,6 +477,18 @@ STRIDE = KernelExercise(
     solutions=[axpy, axpy_by_range],
     limits={"global requests": 1.0, "global sectors": 1.0},
     wrong=[
+        Wrong(
+            "`out` does not start at zero, so `+=` adds to whatever it holds. Store with `=`.",
+            {"out[i] =": "out[i] +="},
+        ),
+        Wrong(
+            "The step comes before the work: the first element is skipped, and the last step leaves the array.",
+            {
+                "        out[i] = a * x[i] + y[i]\n        i += cuda.gridsize(1)\n": "        i += cuda.gridsize(1)\n"
+                "        out[i] = a * x[i] + y[i]\n"
+            },
+            "out-of-bounds",
+        ),
         Wrong(
             "Each thread does one element and stops. With `while` in place of `if` it goes on until the array ends.",
             {"while i": "if i", "        i += cuda.gridsize(1)\n": ""},
@@ -532,13 +584,28 @@ def scale_planes_by_hand(volume, gain, out):
     out[z, y, x] = gain[z] * volume[z, y, x]
 
 
+@cuda.jit
+def scale_planes_in_a_loop(volume, gain, out):
+    x, y = cuda.grid(2)
+    if y < out.shape[1] and x < out.shape[2]:
+        for z in range(out.shape[0]):
+            out[z, y, x] = volume[z, y, x] * gain[z]
+
+
 PLANES = KernelExercise(
     "01-planes",
     task="Multiply each plane of a stack by its own factor: out[z, y, x] = volume[z, y, x] * gain[z].",
     spec=scaled_planes,
     cases=volumes,
     solutions=[scale_planes, scale_planes_by_hand],
+    limits={"global requests": 2.0},
     wrong=[
+        Wrong(
+            "Right, but the threads along z all do the same planes again. The launch has three dimensions: "
+            "x, y, z = cuda.grid(3).",
+            scale_planes_in_a_loop,
+            "cost: global requests",
+        ),
         Wrong(
             "cuda.grid(3) gives x first: x, y, z = cuda.grid(3). The array takes them in the opposite order.",
             {"x, y, z = cuda.grid(3)": "z, y, x = cuda.grid(3)"},

@@ -1,6 +1,7 @@
 """Exercises of chapter 02, a matrix product."""
 
 from math import ceil
+from operator import index
 
 import numpy as np
 
@@ -62,7 +63,7 @@ NAIVE = KernelExercise(
     spec=product,
     cases=products,
     solutions=[naive, naive_backwards],
-    limits={"global sectors": 1.0},
+    limits={"global sectors": 1.4},  # storing a zero first is clumsy, and right
     wrong=[
         Wrong(
             "The surplus threads at the right and at the bottom have no element; without a guard they write anyway.",
@@ -89,6 +90,16 @@ NAIVE = KernelExercise(
             "The sum has as many products as a has columns, a.shape[1].",
             {"range(a.shape[1])": "range(out.shape[1])"},
             "out-of-bounds",
+        ),
+        Wrong(
+            "shape[0] is the number of rows. A row of a has a.shape[1] elements, and the sum as many products.",
+            {"range(a.shape[1])": "range(a.shape[0])"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "A kernel returns nothing. Store the sum in the element of the thread: out[row, col] = total.",
+            {"out[row, col] = total": "return total"},
+            "does not compile",
         ),
         Wrong(
             "The product needs column `col` of b, and its rows come first: b[k, col].",
@@ -127,6 +138,12 @@ NAIVE = KernelExercise(
 # -- 02-grid --------------------------------------------------------------------------------------------------------
 
 
+def whole(function, shape, block):
+    """Return the grid, of whole numbers as a launch needs them."""
+    grid = function(shape, block)
+    return tuple(map(index, grid)) if isinstance(grid, (tuple, list)) else grid
+
+
 def shapes_and_blocks(rng):
     for shape, block in (
         *(((1024, 512), (16, 16)), ((53, 37), (16, 16)), ((1, 1), (32, 8)), ((100, 7), (32, 8))),
@@ -151,6 +168,7 @@ GRID = FunctionExercise(
     task="Compute the grid for a matrix of this shape (rows, columns) and this block (x, y).",
     spec=lambda shape, block: (ceil_div(shape[1], block[0]), ceil_div(shape[0], block[1])),
     cases=shapes_and_blocks,
+    call=whole,
     solutions=[grid_for, grid_by_floor],
     wrong=[
         Wrong(
@@ -158,7 +176,7 @@ GRID = FunctionExercise(
             {"ceil(shape[1] / block[0])": "shape[1] // block[0]", "ceil(shape[0] / block[1])": "shape[0] // block[1]"},
         ),
         Wrong(
-            "One more block than the quotient is right only where the division leaves a rest.",
+            "One more block than the quotient is right only where the division leaves a remainder.",
             {
                 "ceil(shape[1] / block[0])": "shape[1] // block[0] + 1",
                 "ceil(shape[0] / block[1])": "shape[0] // block[1] + 1",
@@ -179,8 +197,9 @@ GRID = FunctionExercise(
             },
         ),
         Wrong(
-            "A grid has whole blocks: round up with ceil, or use //.",
+            "A grid has whole blocks, given as integers: round up with math.ceil, or use //. np.ceil gives floats.",
             {"ceil(shape[1] / block[0])": "shape[1] / block[0]", "ceil(shape[0] / block[1])": "shape[0] / block[1]"},
+            "raises",
         ),
         Wrong(
             "The block's x belongs to the columns, its y to the rows.",
@@ -336,7 +355,7 @@ def scaled_products(rng):
         ((32, 40, 16), 0.75, 0.25),
         ((21, 33, 18), -2.0, 1.0),
         ((20, 17, 33), 1.5, 0.0),
-        ((1, 1, 1), 0.1, 3.0),
+        ((1, 1, 1), 0.1, -3.0),
     ):
         a, b, out = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n), (m, n)))
         if not beta:
@@ -403,6 +422,17 @@ GEMM = KernelExercise(
             "alpha is a float64, and the loop multiplies by it. Convert it, and multiply once after the loop.",
             {"total += a[row": "total += alpha * a[row", "        total *= np.float32(alpha)\n": ""},
             "cost: float64 operations",
+        ),
+        Wrong(
+            "A negative beta counts as well: only where beta is exactly 0 is out not read.", {"beta != 0": "beta > 0"}
+        ),
+        Wrong(
+            "If beta is 0, out is not read, not even for a value that is then thrown away.",
+            {
+                "        total = np.float32(0)\n": "        total = np.float32(0)\n        old = out[row, col]\n",
+                "np.float32(beta) * out[row, col]": "np.float32(beta) * old",
+            },
+            "cost: global sectors",
         ),
         Wrong("The factor alpha is missing.", {"        total *= np.float32(alpha)\n": ""}),
         Wrong(

@@ -18,6 +18,11 @@ def blocks_for(height, width, block=(16, 8)):
 # -- 08-place -------------------------------------------------------------------------------------------------------
 
 
+def one_by_one(function, pixels, n, size):
+    """Call the function for each pixel, so that it may use `math` and conditions."""
+    return [function(int(x), n, size) for x in pixels]
+
+
 def centre_in_source(x, n, size):
     return (x + 0.5) * n / size - 0.5
 
@@ -43,8 +48,22 @@ PLACE = FunctionExercise(
     task="Compute where in the source a pixel of the target lies.",
     spec=centre_in_source,
     cases=sizes,
+    call=one_by_one,
     solutions=[place, place_by_edges],
     wrong=[
+        Wrong(
+            "Where an image grows, the first place is negative, and that is right: it lies outside the first centre. "
+            "The kernel clamps later, when it picks the pixels.",
+            {"(x + 0.5) * n / size - 0.5": "min(max((x + 0.5) * n / size - 0.5, 0), n - 1)"},
+        ),
+        Wrong(
+            "The scale is a fraction: n / size, not n // size.",
+            {"* n / size": "* (n // size)"},
+        ),
+        Wrong(
+            "The signs are exchanged: the centre is at x + 0.5, and 0.5 comes off the result.",
+            {"(x + 0.5) * n / size - 0.5": "(x - 0.5) * n / size + 0.5"},
+        ),
         Wrong(
             "Without the halves, the upper left corners of the pixels are compared and not the centres: "
             "the picture moves by half a source pixel less half a target pixel.",
@@ -138,6 +157,7 @@ def bilinear_by_rows(image, out, down, across, height, width):
     out[y, x] = upper + low * (lower - upper)
 
 
+NEAREST = "row, col = min(int(place_y), image.shape[0] - 1), min(int(place_x), image.shape[1] - 1)"
 CLAMPED = "below, right = min(row + 1, image.shape[0] - 1), min(col + 1, image.shape[1] - 1)"
 BILINEAR = KernelExercise(
     "08-bilinear",
@@ -190,6 +210,24 @@ BILINEAR = KernelExercise(
             "float64, and an int times a float32 is one, too: write np.float32(x), and use half, one, zero.",
             {"(np.float32(y) + half) * down": "(y + 0.5) * down"},
             "cost: float64 operations",
+        ),
+        Wrong(
+            "row and col are the pixel before the place: round down with int(). After rounding to the nearest, the "
+            "shares can be negative.",
+            {
+                NEAREST: NEAREST.replace("int(place_y)", "int(round(place_y))").replace(
+                    "int(place_x)", "int(round(place_x))"
+                )
+            },
+        ),
+        Wrong(
+            "This is the upper left pixel alone. Mix all four, each with its weight.",
+            {
+                "value = (one - low) * (one - far) * image[row, col]": "value = image[row, col]",
+                "        value += (one - low) * far * image[row, right]\n": "",
+                "        value += low * (one - far) * image[below, col]\n": "",
+                "        value += low * far * image[below, right]\n": "",
+            },
         ),
         Wrong(
             "down scales rows and across scales columns; here they are exchanged.",
@@ -311,6 +349,21 @@ LETTERBOX = KernelExercise(
             "The picture's own row is y - top: subtract the offset before you scale.",
             {"(y - top) * image": "y * image", "(x - left) * image": "x * image"},
             "out-of-bounds",
+        ),
+        Wrong(
+            "Multiply first, and divide last: image.shape[0] // height throws the fraction of the scale away.",
+            {
+                "(y - top) * image.shape[0] // height": "(y - top) * (image.shape[0] // height)",
+                "(x - left) * image.shape[1] // width": "(x - left) * (image.shape[1] // width)",
+            },
+        ),
+        Wrong(
+            "The picture has `height` rows and `width` columns; rows and cols are the sizes of the whole target.",
+            {"image.shape[0] // height": "image.shape[0] // rows", "image.shape[1] // width": "image.shape[1] // cols"},
+        ),
+        Wrong(
+            "The border gets the value `fill`, whatever that is.",
+            {"value = fill": "value = 0"},
         ),
         Wrong(
             "The scale is the wrong way round: source row = picture row * source height / picture height.",

@@ -1,6 +1,7 @@
 """Recognise a mistake: an answer that does what one of the known wrong answers does, and no other."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from gpukit.exercises.grading import Outcome, judge
 
 #: Counts of which any at all is the mistake, however many there are.
 AVOIDABLE = ("bank conflicts", "float64 operations", "local requests")
+#: Where the compiler complains, and the names that it gives to values: they differ from answer to answer.
+PLACE = re.compile(r" \([^()]*, line \d+, in \w+\)$|File .*, line \d+|\$[\w.]+")
 
 
 class Known:
@@ -92,7 +95,9 @@ def _stores(outcome):
 
 def _complaint(outcome):
     """What the compiler says, as far as it is about the mistake and not about where it stands."""
-    return outcome.error.splitlines()[:2] if "does not compile" in outcome.reasons else []
+    if "does not compile" not in outcome.reasons:
+        return []
+    return [PLACE.sub("", line) for line in outcome.error.splitlines()[:2]]
 
 
 def _found(outcome):

@@ -70,6 +70,13 @@ def add_nothing(x, y, out):
 
 
 @cuda.jit
+def add_whole_arrays(x, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out = x + y  # noqa: F841
+
+
+@cuda.jit
 def axpy_without_index(a, x, y, out):
     i = cuda.grid(1)
     while i < out.size:
@@ -81,6 +88,7 @@ def test_what_leaves_the_same_outputs_may_be_another_mistake():
     """Nothing in the result: stored elsewhere or nowhere. Nothing compiled: for the same reason or another."""
     assert "`out = ...` gives the name a new value" in exercises.check("01-guard", add_nothing).says
     assert exercises.check("01-guard", add_to_x).says == ""
+    assert "In NumPy this line adds whole arrays" in exercises.check("01-guard", add_whole_arrays).says
     verdict = exercises.check("01-stride", axpy_without_index)
     assert verdict.reasons == ("does not compile",) and verdict.says == ""
 
