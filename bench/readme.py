@@ -272,15 +272,23 @@ def predicted():
 
 
 def compatibility():
-    """Return a sentence on numba-cuda's own tests."""
-    stored = results.read_json(RECORDS / "compatibility.json", "record of compatibility")
+    """Return sentences on the tests of numba-cuda and of its successor."""
+    tests, passed, version = _passed("compatibility.json", "numba-cuda")
+    theirs, emulated, successor = _passed("compatibility-mlir.json", "numba-cuda-mlir")
+    return (
+        f"Of the {tests:,} tests that come with numba-cuda {version}, run without a GPU but with NVIDIA's compiler, "
+        f"the emulator passes {passed['emulator']:,} and Numba's simulator {passed['simulator']:,}; of the {theirs:,} "
+        f"of numba-cuda-mlir {successor}, which has no simulator, the emulator passes {emulated['emulator']:,} "
+        "(`python tools/compatibility.py --table` lists the reasons)."
+    )
+
+
+def _passed(name, package):
+    """Read a record of tests: how many there are, {way: passed}, and the version of the package they come with."""
+    stored = results.read_json(RECORDS / name, "record of compatibility")
     outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
     passed = {way: sum(outcome[n] == "pass" for outcome in outcomes) for n, way in enumerate(stored["ways"])}
-    return (
-        f"Of the {len(outcomes):,} tests that come with numba-cuda {stored['versions']['numba-cuda']}, run without a "
-        f"GPU but with NVIDIA's compiler, the emulator passes {passed['emulator']:,} and Numba's simulator "
-        f"{passed['simulator']:,} (`python tools/compatibility.py --table` lists the reasons)."
-    )
+    return len(outcomes), passed, stored["versions"][package]
 
 
 def evidence():

@@ -212,11 +212,20 @@ def test_its_figures_are_those_of_the_records():
         f"{len(correct)} correct kernels"
     ) in WORDS
 
-    stored = json.loads((ROOT / "bench" / "records" / "compatibility.json").read_text())
-    outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
-    passed = {way: sum(o[place] == "pass" for o in outcomes) for place, way in enumerate(stored["ways"])}
-    assert f"Of the {len(outcomes):,} tests" in WORDS
-    assert f"the emulator passes {passed['emulator']:,} and Numba's simulator {passed['simulator']:,} (" in WORDS
+    for name, words in (
+        ("compatibility", "Of the {0:,} tests that come with numba-cuda"),
+        ("compatibility", "the emulator passes {emulator:,} and Numba's simulator {simulator:,};"),
+        (
+            "compatibility-mlir",
+            "of the {0:,} of numba-cuda-mlir {version}, which has no simulator, the emulator passes",
+        ),
+        ("compatibility-mlir", "the emulator passes {emulator:,} ("),
+    ):
+        stored = json.loads((ROOT / "bench" / "records" / f"{name}.json").read_text())
+        outcomes = [outcome.split() for tests in stored["tests"].values() for outcome in tests.values()]
+        passed = {way: sum(o[place] == "pass" for o in outcomes) for place, way in enumerate(stored["ways"])}
+        version = stored["versions"].get("numba-cuda-mlir")
+        assert words.format(len(outcomes), version=version, **passed) in WORDS
 
 
 def test_the_citation_is_of_this_version():
