@@ -130,7 +130,8 @@ def _about_element(outcome):
     if not element.written:
         text = f"No. {element.name} is never written{where}; it must be {_value(element.expected)}."
     else:
-        text = f"No. {element.name} is {_value(element.got)}{where}; it must be {_value(element.expected)}."
+        name = element.name.replace("the result", "The result")
+        text = f"No. {name} is {_value(element.got)}{where}; it must be {_value(element.expected)}."
     if element.thread is not None:
         text += f"\nThread {element.thread} of block {element.block} wrote it."
     if element.size > 1:

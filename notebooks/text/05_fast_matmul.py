@@ -354,7 +354,7 @@ show.source(place)
 plot_access("warp_tiles", "tile_b", "load")
 
 # %% [markdown]
-# Here are the accesses to shared memory of all kernels so far. `warp_tiles` is the first whose loads take no more wavefronts than they must:
+# Here are the accesses to shared memory, from `registers_2d` on. `warp_tiles` is the first whose loads take no more wavefronts than they must:
 
 # %%
 rows = []

@@ -182,7 +182,6 @@ show.source(fast.make_multiply)
 
 # %%
 layout = layouts["specialised"]
-print(layout.text)
 channels, run = layout.channels_per_thread, layout.run
 print(f"a thread keeps {channels * run} sums: {channels} out channels of {run} neighbouring values")
 print(f"a row of the filter: {run + 5} pixels and {6 * channels} weights for {6 * channels * run} multiply-adds")
@@ -365,7 +364,7 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 #
 # The kernels take float16, too, with sums in float32. Half the bytes do not make it faster: the multiply-adds stay the same, and what is converted on its way to shared memory cannot be copied asynchronously. The gain is memory.
 #
-# A small convolution is over before the host has launched the next one. Then the host's part of a call counts. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Here it is beside PyTorch's own function, on PyTorch's tensors:
+# A small convolution is over before the host has launched the next one. Then the host's part of a call counts. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Here it is beside PyTorch's own function, on PyTorch's tensors. With `out=` it stores into a tensor that exists already:
 
 # %%
 halves = results.by_variant(recorded, case="ladder", dtype="float16")

@@ -320,7 +320,7 @@ trace.predict(grid=large.griddim)
 # %% [markdown]
 # ## The roofline
 #
-# The **roofline** is a picture of the two resources that matter most. The arithmetic intensity is on the horizontal axis, the operations per second on the vertical one. The slope is the memory bandwidth, the flat part the arithmetic, and no kernel that reads its data from memory can lie above them. Here is every kernel of the course that has been measured, with bytes and operations from its trace; the rungs of a ladder are joined, and its first and last have their names. Transposes do no arithmetic, so they have a panel of their own:
+# The **roofline** is a picture of the two resources that matter most. The arithmetic intensity is on the horizontal axis, the operations per second on the vertical one. The slope is the memory bandwidth, the flat part the arithmetic, and no kernel that reads its data from memory can lie above them. Here is every kernel of the course that has been measured, with bytes and operations from its trace; the rungs of a ladder are joined, and its first and last have their names. Kernels without arithmetic, transposes and im2col, have a panel of their own:
 
 # %% jupyter={"source_hidden": true}
 recorded = results.load("predictions-h200")
