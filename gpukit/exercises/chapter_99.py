@@ -179,6 +179,20 @@ PRIVATE = KernelExercise(
             "race",
         ),
         Wrong(
+            "One thread adds all bins, one after the other, while the others wait. Share the loop: "
+            "each thread starts at threadIdx.x and takes steps of blockDim.x.",
+            {
+                "    for b in range(cuda.threadIdx.x, BINS, cuda.blockDim.x):\n        cuda.atomic.add(counts": (
+                    "    for b in range(0 if cuda.threadIdx.x == 0 else BINS, BINS):\n        cuda.atomic.add(counts"
+                )
+            },
+            "cost: global atomics",
+        ),
+        Wrong(
+            "Each thread counts one pixel and stops. A small grid leaves the rest uncounted.",
+            {"    while i <": "    if i <", "        i += cuda.gridsize(1)\n": ""},
+        ),
+        Wrong(
             "Every thread adds all bins, so each block is counted once per thread.",
             {
                 "    for b in range(cuda.threadIdx.x, BINS, cuda.blockDim.x):\n        cuda.atomic.add(counts": (
@@ -273,6 +287,23 @@ def blur_rows_without_tile(image, weights, out):
         out[row, col] = total
 
 
+@cuda.jit
+def blur_rows_with_halo_from_global(image, weights, out):
+    tile = cuda.shared.array((HIGH, WIDE), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    height, width = image.shape
+    if row < height and col < width:
+        tile[ty, tx] = image[row, col]
+    cuda.syncthreads()
+    if row < height and col < width:
+        total = float32(0)
+        for k in range(WINDOW):
+            i, near = tx + k - RADIUS, min(max(col + k - RADIUS, 0), width - 1)
+            total += weights[k] * (tile[ty, i] if i == near - col + tx and 0 <= i < WIDE else image[row, near])
+        out[row, col] = total
+
+
 ROWS = KernelExercise(
     "99-rows",
     task="Blur along the rows. Each pixel is read from global memory once per block, and the border is repeated.",
@@ -285,6 +316,16 @@ ROWS = KernelExercise(
             "Right, but every pixel is read from global memory nine times. Load a tile into shared memory first.",
             blur_rows_without_tile,
             "cost: global load sectors",
+        ),
+        Wrong(
+            "The threads near both ends read the halo from global memory, several times. Load it into the tile too.",
+            blur_rows_with_halo_from_global,
+            "cost: global load sectors",
+        ),
+        Wrong(
+            "threadIdx.x counts along the row, up to WIDE, and threadIdx.y counts the rows. Here they are exchanged.",
+            {"tx, ty = cuda.threadIdx.x, cuda.threadIdx.y": "ty, tx = cuda.threadIdx.x, cuda.threadIdx.y"},
+            "out-of-bounds",
         ),
         Wrong(
             "Without a barrier, a thread adds up pixels that its neighbours have not loaded yet.",
@@ -488,7 +529,7 @@ def heat(u, r, steps):
 
 def rods(rng, sizes, kept, threads):
     for n in sizes:
-        case = rng.random(n, np.float32), np.float32(0.2), Out(n)
+        case = rng.random(n, np.float32), np.float32(rng.uniform(0.1, 0.4)), Out(n)
         yield Case(case, ceil_div(n, kept), threads, label=f"n = {n}", counted=n % kept == 0)
 
 
@@ -648,7 +689,7 @@ TIME = KernelExercise(
             {" and 0 < i < u.size - 1": ""},
         ),
         Wrong(
-            "The result is one step short: it is taken from the buffer that the last step has read.",
+            "The result is one step short: a launch makes STEPS steps, and the last one writes to tiles[STEPS % 2].",
             {"tiles[STEPS % 2, tid]": "tiles[(STEPS + 1) % 2, tid]"},
         ),
         Wrong(

@@ -1,6 +1,8 @@
 """Judge an answer as a reviewer would: does it run, is it right, is it sound, is it good?"""
 
 import functools
+import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +35,15 @@ REASONS = (
     "unwritten",
     "wrong",
 )
+
+#: What the compiler says in its own words, by a pattern, and what it means.
+PLAIN = {
+    r"<function (shared|local)\.array": (
+        "The shape of a shared or local array must be constant: numbers or global names, no variable or computation."
+    ),
+    r"to none for '\$.*return_value": "A kernel returns nothing. Store the result in one of its arrays.",
+    r"NRT required but not enabled": "A thread works on single elements: index the arrays, x[i] for example.",
+}
 
 #: Counts of a trace that a limit can name, and that make the score.
 METRICS = {
@@ -196,7 +207,7 @@ def _traced(kernel, case, args, outcome):
 def _no_kernel(answer):
     if hasattr(answer, "griddim"):
         return "this is a launch; pass the kernel alone, without [grid, block]"
-    if callable(answer):
+    if callable(answer) and not isinstance(answer, type):
         name = getattr(answer, "__name__", "it")
         return f"{name} is a plain Python function; write @cuda.jit above it to make it a kernel"
     return f"{answer!r:.60} is no kernel"
@@ -248,7 +259,7 @@ def _call(exercise, answer, outcome, expected):
             call = exercise.call or (lambda answer, *args: answer(*args))
             got = call(answer, *outcome.case.args)
         except Exception as error:  # whatever somebody's function raises
-            outcome.reasons, outcome.error = ["raises"], _short(error)
+            outcome.reasons, outcome.error = ["raises"], f"{_short(error)}{_line_of(error, answer)}"
             return
     if isinstance(got, Reviewed):
         outcome.findings, got = list(got.faults), got.value
@@ -259,7 +270,7 @@ def _call(exercise, answer, outcome, expected):
     if len(values) != len(outcome.outputs):
         outcome.reasons, outcome.element = ["wrong"], Element("the result", 0, expected, got, 1, 1)
     for i, (value, found) in enumerate(zip(values, outcome.outputs, strict=False)):
-        name = f"result[{i}]" if len(values) > 1 else "the result"
+        name = f"result[{i}]" if len(values) > 1 else "the result" if np.ndim(value) == 0 else "result"
         wrong = _differs(name, found, value, exercise.rtol)
         if wrong is not None and outcome.element is None:
             outcome.reasons, outcome.element = ["wrong"], wrong
@@ -285,4 +296,14 @@ def _short(error):
     """The lines of an error that say something to a learner: the cause, and the line of the source."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("Failed in", "During:", "For more information"))]
-    return f"{type(error).__name__}: " + "\n".join(kept[:8])
+    said = [sentence for pattern, sentence in PLAIN.items() if re.search(pattern, str(error))]
+    return "\n".join([*said, f"{type(error).__name__}: {kept[0] if kept else ''}", *kept[1 : 3 if said else 8]])
+
+
+def _line_of(error, answer):
+    """The line of an answer in which it raised."""
+    code = getattr(function_of(answer), "__code__", None)
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename
+    ]
+    return f"\nline {frames[-1].lineno}: {frames[-1].line}" if frames else ""

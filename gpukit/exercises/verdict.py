@@ -129,6 +129,8 @@ def _about_element(outcome):
         where = f" for {case.label}" if case.label else ""
     if not element.written:
         text = f"No. {element.name} is never written{where}; it must be {_value(element.expected)}."
+    elif element.got is None:
+        text = f"No. The function returns None{where}; a return is missing."
     else:
         name = element.name.replace("the result", "The result")
         text = f"No. {name} is {_value(element.got)}{where}; it must be {_value(element.expected)}."

@@ -4,6 +4,9 @@ import json
 import linecache
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpukit import exercises
@@ -14,7 +17,8 @@ def verify(path: str | os.PathLike) -> list[Verdict]:
     """Run a notebook or a script, and collect the verdict of each exercise that it checks.
 
     The file is a program and can do whatever a program can: verify the files of people you trust, or in a container.
-    Cells that raise are passed over. Of several checks of one exercise the last counts.
+    Cells that raise or exit are passed over. Of several checks of one exercise the last counts. Your own progress stays
+    as it is.
 
     Parameters
     ----------
@@ -24,7 +28,7 @@ def verify(path: str | os.PathLike) -> list[Verdict]:
     Raises
     ------
     ValueError
-        If the file is of another kind.
+        If the file is of another kind, or is no notebook in spite of its name.
     """
     path = Path(path)
     if path.suffix not in (".py", ".ipynb"):
@@ -41,19 +45,35 @@ def verify(path: str | os.PathLike) -> list[Verdict]:
     namespace = {"__name__": "__main__"}
     exercises.check = collecting
     try:
-        for number, text in enumerate(cells, 1):
-            _run(f"<{path.name}, cell {number}>", text, namespace)
+        with _state_of_its_own():
+            for number, text in enumerate(cells, 1):
+                _run(f"<{path.name}, cell {number}>", text, namespace)
     finally:
         exercises.check = checked
     return [found[name] for name in exercises.names() if name in found]
+
+
+@contextmanager
+def _state_of_its_own() -> Iterator[None]:
+    """Keep progress in an empty folder: the file is somebody else's."""
+    before = os.environ.get("GPUKIT_STATE")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GPUKIT_STATE"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("GPUKIT_STATE")
+            os.environ |= {} if before is None else {"GPUKIT_STATE": before}
 
 
 def _cells(path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return [text]
-    cells = json.loads(text).get("cells", [])
-    sources = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") == "code"]
+    try:
+        sources = ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} is no notebook: {type(error).__name__}: {error}") from error
     return ["".join(line for line in source.splitlines(True) if not line.startswith(("%", "!"))) for source in sources]
 
 
@@ -61,5 +81,5 @@ def _run(filename, text, namespace):
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     try:
         exec(compile(text, filename, "exec"), namespace)
-    except Exception as error:  # a cell of somebody's notebook; the exercises after it count all the same
+    except (Exception, SystemExit) as error:  # a cell of somebody's notebook; the exercises after it count all the same
         print(f"{filename}: {type(error).__name__}: {error}", file=sys.stderr)

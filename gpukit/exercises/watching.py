@@ -1,5 +1,7 @@
 """A stand-in for `cuda` that carries out copies and launches at once, and keeps them as a `Schedule` to be reviewed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ class Watched:
     ----------
     schedule : Schedule
         What has been enqueued; what waits for what is in ``after``.
+    pageable : list of str
+        Copies out to arrays that are not pinned, for which the host waits.
     """
 
     def __init__(self, nbytes: int, rate: float):
@@ -36,6 +40,7 @@ class Watched:
         self._rate = rate
         self._streams, self._last, self._waited = 0, {}, []
         self._buffers = 0
+        self.pageable: list[str] = []
 
     def stream(self) -> "WatchedStream":
         """Make a stream. Number 0 is the default stream."""
@@ -79,6 +84,14 @@ class Watched:
         """Let the host wait for a stream."""
         self._waited += [self._last[number]] if number in self._last else []
 
+    def hold(self, stream: Any) -> None:
+        """Let the host wait for a stream of the answer's, or the default stream."""
+        self.wait_for(stream.number if isinstance(stream, WatchedStream) else 0)
+
+    def __getattr__(self, name: str) -> Any:
+        known = "device_array, device_array_like, stream, synchronize and to_device"
+        raise AttributeError(f"the check's stand-in for cuda has no {name}; it has {known}")
+
     def _default(self):
         return [self._last[0]] if 0 in self._last else []
 
@@ -91,6 +104,11 @@ class WatchedStream:
 
     def synchronize(self) -> None:
         self._watched.wait_for(self.number)
+
+    @contextmanager
+    def auto_synchronize(self) -> Iterator["WatchedStream"]:
+        yield self
+        self.synchronize()
 
 
 class WatchedArray:
@@ -114,20 +132,31 @@ class WatchedArray:
         host = np.empty_like(self.values) if array is None else array
         host[...] = self.values
         self._watched.enqueue("copy out", stream, self.nbytes, reads=[self.name])
+        if array is None:  # the array that the caller gets is pageable, so the copy ends before the call returns
+            self._watched.pageable.append(self._watched.schedule.operations[-1].name)
+            self._watched.hold(stream)
         return host
 
 
 class WatchedKernel:
-    """A kernel with a thread for each element, whose results a NumPy function computes."""
+    """A kernel with a thread for each element, whose results a NumPy function computes.
+
+    Attributes
+    ----------
+    blocks : list of int
+        Threads per block of each launch.
+    """
 
     def __init__(self, watched: Watched, function: Any):
         self._watched, self._function = watched, function
+        self.blocks: list[int] = []
 
     def __getitem__(self, configuration: tuple) -> Any:
         grid, block, stream = (*configuration, 0)[:3]
 
         def launch(source, target):
             threads = int(np.prod(grid) * np.prod(block))
+            self.blocks.append(int(np.prod(block)))
             target.values.reshape(-1)[:threads] = self._function(source.values.reshape(-1)[:threads])
             self._watched.enqueue("kernel", stream, source.nbytes, reads=[source.name], writes=[target.name])
 

@@ -30,7 +30,7 @@ recorded = partial(results.load, "streams-h200")  # what was measured on an H200
 WHERE = results.taken_on(recorded())
 
 # %% [markdown]
-# Here is the same work twice, as it ran on an H200: 128 MB copied in, a kernel over them, and 128 MB copied out. First one after the other, then in eight chunks in four streams:
+# Here is the same work twice, as it ran on an H200: 128 MB copied in, a kernel over them, and 128 MB copied out. First one after the other, then in eight chunks; the numbers are those of the chunks:
 
 # %%
 whole, cut = (results.first(recorded(case="timeline"), chunks=n, order="depth") for n in (1, 8))
@@ -41,9 +41,9 @@ print(f"{whole['value'] / cut['value']:.2f} times as fast")
 # %% [markdown]
 # ## A launch does not wait
 #
-# A **stream** is a queue of operations. The host puts operations in at one end. The device takes them out at the other, one after the other. To **enqueue** an operation takes microseconds, and the host goes on at once: a launch is **asynchronous**. Frameworks rely on it. While the device computes the first layer of a network, Python is already three layers ahead.
+# A **stream** is a queue of operations. The host puts operations in at one end. The device takes them out at the other, one after the other. **Enqueuing** takes microseconds, and the host does not wait for the operation to run: a launch is **asynchronous**. Frameworks rely on it. While the device computes the first layer of a network, Python is already three layers ahead.
 #
-# To see it we need a slow kernel. This one watches a clock until enough cycles have passed. `clock64` counts the cycles of one SM, `globaltimer` is a clock for the whole device in nanoseconds, and `smid` says on which SM a block runs. All three come from `gpukit.intrinsics`; plain `numba.cuda` has none of them.
+# To see that, we need a slow kernel. This one watches a clock until enough cycles have passed. `clock64` counts the cycles of one SM, `globaltimer` is a clock for the whole device in nanoseconds, and `smid` says on which SM a block runs. All three come from `gpukit.intrinsics`; plain `numba.cuda` has none of them.
 
 
 # %%
@@ -72,10 +72,10 @@ if on_gpu():
     print(f"the launch took {(queued - begin) * 1e6:.0f} us, the kernel {(finished - begin) * 1e3:.1f} ms")
     print("SM, cycles, nanoseconds of each block:", seen.copy_to_host().tolist())
 else:
-    print("The emulator runs everything at once, overlaps nothing, and its clocks only say what came first.")
+    print("The emulator finishes each operation before the call returns. On a GPU the first line says False.")
 
 # %% [markdown]
-# `streams.is_done` asks and returns at once. It records an event after everything that is in the stream, and looks whether the device has reached it:
+# `streams.is_done` asks without waiting. It records an **event**, a mark after everything that is in the stream so far, and asks whether the device has reached it:
 
 # %%
 show.source(streams.is_done)
@@ -91,7 +91,7 @@ print(f"{info.name}: {info.async_engine_count} copy engines, concurrent kernels:
 print("copies can overlap with kernels:", bool(cuda.get_current_device().GPU_OVERLAP))
 
 # %% [markdown]
-# The host has to cooperate too. A copy engine reads memory by its physical address, so the pages must not move: they must be **pinned**. `cuda.pinned_array` allocates such memory. From any other array the driver first copies, part by part, into pinned memory of its own, and the host takes part in that.
+# The host has to cooperate too. A copy engine reads memory by its physical address, so the pages must not move: they must be **pinned**. `cuda.pinned_array` allocates such memory. All other arrays are **pageable**. The driver first copies those, part by part, into pinned memory of its own, and the host has to help.
 #
 # ## A pipeline
 #
@@ -117,9 +117,9 @@ one = timeline(streams.Pipeline(work, x, chunks=1, streams=1, out=out))
 print(one)
 
 # %% [markdown]
-# Two of the three engines are idle at any time. (Without a GPU these figures are **modelled**: gpukit plays the operations through on a device with given speeds, and writes "modelled" on everything that comes out of it.)
+# One stage is busy at a time, and the other two are idle. (Without a GPU these figures are **modelled**: gpukit plays the operations through on a device with given speeds, and writes "modelled" on everything that comes out of it.)
 #
-# **Predict.** A copy in, a kernel and a copy out take 1 ms each. Cut the work into four chunks, on a device that copies both ways and computes at the same time. What is the least time, in milliseconds?
+# **Predict.** A copy in, a kernel and a copy out take 1 ms each. Now cut the work into four chunks. The device copies both ways and computes at the same time. What is the least total time, in milliseconds?
 
 # %%
 my_answer = None
@@ -128,9 +128,9 @@ exercises.check("06-fill", my_answer)
 # %% [markdown]
 # <details><summary>Answer</summary>The first chunk goes through all three stages, 3 x 0.25 ms. The other three follow at intervals of 0.25 ms. That is 1.5 ms. With more chunks the time approaches 1 ms.</details>
 #
-# Now write the pipeline. `cuda.to_device(array, stream)`, `kernel[grid, block, stream](source, target)` and `target.copy_to_host(array, stream)` only enqueue; `cuda.device_array(shape, dtype)` allocates. The kernel wants a thread for each element, in blocks of 256. Operations of one stream run in order, those of different streams may overlap, and the host waits once, at the end. Whatever is given no stream goes to the **default stream**, which waits for all others, and all others wait for it.
+# Now write the pipeline. `cuda.to_device(array, stream)`, `kernel[grid, block, stream](source, target)` and `target.copy_to_host(array, stream)` only enqueue; `cuda.device_array(shape, dtype)` allocates. The kernel wants a thread for each element, in blocks of 256. Operations of one stream run in order, and those of different streams may overlap. The host waits once, at the end. An operation without a stream goes to the **default stream**, which waits for all others, and all others wait for it.
 #
-# The check calls your function with a stand-in for `cuda` that writes down what you enqueue. It plays that through on a model of a device, and looks for two operations that use the same memory and that nothing orders.
+# The check calls your function with a stand-in for `cuda` that writes down what you enqueue. It plays that through on a model of a device, and looks for **races**: two operations that use the same memory, with nothing to say which comes first.
 
 
 # %%
@@ -167,10 +167,10 @@ print("right:", np.array_equal(inverted, 1 - small))
 
 inverted[...] = 0
 my_pipeline(cuda, invert, small, inverted, 126, [cuda.stream() for _ in range(4)])
-print("yours, with the real cuda:", np.array_equal(inverted, 1 - small))
+print("yours:", np.array_equal(inverted, 1 - small))
 
 # %% [markdown]
-# `streams.run_pipeline` does the same for any kernel, and keeps a **schedule** of what it enqueued. `streams.Pipeline` keeps the memory too, to run many times.
+# `streams.run_pipeline` does the same for any kernel, and keeps a **schedule** of what it enqueued. `streams.Pipeline` keeps the memory too, so that it can run again. Both call the three operations of a chunk a **task**.
 
 # %%
 run = streams.run_pipeline(invert, small, chunks=8, streams=4)
@@ -184,7 +184,7 @@ eight.plot("stream")
 print(f"{one.duration / eight.duration:.2f} times as fast as one after the other")
 
 # %% [markdown]
-# Within a stream, one operation runs after the other. Across streams, three engines work at the same time. Compare the order of the numbers with the figure at the top of the page, by engine. We enqueued 0, 1, 2, 3, and the device may run them in another order. Between streams nothing is promised.
+# Within a stream, one operation runs after the other. Across streams, two copies and a kernel run at the same time. Look again at the numbers in the figure at the top of the page. The tasks were enqueued as 0, 1, 2, 3, but nothing orders tasks of different streams, and the device may begin with any of them.
 #
 # ## Where it goes wrong: memory that is not pinned
 #
@@ -199,11 +199,11 @@ else:
 pageable.plot("stream");
 
 # %% [markdown]
-# The copies are slower, and the host waits for each of them before it enqueues the next operation. Four streams, and next to no overlap. If a timeline of yours looks like this, look for the array that is not pinned.
+# The copies are slower, and the host waits for each of them before it enqueues the next operation. So there is next to no overlap, in spite of four streams. If a timeline of yours looks like this, look for the array that is not pinned.
 #
 # ## Where it goes wrong: one buffer for all
 #
-# Let all tasks use *one* buffer on the device. `buffers="shared"` does that. Enqueue **breadth first**, all copies in, then all kernels, then all copies out, and it cannot be right:
+# With `buffers="shared"`, all tasks use *one* buffer on the device. Enqueue them **breadth first**, all copies in, then all kernels, then all copies out, and the result cannot be right:
 
 # %%
 words = np.arange(1000, dtype=np.uint32)
@@ -215,9 +215,9 @@ for order in ("breadth", "depth"):
 print("one of them:", races[0])
 
 # %% [markdown]
-# **Depth first**, task by task, the result may well be right, today, on this machine: a task is often done before the next one comes to the buffer. A test would pass. So `races` does not look at results. It looks for pairs of operations that use the same memory, at least one of them to write, and that neither a stream nor an event orders.
+# **Depth first**, task by task, the result may well be right, today, on this machine: one task is often done before the next one gets to the buffer. A test would pass. So `races` does not look at results. It looks for two operations that use the same memory, at least one of them to write to it, and that are ordered neither by a stream nor by an event.
 #
-# A buffer for each task cures it, and so does one for each stream, since the tasks of a stream run one after the other. That needs less memory, and it is how data that exceed the device's memory go through it.
+# A buffer for each task cures it, and so does one for each stream, since the tasks of a stream run one after the other. The second needs less memory, so even data larger than the device's memory can go through it.
 
 # %%
 for buffers in ("stream", "task"):
@@ -227,7 +227,7 @@ for buffers in ("stream", "task"):
 # %% [markdown]
 # ## Depth or breadth?
 #
-# Old advice says: breadth first. GPUs before 2012 had *one* queue for all copies. Depth first, the copy out of task 0, which waits for its kernel, blocked the copy in of task 1. Today every stream has a queue of its own. The model has a switch for it:
+# Old advice says: breadth first. The first GPUs that could overlap had *one* queue for all copies. Depth first, the copy out of task 0, which waits for its kernel, blocked the copy in of task 1. Today streams have queues of their own. The model has a switch for that:
 
 # %%
 for name, old in {"one queue for all copies": True, "a queue for each stream": False}.items():
@@ -250,7 +250,7 @@ results.table(list(rows.values()))
 #
 # ## One stream waits for another
 #
-# So far the tasks were independent. If an operation needs the result of one in another stream, an **event** orders them. Record the event in one stream, and let the other stream wait for it. The host does not wait:
+# So far the tasks were independent. If an operation needs the result of one in another stream, an event orders them. Record the event in one stream, and let the other stream wait for it. The host does not wait:
 
 
 # %%
@@ -291,8 +291,8 @@ def my_plan(schedule):
         return schedule.add("kernel", print, stream, name=f"kernel {name}", reads=reads, writes=[name], after=after)
 
     a, b, c = (kernel(name, stream) for stream, name in enumerate("abc"))  # the numbers of these operations
-    # 3 lists: add after=[...] where a kernel has to wait for another stream, with as few
-    # entries as possible
+    # 3 lists: add after=[...] where a kernel has to wait for another stream, with four events
+    # at most
     d = kernel("d", 0, reads=["a", "b"])
     e = kernel("e", 1, reads=["b", "c"])
     kernel("f", 2, reads=["d", "e"])
@@ -381,7 +381,7 @@ with plot.figure(size=(8, 3.6), columns=2, mark=f"measured: {WHERE}") as axes:
     axes[0].legend()
 
 # %% [markdown]
-# The grey line is the slowest stage, the least that any number of chunks could reach. The formula predicts the best number of chunks well, and has two faults. It does not know that the two directions of the bus slow each other down. And it adds the host's time to the device's, although the host enqueues the next chunk while the device works on this one. The modelled device knows both.
+# The grey line is the least that any number of chunks could reach: the slowest stage, or both copies at the same time where these take longer. The formula predicts the best number of chunks well, and has two faults. It ignores that the two directions of the bus slow each other down. And it adds the host's time to the device's, although the host enqueues the next chunk while the device works on this one. The modelled device takes both into account.
 
 # %%
 rows = []
@@ -396,7 +396,7 @@ print(WHERE)
 results.table(rows)
 
 # %% [markdown]
-# With three stages of the same length the speedup is at most 3, if nothing gets slower by doing everything at once. It does, so "at most" is less: the sum of the stages over the slowest of h, k, d and *both copies at once*. Large arrays come close to it. A megabyte does not: it is copied in less time than it takes to enqueue its chunks, and the pipeline is *slower* than one stage after the other.
+# With three stages of the same length the speedup would be at most 3, if doing everything at the same time slowed nothing down. It does, so "at most" is less: the sum of the stages over the slowest of h, k, d and *both copies at the same time*. Large arrays come close to it. A megabyte does not: copying it takes less time than enqueuing its chunks, and the pipeline is *slower* than one stage after the other.
 #
 # **Check yourself.** A kernel takes ten times as long as each copy. What is the most that overlap can gain? And if it takes a tenth?
 #
@@ -404,7 +404,7 @@ results.table(rows)
 #
 # ## Frames
 #
-# A camera or a video decoder delivers frames. Each must go to the device, be resized for a network, and perhaps come back. Instead of a kernel, a pipeline takes a function of (source, target, stream) too. Rows of the array are whole frames, and the result has another shape:
+# A camera or a video decoder delivers frames. Each must go to the device, be resized for a network, and perhaps come back. A pipeline also takes a function of (source, target, stream) in place of a kernel. Here each row of the array is a whole frame, and the result has another shape:
 
 # %%
 count, height, width = (64, 1080, 1920) if on_gpu() else (6, 54, 96)
@@ -425,11 +425,11 @@ print(f"64 frames of 1920 x 1080 to 640 x 640, {WHERE}")
 streams.Timeline.of(recorded(case="frames timeline")[0]).plot("engine");
 
 # %% [markdown]
-# The kernel hardly shows: to copy a frame in takes far longer than to resize it. No kernel could make this faster. What would help: fewer bytes in (send the compressed frame and decode it on the device), or no copy out, if the network runs on the same device.
+# The kernel hardly shows: copying a frame in takes far longer than resizing it. No faster kernel would help. Fewer bytes would: send the compressed frame and decode it on the device. The copy out, which a network on the same device would spare, is hidden already.
 #
 # ## What a launch costs
 #
-# Small chunks and small kernels make the *host* the bottleneck: it takes time to enqueue, the **launch overhead**. Launches and kernels overlap, as copies and kernels do. So how long do n of them take?
+# Small chunks and small kernels make the *host* the bottleneck, because enqueuing takes time: the **launch overhead**. Launches and kernels overlap, as copies and kernels do. If the host needs `launch` microseconds for a launch, and the device `kernel` microseconds for a kernel, how long do n of them take?
 
 
 # %%
@@ -464,11 +464,12 @@ launches = {
     "kernel[grid, block](...)": lambda: plain[4, 256](*arguments),
     "explicit signature": lambda: typed[4, 256](*arguments),
     "configuration bound before": partial(plain[4, 256], *arguments),
-    "both": partial(typed[4, 256], *arguments),
+    "explicit signature, bound before": partial(typed[4, 256], *arguments),
     "gpukit.launching, same arguments": prepared,
     "gpukit.launching, other arguments": partial(prepared, *arguments),
 }
 forms = results.by_variant(recorded(case=("launch", "graph replay")))
+forms["explicit signature, bound before"] = forms.pop("both")
 if on_gpu():
     timings = timing.bench_many(launches, device="cpu", setup=cuda.synchronize, calls=200, repeat=15)
     forms |= {name: timed.median for name, timed in timings.items()}
@@ -477,20 +478,19 @@ mark = f"{info.name}; libraries: {WHERE}" if on_gpu() else WHERE
 plot.dots(forms, "us per launch", title="Launch overhead on the host", mark=mark);
 
 # %% [markdown]
-# - An **explicit signature** and a configuration that is **bound before** (`step = kernel[grid, block]`) save next to nothing, alone or both together. The time goes into the arguments.
+# - An **explicit signature** and a configuration **bound in advance** (`step = kernel[grid, block]`) save next to nothing, alone or together. The time goes into the arguments.
 # - **Arrays of another library** are wrapped at every launch, which costs more than all the rest. Call `cuda.as_cuda_array(x)` once, before the loop.
-# - **`gpukit.launching.prepare`** packs the arguments once. A launch then costs about as much as one by a library, and with the same arguments as before less. It is safe: arguments of other types are refused, and arrays are kept alive.
+# - **`gpukit.launching.prepare`** packs the arguments once. A launch then costs about as much as a library's, and less if the arguments are the same as before. It is safe: arguments of other types are refused, and arrays are kept alive.
 # - A **CUDA graph** holds many launches and enqueues them as one. It pays where the same sequence comes again and again.
 #
-# Copies have the same trouble. `copy_to_device` inspects both arrays before it enqueues anything. A pipeline does that once:
+# Copies have the same problem. `copy_to_device` inspects both arrays before it enqueues anything, and a pipeline does that once. The host's time for enqueuing a copy:
 
 # %%
-for name, seconds in results.by_variant(recorded(case="cost")).items():
-    print(f"{name:24}{seconds * 1e6:6.1f} us ({WHERE})")
+costs = results.by_variant(recorded(case="cost"))
+for name in ("copy_to_device", "prepared copy"):
+    print(f"{name:16}{costs[f'host, {name}'] * 1e6:6.1f} us ({WHERE})")
 
 # %% [markdown]
-# The last two are what the host needs to enqueue a copy; the others what each operation, or each chunk of a pipeline, costs besides its work.
-#
 # ## The same in Nsight Systems
 #
 # This chapter's timelines need no tool. For a whole application a profiler is the better view: `nsys profile --trace=cuda,nvtx -o pipeline python script.py`, then `nsys stats pipeline.nsys-rep` for tables, or the file in the desktop program for the picture. It has a row for each stream, and above them one for the calls of the host. Look for
@@ -501,7 +501,7 @@ for name, seconds in results.by_variant(recorded(case="cost")).items():
 #
 # ## From the source
 #
-# The course notes time four tasks of 1,048,576 floats with a kernel that only sleeps, on a grid of (64, 64) blocks of (16, 16) threads, in one stream and in four. All tasks share one buffer. That is the race from above, and it went unseen, because nobody looks at the data of a kernel that sleeps. For how long it slept they do not say, so on the H200 several lengths were tried:
+# The course notes time four tasks of 1,048,576 floats with a kernel that only sleeps, on a grid of (64, 64) blocks of (16, 16) threads, in one stream and in four. All tasks share one buffer. That is the race from above, and it went unseen, because nobody looks at the data of a kernel that sleeps. They do not say how long it slept, so several lengths were tried on the H200:
 
 # %%
 notes = results.documents("A13")
@@ -518,7 +518,7 @@ results.table(rows)
 streams.Timeline.of(results.first(recorded(case="documents"), cycles=250_000, streams=4)).plot("stream");
 
 # %% [markdown]
-# Copies hide behind kernels, but the kernels hardly overlap with each other. 4,096 blocks of 256 threads fill an H200 several times over, so the first blocks of a kernel find room only where the last ones of the kernel before leave it. Kernels that do *not* fill the device can run side by side. Four of one block each:
+# Copies hide behind kernels, but the kernels hardly overlap with each other. 4,096 blocks of 256 threads fill an H200 several times over, so the first blocks of a kernel find room only when the last ones of the previous kernel leave. Kernels that do *not* fill the device can run side by side. Four of one block each:
 
 # %%
 for record in recorded(case="small kernels"):
@@ -530,7 +530,7 @@ for count in (1, 4) if on_gpu() else ():
 # %% [markdown]
 # ## Exercise: few buffers, no waiting
 #
-# Video never ends, but device memory does. So a fixed number of buffers goes round: task i uses buffer pair i % buffers, one buffer for its data and one for its result. Each task comes as three operations, all arguments of `schedule.add` given except for `stream` and `after`. Use one stream for each engine, and events between them. Each of the two buffers becomes free at a different moment. If you wait for the later one, you lose time; if you wait for none, you have a race. The check finds both.
+# Video never ends, but device memory does. So tasks take turns with a fixed number of buffers: task i uses buffer pair i % buffers, one buffer for its data and one for its result. Each task comes as three dicts, with all arguments of `schedule.add` but two: write `schedule.add(**copy_in, stream=..., after=[...])`. Use one stream for each engine, and events between them. The two buffers of a pair become free at different moments. If you wait for the later one, you lose time; if you wait for none, you have a race. The check finds both.
 
 
 # %%
@@ -559,9 +559,9 @@ exercises.check("06-ring", fill_ring)
 #
 # - A stream is a queue. The host enqueues and goes on; an event tells how far the device has come.
 # - Copies in, copies out and kernels overlap, if the device has the engines and the host memory is pinned.
-# - Each task needs memory of its own, or each stream, or events. A right result does not prove it; look at what orders what.
+# - Give each task or each stream buffers of its own, or order their use by events. A right result does not prove that there is no race; look at what orders what.
 # - Overlap gains at most (h + k + d) / max(h, k, d), and less where the two directions slow each other down.
 # - A few dozen chunks are enough. The best number is a square root.
-# - Launches cost microseconds of the host. Prepare what you repeat.
+# - A launch costs the host microseconds. Prepare what you repeat.
 #
 # **Back:** [05 Matmul all the way](05_fast_matmul.ipynb). **Next:** [07 Reduce](07_reduce.ipynb).

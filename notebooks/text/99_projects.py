@@ -7,7 +7,7 @@
 #
 # - build a kernel in steps from a plain specification, and have each step checked;
 # - use atomics where threads meet, and keep them off global memory;
-# - load a tile with its halo, in the direction that memory and banks like;
+# - load a tile with its halo, coalesced and without bank conflicts;
 # - compute several time steps in one launch, and say what the overlap costs;
 # - lower a kernel's counts below par.
 #
@@ -21,7 +21,7 @@ from math import ceil
 
 import numpy as np
 
-from gpukit import cuda, exercises, on_gpu, plot, show, timing
+from gpukit import cuda, exercises, on_gpu, plot, show, timing, trace
 from gpukit.backend import float32, int32
 from gpukit.exercises.chapter_99 import BINS, histogram
 
@@ -37,7 +37,7 @@ def report(name, launch, nbytes):
 
 
 # %% [markdown]
-# The rules are the same for all three. The starter gives the signature and an estimate of the length. The check tells you what is wrong, and `exercises.hint` helps. A kernel that passes gets a score: sectors of global memory, wavefronts of shared memory and barriers, added up for one launch. Par is the course's solution, which leaves room below it: that is what the stretch goals are for. Where a goal needs another launch than the check's, count with `gpukit.trace`.
+# The rules are the same for all three. The starter gives the signature and an estimate of the length. The check tells you what is wrong, and `exercises.hint` helps. A kernel that passes gets a score: sectors of global memory, wavefronts of shared memory and barriers, added up for one launch. Par is the course's solution, which leaves room below it: that is what the stretch goals are for. Where a goal needs another launch than the check's, count with `trace(kernel[grid, block], ...)`.
 
 # %% [markdown]
 # ## Project 1: a histogram
@@ -66,7 +66,7 @@ exercises.check("99-count", count_values)
 # %% [markdown]
 # A photograph has large areas of one value. There the threads of a warp all want the same bin, and their atomics are carried out one after the other. Atomics in shared memory are faster, and only the threads of one block compete for them.
 #
-# **Milestone 2: a private histogram for each block.** Count in shared memory, then add the result to `counts`. `BINS` is 256; the block may have fewer threads than that.
+# **Milestone 2: a private histogram for each block.** Count in shared memory, then add the result to `counts`. A block may have fewer threads than there are `BINS`, 256.
 
 
 # %%
@@ -101,7 +101,7 @@ with plot.figure(f"Brightness of {grey.size:,} pixels", size=(8, 2.8), mark="cou
 # %% [markdown]
 # ## Project 2: a separable blur
 #
-# **What does a blur cost?** Each pixel becomes a weighted mean of its neighbourhood, here 9 by 9 pixels: 81 multiplications per pixel. If the weights are a product of a row and a column, as a Gaussian's are, two passes of 9 do the same work: one along the rows and one down the columns. The specifications repeat the border pixels outside the image:
+# **What does a blur cost?** Each pixel becomes a weighted mean of its neighbourhood, here 9 by 9 pixels: 81 multiplications per pixel. If the weights are a product of a row and a column, as a Gaussian's are, two passes of 9 give the same result: one along the rows and one down the columns. The specifications repeat the border pixels outside the image:
 
 # %%
 show.source(exercises.get("99-rows").spec, exercises.get("99-columns").spec)
@@ -165,7 +165,7 @@ with plot.figure(columns=3, size=(8, 3.4), mark="blurred by your kernels") as ax
 # **Stretch goals.**
 #
 # - Every warp reads the nine weights from global memory, one after the other. Read them once, one per lane, pass them on with `cuda.shfl_sync`, and get well below par.
-# - Compute four rows with each thread of the columns' pass. What happens to the halo's share of the tile?
+# - Let each thread of the second pass compute four rows. What happens to the halo's share of the tile?
 # - Do both passes in one kernel, with a halo in both directions. How many sectors does that save, and how many multiplications does it add?
 
 # %% [markdown]
@@ -192,7 +192,7 @@ def heat_step(u, r, out):
 exercises.check("99-step", heat_step)
 
 # %% [markdown]
-# Each step reads and writes the whole rod in global memory, for four operations per element: the kernel is **memory-bound**. To do better, a block loads a piece of the rod once and computes several steps in shared memory. The price: at the edges of the piece a neighbour is missing, and with every step one more element at either end is wrong. So the pieces overlap, and a block keeps only the `KEPT` elements that are right to the end:
+# Each step reads and writes the whole rod in global memory, for five operations per element: the kernel is **memory-bound**. To do better, a block loads a piece of the rod once and computes several steps in shared memory. The price: at the edges of the piece a neighbour is missing, and with every step one more element at either end is wrong. So the pieces overlap, and a block keeps only the `KEPT` elements that are right to the end:
 
 # %% jupyter={"source_hidden": true}
 step, thread = np.indices((STEPS + 1, THREADS))
@@ -237,7 +237,7 @@ with plot.figure(f"Heat after {50 * STEPS} steps", size=(8, 2.8), mark="computed
 #
 # - A thread knows its own value. Keep it in a register, load it straight from global memory, and get below par in wavefronts and barriers.
 # - Let each warp work on its own piece and fetch neighbours with `cuda.shfl_up_sync` and `cuda.shfl_down_sync`: no shared memory and no barrier. What is the overlap now?
-# - Which number of steps per launch touches the fewest sectors per step, for blocks of 64 threads? Count with `gpukit.trace`, then say why more is not always better.
+# - Which number of steps per launch touches the fewest sectors per step, for blocks of 64 threads? Count with `trace`, then say why more is not always better.
 
 # %%
 exercises.progress()

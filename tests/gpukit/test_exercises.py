@@ -154,6 +154,18 @@ def test_a_pipeline_is_watched(state):
     assert "kernel 0 is in the default stream" in str(verdict) and "the function returns while copy out" in str(verdict)
 
 
+def test_work_on_the_host_and_pageable_copies_are_no_pipeline(state):
+    def on_the_host(cuda, kernel, x, out, chunk, queues):
+        out[:] = 1 - x
+
+    def with_events(cuda, kernel, x, out, chunk, queues):
+        cuda.event()
+
+    assert "the kernel is never launched" in str(exercises.check("06-pipeline", on_the_host))
+    verdict = str(exercises.check("06-pipeline", with_events))
+    assert "stand-in for cuda has no event" in verdict and ": cuda.event()" in verdict
+
+
 def test_an_open_hole_is_not_a_failure(state):
     exercise = exercises.get("01-guard")
     verdict = exercises.check("01-guard", exercise.made_from(exercise.starter))
@@ -189,6 +201,18 @@ def test_a_file_of_solutions_is_verified(tmp_path, capsys):
     assert "01-guard: passed  score" in shown.out and "1 of 1 passed" in shown.out and "a cell that fails" in shown.err
     path.write_text(json.dumps({"cells": []}))
     assert command.main(["verify", str(path)]) == 1
+
+
+def test_a_file_that_exits_or_is_no_notebook_passes_nothing(tmp_path, state, capsys):
+    script = tmp_path / "mine.py"
+    script.write_text('from gpukit import exercises\nexercises.check("06-fill", 3)\nraise SystemExit(0)\n')
+    assert command.main(["verify", str(script)]) == 1
+    assert "0 of 1 passed" in capsys.readouterr().out and not state.exists()
+    broken = tmp_path / "broken.ipynb"
+    broken.write_text("[1]")
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["verify", str(broken)])
+    assert "is no notebook" in capsys.readouterr().err
 
 
 @cuda.jit
