@@ -27,6 +27,10 @@ def why_no_gpu():
     -------
     str or None
         None if a GPU can be used; otherwise one sentence.
+
+    Examples
+    --------
+    >>> reason = why_no_gpu()
     """
     try:
         import numba.cuda as numba_cuda
@@ -109,5 +113,10 @@ __all__ = [
 
 
 def on_gpu():
-    """True if kernels run on a real GPU, False if they run on the emulator."""
+    """True if kernels run on a real GPU, False if they run on the emulator.
+
+    Examples
+    --------
+    >>> where = "on a GPU" if gpukit.on_gpu() else "on the emulator"
+    """
     return NAME == "gpu" and not run.installed()

@@ -201,6 +201,10 @@ def compare(*infos: DeviceInfo) -> Comparison:
     ------
     TypeError
         For no argument, or for one that is not a ``DeviceInfo``.
+
+    Examples
+    --------
+    >>> table = compare(info(), RTX_3090)
     """
     if not infos:
         raise TypeError("compare needs at least one DeviceInfo, for example compare(info(), RTX_3090)")

@@ -62,8 +62,12 @@ def check_launch(kernel: Any, grid: int | tuple[int, ...], block: int | tuple[in
 
     Examples
     --------
-    >>> check_launch(kernel, 1, (64, 64))  # doctest: +SKIP
-    LaunchError: kernel: 4096 threads per block (64 x 64 x 1) asked for; ...
+    >>> @cuda.jit
+    ... def fill(x):
+    ...     x[cuda.grid(1)] = 1
+    >>> check_launch(fill, 1, (64, 64))  # doctest: +ELLIPSIS +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    LaunchError: fill: 4096 threads per block (64 x 64 x 1) asked for; ...
     """
     if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
@@ -347,8 +351,11 @@ def checked(*, every_launch: bool = False) -> Iterator[None]:
 
     Examples
     --------
+    >>> @cuda.jit
+    ... def fill(x):
+    ...     x[cuda.grid(1)] = 1
     >>> with checked():
-    ...     kernel[blocks, threads](x, out)  # doctest: +SKIP
+    ...     fill[8, 64](cuda.device_array(512))
     """
     region = _Region(every_launch)
     region.synchronize()  # an error from before is not the block's

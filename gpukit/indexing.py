@@ -281,6 +281,11 @@ def block_order(blocks: int, threads: int = 32, *, stream: Any = 0) -> np.ndarra
         If ``blocks`` or ``threads`` is not an int, or more than the device allows.
     MemoryError
         If the device has no memory for so many rows.
+
+    Examples
+    --------
+    >>> sorted(block_order(4).tolist())
+    [0, 1, 2, 3]
     """
     blocks, threads, stream = check_int("blocks", blocks, 1), check_int("threads", threads, 1), stream_of(stream)
     launch_shape(blocks, threads, ("blocks", "threads"))
@@ -315,6 +320,11 @@ def grid_stride_table(n: int, threads: int = 256, blocks: int | None = None, *, 
         For an argument that is not as above, or more than the device allows.
     MemoryError
         If the device has no memory for so many rows.
+
+    Examples
+    --------
+    >>> grid_stride_table(5, threads=2, blocks=1)["step"]
+    array([0, 0, 1, 1, 2])
     """
     n, stream = check_int("n", n, 0), stream_of(stream)
     blocks, threads = _one_dimensional(n, threads, blocks)
@@ -403,6 +413,14 @@ def listing(kernel: Any, grid: Any, block: Any, *args: Any) -> str:
     ------
     TypeError, ValueError
         If ``kernel`` is not a kernel, or ``grid`` or ``block`` is not as above.
+
+    Examples
+    --------
+    >>> print(listing(print_index_in_grid, 2, 2))
+    block index: 0  index in block: 0  index in grid: 0
+    block index: 0  index in block: 1  index in grid: 1
+    block index: 1  index in block: 0  index in grid: 2
+    block index: 1  index in block: 1  index in grid: 3
     """
     if not has_attributes(kernel, "py_func"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by gpukit.cuda.jit")

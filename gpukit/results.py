@@ -77,6 +77,10 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     dict
         "gpu", "driver", "power_limit" in W, "most_mhz" of the multiprocessors and of the memory, "versions" by package,
         "date".
+
+    Examples
+    --------
+    >>> about = machine()  # doctest: +SKIP
     """
     fields = "name,driver_version,power.limit,clocks.max.sm,clocks.max.memory"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
@@ -97,7 +101,13 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 
 def host(packages: Sequence[str] = ("numba", "numba-cuda", "numpy")) -> dict[str, Any]:
-    """Describe this machine's CPU, for the records: "cpu", "cores" to use, "python", "versions", "date"."""
+    """Describe this machine's CPU, for the records: "cpu", "cores" to use, "python", "versions", "date".
+
+    Examples
+    --------
+    >>> sorted(host())
+    ['cores', 'cpu', 'date', 'python', 'versions']
+    """
     return {
         "cpu": cpu_name(),
         "cores": cores(),
@@ -108,12 +118,24 @@ def host(packages: Sequence[str] = ("numba", "numba-cuda", "numpy")) -> dict[str
 
 
 def cores() -> int:
-    """Count the CPU's cores that this process may use."""
+    """Count the CPU's cores that this process may use.
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """Return the system's name of the CPU."""
+    """Return the system's name of the CPU.
+
+    Examples
+    --------
+    >>> isinstance(cpu_name(), str)
+    True
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -134,7 +156,13 @@ def _versions(packages):
 def record(
     chapter: str, case: str, variant: str, shape: Sequence[int], dtype: Any, value: Any, unit: str = "s", **further: Any
 ) -> dict[str, Any]:
-    """Make the record of a value. ``further`` tells the variant from others: a tile or a pad for example."""
+    """Make the record of a value. ``further`` tells the variant from others: a tile or a pad for example.
+
+    Examples
+    --------
+    >>> record("transpose", "time", "tiled", (64, 64), "float32", 2e-6)["unit"]
+    's'
+    """
     sizes = check_items("shape", shape, "a sequence of ints")
     head = {"chapter": chapter, "case": case, "variant": variant, "shape": sizes, "dtype": _text("dtype", dtype)}
     return head | further | {"value": value, "unit": unit}
@@ -154,6 +182,12 @@ def of_timing(
 
     ``further`` is as for `record`. Present if they hold are "invalid" (the spread is too wide), "launch_bound" (the
     time may include the launch) and "clock" (the host's).
+
+    Examples
+    --------
+    >>> timing = gpukit.timing.bench(lambda: sorted(range(99)), device="cpu", repeat=20)
+    >>> of_timing("mine", "sort", "python", (99,), "int64", timing)["unit"]
+    's'
     """
     from gpukit.timing import Timing  # it brings in Numba, which records do without
 
@@ -167,19 +201,38 @@ def of_timing(
 def of_timings(
     chapter: str, case: str, shape: Sequence[int], dtype: Any, timings: "dict[str, Timing]", **further: Any
 ) -> list[dict[str, Any]]:
-    """Turn what `timing.bench_many` gave, by variant, into records as `load` gives them, taken here and now."""
+    """Turn what `timing.bench_many` gave, by variant, into records as `load` gives them, taken here and now.
+
+    Examples
+    --------
+    >>> timing = gpukit.timing.bench(lambda: sorted(range(99)), device="cpu", repeat=20)
+    >>> records = of_timings("mine", "sort", (99,), "int64", {"python": timing})  # doctest: +SKIP
+    """
     records = [of_timing(chapter, case, name, shape, dtype, timed, **further) for name, timed in timings.items()]
     return joined(machine() | {"here": True}, records)
 
 
 def by_variant(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """Return {variant: value} of the records that have these values."""
+    """Return {variant: value} of the records that have these values.
+
+    Examples
+    --------
+    >>> records = load("transpose-h200", case="time", shape=(8192, 8192), dtype="float32")
+    >>> sorted(by_variant(records))[:3]
+    ['copy', 'copy_shared', 'cupy']
+    """
     found = list(_having(wanted, _checked(records)))
     return dict(zip(_fields(found, "variant"), _fields(found, "value"), strict=True))
 
 
 def taken_on(records: Sequence[dict[str, Any]]) -> str:
-    """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure."""
+    """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure.
+
+    Examples
+    --------
+    >>> taken_on(load("transpose-h200")).split(",")[0]
+    'NVIDIA H200'
+    """
     found = _checked(records)[:1]
     if not found:
         raise ValueError("records is empty; it must have one record or more")
@@ -188,7 +241,18 @@ def taken_on(records: Sequence[dict[str, Any]]) -> str:
 
 
 def save(path: str | Path, records: Iterable[dict[str, Any]], head: dict[str, Any] | None = None) -> None:
-    """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them."""
+    """Write records to a file, one on a line, with ``machine()`` or another ``head`` before them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> made = record("transpose", "time", "tiled", (64, 64), "float32", 2e-6)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/mine.json", [made], {"gpu": "mine"})
+    ...     loaded = load(f"{folder}/mine.json")
+    >>> loaded[0]["value"]
+    2e-06
+    """
     path = check_path("path", path)
     head = machine() if head is None else check_type("head", head, dict, "a dict or None")
     text = _as_json("head", head, indent=2)
@@ -237,7 +301,13 @@ def load(source: str | Path, **wanted: Any) -> list[dict[str, Any]]:
 
 
 def joined(head: dict[str, Any], records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join a head with its records, as `load` returns them."""
+    """Join a head with its records, as `load` returns them.
+
+    Examples
+    --------
+    >>> joined({"gpu": "NVIDIA H200"}, [{"value": 1.0}])
+    [{'gpu': 'NVIDIA H200', 'value': 1.0}]
+    """
     check_type("head", head, dict, "a dict")
     return [
         head | record | ({"shape": tuple(record["shape"])} if "shape" in record else {}) for record in _checked(records)
@@ -245,7 +315,14 @@ def joined(head: dict[str, Any], records: Iterable[dict[str, Any]]) -> list[dict
 
 
 def read(source: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read a file of records: the ``head`` and the ``records`` that `save` took. ``source`` is as for `load`."""
+    """Read a file of records: the ``head`` and the ``records`` that `save` took. ``source`` is as for `load`.
+
+    Examples
+    --------
+    >>> head, records = read("transpose-h200")
+    >>> head["gpu"]
+    'NVIDIA H200'
+    """
     path = check_path("source", source)
     path = path if path.suffix == ".json" else path_in(RECORDED, f"{source}.json")
     if not path.is_file():
@@ -258,7 +335,13 @@ def read(source: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def read_json(path: str | Path, what: str) -> Any:
-    """Read a JSON file; a ValueError names the file if it is no ``what``."""
+    """Read a JSON file; a ValueError names the file if it is no ``what``.
+
+    Examples
+    --------
+    >>> sorted(read_json(DOCUMENTS, "table of the documents"))[:2]
+    ['A10', 'A12']
+    """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -270,7 +353,13 @@ def _is_records(value):
 
 
 def path_in(folder: str | Path, name: str) -> Path:
-    """Return the path of a file in a folder of records. Among gpukit's own, warpstep has those of the ceilings."""
+    """Return the path of a file in a folder of records. Among gpukit's own, warpstep has those of the ceilings.
+
+    Examples
+    --------
+    >>> path_in("records", "transpose-h200").name
+    'transpose-h200'
+    """
     own = Path(folder).resolve() == RECORDED.resolve()
     return (CEILINGS if own and name.startswith("ceilings-") else Path(folder)) / name
 
@@ -330,6 +419,11 @@ def documents(row: str) -> dict[str, Any]:
     ------
     KeyError
         If they measured nothing for that row.
+
+    Examples
+    --------
+    >>> documents("A12")["gpu"]
+    'NVIDIA GeForce RTX 3090'
     """
     measured = read_json(DOCUMENTS, "file of the documents' figures")
     if check_text("row", row) not in measured:
@@ -344,6 +438,12 @@ def profile(name: str) -> tuple[str, list[dict[str, str]]]:
     -------
     str, list of dict
         The device, its driver and the date; and the rows of the table, all of whose values are text.
+
+    Examples
+    --------
+    >>> device, rows = profile("matmul-h200")
+    >>> device.split(",")[0]
+    'NVIDIA H200'
     """
     path = check_path("name", PROFILES / f"{check_text('name', name)}.csv")
     if not path.is_file():
@@ -354,7 +454,13 @@ def profile(name: str) -> tuple[str, list[dict[str, str]]]:
 
 
 def first(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """Find the first record that has these values; LookupError, naming them, if none has."""
+    """Find the first record that has these values; LookupError, naming them, if none has.
+
+    Examples
+    --------
+    >>> first(load("transpose-h200", case="time"), variant="tiled")["unit"]
+    's'
+    """
     for record in _having(wanted, _checked(records)):
         return record
     raise LookupError(f"no record with {', '.join(f'{key}={describe(value)}' for key, value in wanted.items())}")
@@ -374,6 +480,13 @@ def table(
     Returns
     -------
     gpukit.show.Table
+
+    Examples
+    --------
+    >>> print(table([{"n": 1, "us": 2.5}, {"n": 2, "us": 2.75}]))
+    n    us
+    1   2.5
+    2  2.75
     """
 
     def cell(record, column):

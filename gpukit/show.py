@@ -59,6 +59,12 @@ def source(*things: Any) -> Source:
     ------
     TypeError
         For no argument, or for one that has no Python source.
+
+    Examples
+    --------
+    >>> shown = source(gpukit.indexing.index_in_block)
+    >>> "cuda.threadIdx.x" in str(shown)
+    True
     """
     if not things:
         raise TypeError("source needs at least one function, for example source(indexing.record_threads)")
@@ -105,6 +111,15 @@ def table(records: np.ndarray, columns: Sequence[str] | None = None, rows: int =
     ------
     TypeError, ValueError
         For an argument that is not as above; the message names it.
+
+    Examples
+    --------
+    >>> print(table(gpukit.indexing.thread_table(2, 2), ["block_index", "index"]))
+    block_index  index
+              0      0
+              0      1
+              1      2
+              1      3
     """
     if not isinstance(records, np.ndarray) or records.dtype.names is None:
         raise TypeError(f"records is a {type(records).__name__}; it must be a structured NumPy array")

@@ -384,6 +384,13 @@ def bench_many(
     ------
     TypeError, ValueError, EmulatedTimeError
         As for ``bench``.
+
+    Examples
+    --------
+    >>> functions = {"sorted": lambda: sorted(range(99)), "list": lambda: list(range(99))}
+    >>> timings = bench_many(functions, device="cpu", repeat=20)
+    >>> sorted(timings)
+    ['list', 'sorted']
     """
     _check_device(device, "bench")
     _check_functions(functions)

@@ -187,6 +187,13 @@ def set_device(compute_capability: tuple | str | float) -> Limits:
     ------
     ValueError
         If the emulator does not know it.
+
+    Examples
+    --------
+    >>> limits = set_device("8.6")
+    >>> limits.compute_capability.major
+    8
+    >>> limits = set_device("9.0")  # the default
     """
     global _current
     _current = lookup(compute_capability)
@@ -195,7 +202,14 @@ def set_device(compute_capability: tuple | str | float) -> Limits:
 
 @contextmanager
 def device(compute_capability: tuple | str | float) -> Iterator[Limits]:
-    """``with warpstep.use_device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`."""
+    """``with warpstep.use_device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`.
+
+    Examples
+    --------
+    >>> with use_device("8.6") as limits:
+    ...     print(limits.compute_capability.major)
+    8
+    """
     before = _current
     limits = set_device(compute_capability)
     try:

@@ -71,6 +71,12 @@ def set_loop_limit(turns: int) -> int:
     As machine code, each thread may take ten times as many. The environment variable ``GPUKIT_LOOP_LIMIT`` sets the
     limit too. Returns the limit before. Raises ValueError or TypeError
     unless ``turns`` is a positive integer.
+
+    Examples
+    --------
+    >>> before = set_loop_limit(1000)
+    >>> set_loop_limit(before)
+    1000
     """
     global _loop_limit
     before, _loop_limit = _loop_limit, check_int("turns", turns, 1)

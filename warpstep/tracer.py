@@ -133,6 +133,21 @@ def load_trace(path: str | PathLike) -> Trace:
         If there is no such file.
     ValueError
         If it holds something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> @cuda.jit
+    ... def scale(x, out):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         out[i] = 2 * x[i]
+    >>> trace = gpukit.trace(scale[4, 256], np.ones(1000), np.zeros(1000))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace.save(f"{folder}/scale")
+    ...     loaded = gpukit.load_trace(f"{folder}/scale")
+    >>> loaded.total("global", "load").requests
+    32
     """
     path = check_path("path", path)
     try:
@@ -187,6 +202,20 @@ def trace(
     KernelError
         For a loop that makes no progress. Its attribute ``trace`` has what was recorded until then; the status of that
         is "stopped".
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def scale(x, out):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         out[i] = 2 * x[i]
+    >>> x, out = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
+    >>> trace = gpukit.trace(scale[4, 256], x, out)
+    >>> trace.status, trace.findings
+    ('complete', [])
+    >>> trace.total("global", "load").sectors
+    125
     """
     configured = configuration(launch)
     registers, advice = _registers(registers, launch, args), check_flag("advice", advice)

@@ -78,7 +78,13 @@ def _external_stream(handle):
 
 
 def handle_of(stream) -> int:
-    """The driver's handle of a stream, 0 for the default stream; TypeError for what is no stream."""
+    """The driver's handle of a stream, 0 for the default stream; TypeError for what is no stream.
+
+    Examples
+    --------
+    >>> handle_of(0)
+    0
+    """
     try:
         return int(getattr(stream, "handle", stream))
     except Exception:
@@ -287,7 +293,13 @@ def window(array, dtype, count: int) -> Any:
 
 
 def is_pinned(array: np.ndarray) -> bool:
-    """Whether a NumPy array lies in page-locked memory. Always True on the emulator."""
+    """Whether a NumPy array lies in page-locked memory. Always True on the emulator.
+
+    Examples
+    --------
+    >>> is_pinned(cuda.pinned_array(10))
+    True
+    """
     if not on_gpu() or array.nbytes == 0:
         return True
     low, high = np.lib.array_utils.byte_bounds(array)

@@ -25,6 +25,12 @@ def array_key(array, handle: int = 0):
     (key, pointer) or None
         Arrays with the same key agree in library, dtype, shape, strides and device. None for anything else, and for a
         tensor that cannot be passed to a kernel as it is.
+
+    Examples
+    --------
+    >>> key, pointer = array_key(cuda.to_device(np.zeros((3, 4), np.float32)))
+    >>> layout_of(key)
+    (dtype('float32'), (3, 4), (16, 4))
     """
     return array_reader(type(array))(array, handle)
 
@@ -84,7 +90,14 @@ def _read_numba(array, _):
 
 
 def layout_of(key):
-    """(NumPy dtype, shape, strides in bytes) of arrays with a key of `array_key`; None if NumPy has no such dtype."""
+    """(NumPy dtype, shape, strides in bytes) of arrays with a key of `array_key`; None if NumPy has no such dtype.
+
+    Examples
+    --------
+    >>> key, pointer = array_key(cuda.to_device(np.zeros((3, 4), np.float32)))
+    >>> layout_of(key)
+    (dtype('float32'), (3, 4), (16, 4))
+    """
     library, dtype, shape, strides, _ = key
     if library != "torch":
         return dtype, shape, strides

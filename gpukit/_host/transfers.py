@@ -184,6 +184,13 @@ def upload(array, values: np.ndarray, stream):
     It takes the host a fraction of the time of ``copy_to_device``.
 
     Pageable memory has been read when this returns; pinned memory must stay as it is until the copy is done.
+
+    Examples
+    --------
+    >>> array = cuda.device_array(3, np.int32)
+    >>> upload(array, np.arange(3, dtype=np.int32), 0)
+    >>> array.copy_to_host()
+    array([0, 1, 2], dtype=int32)
     """
     check_kind("array", array)
     if not cuda.is_cuda_array(array):

@@ -147,6 +147,14 @@ def configure_im2col(
     launch : ``kernel[grid, block, stream]``
     further : tuple
         The kernel's arguments after x and the columns, both flat.
+
+    Examples
+    --------
+    >>> x, columns = np.ones((1, 1, 4, 4), np.float32), np.zeros((4, 9), np.float32)
+    >>> launch, further = configure_im2col("im2col_naive", x.shape, 2)
+    >>> launch(x.ravel(), columns.ravel(), *further)
+    >>> bool((columns == 1).all())
+    True
     """
     samples, channels, height, width = check_shape(shape)
     geometry = make_geometry((height, width), kernel_size, stride, padding, dilation, "shape")
@@ -266,6 +274,17 @@ def configure_col2im(
     launch : ``kernel[grid, block, stream]``
     further : tuple
         The kernel's arguments after the columns and out, both flat.
+
+    Examples
+    --------
+    >>> columns, x = np.ones((4, 9), np.float32), np.zeros((1, 1, 4, 4), np.float32)
+    >>> launch, further = configure_col2im(x.shape, 2)
+    >>> launch(columns.ravel(), x.ravel(), *further)
+    >>> x[0, 0]
+    array([[1., 2., 2., 1.],
+           [2., 4., 4., 2.],
+           [2., 4., 4., 2.],
+           [1., 2., 2., 1.]], dtype=float32)
     """
     samples, channels, height, width = check_shape(shape, (1, 1, 1, 1))
     geometry = make_geometry((height, width), kernel_size, stride, padding, dilation, "shape")
@@ -403,6 +422,16 @@ def steps(
     -------
     list of (launch, arguments)
         In order. A workspace is among the arguments: it lives as long as the list.
+
+    Examples
+    --------
+    >>> x, weight = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    >>> out = np.zeros((1, 1, 2, 2), np.float32)
+    >>> [gpukit.trace(launch, *arguments).status for launch, arguments in steps("direct", x, weight, out)]
+    ['complete']
+    >>> out[0, 0]
+    array([[9., 9.],
+           [9., 9.]], dtype=float32)
     """
     geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
     check_array("out", out, 4, CONV_DTYPES)
@@ -463,6 +492,11 @@ def extra_memory(
     -------
     dict of str to int
         "im2col", "sparse" and "direct".
+
+    Examples
+    --------
+    >>> extra_memory((1, 3, 32, 32), (8, 3, 3, 3))
+    {'im2col': 97200, 'sparse': 1555200, 'direct': 0}
     """
     out_channels, channels, kernel_h, kernel_w = check_shape(weight_shape, (0, 0, 1, 1), "weight_shape")
     groups, itemsize, sizes = check_int("groups", groups, 1), check_int("itemsize", itemsize, 1), (0, 0, 0, 0)
@@ -478,7 +512,12 @@ def extra_memory(
 
 
 def free_workspaces() -> None:
-    """Let go of the memory that gpukit keeps for each stream, the workspaces of "im2col" included."""
+    """Let go of the memory that gpukit keeps for each stream, the workspaces of "im2col" included.
+
+    Examples
+    --------
+    >>> free_workspaces()
+    """
     forget()
 
 

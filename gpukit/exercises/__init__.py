@@ -73,6 +73,11 @@ def get(name: str) -> Exercise:
     ------
     ValueError
         If there is none of that name; the message has the nearest ones.
+
+    Examples
+    --------
+    >>> get("01-guard").name
+    '01-guard'
     """
     name = check_text("name", name)
     chapter = name.split("-")[0]
@@ -108,6 +113,17 @@ def check(name: str, answer: Any) -> Verdict:
     ------
     ValueError
         If there is no exercise of that name.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def add(x, y, out):
+    ...     i = cuda.grid(1)
+    ...     out[i] = x[i] + y[i]
+    >>> verdict = check("01-guard", add)  # doctest: +ELLIPSIS
+    01-guard: ...
+    >>> verdict.passed
+    False
     """
     exercise = get(name)
     if exercise.untouched(answer):
@@ -133,6 +149,11 @@ def hint(name: str, number: int | None = None) -> None:
     ------
     ValueError
         If there is no exercise of that name, or no hint of that number.
+
+    Examples
+    --------
+    >>> hint("01-guard", 1)
+    Hint 1 of 3: cuda.grid(1) is the index of a thread in the whole grid.
     """
     exercise = get(name)
     hints = exercise.hints
@@ -151,6 +172,10 @@ def solution(name: str) -> Source:
     ------
     ValueError
         If there is no exercise of that name.
+
+    Examples
+    --------
+    >>> shown = solution("01-guard")
     """
     exercise = get(name)
     why = "\n".join(f"# {line}" for line in exercise.why.splitlines())
@@ -164,6 +189,14 @@ def starter(name: str) -> str:
     ------
     ValueError
         If there is no exercise of that name.
+
+    Examples
+    --------
+    >>> print(starter("01-guard").strip())
+    @cuda.jit
+    def add(x, y, out):
+        # About 3 lines: find the index of this thread in the grid; if there is such an element, add
+        ...
     """
     return get(name).starter
 
@@ -175,6 +208,10 @@ def solved(name: str) -> str:
     ------
     ValueError
         If there is no exercise of that name.
+
+    Examples
+    --------
+    >>> source = solved("01-guard")
     """
     return get(name).solved
 
@@ -183,6 +220,10 @@ def progress() -> _progress.Progress:
     """Show which exercises are passed, tried and open, by chapter.
 
     The record lies in the user's state directory, or in the folder that ``GPUKIT_STATE`` names.
+
+    Examples
+    --------
+    >>> overview = progress()
     """
     chapters = {chapter: [exercise.name for exercise in _of_chapter(chapter)] for chapter in _chapters()}
     return _progress.Progress(chapters, _progress.load())

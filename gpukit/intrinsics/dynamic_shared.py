@@ -30,6 +30,19 @@ def allow_dynamic_shared(kernel, nbytes: int):
     LaunchError
         If the device does not allow so much, beside the kernel's static shared memory: now, or for argument types that
         come later when they are compiled. ``gpukit.device.info().shared_memory_per_block_optin`` is what it allows.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def fill(out):
+    ...     tile = cuda.shared.array(0, np.float32)
+    ...     tile[cuda.threadIdx.x] = 1
+    ...     out[0] = tile.size
+    >>> allow_dynamic_shared(fill, 65536)
+    >>> out = np.zeros(1)
+    >>> fill[1, 1, 0, 65536](out)
+    >>> out
+    array([16384.])
     """
     if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")

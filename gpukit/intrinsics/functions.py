@@ -27,6 +27,18 @@ def load2(array, index) -> tuple:
     ------
     numba.cuda.core.errors.TypingError
         When the kernel is compiled: the array or the index is none of the above.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def swap(a, out):
+    ...     i = 2 * cuda.grid(1)
+    ...     x, y = load2(a, i)
+    ...     store2(out, i, y, x)
+    >>> out = np.zeros(4, np.float32)
+    >>> swap[1, 2](np.arange(4, dtype=np.float32), out)
+    >>> out
+    array([1., 0., 3., 2.], dtype=float32)
     """
     _refuse("load2")
 
@@ -35,6 +47,18 @@ def load4(array, index) -> tuple:
     """Load four neighbouring elements in one access: `load2` of twice as many, of up to 4 bytes each.
 
     For float32 that is 128 bits, the widest access there is: a quarter of the instructions of four plain loads.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def turn(a, out):
+    ...     i = 4 * cuda.grid(1)
+    ...     x, y, z, w = load4(a, i)
+    ...     store4(out, i, w, z, y, x)
+    >>> out = np.zeros(8, np.float32)
+    >>> turn[1, 2](np.arange(8, dtype=np.float32), out)
+    >>> out
+    array([3., 2., 1., 0., 7., 6., 5., 4.], dtype=float32)
     """
     _refuse("load4")
 
@@ -43,12 +67,33 @@ def load8(array, index) -> tuple:
     """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each.
 
     Elements of 1 byte are returned as int32: registers hold words, and one instruction extracts a byte.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def largest(a, out):
+    ...     out[0] = max(load8(a, 0))
+    >>> out = np.zeros(1, np.int16)
+    >>> largest[1, 1](np.arange(8, dtype=np.int16), out)
+    >>> out
+    array([7], dtype=int16)
     """
     _refuse("load8")
 
 
 def load16(array, index) -> tuple:
-    """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each, as int32."""
+    """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each, as int32.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def largest(a, out):
+    ...     out[0] = max(load16(a, 0))
+    >>> out = np.zeros(1, np.int32)
+    >>> largest[1, 1](np.arange(16, dtype=np.uint8), out)
+    >>> out
+    array([15], dtype=int32)
+    """
     _refuse("load16")
 
 
@@ -56,12 +101,21 @@ def store2(array, index, a, b):
     """Store two neighbouring elements in one access; ``array`` and ``index`` as for `load2`.
 
     The values are converted to the array's dtype.
+
+    Examples
+    --------
+    See `load2`.
     """
     _refuse("store2")
 
 
 def store4(array, index, a, b, c, d):
-    """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each."""
+    """Store four neighbouring elements in one access: `store2` of twice as many, of up to 4 bytes each.
+
+    Examples
+    --------
+    See `load4`.
+    """
     _refuse("store4")
 
 
@@ -87,12 +141,33 @@ def copy_async(target, index, source, source_index, guard=True):
     ------
     numba.cuda.core.errors.TypingError
         When the kernel is compiled: an argument is none of the above.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def reverse(x, out):
+    ...     tile = cuda.shared.array(32, np.float32)
+    ...     t = cuda.threadIdx.x
+    ...     copy_async(tile, t, x, t)
+    ...     commit_copies()
+    ...     wait_copies(0)
+    ...     cuda.syncthreads()
+    ...     out[t] = tile[31 - t]
+    >>> out = np.zeros(32, np.float32)
+    >>> reverse[1, 32](np.arange(32, dtype=np.float32), out)
+    >>> out[:4]
+    array([31., 30., 29., 28.], dtype=float32)
     """
     _refuse("copy_async")
 
 
 def copy_async2(target, index, source, source_index, guard=True):
-    """Begin to copy two neighbouring elements from global to shared memory, otherwise like `copy_async`."""
+    """Begin to copy two neighbouring elements from global to shared memory, otherwise like `copy_async`.
+
+    Examples
+    --------
+    See `copy_async`.
+    """
     _refuse("copy_async2")
 
 
@@ -100,12 +175,21 @@ def copy_async4(target, index, source, source_index, guard=True):
     """Begin to copy four neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     For float32 these are 16 bytes, which bypass the L1 cache too.
+
+    Examples
+    --------
+    See `copy_async`.
     """
     _refuse("copy_async4")
 
 
 def commit_copies():
-    """Commit the copies that this thread has begun since the last call as a group, which may be empty."""
+    """Commit the copies that this thread has begun since the last call as a group, which may be empty.
+
+    Examples
+    --------
+    See `copy_async`.
+    """
     _refuse("commit_copies")
 
 
@@ -121,6 +205,10 @@ def wait_copies(most):
     ------
     numba.cuda.core.errors.TypingError
         When the kernel is compiled: ``most`` is not a constant.
+
+    Examples
+    --------
+    See `copy_async`.
     """
     _refuse("wait_copies")
 
@@ -132,22 +220,22 @@ def mma(a, b, c) -> tuple:
     t = lane % 4, element i of ``c`` and of the result is in row g + 8 (i // 2) and column 2 t + i % 2. The types of the
     elements decide the product:
 
-    ============================  ==============  =====================================================================
-    a, b (c)                      elements        where they lie
-    ============================  ==============  =====================================================================
-    float64 (float64)             8, 4: K = 16    element i of a: row g + 8 (i % 2), column t + 4 (i // 2);
-                                  4, 2: K = 8     of b: row t + 4 i, column g
+    ============================  ================  ===================================================================
+    a, b (c)                      elements          where they lie
+    ============================  ================  ===================================================================
+    float64 (float64)             8, 4: K = 16      element i of a: row g + 8 (i % 2), column t + 4 (i // 2);
+                                  4, 2: K = 8       of b: row t + 4 i, column g
                                   2, 1: K = 4
-                                  1, 1 (2): K = 4  8 rows instead of 16
-    float32 (float32), as TF32    4, 2: K = 8     as float64
+                                  1, 1 (2): K = 4   8 rows instead of 16
+    float32 (float32), as TF32    4, 2: K = 8       as float64
                                   2, 1: K = 4
-    float16 (float32)             8, 4: K = 16    element i of a: row g + 8 (i // 2 % 2), column 2 t + i % 2 +
-                                  4, 2: K = 8     8 (i // 4); of b: row 2 t + i % 2 + 8 (i // 2), column g
-    uint32 (float32), each two    4, 2: K = 16    word i has elements 2 i (low half) and 2 i + 1 of float16
+    float16 (float32)             8, 4: K = 16      element i of a: row g + 8 (i // 2 % 2), column 2 t + i % 2 +
+                                  4, 2: K = 8       8 (i // 4); of b: row 2 t + i % 2 + 8 (i // 2), column g
+    uint32 (float32), each two    4, 2: K = 16      word i has elements 2 i (low half) and 2 i + 1 of float16
     bfloat16                      2, 1: K = 8
-    int32 (int32), each four      4, 2: K = 32    byte j of word i of a: row g + 8 (i % 2), column 4 t + j +
-    signed bytes                  2, 1: K = 16    16 (i // 2); of b: row 4 t + j + 16 i, column g
-    ============================  ==============  =====================================================================
+    int32 (int32), each four      4, 2: K = 32      byte j of word i of a: row g + 8 (i % 2), column 4 t + j +
+    signed bytes                  2, 1: K = 16      16 (i // 2); of b: row 4 t + j + 16 i, column g
+    ============================  ================  ===================================================================
 
     TF32 keeps 10 of float32's 23 bits: the others are ignored. Products of 16-bit floats are exact and their sums
     are rounded by the hardware in a way of its own, so a GPU's last places differ from the emulator's.
@@ -167,6 +255,18 @@ def mma(a, b, c) -> tuple:
     ------
     numba.cuda.core.errors.TypingError
         When the kernel is compiled: the tuples are none of the above.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def multiply(a, b, out):
+    ...     g, t = cuda.laneid // 4, cuda.laneid % 4
+    ...     c = mma((a[g, t],), (b[t, g],), (0.0, 0.0))
+    ...     out[g, 2 * t], out[g, 2 * t + 1] = c
+    >>> a, b, out = np.ones((8, 4)), np.ones((4, 8)), np.zeros((8, 8))
+    >>> multiply[1, 32](a, b, out)
+    >>> bool((out == a @ b).all())
+    True
     """
     _refuse("mma")
 
@@ -179,6 +279,18 @@ def clock64():
     Returns
     -------
     int64
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def elapsed(out):
+    ...     start = clock64()
+    ...     cuda.syncthreads()
+    ...     out[0] = clock64() - start
+    >>> out = np.zeros(1, np.int64)
+    >>> elapsed[1, 32](out)
+    >>> bool(out[0] > 0)
+    True
     """
     _refuse("clock64")
 
@@ -192,6 +304,16 @@ def globaltimer():
     Returns
     -------
     int64
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def now(out):
+    ...     out[0] = globaltimer()
+    >>> out = np.zeros(1, np.int64)
+    >>> now[1, 1](out)
+    >>> bool(out[0] > 0)
+    True
     """
     _refuse("globaltimer")
 
@@ -204,6 +326,16 @@ def smid():
     Returns
     -------
     int32
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def where(out):
+    ...     out[cuda.blockIdx.x] = smid()
+    >>> out = np.full(4, -1, np.int32)
+    >>> where[4, 32](out)
+    >>> bool((out >= 0).all())
+    True
     """
     _refuse("smid")
 
@@ -222,6 +354,16 @@ def byte_perm(low, high, selector):
     Returns
     -------
     uint32
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def swap(x, out):
+    ...     out[0] = byte_perm(x[0], x[0], 0x0123)
+    >>> out = np.zeros(1, np.uint32)
+    >>> swap[1, 1](np.array([0x11223344], np.uint32), out)
+    >>> hex(out[0])
+    '0x44332211'
     """
     _refuse("byte_perm")
 
@@ -242,12 +384,28 @@ def dp2a_lo(pair, values, total):
     Returns
     -------
     uint32
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def dot(a, b, out):
+    ...     out[0] = dp2a_lo(a[0], b[0], np.uint32(0))
+    >>> out = np.zeros(1, np.uint32)
+    >>> pair, values = np.array([3, 5], np.uint16), np.array([10, 20, 30, 40], np.uint8)
+    >>> dot[1, 1](pair.view(np.uint32), values.view(np.uint32), out)
+    >>> out
+    array([130], dtype=uint32)
     """
     _refuse("dp2a_lo")
 
 
 def dp2a_hi(pair, values, total):
-    """`dp2a_lo` with the two highest bytes of ``values``."""
+    """`dp2a_lo` with the two highest bytes of ``values``.
+
+    Examples
+    --------
+    See `dp2a_lo`.
+    """
     _refuse("dp2a_hi")
 
 
@@ -265,5 +423,16 @@ def dp4a(a, b, total):
     Returns
     -------
     int32 or uint32
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def dot(a, b, out):
+    ...     out[0] = dp4a(a[0], b[0], np.int32(10))
+    >>> out = np.zeros(1, np.int32)
+    >>> bytes4 = np.array([1, 2, 3, 4], np.int8).view(np.int32)
+    >>> dot[1, 1](bytes4, bytes4, out)
+    >>> out
+    array([40], dtype=int32)
     """
     _refuse("dp4a")

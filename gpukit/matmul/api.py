@@ -196,6 +196,12 @@ def steps(
     ------
     TypeError, ValueError
         For an argument that is not as above.
+
+    Examples
+    --------
+    >>> a, out = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    >>> [gpukit.trace(launch, *arguments).status for launch, arguments in steps("tiled", a, a, out)]
+    ['complete']
     """
     check_type("work", work, (WorkMemory, type(None)), "a WorkMemory or None")
     check_array("out", out, 2, DTYPES, more=True)
@@ -239,6 +245,14 @@ def configure(
     ------
     TypeError, ValueError
         For an argument that is not as above.
+
+    Examples
+    --------
+    >>> a, b = np.ones((30, 40), np.float32), np.ones((40, 50), np.float32)
+    >>> out = np.zeros((30, 50), np.float32)
+    >>> launch, further = configure("tiled", out.shape, out.dtype)
+    >>> gpukit.trace(launch, a, b, out, *further).findings
+    []
     """
     check_choice("variant", variant, SIMPLE)
     shape = check_sizes("shape", shape, (1, 1), (MAX_BLOCKS * 8,) * 2, "a tuple of 2 ints, M and N")

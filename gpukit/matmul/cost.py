@@ -110,6 +110,11 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
     """Predict the microseconds of one launch for a product of float32 by the best tile, with K in one part.
 
     TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1.
+
+    Examples
+    --------
+    >>> predicted_time(4096, 4096, 4096) > predicted_time(1024, 1024, 1024)
+    True
     """
     (m, n, batch), k = (
         [check_int(name, size, 1, MAX_SIZE) for name, size in {"m": m, "n": n, "batch": batch}.items()],

@@ -267,6 +267,10 @@ def transposed_padded(aligned):
     """Make transposed with four more elements in each row of the tile of a.
 
     Rows k and k + 4, which the two lanes for a row of a store to, no longer begin in the same bank.
+
+    Examples
+    --------
+    See `matmul`.
     """
     return transposed(aligned, PAD)
 
@@ -333,7 +337,12 @@ def double_buffered(aligned, lanes=False):
 
 
 def warp_tiles(aligned):
-    """Make double_buffered with a tile for each warp, whose lanes share it so that no load has a bank conflict."""
+    """Make double_buffered with a tile for each warp, whose lanes share it so that no load has a bank conflict.
+
+    Examples
+    --------
+    See `matmul`.
+    """
     return double_buffered(aligned, lanes=True)
 
 

@@ -175,7 +175,12 @@ def tiled_conflict(dtype, tile, pad=0):
 
 
 def tiled_padded(dtype, tile, pad=None):
-    """Make `tiled_conflict` with ``pad`` more elements in each row of the tiles, `right_pad` unless given."""
+    """Make `tiled_conflict` with ``pad`` more elements in each row of the tiles, `right_pad` unless given.
+
+    Examples
+    --------
+    See `matmul`.
+    """
     return tiled_conflict(dtype, tile, right_pad(dtype, tile) if pad is None else pad)
 
 
@@ -223,6 +228,11 @@ def right_pad(dtype, tile):
     Returns
     -------
     int
+
+    Examples
+    --------
+    >>> right_pad(np.float32, 16), right_pad(np.float64, 16)
+    (2, 1)
     """
     dtype = check_dtype("dtype", str(dtype) if isinstance(dtype, types.Type) else dtype)
     return max(1, 128 // max(dtype.itemsize, 1) // check_int("tile", tile, 1))
@@ -309,5 +319,10 @@ def dynamic_conflict(dtype):
 
 
 def dynamic_padded(dtype):
-    """Make the kernel of `dynamic_conflict`, to be launched with a pad."""
+    """Make the kernel of `dynamic_conflict`, to be launched with a pad.
+
+    Examples
+    --------
+    See `matmul`.
+    """
     return dynamic_conflict(dtype)

@@ -33,6 +33,10 @@ def layouts(n: int = 2, c: int = 3, h: int = 2, w: int = 2, *, ax: Axes | None =
     ------
     TypeError, ValueError
         If a size is not an int of 1 or more, or there are too many values.
+
+    Examples
+    --------
+    >>> axes = layouts()
     """
     sizes = {name: check_int(name.lower(), size, 1, 48) for name, size in zip("NCHW", (n, c, h, w), strict=True)}
     count = prod(sizes.values())
@@ -83,6 +87,10 @@ def padded_window(
     ------
     TypeError, ValueError
         If an argument is not as above, or there is no such output.
+
+    Examples
+    --------
+    >>> axes = padded_window(padding=1)
     """
     height, width = check_sizes("size", size, (1, 1), (16, 16), "a tuple of 2 ints, rows and columns")
     taps = check_sizes("kernel", kernel, (1, 1), (5, 5), "a tuple of 2 ints, rows and columns")
@@ -140,6 +148,10 @@ def im2col_product(groups: int, m: int, k: int, n: int, *, ax: Axes | None = Non
     ------
     TypeError, ValueError
         If an argument is not an int of 1 or more.
+
+    Examples
+    --------
+    >>> axes = im2col_product(1, 4, 9, 16)
     """
     groups = check_int("groups", groups, 1, 2**20)
     m, k, n = (check_int(name, size, 1, 2**40) for name, size in (("m", m), ("k", k), ("n", n)))
@@ -208,6 +220,10 @@ def reduce_axes(
     ------
     TypeError, ValueError
         If an argument is not as above.
+
+    Examples
+    --------
+    >>> axes = reduce_axes((4, 70))
     """
     shape = [check_int(f"shape[{i}]", n, 1, MAX_SIZE) for i, n in enumerate(check_items("shape", shape, "ints", 8))]
     axis = check_int("axis", axis, 0, len(shape) - 1)
@@ -303,6 +319,10 @@ def swizzle(tile: int = 8, *, ax: Axes | None = None) -> Axes:
     ------
     TypeError, ValueError
         If ``tile`` is not as above.
+
+    Examples
+    --------
+    >>> axes = swizzle(8)
     """
     tile = check_int("tile", tile, 2, 16)
     if tile & (tile - 1):

@@ -46,6 +46,10 @@ def memory_hierarchy(
     ------
     TypeError
         If an argument is of another type.
+
+    Examples
+    --------
+    >>> axes = memory_hierarchy(gpukit.device.RTX_3090)
     """
     info = _known(info)
     measured = recorded() if measured is None else measured
@@ -183,6 +187,10 @@ def multiprocessor(
     ------
     TypeError, ValueError
         If an argument is of another type or out of range, ``info`` lacks a limit, or no block fits.
+
+    Examples
+    --------
+    >>> axes = multiprocessor(threads=256, registers=64)
     """
     info = _known(info)
     threads = check_int("threads", threads, 1, info.max_threads_per_block or 1024)
@@ -292,6 +300,10 @@ def waves(blocks: int, multiprocessors: int | None = None, resident: int = 1, *,
     ------
     TypeError, ValueError
         If an argument is not an int of 1 or more.
+
+    Examples
+    --------
+    >>> axes = waves(blocks=40, multiprocessors=6, resident=2)
     """
     blocks, resident = check_int("blocks", blocks, 1, MAX_SIZE), check_int("resident", resident, 1, 32)
     count = check_int("multiprocessors", multiprocessors or device.info().sm_count, 1, 2**16)

@@ -33,6 +33,10 @@ def barrier_in_time(
     ------
     TypeError, ValueError
         If there is not one time above 0 in ``load`` for each in ``store``.
+
+    Examples
+    --------
+    >>> axes = barrier_in_time()
     """
     store, load = _times("store", store), _times("load", load)
     if len(store) != len(load):
@@ -99,6 +103,10 @@ def double_buffering(
     ------
     TypeError, ValueError
         If a time is not above 0, or ``steps`` or ``buffers`` out of range.
+
+    Examples
+    --------
+    >>> axes = double_buffering(load=3, compute=2)
     """
     load, compute = _times("load and compute", (load, compute))
     steps, buffers = check_int("steps", steps, 1, MAX_STEPS), check_int("buffers", buffers, 2, 4)
@@ -156,6 +164,10 @@ def butterfly(values: Sequence[int] = (3, 1, 4, 1, 5, 9, 2, 6), *, ax: Axes | No
     ------
     TypeError, ValueError
         If ``values`` is not as above.
+
+    Examples
+    --------
+    >>> axes = butterfly([1, 2, 3, 4])
     """
     values = _lanes(values)
     n = len(values)
@@ -181,6 +193,10 @@ def scan_steps(values: Sequence[int] = (3, 1, 4, 1, 5, 9, 2, 6), *, ax: Axes | N
     ------
     TypeError, ValueError
         If ``values`` is not as above.
+
+    Examples
+    --------
+    >>> axes = scan_steps([1, 2, 3, 4])
     """
     values = _lanes(values)
     n = len(values)

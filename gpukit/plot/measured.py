@@ -54,6 +54,10 @@ def image(pixels: np.ndarray, title: str = "", *, ax: Axes | None = None) -> Axe
     ------
     TypeError, ValueError
         If ``pixels`` is not as above.
+
+    Examples
+    --------
+    >>> axes = image(photograph())
     """
     check_text("title", title)
     check_type("pixels", pixels, np.ndarray, "a NumPy array")
@@ -101,6 +105,11 @@ def lines(
     ------
     TypeError, ValueError
         If ``value`` is not callable, ``unit`` is empty, or there is not one timing for each of ``x``.
+
+    Examples
+    --------
+    >>> timing = gpukit.timing.bench(lambda: sorted(range(99)), device="cpu", repeat=20)
+    >>> axes = lines([99], [timing], lambda seconds: 1e6 * seconds, "us")
     """
     check_callable("value", value, "a function of seconds")
     if not check_text("unit", unit):
@@ -164,6 +173,10 @@ def dots(
     ------
     TypeError, ValueError
         If an argument is not as above, a value not finite, or not positive on a logarithmic axis.
+
+    Examples
+    --------
+    >>> axes = dots({"naive": 1.5, "tiled": 7.75}, "TFLOP/s")
     """
     rows = _rows(values, log)
     if not check_text("unit", unit):
@@ -279,6 +292,10 @@ def rungs(
     ------
     TypeError, ValueError
         If a name is not in ``series``, or a series has not one rate for each of ``x``.
+
+    Examples
+    --------
+    >>> axes = rungs([1, 2, 4], {"ours": [1, 2, 3], "theirs": [2, 2, 2]}, "GB/s", ["ours"])
     """
     sizes, rates = _rates(x, series)
     unknown = [name for name in (*highlight, *against) if name not in rates]
@@ -377,6 +394,10 @@ def shaded(
     ------
     TypeError, ValueError
         If the shape does not fit the names.
+
+    Examples
+    --------
+    >>> axes = shaded([[1, 2], [3, 4]], ["a", "b"], ["x", "y"])
     """
     table = np.array(values, float)
     rows, columns = check_items("rows", rows, "names"), check_items("columns", columns, "names")

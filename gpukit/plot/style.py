@@ -46,6 +46,11 @@ def figure(
     ------
     TypeError, ValueError
         If ``rows`` or ``columns`` is not an int from 1 to 16, or ``size`` not two numbers up to 100.
+
+    Examples
+    --------
+    >>> with figure("A line") as ax:
+    ...     drawn = ax.plot([1, 2], [3, 4])
     """
     with axes.figure(title, size, rows, columns, check_text("mark", mark) or _device(), **options) as made:
         yield made

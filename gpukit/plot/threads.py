@@ -192,6 +192,10 @@ def launch(
     ------
     TypeError, ValueError
         For an argument of another type, shape or range.
+
+    Examples
+    --------
+    >>> axes = launch(grid=2, block=4)
     """
     grid, block = as_dim3("grid", grid), as_dim3("block", block)
     if prod(grid) * prod(block) > MAX_NUMBER:
@@ -379,6 +383,10 @@ def warps(block: Dim3, *, ax: Axes | None = None) -> Axes:
     ------
     TypeError, ValueError
         If ``block`` is not as above.
+
+    Examples
+    --------
+    >>> axes = warps((16, 4))
     """
     shape = as_dim3("block", block)
     threads = prod(shape)
@@ -412,6 +420,10 @@ def mapping(elements: np.ndarray, size: int, threads: int, *, ax: Axes | None = 
     ------
     TypeError, ValueError
         For an argument of another type, shape or range.
+
+    Examples
+    --------
+    >>> axes = mapping(np.arange(8), size=6, threads=4)
     """
     size, threads = check_int("size", size, 1), check_int("threads", threads, 1)
     elements = as_numbers("elements", elements, "iu")
@@ -490,6 +502,10 @@ def grid_stride(n: int, threads: int, blocks: int, *, ax: Axes | None = None) ->
     ------
     TypeError, ValueError
         For an argument of another type, shape or range.
+
+    Examples
+    --------
+    >>> axes = grid_stride(10, threads=4, blocks=1)
     """
     n, threads = check_int("n", n, 0, MAX_NUMBER), check_int("threads", threads, 1, MAX_SIZE)
     blocks = check_int("blocks", blocks, 1, MAX_SIZE)

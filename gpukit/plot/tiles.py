@@ -43,6 +43,10 @@ def product_tiles(
     ------
     TypeError, ValueError
         If an argument is not as above, or there is no such block or step.
+
+    Examples
+    --------
+    >>> axes = product_tiles(64, 64, 64, tile=16)
     """
     m, n, k = check_int("m", m, 1, MAX_SIZE), check_int("n", n, 1, MAX_SIZE), check_int("k", k, 1, MAX_SIZE)
     tile = check_int("tile", tile, 1, MAX_SIZE)
@@ -107,6 +111,10 @@ def nested_tiles(
     ------
     TypeError, ValueError
         If the sizes do not divide, or there is no such warp or lane.
+
+    Examples
+    --------
+    >>> axes = nested_tiles()
     """
     what = "a tuple of 2 ints, rows and columns"
     block = check_sizes("block", block, (1, 1), (1024, 1024), what)
@@ -197,6 +205,10 @@ def split_k(m: int, n: int, k: int, tile: int = 64, parts: int = 4, *, ax: Axes 
     ------
     TypeError, ValueError
         If an argument is not as above.
+
+    Examples
+    --------
+    >>> axes = split_k(128, 128, 4096)
     """
     m, n, k = (check_int(name, size, 1, MAX_SIZE) for name, size in (("m", m), ("n", n), ("k", k)))
     tile, parts = check_int("tile", tile, 1, MAX_SIZE), check_int("parts", parts, 1, min(k, 8))
@@ -285,6 +297,10 @@ def halo_tile(tile: tuple[int, int] = (4, 8), kernel: tuple[int, int] = (3, 3), 
     ------
     TypeError, ValueError
         If an argument is not as above.
+
+    Examples
+    --------
+    >>> axes = halo_tile()
     """
     tile = check_sizes("tile", tile, (1, 1), (16, 16), "a tuple of 2 ints, rows and columns")
     kernel = check_sizes("kernel", kernel, (1, 1), (11, 11), "a tuple of 2 ints, rows and columns")
@@ -341,6 +357,10 @@ def edge_blocks(size: tuple[int, int] = (14, 27), tile: tuple[int, int] = (4, 8)
     ------
     TypeError, ValueError
         If an argument is not as above, or the image smaller than a tile.
+
+    Examples
+    --------
+    >>> axes = edge_blocks()
     """
     what = "a tuple of 2 ints, rows and columns"
     tile = check_sizes("tile", tile, (1, 1), (1024, 1024), what)

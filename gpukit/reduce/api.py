@@ -101,6 +101,12 @@ def reduce_higher_dim(x: Any, op: str | tuple[Callable, Any] = "sum", *, out: An
     ------
     TypeError, ValueError
         As for ``reduce``, and for an ``x`` without axes.
+
+    Examples
+    --------
+    >>> reduce_higher_dim(np.ones((5, 2, 3), np.float32))
+    array([[[5., 5., 5.],
+            [5., 5., 5.]]], dtype=float32)
     """
     check_array("x", x, 1, more=True)
     return reduce(x, 0, op, keepdims=True, out=out, stream=stream)

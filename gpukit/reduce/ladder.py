@@ -295,6 +295,14 @@ def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
     ------
     TypeError, ValueError
         For another variant or other arrays, or if there is nothing to add.
+
+    Examples
+    --------
+    >>> x, out = cuda.to_device(np.ones(1000, np.float32)), cuda.to_device(np.zeros(1, np.float32))
+    >>> for launch, arguments in steps("wide", x, out):
+    ...     launch(*arguments)
+    >>> out.copy_to_host()
+    array([1000.], dtype=float32)
     """
     check_variant(variant)
     for name, array in {"x": x, "out": out}.items():

@@ -46,6 +46,11 @@ def least_bytes(
     ------
     TypeError, ValueError
         For an argument that is not as above.
+
+    Examples
+    --------
+    >>> least_bytes(1, (480, 640), (240, 320))
+    1843200
     """
     frames, source, target = check_int("frames", frames, 0), check_size("source", source), check_size("target", target)
     check_type("place", place, (Placement, type(None)), "a Placement or None")

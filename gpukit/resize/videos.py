@@ -61,6 +61,12 @@ def video(
     ------
     TypeError, ValueError
         For an argument of another kind, at once; for a frame of another kind, when it is read.
+
+    Examples
+    --------
+    >>> frames = (np.full((40, 60, 3), 255, np.uint8) for _ in range(3))
+    >>> [blob.image.shape for blob in video(frames, (32, 32))]
+    [(3, 32, 32), (3, 32, 32), (3, 32, 32)]
     """
     depth = check_int("depth", depth, 1, MAX_DEPTH)
     size = check_size("size", size)

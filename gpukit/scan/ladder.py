@@ -265,6 +265,14 @@ def steps(variant: str, x: Any, out: Any, stream: Any = None) -> list[tuple]:
     ------
     TypeError, ValueError
         For another variant or other arrays.
+
+    Examples
+    --------
+    >>> x, out = cuda.to_device(np.ones(5, np.float32)), cuda.to_device(np.zeros(5, np.float32))
+    >>> for launch, arguments in steps("blelloch", x, out):
+    ...     launch(*arguments)
+    >>> out.copy_to_host()
+    array([1., 2., 3., 4., 5.], dtype=float32)
     """
     check_choice("variant", variant, VARIANTS)
     for name, array in {"x": x, "out": out}.items():

@@ -86,7 +86,13 @@ def work(source, target, rounds, stamps):
 
 
 def scrambled(words: np.ndarray, rounds: int) -> np.ndarray:
-    """Compute with NumPy what ``work`` makes of an array of 4-byte elements; same dtype."""
+    """Compute with NumPy what ``work`` makes of an array of 4-byte elements; same dtype.
+
+    Examples
+    --------
+    >>> scrambled(np.arange(3, dtype=np.uint32), rounds=1).dtype
+    dtype('uint32')
+    """
     rounds = check_int("rounds", rounds, 0, MAX_COUNT)
     if check_type("words", words, np.ndarray, "a NumPy array").dtype.itemsize != 4:
         raise TypeError(f"words has dtype {words.dtype}; its elements must have 4 bytes")

@@ -35,6 +35,10 @@ def measured_model(nbytes: int = 2**27) -> Model:
     ------
     EmulatedTimeError
         On the emulator.
+
+    Examples
+    --------
+    >>> model = measured_model()  # doctest: +SKIP
     """
     require_gpu("a measured model")
     check_int("nbytes", nbytes, 4)

@@ -36,6 +36,11 @@ def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launc
     ------
     TypeError, ValueError
         For an argument of another kind or below its least value, here and in the other functions of this module.
+
+    Examples
+    --------
+    >>> round(1000 * predicted(1e-3, 2e-3, 1e-3, chunks=10), 3)
+    2.2
     """
     (copy_in, kernel, copy_out), chunks = _stages(copy_in, kernel, copy_out), check_int("chunks", chunks, 1, MAX_CHUNKS)
     check_number("launch", launch, 0)
@@ -44,7 +49,13 @@ def predicted(copy_in: float, kernel: float, copy_out: float, chunks: int, launc
 
 
 def best_chunks(copy_in: float, kernel: float, copy_out: float, launch: float, most: int = 1024) -> int:
-    """Find the N from 1 to ``most`` that minimises `predicted`: near the root of (h + k + d - max(h, k, d)) / t."""
+    """Find the N from 1 to ``most`` that minimises `predicted`: near the root of (h + k + d - max(h, k, d)) / t.
+
+    Examples
+    --------
+    >>> best_chunks(1e-3, 2e-3, 1e-3, launch=1e-5)
+    14
+    """
     stages, most = _stages(copy_in, kernel, copy_out), check_int("most", most, 1, MAX_CHUNKS)
     launch = float(check_number("launch", launch, 0))
     hidden = sum(sorted(stages)[:2])
@@ -59,6 +70,11 @@ def best_speedup(copy_in: float, kernel: float, copy_out: float, both: float | N
 
     ``both`` is the time to copy the whole array in and out at once. It exceeds that of either direction alone where
     the two share bandwidth.
+
+    Examples
+    --------
+    >>> best_speedup(1e-3, 2e-3, 1e-3)
+    2.0
     """
     stages = _stages(copy_in, kernel, copy_out)
     longest = max(*stages, 0.0 if both is None else float(check_number("both", both, 0)))
@@ -166,6 +182,13 @@ def modelled(schedule: Schedule, model: Model | None = None) -> Timeline:
     -------
     Timeline
         With ``modelled`` True.
+
+    Examples
+    --------
+    >>> schedule = Schedule()
+    >>> copied = schedule.add("copy in", lambda stream: None, stream=0, nbytes=2**20)
+    >>> len(modelled(schedule).bars)
+    1
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     check_type("model", model, (Model, type(None)), "a Model or None")

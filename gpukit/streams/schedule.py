@@ -48,6 +48,13 @@ def is_done(stream: Any) -> bool:
     -------
     bool
         Always True on the emulator, which runs each operation when it is queued.
+
+    Examples
+    --------
+    >>> stream = cuda.stream()
+    >>> stream.synchronize()
+    >>> is_done(stream)
+    True
     """
     mark = cuda.event(timing=False)
     mark.record(stream_of(stream))
@@ -97,10 +104,17 @@ class Schedule:
 
     Examples
     --------
+    >>> @cuda.jit
+    ... def add_one(x):
+    ...     x[cuda.grid(1)] += 1
+    >>> x = cuda.to_device(np.zeros(512))
     >>> schedule = Schedule()
-    >>> first = schedule.add("kernel", lambda stream: produce[8, 64, stream](x), stream=0, writes=["x"])
-    >>> second = schedule.add("kernel", lambda stream: use[8, 64, stream](x, y), stream=1, after=[first], reads=["x"])
+    >>> first = schedule.add("kernel", lambda stream: add_one[8, 64, stream](x), stream=0, writes=["x"])
+    >>> second = schedule.add("kernel", lambda stream: add_one[8, 64, stream](x), stream=1, after=[first], writes=["x"])
     >>> schedule.run()
+    >>> cuda.synchronize()
+    >>> float(x.copy_to_host()[0])
+    2.0
 
     Attributes
     ----------

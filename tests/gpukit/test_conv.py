@@ -1,7 +1,5 @@
 """`gpukit.conv`: windows as columns and back, convolution through them, against float64 loops; the kernels' counts."""
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -694,11 +692,6 @@ def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
     assert all(np.isnan(out).all() for out in (OUT, IMAGE, MADE))
-
-
-def test_examples():
-    found = doctest.testmod(api)
-    assert found.attempted and not found.failed
 
 
 def test_a_former_variant_name_works():

@@ -1,6 +1,5 @@
 """Thread indexing: what kernels record and print, against plain loops over blocks and threads."""
 
-import doctest
 from itertools import product
 from math import prod
 
@@ -172,8 +171,3 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-def test_examples():
-    found = doctest.testmod(indexing)
-    assert found.attempted and not found.failed

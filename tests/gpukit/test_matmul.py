@@ -1,8 +1,5 @@
 """`gpukit.matmul`: every variant against float64, and the counts that the lessons on bank conflicts rest on."""
 
-import doctest
-import importlib
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -224,8 +221,3 @@ def test_former_names_of_kernels_and_variants():
     assert matmul.dynamic_swapped is matmul.dynamic_conflict and matmul.padded is matmul.transposed_padded
     a, b = operands((128, 8), (8, 128))
     check(matmul.matmul(a, b, "padded"), a, b)
-
-
-def test_examples():
-    module = importlib.import_module("gpukit.matmul.api")
-    assert doctest.testmod(module) == (0, 4)

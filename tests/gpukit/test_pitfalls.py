@@ -1,6 +1,5 @@
 """`gpukit.pitfalls`: both versions of a kernel give the same, and a trace of the slow one shows what is wrong."""
 
-import doctest
 import importlib
 import sys
 
@@ -76,11 +75,6 @@ def test_the_fix_of_many_launches_is_one():
 def test_no_such_case(name, size, error):
     with pytest.raises(error):
         pitfalls.make_pitfall(name, size)
-
-
-def test_examples():
-    found = doctest.testmod(pitfalls, extraglobs={"gpukit": gpukit})
-    assert found.attempted and not found.failed
 
 
 def test_its_former_name_warns_and_works(monkeypatch):

@@ -2,7 +2,6 @@
 are models.
 """
 
-import doctest
 import gc
 import itertools
 import random
@@ -98,13 +97,6 @@ def test_the_plain_loop_takes_streams_in_turns(monkeypatch):
 def test_the_plain_loop_names_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         streams.pipelined(negate, *arguments)
-
-
-@pytest.mark.parametrize("module", ["lesson", "pipeline"])
-def test_examples(module):
-    names = {"np": np, "cuda": cuda, **{name: getattr(streams, name) for name in streams.__all__}}
-    found = doctest.testmod(getattr(streams, module), extraglobs=names)
-    assert found.attempted and not found.failed
 
 
 # -- pipelines -------------------------------------------------------------------------------------

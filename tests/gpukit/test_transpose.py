@@ -1,7 +1,5 @@
 """`gpukit.transpose`: every variant moves every bit, and the counts of the ladder's kernels."""
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -179,7 +177,3 @@ def test_in_place_is_refused():
 def test_a_variant_is_the_name_of_a_function():
     for name, make in (transpose.CONTROLS | transpose.VARIANTS).items():
         assert getattr(make, "py_func", make).__name__ == name and getattr(transpose, name) is make
-
-
-def test_examples():
-    assert doctest.testmod(transpose) == (0, 3)

@@ -121,6 +121,11 @@ def from_records(records: list[dict]) -> Ceilings:
     """Make `Ceilings` from the records that ``gpukit bench ceilings`` saves.
 
     LookupError if one is missing, TypeError or ValueError for what are no records.
+
+    Examples
+    --------
+    >>> from_records(gpukit.results.load("ceilings-h200")) == recorded("ceilings-h200")
+    True
     """
     records, values = check_items("records", records, "a list of dicts"), {}
     for i, record in enumerate(records):
@@ -151,6 +156,11 @@ def recorded(source: str | PathLike = RECORDED) -> Ceilings:
 
     FileNotFoundError if there is no such file, LookupError if a ceiling is missing in it, ValueError if it holds
     something else. Each message names the file.
+
+    Examples
+    --------
+    >>> recorded("ceilings-h200").device
+    'NVIDIA H200'
     """
     path = check_path("source", source)
     path = path if path.suffix == ".json" else FOLDER / f"{path}.json"

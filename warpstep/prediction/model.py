@@ -253,6 +253,18 @@ def predict(
     The model has cold, perfect caches: each sector is fetched from memory once, and repeated loads from L2 are free. Of
     latency it counts one round trip to memory for each block, and its barriers. All uses are lower bounds but "issue",
     which is an estimate unless the instructions are given.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def scale(x, out):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         out[i] = 2 * x[i]
+    >>> x, out = np.ones(10_000, np.float32), np.zeros(10_000, np.float32)
+    >>> prediction = gpukit.predict(gpukit.trace(scale[40, 256], x, out), grid=100_000)
+    >>> prediction.limit
+    'blocks'
     """
     check_trace("trace", trace)
     grid = trace.grid if grid is None else as_dim3("grid", grid)

@@ -32,6 +32,11 @@ def roofline(points: Iterable[dict], ceilings: Ceilings, *, title: str = "", mar
     Returns
     -------
     array of 2 matplotlib Axes
+
+    Examples
+    --------
+    >>> points = [{"group": "mine", "flops": 1e9, "bytes": 1e8, "seconds": 1e-4}]
+    >>> axes = roofline(points, gpukit.prediction.recorded())
     """
     check_type("ceilings", ceilings, Ceilings, "Ceilings, as recorded() returns")
     points = _checked(points, "flops", "bytes", "seconds")
@@ -132,6 +137,10 @@ def compared(points: Iterable[dict], *, within: float = 1.5, ax=None):
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> axes = compared([{"group": "mine", "predicted": 1e-4, "measured": 1.2e-4}])
     """
     points, within = _checked(points, "predicted", "measured"), check_number("within", within, 1)
     plot.check_axes(ax)

@@ -62,6 +62,17 @@ def compare(first: Recording, second: Recording) -> Comparison:
     ------
     TypeError
         If one is something else.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def scale(x, out):
+    ...     i = cuda.grid(1)
+    ...     if i < x.size:
+    ...         out[i] = 2 * x[i]
+    >>> x, out = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
+    >>> few, many = gpukit.trace(scale[4, 256], x, out), gpukit.trace(scale[8, 128], x, out)
+    >>> comparison = gpukit.compare(few, many)  # prints as a table
     """
     check_trace("first", first)
     check_trace("second", second)

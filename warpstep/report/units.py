@@ -9,7 +9,13 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def format_seconds(seconds):
-    """Write a duration with four significant digits and the unit that fits: ``0.00001234`` s is ``'12.34 us'``."""
+    """Write a duration with four significant digits and the unit that fits: ``0.00001234`` s is ``'12.34 us'``.
+
+    Examples
+    --------
+    >>> format_seconds(0.00001234)
+    '12.34 us'
+    """
     check_number("seconds", seconds)
     if seconds == 0:
         return "0 s"
