@@ -115,13 +115,17 @@ _TEXTURES = {
 }
 
 
+#: Read by `Device.get_device_identity`, also where no bindings of the driver name the attributes.
+_BUS = ("PCI_BUS_ID", "PCI_DEVICE_ID", "PCI_DOMAIN_ID")
+
+
 def _attributes(limits):
     """{name as the driver has it: value} of all attributes of a device.
 
     0 where the emulator has nothing to show, as a driver answers for what a device lacks: the PCI bus, RDMA ...
     """
     major, minor = limits.compute_capability
-    known = dict.fromkeys(DEVICE_ATTRIBUTES, 0)
+    known = dict.fromkeys((*DEVICE_ATTRIBUTES, *_BUS), 0)
     figures = {name: getattr(limits, field) for name, field in _FIGURES.items()}
     known.update((name, value) for name, value in figures.items() if value is not None)
     known.update(_COMMON)
