@@ -46,6 +46,7 @@ AFTERWARDS = {
     "09": "write convolutions as matrix products and directly, and say when each is faster",
     "09b": "say which ideas make a direct convolution fast, and which do not",
     "10": "read a profiler's report beside a trace, predict a kernel's time, and cure a slow one",
+    "11": "scan, select, count and sort in parallel, and say what blocks must publish before what",
     "99": "solve a problem of your own, from its specification to a kernel at par",
 }
 

@@ -704,4 +704,4 @@ if on_gpu():
 # - A measured time far above the bound means latency, or instructions that you did not write. A time below it means merged accesses, or missing work.
 # - Inputs of ones, square shapes and zeroed outputs hide mistakes.
 #
-# **Back:** [09 Convolution](09_convolution.ipynb). **Next:** [99 Projects](99_projects.ipynb).
+# **Back:** [09 Convolution](09_convolution.ipynb). **Next:** [11 Scan, histogram, sort](11_scan.ipynb).
