@@ -371,7 +371,7 @@ def copy_weights(tile, at, weight, first, c, outs, end):
 
 @functools.cache
 def blocked(channels, pixels):
-    """Make a kernel in which a thread sums up ``channels`` out channels of ``pixels`` rows in registers (E7).
+    """Make a kernel in which a thread sums up ``channels`` out channels of ``pixels`` rows in registers.
 
     A pixel from shared memory serves for all out channels of a thread, a weight for all of its rows. The compiler
     spills to local memory what does not fit into 255 registers.

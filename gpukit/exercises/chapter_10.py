@@ -38,6 +38,10 @@ AMDAHL = AnswerExercise(
             round(1 - 1 / speedup_without_kernels(), 3),
         ),
         Wrong(
+            "That is the share of the kernels in percent. The factor is the whole time over the time that is left.",
+            round(100 - 100 / speedup_without_kernels(), 1),
+        ),
+        Wrong(
             "That is the time that is left, as a share of the whole. The factor is its reciprocal.",
             round(1 / speedup_without_kernels(), 3),
         ),

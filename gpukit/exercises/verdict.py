@@ -137,7 +137,7 @@ def _about_element(outcome):
     if element.thread is not None:
         text += f"\nThread {element.thread} of block {element.block} wrote it."
     if element.size > 1:
-        text += f" {element.count:,} of {element.size:,} elements are wrong."
+        text += f" {element.count:,} of {element.size:,} elements {'is' if element.count == 1 else 'are'} wrong."
     return text
 
 
@@ -148,7 +148,7 @@ def _about_prediction(outcome):
         asked = np.size(element.expected)
         wanted = f" {asked} values are asked for." if np.size(element.got) != asked > 1 else ""
         return f"No: {_value(element.got)} is not right.{wanted}"
-    counted = f"{element.count:,} of {element.size:,} are wrong"
+    counted = f"{element.count:,} of {element.size:,} {'is' if element.count == 1 else 'are'} wrong"
     return f"No: {counted}, the first of them {_value(element.got)} at index {element.at}."
 
 

@@ -329,7 +329,7 @@ show.source(cost.predict)
 #
 # Two methods save far more than pairs do. They are not implemented here, but what they save can be counted.
 #
-# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and the filter of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the filter no longer matters. A transform of n real values takes about 2.5 n log2 n operations.
+# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and the filter of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the filter hardly matters any more. A transform of n real values takes about 2.5 n log2 n operations.
 #
 # **Winograd.** A pair with its three products is the smallest case. For a 3 x 3 filter, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
 

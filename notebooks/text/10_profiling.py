@@ -60,7 +60,7 @@ results.table(rows)
 # ncu --import report.ncu-rep --page details                 # the same as text; --csv for a table
 # ```
 #
-# `--launch-skip 1` leaves out the first launch, which is not like the others: caches are cold and clocks are low. The reports, `.nsys-rep` and `.ncu-rep`, open in the desktop programs `nsys-ui` and `ncu-ui`, on any machine, with or without a GPU.
+# `--launch-skip 1` leaves out the first launch, which is not like the others: the GPU has not reached its clock yet. The reports, `.nsys-rep` and `.ncu-rep`, open in the desktop programs `nsys-ui` and `ncu-ui`, on any machine, with or without a GPU.
 #
 # **In a container.** Nsight Compute needs permission to read hardware counters. If it says `ERR_NVGPUCTRPERM`, give the container the capability `SYS_ADMIN`:
 #
