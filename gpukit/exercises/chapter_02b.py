@@ -21,7 +21,7 @@ def launches(rng):
 
 
 def fits(grid, block):
-    # HOLE about 4 lines: True if the device takes this launch. The limits are in the table above
+    # HOLE about 4 lines: return True if the device takes this launch, else False. The limits are in the table above
     if min(*grid, *block) < 1 or prod(block) > 1024:
         return False
     limits = (2**31 - 1, 65535, 65535, 1024, 1024, 64)

@@ -8,7 +8,7 @@
 # - say how much a GPU gains over a CPU, and why the answer depends on what you compare;
 # - write a kernel, launch it over every pixel of a photograph, and check its result against NumPy;
 # - have an exercise checked, and get a hint or the solution;
-# - read the emulator's report of a thread that leaves its array;
+# - read the emulator's report of a thread that reaches outside an array;
 # - find the chapter for a topic.
 #
 # **You need** Python and a little NumPy: arrays, shapes, indexing. No C++, and no GPU.
@@ -53,13 +53,11 @@ times = {
     f"ours: CPU, NumPy on {cores} cores": (numpy, loops),
     f"ours: {name.removeprefix('NVIDIA ')}": (gpu, loops),
 }
-with plot.figure("1024 x 1024 matrix product, with copies", size=(7.6, 2.6), mark=f"ours: {where}") as ax:
-    bars = ax.barh(
-        list(times), [1e3 * time for time, _ in times.values()], color=[plot.PALETTE[i] for i in (1, 0, 1, 1, 0)]
-    )
-    ax.bar_label(bars, [f"{1e3 * time:,.4g} ms: {slow / time:,.0f} x" for time, slow in times.values()], padding=4)
-    ax.invert_yaxis()
-    ax.set(xlabel="milliseconds, less is better", xlim=(0, 1.25e3 * max(loops, their_loops)))
+plot.dots(
+    {case: 1e3 * time for case, (time, _) in times.items()}, "ms, less is better", log=True,
+    title="1024 x 1024 matrix product, with copies", mark=f"ours: {where}",
+    notes={case: f"{slow / time:,.0f} x" for case, (time, slow) in times.items()}, heading="times as fast",
+)
 
 large = results.load("naive-h200", shape=(4096,) * 3)
 library = results.first(large, case="cpu", variant="NumPy")["value"] / results.first(large, case="library")["value"]
@@ -69,7 +67,7 @@ print(f"ours:         {loops / gpu:,.0f} x against three loops, {numpy / gpu:.2g
 print(f"              {library:.0f} x for 4096 x 4096, NVIDIA's library against NumPy ({results.taken_on(large)})")
 
 # %% [markdown]
-# All of these factors are true. Three loops on one core are the slowest reasonable program for a CPU, so the first factor flatters the GPU. NumPy uses all cores and their vector instructions, so the simplest GPU program can even lose to it once the copies count. The last factor compares good code with good code.
+# Each of these factors is true. Three loops on one core are the slowest reasonable program for a CPU, so the first factor flatters the GPU. NumPy uses all cores and their vector instructions, so the simplest GPU program can even lose to it once the copies count. The last factor compares good code with good code.
 #
 # The course takes you from the simplest kernel to the speed of NVIDIA's libraries, step by step, with every step measured.
 
@@ -147,7 +145,7 @@ with plot.figure(columns=2, size=(6.2, 3.9), mark=f"kernel run on: {device.info(
 # %% [markdown]
 # ## Your turn
 #
-# Replace the `...` by one line that makes a negative of a grey image, and run the cell. The check reviews your kernel: does it run, is it right, does any thread leave its array? It uses images of its own, smaller and larger than a block. Try a wrong line first, `256 - ...` for example, and read what it says.
+# Replace the `...` by one line that makes a negative of a grey image, and run the cell. The check reviews your kernel: does it run, is it right, does any thread reach outside an array? It uses images of its own, smaller and larger than a block. Try a wrong line first, `256 - ...` for example, and read what it says.
 
 
 # %%
@@ -266,7 +264,7 @@ print(f"the picture has the rows 0 to {height - 1}")
 # %% [markdown]
 # ## The documents
 #
-# The course covers what five published documents teach, which it calls **the documents**. They are in Chinese, and their programs are in CUDA C++. Their titles and addresses are not recorded here; what they teach is, [topic by topic](../docs/sources.md).
+# The course covers what five published texts teach, and calls them **the documents**. They are in Chinese, and their programs are in CUDA C++. Their titles and addresses are not recorded here; what they teach is, [topic by topic](../docs/sources.md).
 #
 # | | document |
 # |---|---|
@@ -285,7 +283,7 @@ print(f"the picture has the rows 0 to {height - 1}")
 # |---|---|---|
 # | 00 Start here | first kernel, GPU or emulator, this map | `gpukit.cuda`, `gpukit.on_gpu`, `gpukit doctor` |
 # | [01 Threads and blocks](01_threads_and_blocks.ipynb) | thread and block indices in one, two and three dimensions, coordinates, warps, launch sizes, the grid-stride loop, what a device allows | `gpukit.indexing`, `gpukit.device` |
-# | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, what takes how long | `gpukit.matmul`, `gpukit.timing` |
+# | [02 A matrix product](02_matmul.ipynb) | one thread per element, blocks, axes and types, where the time goes | `gpukit.matmul`, `gpukit.timing` |
 # | [02b When a launch fails](02b_errors.ipynb) | errors at once, later and for good, and mistakes that nothing reports | `gpukit.errors` |
 # | [03 Shared memory](03_shared_memory.ipynb) | tiles, barriers, static and dynamic shared memory | `gpukit.matmul`, `gpukit.trace` |
 # | [04 Bank conflicts](04_bank_conflicts.ipynb) | what they are, how to count them, which pad or swizzle cures them; transposes | `gpukit.matmul`, `gpukit.transpose`, `gpukit.trace` |

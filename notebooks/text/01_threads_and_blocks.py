@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")
 # %% [markdown]
 # ## How many threads?
 #
-# The next cell times one kernel, `out = a * x + y` on 33 million elements, as a launch of 1 block, of 2, of 4 and so on up to 4096. Kernel, data and GPU stay the same. A time comes from a GPU or not at all: the cell measures if there is a GPU here, and otherwise reads a record.
+# The next cell times one kernel, `out = a * x + y` on 33 million elements, as a launch of 1 block, of 2, of 4 and so on up to 4096. Kernel, data and GPU stay the same. Times always come from a GPU: the cell measures if there is one here, and otherwise reads a record.
 
 # %% jupyter={"source_hidden": true}
 n, threads = 2**25, 256
@@ -135,7 +135,7 @@ exercises.check("01-thread", my_answer)
 
 # %%
 table = indexing.thread_table(grid=2, block=4)
-show.table(table, ["block_index", "blockIdx", "threadIdx", "index_in_block", "index", "x", "warp", "lane"])
+show.table(table, ["block_index", "blockIdx", "threadIdx", "index_in_block", "index"])
 
 # %% [markdown]
 # The result is a NumPy array with named fields. Here it answers your prediction; the output is folded.
@@ -411,7 +411,7 @@ for block in ((1024, 1), (32, 32), (64, 64), (1, 1, 128)):
 # %% [markdown]
 # ## How many blocks does a device want?
 #
-# An SM holds several blocks at a time, as many as its limits on threads, blocks, registers and shared memory allow. The share of its warps that are in use is called its **occupancy**. Blocks of 256 threads fill one of these SMs like this:
+# An SM holds several blocks at a time, as many as its limits on threads, blocks, registers and shared memory allow. Later chapters explain the last two. An SM has room for a fixed number of warps, and the fraction of it that is in use is called the **occupancy**. Blocks of 256 threads fill one of these SMs like this:
 
 # %%
 plot.multiprocessor(threads=256);
@@ -470,7 +470,7 @@ except KernelError as error:
     print(error)
 
 # %% [markdown]
-# The emulator stops at the first thread that leaves the matrix, and names it. (This cell runs in the emulator on every machine; a GPU would write to memory that is not ours.) Now a guard, with the same mistake:
+# The emulator stops at the first thread that reaches outside the matrix, and names it. (This cell runs in the emulator on every machine; a GPU would write to memory that is not ours.) Now a guard, with the same mistake:
 
 
 # %%
@@ -488,7 +488,7 @@ print(matrix)
 # %% [markdown]
 # No error any more, on any device. The guard keeps threads out of places where they must not be, but it does not send them where they are needed: two columns still hold the -1. On a square matrix the result would be right. So test with a shape that is not square, and fill the result with something that cannot be right.
 #
-# **Half of the address.** This kernel uses the index in the block as if it were the index in the grid.
+# **Half of the index.** This kernel uses the index in the block as if it were the index in the grid.
 
 
 # %%
@@ -564,7 +564,7 @@ exercises.progress()
 # ## Key points
 #
 # - A launch is a grid of blocks of threads. They number the work; the hardware has SMs, which run blocks, and warps of 32 threads, which execute together.
-# - Index in the block: `threadIdx.z * blockDim.x * blockDim.y + threadIdx.y * blockDim.x + threadIdx.x`. Index in the grid: the index of the block times the threads per block, plus that.
+# - Index in the block: `threadIdx.z * blockDim.x * blockDim.y + threadIdx.y * blockDim.x + threadIdx.x`. Index in the grid: the index of the block times the threads per block, plus the index in the block.
 # - For data, use coordinates: `col, row = cuda.grid(2)`, then `array[row, col]`. The index in the grid is not the position in a matrix.
 # - Round the number of blocks up, and guard every access. A guard does not make wrong indices right.
 # - A grid-stride loop makes a kernel right for any number of elements and any grid.

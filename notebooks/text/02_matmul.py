@@ -11,7 +11,7 @@
 # - find arithmetic in float64 and indices of 64 bits that you did not ask for, and get rid of them;
 # - recognise a launch that raises nothing, is fast, and is wrong.
 #
-# **You need** [01 Threads and blocks](01_threads_and_blocks.ipynb). No GPU: timings are then those that were recorded on one, and say so.
+# **You need** [01 Threads and blocks](01_threads_and_blocks.ipynb). No GPU: without one, the times are those recorded on an H200, and say so.
 #
 # **Time:** 70 minutes.
 
@@ -30,7 +30,7 @@ rng = np.random.default_rng(2)
 print("kernels run on:", device.info().name)
 
 # %% [markdown]
-# Here they are: the product of two 1024 x 1024 matrices. The first four differ in the block, in the order of two names, and in the type of the indices. The last row is NVIDIA's library.
+# Here are the five, for two matrices of 1024 x 1024. The first four are a dozen lines of Python each; they differ in the size of the block, in the order of two names, and in the type of the indices. The last is cuBLAS, NVIDIA's library.
 
 # %% jupyter={"source_hidden": true}
 recorded = results.load("naive-h200", shape=(1024, 1024, 1024), dtype="float32")
@@ -58,7 +58,7 @@ ax = plot.product_tiles(5, 7, 8, tile=1, block=(4, 3), step=2)
 ax.set_title("out[3, 4] += a[3, k] * b[k, 4], at k = 2", loc="left");
 
 # %% [markdown]
-# NumPy writes it as `a @ b`, and that is the specification by which everything below is checked. On a CPU it is three loops. Here they are, compiled for one core, because Python itself would take minutes:
+# In NumPy it is `a @ b`, and that is the specification: everything below is checked against it. On a CPU it is three loops. Here they are, compiled for one core, because Python itself would take minutes:
 
 # %%
 show.source(matmul.on_cpu)
@@ -92,7 +92,7 @@ def naive(a, b, out):
 exercises.check("02-naive", naive)
 
 # %% [markdown]
-# The launch has to provide a thread for each element. A shape counts (rows, columns); a grid counts (x, y), and x runs along the columns.
+# The launch has to provide a thread for each element. A shape is (rows, columns), a grid is (x, y), and x numbers the columns.
 
 
 # %%
@@ -122,9 +122,9 @@ def multiply(a, b, block=(16, 16)):
 
 
 # %% [markdown]
-# No line frees the device memory. That happens when the last reference to it is gone.
+# Nothing here frees the device memory. That happens when the last reference to an array is gone.
 #
-# Now a test, with sizes that are no multiples of the block. How near must a float32 result be to the exact one? Each of the K additions rounds once, so the error is at most about K eps times the sum of the absolute values.
+# Now a test, with sizes that are not multiples of the block. How close must a float32 result be to the exact one? Each of the K additions rounds once, so the error is at most about K eps times the sum of the absolute products, where eps is the spacing of float32 numbers near 1.
 
 
 # %%
@@ -144,11 +144,11 @@ b = rng.uniform(-1, 1, (29, 37)).astype(np.float32)
 print(check(multiply(a, b), a, b))
 
 # %% [markdown]
-# `matmul.matmul(a, b, "naive")` does the same, for arrays on either side, and refuses bad input with a sentence. It has all kernels of this chapter and the next three.
+# `matmul.matmul(a, b, "naive")` does the same for arrays on the host or on the device, and raises a clear error for bad input. It offers all the kernels of this chapter and the next three.
 #
-# ## What takes how long
+# ## Where the time goes
 #
-# `multiply` contains allocations, two copies in, the launch, the kernel and a copy out. The next cell makes a function of each part, which waits until the device is done.
+# `multiply` contains allocations, two copies in, the launch, the kernel and a copy out. The next cell turns each part into a function that waits until the device is done.
 
 # %%
 n, block = 1024, (16, 16)
@@ -174,7 +174,7 @@ def launch_and_wait():
 
 
 # %% [markdown]
-# A single measurement says little. `timing.bench_many` calls each function until its distribution is known, in rounds. On a GPU it reads the device's clock, and empties the L2 cache before each repetition; with `device="cpu"` it reads the host's. Without a GPU, `measured` reads the record instead.
+# A single measurement says little. `timing.bench_many` calls the functions in turn, round after round, until it knows how the times of each are distributed. On a GPU it reads the device's clock, and empties the L2 cache, the last one before memory, ahead of each call; with `device="cpu"` it reads the host's. Without a GPU, `measured` reads the record instead.
 
 
 # %%
@@ -205,9 +205,9 @@ cells = [[part, timing.format_seconds(t), f"{t / everything:.0%}"] for part, t i
 show.Table(["part", "time", "share"], cells)
 
 # %% [markdown]
-# (The parts need not add up to everything: each is timed alone, and `multiply` also frees its arrays.)
+# The parts need not add up to everything: each is timed alone, and `multiply` also frees its arrays.
 #
-# The last row is what this chapter is about. If you time `multiply` and then change the block, more than half of what you measure stays the same: allocations and copies. They drown out the kernel. Data that stays on the device between kernels is copied once.
+# The last row is what this chapter is about. If you time `multiply` and then change the block, much of what you measure does not change: allocating, copying and freeing. In a program, data stays on the device from one kernel to the next, and is copied once.
 #
 # A launch only *queues* the kernel, so a timer on the host's clock stops too early unless the code waits. `Timer(device="gpu")` has the device record the times. Without a GPU it refuses, because the emulator's speed says nothing about one:
 
@@ -247,7 +247,7 @@ title, mark = "Launch and wait, 1024 x 1024 float32", results.taken_on(by_parts)
 plot.dots({name: 1e3 * t for name, t in first.items()}, "ms", title=title, mark=mark, log=True);
 
 # %% [markdown]
-# > **From the source.** The documents time the same product on an RTX 3090, from outside: allocations and copies are included. Their timers have a unit and a message, one for the CPU and one for the GPU, as `timing.Timer` has. The next cell has their two tables beside our times, and the speed-ups that they state for their author and for his teacher.
+# > **From the source.** The documents time the same product on an RTX 3090, from outside: allocations and copies are included. Their timers have a unit and a message, one for the CPU and one for the GPU, as `timing.Timer` has. The next cell has their two tables beside our times, and the speedups that they report: their author's, and his teacher's.
 
 # %% jupyter={"source_hidden": true}
 documents = results.documents("A6")
@@ -271,14 +271,15 @@ print(f"the documents: {documents['stated_speedup']} x as stated, {theirs:.0f} x
 print(f"{documents['teachers_speedup']:,} x for the teacher; {documents['gpu']}")
 print(f"ours: {end_to_end:,.0f} x with copies, {ours['CPU, three loops'][0] / kernel:,.0f} x for the kernel alone; ", end="")
 print(f"{results.taken_on(by_parts)}, {on_cpu[0].get('cpu', results.cpu_name())}")
-show.Table(["1024 x 1024, float32", "documents", "second run", "ours, with copies", "ours, kernel alone"], rows)
+heads = ["documents, first run", "second run", "ours, with copies", "ours, kernel alone"]
+show.Table(["1024 x 1024, float32", *heads], rows)
 
 # %% [markdown]
-# In their second run the block makes no difference at all, not even a block of a single thread. In ours it makes a great one, even with the copies. So what they timed there was not dominated by the kernel. Without a breakdown nobody can tell by what.
+# In their second run the block makes no difference at all, not even a block of a single thread. In ours it makes a big one, even with the copies. So something other than the kernel dominated their times, and without a breakdown nobody can tell what.
 #
 # ## Which block?
 #
-# From here on, the kernel alone. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result and 8 down. What it reaches per second is its **throughput**.
+# From here on, the kernel alone. A block is written as in a launch, x first: 32 x 8 is 32 threads along a row of the result and 8 down. The work that a kernel does per second is its **throughput**. This work is 2 n³ floating-point operations, n³ multiplications and as many additions; 10¹² of them per second are one TFLOP/s.
 
 # %%
 blocks = [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32)]  # square ones
@@ -294,9 +295,9 @@ mark = results.taken_on(by_block)
 plot.dots(rates, "TFLOP/s, more is better", title="naive, 1024 x 1024", mark=mark);
 
 # %% [markdown]
-# There are three groups: the smallest blocks are slow, two tall and narrow ones are slow too, and all others are equal. The arithmetic cannot explain it, for it is the same everywhere. Warps can. A warp's 32 threads execute one instruction together, and an instruction that accesses memory does so for all of them in one **request**.
+# There are three groups: the smallest blocks are slow, two tall and narrow ones are slow too, and all others are equally fast. The arithmetic cannot explain it, for it is the same everywhere. Warps can. A warp's 32 threads execute one instruction together, and an instruction that accesses memory does so for all of them in one **request**.
 #
-# - A block of 1 x 1 is a warp with one active thread, and 31 idle lanes. The instruction costs the same.
+# - A block of 1 x 1 is a warp with one active thread and 31 idle lanes. An instruction costs as much as for a full warp.
 # - Memory is accessed in **sectors** of 32 bytes, eight float32. If the 32 threads of a request want neighbouring elements, four sectors serve them all: the access is **coalesced**. If each wants an element of another row, it takes 32 sectors, and only four bytes of each are used.
 #
 # A **trace** counts both, with or without a GPU. It runs the launch in the emulator and reports every access, by line of source:
@@ -307,7 +308,7 @@ out = np.empty_like(a)
 gpukit.trace(matmul.naive[(8, 8), (16, 16)], a, b, out)
 
 # %% [markdown]
-# `ideal` is the number of sectors if all the elements of a request were neighbours. The next cell traces each of the blocks. The last column is the **occupancy**: how many warps of this launch an SM can hold at a time, out of those it has room for.
+# `ideal` is the number of sectors that would do if the elements of a request lay side by side: at most four for 32 threads, and fewer where threads share elements, as they do in `a`. The next cell traces each of the blocks. Its last column is the occupancy: how many warps of this launch an SM can hold at a time, out of those it has room for.
 
 # %%
 rows = []
@@ -326,9 +327,9 @@ show.Table(["block", "active lanes", "sectors per request, a", "of b", "warps pe
 # - In blocks of fewer than 32 threads, lanes are idle. From 1 x 1 to 2 x 2 each request does four times as much, and the throughput is four times as high; the same again to 4 x 4.
 # - In 1 x 32 and 1 x 256 all lanes are active, but each load of `a` takes 32 sectors: the threads of a warp are in one column of the result, so each reads another row of `a`.
 # - With 32 x 1 only half of the warp slots are filled, because an SM takes a limited number of blocks. While one warp waits for memory, others compute, so this could cost time. Here it does not: half of the warps are enough.
-# - All others take between 4 and 9 sectors for their two loads, in about the same time. When the count doubles and the time stays, the kernel waits for something else. The section on types shows for what.
+# - All others take between 4 and 9 sectors for their two loads, in about the same time. If the count doubles and the time stays the same, the kernel is waiting for something else. The section on types shows what it is.
 #
-# ## Which axis does threadIdx.x walk?
+# ## Which axis does threadIdx.x follow?
 #
 # The kernel begins with `col, row = cuda.grid(2)`. Swap the two names and the two sizes of the grid, and the result is the same, element for element:
 
@@ -358,7 +359,7 @@ rows_first.plot_sectors(line=line, array="a");
 columns.compare(rows_first)
 
 # %% [markdown]
-# The loads, the arithmetic and the results are the same. The sectors are not, and the stores are as bad. The trace says so itself:
+# The requests, the arithmetic and the results are the same. The sectors are not: many more for `a` and for the stores, and fewer for `b`, whose elements are now shared. The trace says so itself:
 
 # %%
 for advice in rows_first.advice:
@@ -383,9 +384,9 @@ print(f"1024 x 1024: {results.taken_on(axis)}")
 show.Table(["block", "naive", "naive_uncoalesced", "slower"], rows)
 
 # %% [markdown]
-# The time grows by less than the number of sectors, because the kernel waits for more than one thing.
+# The time grows by less than the number of sectors, because the kernel waits for other things as well.
 #
-# Remember the rule: **neighbours in x should access neighbours in memory.** A NumPy array stores its rows one after the other, so `threadIdx.x` belongs to the last index. The documents' kernel does it right, without saying that it could be wrong.
+# Remember the rule: **neighbours in x should access neighbours in memory.** A NumPy array stores its rows one after the other, so `threadIdx.x` belongs to the last index. The documents' kernel gets it right, without saying that one could get it wrong.
 #
 # ## What Numba's types do
 #
@@ -452,9 +453,9 @@ print(f"1024 x 1024, block 16 x 16: {results.taken_on(types['float32'])}")
 show.Table(["kernel", "matrices", "instructions per step", "time", "issue slots used"], rows)
 
 # %% [markdown]
-# Here is what the kernel was waiting for when the number of sectors did not matter: its own index arithmetic. Of all the instructions of a step only three are those that we wrote. Without most of the others the same loop takes a fraction of the time. The float64 sum adds two instructions to many, and costs little on this GPU.
+# So this is what the kernel was waiting for when the number of sectors did not matter: its own index arithmetic. Only three of the instructions of a step are the ones that we wrote. Without most of the others, the same loop takes a fraction of the time. The float64 sum adds about two instructions to the many, which costs little on this GPU.
 #
-# With the burden gone, what do the blocks say now?
+# Without that burden, does the block matter?
 
 # %%
 launches = {}
@@ -469,19 +470,19 @@ for name, time in results.by_variant(large).items():
 plot.dots(rates, "TFLOP/s, more is better", title="naive_uint32", mark=results.taken_on(lean));
 
 # %% [markdown]
-# Now every shape shows. Three effects, all hidden before by the index arithmetic:
+# Now it does. The index arithmetic had hidden three effects:
 #
-# - A warp that covers four or eight rows of `a` falls behind: 8 x 32, 4 x 64. Besides sectors, a request costs **cache lines** of 128 bytes, which the L1 cache looks up one after the other, and each row of `a` is in another line.
+# - A warp that covers four or eight rows of `a` falls behind: 8 x 8, 8 x 32, 4 x 64. Besides sectors, a request costs **cache lines** of 128 bytes, which the L1 cache looks up one after the other, and each row of `a` is in another line.
 # - 32 x 1, with half of the occupancy, falls behind 32 x 8, most of all for the large matrices, where more loads miss the cache and take longer.
-# - 32 x 32, the largest block there is, is not the best either.
+# - 32 x 32 has the most threads that a block may have, and is not the best either.
 #
 # A larger block is not always better: that is what the documents found, with a kernel in C++, which computes its indices in 32 bits as a matter of course. With Numba's defaults the same measurement shows three groups and hides the rest.
 #
-# So write `np.float32(0)` or a zero of the array's type, and `np.float32(0.5)` for a half. Read the arithmetic table of a trace once for every kernel: an FP64 column in a float32 kernel is a warning sign. Where the innermost loop does little besides finding its operands, index with unsigned 32-bit integers. The kernels of the next chapters read most operands from shared memory, in loops whose length the compiler knows; it then finds the addresses itself.
+# So write `np.float32(0)` or a zero of the array's type, and `np.float32(0.5)` for a half. Look at the arithmetic table of a trace for every kernel you write: float64 in a float32 kernel is a warning sign. Where the innermost loop does little besides finding its operands, index with unsigned 32-bit integers. The kernels of the next chapters read most operands from shared memory, in loops whose length the compiler knows; it then finds the addresses itself.
 #
 # ## Fast, and wrong
 #
-# A grid should have two dimensions, and someone writes one:
+# This grid should have two dimensions, and has one:
 
 # %%
 a, b = (cuda.to_device(rng.uniform(-1, 1, (n, n)).astype(np.float32)) for _ in range(2))
@@ -494,7 +495,7 @@ with errors.checked():  # raises whatever the launch reports
 print(check(out.copy_to_host(), a.copy_to_host(), b.copy_to_host()))
 
 # %% [markdown]
-# No error: a grid of 32 x 1 blocks is a legal grid. All limits hold, no access is out of bounds, and the program goes on with a result of which one row of blocks is right.
+# No error: 32 x 1 blocks are a legal grid. No limit is broken, no access is out of bounds, and the program goes on with a result in which only the first row of blocks is right.
 #
 # Two things could have warned us. One is the time:
 
@@ -509,7 +510,7 @@ case = results.documents("A7")["tables"][0]["rows"][1]
 print(f"the documents' took {case['milliseconds']} ms, its first wrong element is {case['first_wrong']:,}")
 
 # %% [markdown]
-# Suspiciously fast means incomplete, until proven otherwise. The other warning is the trace's, which knows the elements of each array that a launch has read and written:
+# Suspiciously fast means incomplete, until proven otherwise. The other warning comes from the trace, which knows which elements of each array a launch has read and written:
 
 # %%
 trace = gpukit.trace(matmul.naive[grid, block], a, b, out)
@@ -518,18 +519,18 @@ rows = [[c.array, c.elements, c.read, c.written] for c in trace.coverage]
 show.Table(["array", "elements", "read", "written"], rows)
 
 # %% [markdown]
-# The mistake was visible at once because `out` was full of NaN before the launch. An array of zeros would have passed for a result in many programs. Memory that still holds the right result of the last launch passes every check. So:
+# The mistake showed at once because `out` was full of NaN before the launch. Zeros would have passed for a result in many programs, and memory that still holds the right result of the last launch passes every check. So:
 #
 # - before the launch that you test, fill the result with something that cannot be right;
 # - compare every element with a reference that was computed in another way;
-# - take shapes that are not square, and no multiples of the block;
+# - take shapes that are not square, and not multiples of the block;
 # - never believe a speed before the result.
 #
 # Launches that do raise something are the subject of [02b](02b_errors.ipynb).
 #
-# ## Exercise: the product as BLAS has it
+# ## Exercise: the product as BLAS defines it
 #
-# Libraries compute `out = alpha * (a @ b) + beta * out`, with `alpha` and `beta` given as numbers. Two rules: nothing in the loop is float64, although Python's numbers are; and if `beta` is 0, `out` is not read, because it may hold anything.
+# BLAS is the interface that linear algebra libraries share. Its product is `out = alpha * (a @ b) + beta * out` with two numbers, `alpha` and `beta`. Two rules: nothing in the loop is float64, although Python's numbers are; and if `beta` is exactly 0, `out` is not read, because it may hold anything.
 
 
 # %%
@@ -545,12 +546,12 @@ exercises.check("02-gemm", gemm)
 # %% [markdown]
 # ## Key points
 #
-# - One thread per element of the result, a grid rounded up, a guard. Each thread reads a row and a column: 2 K values for one that it writes. The next chapter is about reading less.
+# - One thread per element of the result, a grid rounded up, a guard. Each thread reads a row and a column, 2 K values for the one that it writes. The next chapter is about reading less.
 # - The time that a caller waits is not the kernel's. Allocation, copies and the warm-up are costs of their own; measure them apart, and keep data on the device.
 # - Fill the warps: blocks of whole multiples of 32 threads. Beyond that the shape of a block decides more than its size; 16 x 16 or 32 x 8 is a good start in two dimensions.
 # - Neighbours in x should access neighbours in memory: `col, row = cuda.grid(2)` for arrays stored by rows.
 # - A literal such as `0.0` is float64, an index is a signed int64. The first shows in a trace, both show in the machine code. A kernel may spend most of its time on indices.
-# - When a cost changes and the time does not, look for the real one.
+# - If a cost changes and the time does not, the kernel is waiting for something else: find it.
 # - No error is not a result. Poison the output, compare all of it, and mistrust what is fast.
 #
 # **Back:** [01 Threads and blocks](01_threads_and_blocks.ipynb). **Next:** [02b When a launch fails](02b_errors.ipynb), or straight to [03 Shared memory](03_shared_memory.ipynb).

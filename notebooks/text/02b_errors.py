@@ -9,7 +9,7 @@
 # - make a failing launch say which limit it broke, or check the limits beforehand;
 # - predict which mistakes a GPU never reports, and find them with a trace.
 #
-# **You need** [02 A matrix product](02_matmul.ipynb). No GPU: what one said is recorded.
+# **You need** [02 A matrix product](02_matmul.ipynb). No GPU: without one, you read what an H200 said.
 #
 # **Time:** 25 minutes.
 
@@ -28,7 +28,7 @@ rng = np.random.default_rng(2)
 print("kernels run on:", device.info().name)
 
 # %% [markdown]
-# Someone wants larger blocks for the matrix product and asks for 64 x 64 threads. A block may have 1024. Here is what a C++ program does that does not ask for errors, as the documents ran it:
+# Someone wants larger blocks for the matrix product and asks for 64 x 64 threads, where a block may have 1024. The documents' program is in C++, and never asks whether there was an error. This is what it reported:
 
 # %%
 case = results.documents("A7")["tables"][0]["rows"][0]
@@ -39,11 +39,11 @@ print(f"{case['milliseconds']} ms; an element that should be {case['expected']} 
 #
 # ## At once, later, for good
 #
-# A launch only queues a kernel, and the host goes on. So there are three kinds of errors on a GPU:
+# A launch only queues a kernel, and the host goes on. So there are three kinds of error on a GPU:
 #
 # 1. **At once.** The driver refuses the launch, because it breaks a limit. Nothing ran, and everything else still works.
 # 2. **Later.** The kernel runs and goes wrong. The host learns of it in the next call that waits: a synchronisation, a copy, perhaps a call that has nothing to do with it.
-# 3. **For good.** An access to memory that is not there, for example, costs the process its context. The error is **sticky**: every call from then on fails, including those that are right, and only a new process helps. In a notebook, restart the kernel.
+# 3. **For good.** An access to memory that is not there, for example, costs the process its **context**, which is all that the driver keeps for it: its memory, its kernels, its settings. The error is **sticky**: every call from then on fails, however right it is, and only a new process helps. In a notebook, restart the kernel.
 #
 # And some mistakes are never reported.
 #
@@ -59,7 +59,7 @@ my_when = None
 exercises.check("02b-when", my_when)
 
 # %% [markdown]
-# Here are the first two, made on purpose, as an H200 reported them: when, in which words, and what became of an innocent launch in the same process afterwards.
+# Here are the first two, made on purpose on an H200: when it reported them, in which words, and what became of an innocent launch in the same process afterwards. The output is folded.
 
 # %% jupyter={"outputs_hidden": true}
 STAGES = {"launch": "at the launch", "synchronize": "at the next synchronisation", "checked": "in errors.checked()"}
@@ -79,7 +79,7 @@ print(said("far_out_of_bounds"))
 #
 # ## Messages that help
 #
-# `errors.checked()` translates. It watches the launches inside its block, waits for them at the end, and raises `LaunchError` or `KernelError`, on a GPU and on the emulator alike, with the limit, the value, and the line of the launch:
+# `errors.checked()` translates these messages. It watches the launches inside its block, waits for them at the end, and raises `LaunchError` or `KernelError`, on a GPU and on the emulator alike, with the limit, the value, and the line of the launch:
 
 # %%
 a, b = (cuda.to_device(rng.random((1024, 1024), np.float32)) for _ in range(2))
@@ -93,13 +93,13 @@ except errors.LaunchError as error:
 print("elements of the result that were written:", np.count_nonzero(~np.isnan(out.copy_to_host())))
 
 # %% [markdown]
-# For the sticky error on the H200 it said this:
+# For the sticky error, it said this on the H200:
 
 # %%
 print(said("far_out_of_bounds", checked=True))
 
 # %% [markdown]
-# A GPU can name the launch at best. The emulator stops at the statement, names line, block and thread, and the process goes on. `gpukit.trace(kernel[grid, block], ...)` uses it on any machine:
+# On a GPU, the launch is the most that can be named. The emulator stops at the statement and names line, block and thread, and the process goes on. `gpukit.trace(kernel[grid, block], ...)` runs in it on any machine:
 
 
 # %%
@@ -114,11 +114,11 @@ for finding in trace.findings:
     print(finding.message)
 
 # %% [markdown]
-# > **From the source.** The documents wrap every runtime call, and every launch, in a macro that prints file, line, name and text of the error. In C++ that is necessary: `cudaPeekAtLastError` returns the last error and leaves it, `cudaGetLastError` also clears it, but not a sticky one. Numba needs neither macro, because each call raises what the driver answers to it. What the macros cannot find, `checked()` cannot either: a launch that is legal and wrong, as at the end of [02](02_matmul.ipynb).
+# > **From the source.** The documents wrap every runtime call, and every launch, in a macro that prints file, line, name and text of the error. In C++ that is necessary: `cudaPeekAtLastError` returns the last error and leaves it, `cudaGetLastError` also clears it, but not a sticky one. Numba needs no such macros, because every call raises an exception if the driver reports an error. What the macros cannot find, `checked()` cannot find either: a launch that is legal and wrong, as at the end of [02](02_matmul.ipynb).
 #
 # ## Before the launch
 #
-# `errors.check_launch` checks without launching. It knows the limits of the device, and of the kernel what is known: dynamic shared memory, launch bounds, and, once it is compiled, its static shared memory and on a GPU its registers.
+# `errors.check_launch` checks without launching. It knows the limits of the device, for grid, block and shared memory (which is the subject of the next chapter), and what the compiler knows of the kernel.
 
 # %%
 for grid, block, shared_bytes in (((1, 70_000), 32, 0), (0, 256, 0), (1, 256, 10**6)):
@@ -143,7 +143,8 @@ show.Table(["limit", info.name], rows)
 
 # %%
 def fits(grid, block):
-    # About 4 lines: True if the device takes this launch. The limits are in the table above
+    # About 4 lines: return True if the device takes this launch, else False. The limits are in
+    # the table above
     ...
 
 
@@ -152,7 +153,7 @@ exercises.check("02b-fits", fits)
 # %% [markdown]
 # ## All of them
 #
-# Ten mistakes in one table. "Raw" is what the H200 says without help, less the words CUDA_ERROR. "Afterwards" is the innocent launch.
+# Ten mistakes in one table. "Raw" is what the H200 says by itself, without the prefix CUDA_ERROR. "Afterwards" is what became of the innocent launch. Some of the mistakes concern things that come in later chapters.
 
 # %% jupyter={"source_hidden": true}
 def in_short(told):
@@ -174,11 +175,11 @@ show.Table(["mistake", "H200, raw", "when", "afterwards", "H200, checked", "emul
 # %% [markdown]
 # Three rows deserve a second look.
 #
-# - `past_the_end`: an access a little past the end of an array is no error for a GPU. The memory belongs to something else, and it is overwritten. NVIDIA's `compute-sanitizer` finds some of these on a GPU; a trace finds all of them anywhere.
-# - `endless_loop`: nothing stops one on a GPU. The emulator does.
+# - `past_the_end`: to a GPU, an index a little past the end of an array is no error. The memory there belongs to something else, and a store overwrites it. NVIDIA's `compute-sanitizer` finds some of these accesses on a GPU; a trace finds each one that the launch makes, on any machine.
+# - `endless_loop`: on a GPU nothing stops it. The emulator does.
 # - `too_many_registers`: only a GPU can refuse this launch. The emulator has no compiler, and does not know how many registers a kernel needs.
 #
-# Watch the emulator stop a loop that waits for a flag, which nobody sets:
+# Here the emulator stops a loop that waits for a flag that nobody sets:
 
 
 # %%
@@ -197,7 +198,7 @@ except errors.KernelError as error:
 # ## Key points
 #
 # - Errors come at once, later, or for good. Limits are checked at the launch; wild addresses show up when the host waits, and cost the process its context.
-# - `errors.check_launch` checks limits before, `errors.checked()` waits and translates, `gpukit.trace` names line, block and thread.
+# - `errors.check_launch` checks limits before a launch, `errors.checked()` waits and translates, `gpukit.trace` names line, block and thread.
 # - An index a little past the end, and a grid that is too small, are never reported. Trace the kernel, and check the result.
 #
 # **Back:** [02 A matrix product](02_matmul.ipynb). **Next:** [03 Shared memory](03_shared_memory.ipynb).

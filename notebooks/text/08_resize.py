@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 Resize
 #
-# Cameras deliver images of one size, networks want another. The small program in between is one that everybody writes once, and nearly everybody gets slightly wrong: an image that has moved by half a pixel, a dark line along its edge, boxes that miss their objects. This chapter writes it so that its pixels are OpenCV's, finds the mistakes in a first attempt with a trace, and then makes it as fast as memory.
+# Cameras deliver images of one size, networks want another. The small program in between is one that everybody writes once and nearly everybody gets slightly wrong: an image that has moved by half a pixel, a dark line along its edge, boxes that miss their objects. How do you get it right, to the byte that OpenCV computes, and how fast can it be?
 #
 # **After this chapter you will be able to**
 #
@@ -12,7 +12,7 @@
 # - move pixels of three bytes in whole sectors;
 # - count the bytes that a resize must move at least, and judge a kernel's time by them.
 #
-# **You need** [01 Threads and blocks](01_threads_and_blocks.ipynb) and, for the last third, [03 Shared memory](03_shared_memory.ipynb). No GPU.
+# **You need** [01 Threads and blocks](01_threads_and_blocks.ipynb) and, for the second half, sectors from [02](02_matmul.ipynb) and [03 Shared memory](03_shared_memory.ipynb). No GPU.
 #
 # **Time:** 90 minutes.
 
@@ -35,7 +35,7 @@ from gpukit.resize import fast, ladder, sampling
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays, on purpose
 
 # %% [markdown]
-# 32 camera frames of 1080 x 1920 become input for a network: resized, letterboxed, normalised. How long does that take, and how long *must* it take? Here is a record. The copy moves as many bytes as the work needs at least, so hardly any kernel can be faster:
+# Here 32 camera frames of 1080 x 1920 become input for a network: each is resized to fit into a square, with a border around it, its values are normalised, and its channels are separated. The last line is a mere copy of as many bytes as the work has to move, so hardly any kernel can be faster:
 
 # %%
 recorded = results.load("resize-h200")
@@ -46,9 +46,9 @@ for name in ("opencv, 16 cores", "torch interpolate", "torch compiled", "letterb
 print(where)
 
 # %% [markdown]
-# You will write the steps to `letterbox_planes`, one pixel per thread, and then see what takes it to `blob`.
+# `letterbox_planes` is a plain kernel with one pixel per thread. You will write its steps, and then see what makes `blob` so much faster.
 #
-# The photograph shows Grace Hopper, who wrote one of the first compilers. It comes with matplotlib and is in the public domain. OpenCV keeps the channels of a pixel in the order blue, green, red (BGR), and so will we; a network, and matplotlib, want red first (RGB).
+# The examples use the photograph of [00](00_start.ipynb). OpenCV keeps the channels of a pixel in the order blue, green, red (BGR), and so will we; a network, and matplotlib, want red first (RGB).
 
 # %%
 photo = np.ascontiguousarray(plot.photograph()[..., ::-1])  # blue, green, red
@@ -124,17 +124,17 @@ with plot.figure(columns=3, size=(8, 3.1), mark="NumPy") as axes:
         ax.axhline(image.shape[0] / 2 - 0.5, color="red", linewidth=0.7)
 
 # %% [markdown]
-# On the right, the whole image has moved up and to the left, by half a source pixel less half a target pixel: the red cross no longer goes through the dot in the middle, and the last row and column are smeared along the edge. A detector trained with one formula and used with the other puts its boxes beside the objects.
+# On the right, the whole image has moved up and to the left, by half a source pixel less half a target pixel: the red lines no longer cross in the middle dot, and the last row and column are smeared along the edge. A detector trained with one formula and used with the other puts its boxes beside the objects.
 #
 # ## The nearest pixel
 #
-# The first rung of the ladder takes one source pixel for each target pixel and mixes nothing. A thread has one pixel of the target and handles its three channels. It exchanges the channels on the way, which is free: every value is moved anyway.
+# gpukit has a **ladder** of resize kernels, each a rung above the one before. The first takes one source pixel for each target pixel and mixes nothing. A thread handles the three channels of one target pixel. It exchanges the channels on the way, which is free: every value is moved anyway.
 
 # %%
 show.source(ladder.nearest)
 
 # %% [markdown]
-# The kernel takes the pixel under the *corner* of the target pixel, not under its centre, and computes the scale in float64. OpenCV's `INTER_NEAREST` does both, so every pixel is equal. (OpenCV also has `INTER_NEAREST_EXACT`, which takes the centre.) The `while` loop is for batches: each layer of the grid takes a frame, then further ones.
+# The kernel takes the pixel under the *corner* of the target pixel, not under its centre, and computes the scale in float64. OpenCV's `INTER_NEAREST` does both, so every pixel is equal. (OpenCV also has `INTER_NEAREST_EXACT`, which takes the centre.) The `while` loop is for batches: each z of the grid takes one frame, and then further ones.
 
 
 # %%
@@ -177,7 +177,7 @@ with plot.figure(size=(4.6, 4.0), mark="areas as computed") as ax:
 #
 # ## A first attempt, and what is wrong with it
 #
-# This kernel has the habits of the course notes that the chapter follows. Read it, and find what is wrong before you run the trace. There are at least three mistakes.
+# This kernel makes the mistakes of the course notes. Read it, and find what is wrong before you run the trace. There are at least three mistakes.
 
 
 # %%
@@ -226,7 +226,7 @@ print(f"{wide:,} operations on float64, or conversions from and to it")
 #
 # </details>
 #
-# An **error map** against a reference shows where it hurts. Draw one for any program that makes images. Here is its lower left corner, beside that of the library's kernel:
+# An **error map** against a reference shows where it hurts. Draw one for any program that makes images. Here is its lower left corner, beside that of gpukit's kernel:
 
 # %%
 expected = cv2.resize(small, size[::-1])[..., ::-1]
@@ -259,7 +259,7 @@ exercises.check("08-bilinear", bilinear)
 # %% [markdown]
 # ## The same bytes as OpenCV
 #
-# The library's kernel has the same parts. Its places are fractions in whole numbers, which is exact: in float32 a place would be off by a ten-thousandth of a pixel at the far end of a wide frame, enough to change a byte here and there.
+# gpukit's kernel has the same parts. It computes places as fractions of integers, which is exact: in float32 a place would be off by a ten-thousandth of a pixel at the far end of a wide frame, enough to change a byte here and there.
 
 # %%
 show.source(sampling.neighbours, sampling.mix_floats)
@@ -277,7 +277,7 @@ for size in ((240, 300), (777, 1001), (1, 1), (600, 1)):
     print(f"to {size}: the largest error is {error:.1e}")
 
 # %% [markdown]
-# **Bytes are another matter.** OpenCV does not compute them in floats but in whole numbers: shares in 2048ths, with some bits shifted out after each step. Computing in float32 and rounding once is more accurate, but differs from OpenCV in about one byte in eight. A network does not care; a test that compares two programs does. So `mix_bytes` takes OpenCV's steps one by one. `mix` picks it for integers and `mix_floats` for floats, by the types for which a kernel is compiled.
+# **Bytes are another matter.** OpenCV computes them not in floats but in integers: shares in 2048ths, with some bits shifted out after each step. Computing in float32 and rounding once is more accurate, but differs from OpenCV in about one byte in eight. A network does not care; a test that compares two programs does. So `mix_bytes` takes OpenCV's steps one by one. `mix` picks it for integers and `mix_floats` for floats, by the types for which a kernel is compiled.
 
 # %% jupyter={"outputs_hidden": true}
 show.source(sampling.mix_bytes)
@@ -298,7 +298,7 @@ for size in ((240, 300), (777, 1001)):
         print(f"to {size}, {name:16}: {equal:8.3%} equal to OpenCV's, at most {len(counts) - 1} apart")
 
 # %% [markdown]
-# Why not all? OpenCV computes its places in float32, and for a few of them its share is rounded to the next 2048th.
+# Why not all of them? OpenCV computes its places in float32, and a few of its shares come out as the 2048th next to ours.
 #
 # Now look closely. An eye, eight times as large:
 
@@ -330,7 +330,7 @@ def letterbox(image, out, height, width, top, left, fill, rows, cols):
 exercises.check("08-letterbox", letterbox)
 
 # %% [markdown]
-# The library does the same bilinearly, and has a trick in its test. Rows above the picture would be negative; as unsigned integers they wrap round to huge numbers, so one comparison finds both ends.
+# gpukit's `letterbox_centred` does the same bilinearly, with a trick in its test. Rows above the picture would be negative; as unsigned integers they wrap round to huge numbers, so one comparison finds both ends.
 
 # %%
 show.source(ladder.letterbox_centred)
@@ -370,7 +370,7 @@ with plot.figure(columns=2, size=(7, 3.4)) as axes:
 # %% [markdown]
 # ## What bilinear cannot do
 #
-# A pattern whose rings grow finer towards the edge is called a **zone plate**, and it is merciless. Here is one, and what becomes of it at a quarter of the size:
+# A pattern whose rings grow finer towards the edge is called a **zone plate**, and no resize hides from it. Here is one, and what becomes of it at a quarter of the size:
 
 # %%
 n = 336
@@ -389,13 +389,13 @@ with plot.figure(rows=2, columns=2, size=(5.6, 5.9)) as axes:
         plot.image(image, title, ax=ax)
 
 # %% [markdown]
-# The rings that stand around the centre like moons are not in the source. Rings finer than two target pixels cannot be shown there; instead of vanishing they come back as coarse ones. That is **aliasing**. Bilinear weakens it, but not by much: it mixes *four* pixels at most, whatever the scale, and at a quarter of the size there are sixteen for each target pixel. It was made for enlarging. To shrink by a lot, take the mean of all the pixels under a target pixel, or shrink by half several times.
+# The rings around the other centres are not in the source. Rings finer than two target pixels cannot be shown in the target; instead of vanishing they come back as coarse ones. That is **aliasing**. Bilinear weakens it, but not by much: it mixes *four* pixels at most, whatever the scale, and at a quarter of the size there are sixteen for each target pixel. It was made for enlarging. To shrink by a lot, take the mean of all the pixels under a target pixel, or shrink by half several times.
 #
 # OpenCV, PyTorch and nearly every detector shrink bilinearly all the same, because it is fast.
 #
 # ## Pixels of three bytes
 #
-# Now for speed. A warp reads memory in sectors of 32 bytes ([02](02_matmul.ipynb)), and a pixel has three. Take a kernel that only exchanges the channels, so that nothing else gets in the way, with a thread for each pixel, or for each channel:
+# Now for speed. A warp reads memory in sectors of 32 bytes ([02](02_matmul.ipynb)), and a pixel has three bytes. Take a kernel that only exchanges the channels, so that nothing else gets in the way, with a thread for each pixel, or for each channel:
 
 
 # %%
@@ -430,7 +430,7 @@ for kernel, threads in ((thread_per_pixel, flat.size // 3), (thread_per_channel,
 gpukit.trace(thread_per_pixel[1, 64], flat[:192], np.zeros(192, np.uint8)).plot_sectors(array="image");
 
 # %% [markdown]
-# **Your turn**: a thread per *four bytes*. A block of 96 threads loads 384 bytes, 128 pixels, with `load4` and keeps them in shared memory. From there each thread collects its four bytes of the result.
+# **Your turn**: a thread per *four bytes*. A block of 96 threads loads 384 bytes, 128 pixels, with `load4` and keeps them in shared memory. From there each thread collects its four bytes of the result. `load4` and `store4` move four neighbouring elements in one request.
 
 
 # %%
@@ -454,7 +454,7 @@ exercises.check("08-words", exchange)
 #
 # ## The bytes that must move
 #
-# A network wants the letterbox with `(value - mean) * factor` for each value, in float32, in planes. The top rung of the ladder, `letterbox_planes`, does all of it in one kernel. How fast can that be? At the very least, these bytes must move: every sector of the source that holds a byte with a weight other than 0, and every byte of the result.
+# A network wants the letterbox with `(value - mean) * factor` for each value, in float32, in planes. The top rung of the ladder, `letterbox_planes`, does all of it in one kernel. How fast can that be? These bytes must move in any case: every sector of the source that holds a byte with a weight other than 0, and every byte of the result.
 #
 # **Predict.** A frame of 1080 x 1920 in a target of 640 x 640 shrinks by exactly 3. What part of its *rows* has to be read?
 
@@ -478,7 +478,7 @@ for size in (source, (720, 1280), (1000, 1777)):
 #
 # ## A kernel at the speed of memory
 #
-# `resize.blob` launches a kernel that makes the same planes as the top rung, with five changes:
+# `resize.blob` launches a kernel, `planes`, that computes the same as the top rung, with five changes:
 #
 # 1. **Rows without a weight are not read.** A row's weight is the same for a whole warp, so the `if` costs next to nothing.
 # 2. **Places are computed once**: those of a row by one thread for the whole block, in shared memory; those of a column by a thread for all rows that it goes through.
@@ -512,11 +512,11 @@ for name in ("letterbox_planes", "planes"):
 print("equal in every bit:", np.array_equal(*blobs))
 
 # %% [markdown]
-# Far fewer load requests, and a quarter of the stores. Only the sectors read look worse: with four neighbours per thread, the lanes of a warp are four times as far apart, so each load touches more sectors. But the cache delivers them; memory gives each sector once. For frames of float32, whose pixels are four times as large, the balance is different: there the four pixels of a thread are 32 apart.
+# A third of the load requests, and a quarter of the store requests. Only the sectors read look worse: with four neighbours per thread, the lanes of a warp are four times as far apart, so each load touches more sectors. But the cache delivers them; memory delivers each sector once. For frames of float32, whose pixels are four times as large, the balance is different: there the four pixels of a thread are 32 apart.
 #
 # ## How fast
 #
-# The work of the beginning, with a cold cache. gpukit and the copy are measured here if there is a GPU. The hollow points are from the record, which was made in one run: "torch interpolate" is PyTorch with as few operations as we could manage, and "torch compiled" is what `torch.compile` makes of them. torchvision and CuPy have functions for the resize. OpenCV works on the host, one frame per core.
+# Now the batch from the beginning, with a cold cache. gpukit and the copy are measured here if there is a GPU. The hollow points are from the record, which was made in one run: "torch interpolate" is PyTorch with as few operations as we could manage, and "torch compiled" is what `torch.compile` makes of them. "torchvision" and "cupyx zoom" use these libraries' own functions for the resize. OpenCV works on the host, one frame per core.
 
 # %%
 shape, target = (32, 1080, 1920, 3), (640, 640)
@@ -544,7 +544,7 @@ plot.dots(
 print(f"blob has {seconds['copy'] / seconds['blob']:.0%} of the speed of the copy")
 
 # %% [markdown]
-# Other batches, other results. Each line has its own copy to compare with, since other bytes must move.
+# The table has other batches and other results. Each line is compared with a copy of its own, since other bytes must move.
 
 # %% jupyter={"source_hidden": true}
 OURS = {"blob", "letterbox", "resize", "resize, bilinear", "resize, nearest"}
@@ -590,11 +590,11 @@ results.table(
 )
 
 # %% [markdown]
-# A single frame takes a few microseconds, most of it latency, which the copy has as well: so `blob` can be the faster of the two there. For 256 frames `torch.compile` was not measured, so that ratio is to a slower competitor than the others. For bytes in, bytes out no library was measured.
+# A single frame takes a few microseconds, most of it latency, which the copy has as well: so `blob` can be the faster of the two there. For 256 frames and for float16 `torch.compile` was not measured, so these ratios compare with a slower competitor. For bytes in, bytes out no library was measured.
 #
 # Pixels of float32 have a kernel of their own: values of four bytes fill whole sectors if a thread has one of them, so there is no need for words, nor for shared memory.
 #
-# For a single frame the *launch* decides. These times are by the host's clock: from a call until its result is there, and the part of it that keeps the host busy. `blob` looks up what it launched for arrays like these before, and makes one launch; PyTorch makes one for each step.
+# For a single frame the *launches* decide. These times are by the host's clock: from a call until its result is there, and the part of that time that keeps the host busy. `blob` makes one launch, which it has prepared in an earlier call for arrays like these; PyTorch makes one for each step.
 
 # %%
 CALLS = {
@@ -626,7 +626,7 @@ with plot.figure(columns=4, size=(8, 2.4)) as axes:
         plot.image(image, f"{crop.shape[1]} x {crop.shape[0]}, scale {scale:.2f}", ax=ax)
 
 # %% [markdown]
-# A **video** has one frame after another. A frame passes three stations: the copy to the device, the kernel, and the consumer of the result. `resize.video` keeps several frames in flight, each in its own stream, so that all three work at the same time ([06](06_streams.ipynb)). Frames must lie in pinned memory for their copies to overlap with anything; a decoder can write them there, otherwise threads copy them.
+# In a **video**, each frame passes three stages: the copy to the device, the kernel, and the consumer of the result. `resize.video` keeps several frames in flight, each in its own stream, so that all three work at the same time ([06](06_streams.ipynb)). Frames must lie in pinned memory for their copies to overlap with anything; a decoder can write them there, otherwise threads copy them.
 
 # %%
 pan = (photo[y : y + 270, 16 : 16 + 480] for y in range(0, 330, 30))
@@ -636,13 +636,13 @@ for number, result in enumerate(resize.video(pan, (128, 128), mean=127.5, factor
         print(f"frame {number:2}: {planes.dtype} {planes.shape}, from {planes.min():+.2f} to {planes.max():+.2f}")
 
 # %% [markdown]
-# Frames per second, beside OpenCV on the host. The dashed line is the rate of the copies alone, one frame at a time: the bus limits a video. With several frames in flight there is less of a pause between two copies, so a video may come out slightly above the line. A frame that is not pinned has to be read and written once more on the way.
+# The next figure shows frames per second, beside OpenCV on the host. The dashed line is the rate of the copies alone, one frame at a time: a video is limited by the bus between host and device. With several frames in flight there is less of a pause between two copies, so a video may come out slightly above the line. A frame that is not pinned has to be copied into pinned memory on the way.
 
 # %% jupyter={"source_hidden": true}
 rates = {}
 for record in recorded:
     if record["case"] == "video":
-        name = record["variant"].removeprefix("video, ")
+        name = record["variant"].removeprefix("video, ").replace(", 1 cores", ", 1 core")
         rates[f"{name}, depth {record['depth']}" if "depth" in record else name] = 1 / record["value"]
 
 
@@ -677,7 +677,7 @@ plot.dots(
 # %% [markdown]
 # ## What goes wrong
 #
-# **The half is missing** in one of two programs: boxes beside their objects. **The scale is rounded twice**: a box is mapped back with the scale, but the image was resized to whole pixels. `placement` uses the sizes.
+# **The half is missing** in one of two programs: boxes lie beside their objects. **The sizes were rounded**, and a box is mapped back with the scale: it is off by up to half a pixel of the letterbox. `placement` uses the sizes.
 #
 # **The wrong order of channels**: a network that was trained on red first sees a blue face, and is a little worse, nothing more. Nothing fails. The same goes for a mean that is meant for values from 0 to 1.
 #
@@ -693,11 +693,9 @@ with plot.figure(columns=2, size=(6, 3.4)) as axes:
     plot.image(resize.letterbox(half, (300, 150)).image, "resize.letterbox", ax=axes[1])
 
 # %% [markdown]
-# ## From the source
-#
-# This chapter follows the last part of the course notes. On the CPU, they convert BGR to RGB and resize bilinearly with OpenCV. On the GPU, one fused kernel does both, with a letterbox: half-pixel centres, one scale for both axes, four weights by area, the result shifted to the centre, and the rest left as padding. They build it in four steps, as our ladder does: nearest, bilinear, letterbox, letterbox centred. They give no times.
-#
-# Their kernel has no guard on the target, reads one past the last row and column, and leaves the first row and column black when it enlarges. `first_attempt` above has all three.
+# > **From the source.** This chapter follows the last part of the course notes. On the CPU, they convert BGR to RGB and resize bilinearly with OpenCV. On the GPU, one kernel does both, with a letterbox: half-pixel centres, one scale for both axes, four weights by area, the result shifted to the centre, and the rest left as padding. They build it in four steps, as our ladder does: nearest, bilinear, letterbox, letterbox centred. They give no times.
+# >
+# > Their kernel has no guard on the target, reads one past the last row and column, and leaves the first row and column black when it enlarges. `first_attempt` above does all three.
 #
 # ## Key points
 #
@@ -705,8 +703,8 @@ with plot.figure(columns=2, size=(6, 3.4)) as axes:
 # - Bilinear mixes four pixels at most, whatever the scale. It enlarges well; it shrinks with aliasing.
 # - An error map against a reference, and a trace, find what the eye misses: an unwritten line, a read past the end.
 # - A letterbox has one scale and two offsets. Map boxes with the sizes, not with the scale alone.
-# - Values of three bytes: let a warp move whole sectors, through shared memory or in planes.
+# - For pixels of three bytes, let a warp move whole sectors, through shared memory or in planes.
 # - Count the bytes that must move before you call a kernel fast or slow. What has no weight need not be read.
-# - A single frame is as fast as its launches are few.
+# - For a single frame, what counts is the number of launches.
 #
 # **Back:** [07 Reduce](07_reduce.ipynb). **Next:** [09 Convolution](09_convolution.ipynb).

@@ -40,8 +40,8 @@ def _wide_arithmetic(prepared, operations):
             yield Advice(
                 **line.place,
                 kind="float64",
-                message=f"float64 operations and conversions: {_each(count, line)} per thread, though no array holds "
-                "float64",
+                message=f"float64 operations and conversions: {_each(count, line)} each time a thread runs "
+                "the line, though no array holds float64",
                 cure="A literal such as 0.5 is float64, and so is an integer divided by an integer: write "
                 "float32(0.5), and convert before dividing.",
             )
@@ -49,8 +49,8 @@ def _wide_arithmetic(prepared, operations):
             yield Advice(
                 **line.place,
                 kind="int64-division",
-                message=f"divisions of 64-bit integers: {_each(line.int64_divisions, line)} per thread, dozens of "
-                "instructions each",
+                message=f"divisions of 64-bit integers: {_each(line.int64_divisions, line)} each time a thread runs "
+                "the line, dozens of instructions each",
                 cure="Divide uint32 or int32 values, or use a power of two; a range() whose step varies divides too.",
             )
 
