@@ -294,3 +294,20 @@ def test_random_kernels_agree_bit_by_bit(native, monkeypatch, seed):
     monkeypatch.setattr(Threadwise, "is_worth", lambda *_: False)
     for name, array in case.run(cuda).items():
         np.testing.assert_array_equal(natively[name], array, name)
+
+
+def test_threads_that_read_what_others_write_by_iterating():
+    """Every way to read an array counts, not indices alone."""
+
+    @cuda.jit
+    def totals(a, out):
+        i = cuda.grid(1)
+        total = 0
+        for value in a:
+            total += value
+        if i == 5:
+            a[i] = 100
+        out[i] = total
+
+    uses = totals.compile("(int64[:], int64[:])").threadwise.uses
+    assert uses[0].is_shared((1, 1, 1), (64, 1, 1)) and not uses[1].reads

@@ -84,7 +84,7 @@ class Threadwise:
         step = min(launch.blocks_per_batch(), blocks)
         work = ceil_div(blocks, step) * self._batch_us(step * launch.threads)
         # A loop may turn out to be long, but a copy of these arrays costs too much to change over in the middle.
-        stuck = self.has_loop and not self._can_copy(Saved(self.program, arguments), step * launch.threads)
+        stuck = self.has_loop and not self._can_copy(Saved(self.program, arguments, self.uses), step * launch.threads)
         return stuck or self._spent_us + work > 2 * WORTH_US
 
     def _can_copy(self, saved, lanes):
@@ -102,7 +102,7 @@ class Threadwise:
         """
         if not (self.possible and self.has_loop):
             return None
-        saved = Saved(self.program, arguments)
+        saved = Saved(self.program, arguments, self.uses)
         if not self._can_copy(saved, batch.lanes):
             return None
         batch.turns_to_switch = int((WORTH_US - self._spent_us) / self._turn_us(batch.lanes))
@@ -115,7 +115,7 @@ class Threadwise:
         threads = launch.blocks * launch.threads
         if threads > MAX_THREADS:
             return False
-        saved = Saved(self.program, arguments)
+        saved = Saved(self.program, arguments, self.uses)
         lanes = (launch.blocks - first_block) * launch.threads
         entries = MAX_LOG if self.has_loop else lanes * self._stores
         with self._lock:
@@ -310,6 +310,8 @@ class _Marshal:
 class Saved:
     """What the written arrays of a launch held, to be put back: a copy of them, or a log of what was overwritten.
 
+    Arrays that the kernel never reads are left out: running it again writes the same elements.
+
     Attributes
     ----------
     nbytes : int
@@ -318,23 +320,23 @@ class Saved:
         Capacity of each log; 0 for a copy.
     """
 
-    def __init__(self, program, arguments):
+    def __init__(self, program, arguments, uses):
         self._arrays = []
         for position in program.written:
-            self._find(arguments[position])
+            self._find(arguments[position], uses[position].reads or uses[position].atomics)
         self.nbytes = sum(array.nbytes for array in self._arrays)
         self.entries = 0
         self._copies = []
         self._logs = []
         self._controls = np.zeros((0, 5), np.int64)
 
-    def _find(self, value):
+    def _find(self, value, is_read):
         if isinstance(value, tuple):
             for item in value:
-                self._find(item)
+                self._find(item, is_read)
         view = value.view if isinstance(value, RecordRef) else value
         if isinstance(view, View):
-            self._arrays += [view.items] if view.known is None else [view.items, view.known]
+            self._arrays += [view.items] * is_read + [view.known] * (view.known is not None)
 
     def take(self):
         """Copy the arrays; returns self."""

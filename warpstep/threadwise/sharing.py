@@ -13,6 +13,14 @@ _PARTS = {
     ops.LOAD_FIELD.template,
     "{0}.with_window({0}.base, {0}.shape[::-1], {0}.strides[::-1])",
 }
+#: Operations that look at an array and not at its elements.
+_MEASURES = {
+    "np.int64({}.shape[0])",
+    "tuple([n if n.__class__ is not int else np.int64(n) for n in {}.shape])",
+    "tuple([np.int64(n * {0}.dtype.itemsize) for n in {0}.strides])",
+    "{}.size",
+    "np.int64({}.dtype.itemsize)",
+}
 _CONTAINERS = {ops.TUPLE.template, ops.ITEM.template, VARIABLE.template}
 
 
@@ -97,11 +105,19 @@ class _Search:
             kind = "reads" if node.op is ops.LOAD_FIELD else "writes"
             index = self._record_index(node.operands[0])
         elif kind is None:
+            self._other(node)
             return
         else:
             index = self._index(node.operands[0], node.operands[2 if kind == "atomics" else 1])
         for position in self._root(node.operands[0]):
             self.uses[position].add(kind, index)
+
+    def _other(self, node):
+        """Take an operation that is not known to leave its operands alone for one that reads all of them."""
+        if node.op.template in _PARTS | _CONTAINERS | _MEASURES:
+            return
+        for position in set().union(*map(self._root, node.operands)):
+            self.uses[position].add("reads", set())
 
     def _record_index(self, record):
         made = self._defined(record)
