@@ -5,7 +5,9 @@ the libraries' functions wait for the device inside the call: such records say t
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -183,7 +185,7 @@ def measure_histogram(size, dtype, values, libraries, report=print):
         x.copy_to_device(np.full(size, 7, dtype))
     span, out = (0, 256) if dtype == "uint8" else (-100, 101), cuda.device_array(BINS, np.int64)
     zero = cuda.to_device(np.zeros(BINS, np.int64))
-    runs = {"histogram": partial(scan.histogram, x, BINS, span, out=out)}
+    runs: dict[str, Callable[[], Any]] = {"histogram": partial(scan.histogram, x, BINS, span, out=out)}
     if dtype == "uint8":
         blocks = counting.BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
         for kernel in (counting.global_atomics, counting.shared_atomics):
@@ -265,7 +267,7 @@ def measure_selection(size, share, libraries, report=print):
     if not _library().array_equal(_seen(run()), expected):
         report("  WRONG: compress")
         return [], False
-    runs = {"compress": run}
+    runs: dict[str, Callable[[], Any]] = {"compress": run}
     if "cupy" in libraries:
         values, wanted = (libraries["cupy"].asarray(array) for array in (x, mask))
         runs["cupy"] = lambda: values[wanted]

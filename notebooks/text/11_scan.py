@@ -108,18 +108,32 @@ exercises.check("11-steps", running_sums)
 # Nearly 1,800 additions where 255 would do: that costs energy, and it costs time if the kernel waits for arithmetic. Blelloch's scan makes about two per element. On the way *up* it adds pairs, then pairs of pairs, like the trees of chapter 07, but keeps all partial sums. At the root it puts 0. On the way *down*, what a node holds is the sum of everything *before* its part of the array. Its left child begins at the same element, and gets the same value. Its right child begins after the left one, and gets that value plus the left child's sum:
 
 # %% jupyter={"source_hidden": true}
-held, rows, size = np.array([3, 1, 4, 1, 5, 9, 2, 6]), [], 8
-rows.append(["x", *held])
+held, levels = np.array([3, 1, 4, 1, 5, 9, 2, 6]), [("x", (), np.array([3, 1, 4, 1, 5, 9, 2, 6]))]
 for step in (1, 2, 4):
     held[2 * step - 1 :: 2 * step] += held[step - 1 :: 2 * step]
-    rows.append([f"up, step {step}", *held])
+    levels.append((f"up, step {step}", [(r - step, r) for r in range(2 * step - 1, 8, 2 * step)], held.copy()))
 held[-1] = 0
-rows.append(["root", *held])
+levels.append(("0 at the root", (), held.copy()))
 for step in (4, 2, 1):
     left, right = held[step - 1 :: 2 * step].copy(), held[2 * step - 1 :: 2 * step].copy()
     held[step - 1 :: 2 * step], held[2 * step - 1 :: 2 * step] = right, right + left
-    rows.append([f"down, step {step}", *held])
-show.Table(["", *map(str, range(size))], rows)
+    pairs = [(r, r - step) for r in range(2 * step - 1, 8, 2 * step)]
+    levels.append((f"down, step {step}", [*pairs, *(pair[::-1] for pair in pairs)], held.copy()))
+title = "Blelloch's scan of 8 values: each blue line brings a value to another element"
+with plot.figure(title, size=(8, 4.6), mark=" ") as ax:
+    for level, (name, lines, values) in enumerate(levels):
+        changed = {target for _, target in lines} | ({7} if name.startswith("0") else set())
+        ax.text(-0.7, level, name, ha="right", va="center", fontsize=9)
+        for element, value in enumerate(values):
+            if level:
+                ax.plot([element] * 2, [level - 1, level], color="#CCCCCC", linewidth=1, zorder=0)
+            face = plot.PALETTE[1] if element in changed else plot.PALETTE[7]
+            box = {"boxstyle": "square,pad=0.35", "facecolor": face, "edgecolor": "white", "alpha": 1}
+            ax.text(element, level, f"{value:2}", ha="center", va="center", fontsize=9, bbox=box)
+        for source, target in lines:
+            ax.plot([source, target], [level - 1, level], color=plot.PALETTE[5], linewidth=1.2, zorder=0)
+    ax.set(xlim=(-2.4, 7.6), ylim=(7.5, -0.6))
+    ax.axis("off")
 
 # %% [markdown]
 # The last row is the exclusive scan of the first. The way up is given below; write the way down.
@@ -195,7 +209,7 @@ exercises.check("11-pad", place)
 show.Table(COLUMNS, [cost_of(variant) for variant in ("blelloch", "blelloch_padded")])
 
 # %% [markdown]
-# ## A warp has no shared memory to wait for
+# ## A warp needs no shared memory
 #
 # The fewest additions are not the fastest scan. A warp takes as long for one active lane as for 32, so a tree whose upper levels have few active lanes wastes what it saves. Within a warp Hillis and Steele's five steps are five shuffles, with no barrier and no shared memory. `cuda.shfl_up_sync(0xFFFFFFFF, value, distance)` is the `value` of lane - distance:
 
@@ -267,7 +281,7 @@ for trace in traces_of("shuffles"):
 show.Table(["launch", "blocks", "reads, times the array", "writes, times the array"], rows)
 
 # %% [markdown]
-# The array is read, written, read again and written again. A loop reads it once and writes it once, and a scan makes so few additions per byte that only this traffic counts. Three launches take twice the time of a copy, however good their first kernel is.
+# The array is read, written, read again and written again. A loop reads it once and writes it once, and a scan makes so few additions per byte that only this traffic counts. For a large array, three launches take at least twice as long as a copy, however good their first kernel is.
 #
 # ## One pass
 #
@@ -325,7 +339,28 @@ except KernelError as error:
 #
 # A number drawn from a counter follows the order of starting, whatever it is. The blocks before mine have drawn theirs, so they are running, and blocks that run are not taken off the device. Some block can therefore always go on: that is called a **forward progress** guarantee.
 #
-# The chain is correct now, and slow: every block waits for the one before it, a trip through memory for each. **Decoupled look-back** breaks the chain. A block publishes *its own* total as soon as it has it, before it knows anything of the others. A block that needs the sum of all blocks before it walks back over their totals and adds them up, until it meets one that has published the sum *up to* it:
+# The chain is correct now, and slow: every block waits for the one before it, a trip through memory for each. **Decoupled look-back** breaks the chain. A block publishes *its own* total as soon as it has it, before it knows anything of the others. A block that needs the sum of all blocks before it walks back over their totals and adds them up, until it meets one that has published the sum *up to* it. Here is block 6, which has to add up four numbers:
+
+# %% jupyter={"source_hidden": true}
+own, ready = [5, 2, 7, 4, 3, 6, 1], 3  # blocks 0 to 2 have published their sum up to them
+with plot.figure("Decoupled look-back", size=(8, 2.5), mark=" ") as ax:
+    for block, total in enumerate(own):
+        texts = [f"own: {total}", f"up to: {sum(own[: block + 1])}" if block < ready else "up to: ?"]
+        for line, text in enumerate(texts):
+            used = (block == ready - 1 and line == 1) or (ready <= block < 6 and line == 0)
+            face = "white" if text.endswith("?") else plot.PALETTE[1] if used else "#E4E4E4"
+            box = {"boxstyle": "square,pad=0.4", "facecolor": face, "edgecolor": "#AAAAAA"}
+            ax.text(block, line, text, ha="center", va="center", fontsize=9, bbox=box)
+        ax.text(block, -0.75, f"block {block}", ha="center", va="center", fontsize=9)
+        if ready - 1 <= block < 6:
+            ax.annotate("", (block, 1.5), (6, 1.5), arrowprops={"arrowstyle": "->", "color": plot.PALETTE[5]})
+    numbers = [*own[5 : ready - 1 : -1], sum(own[:ready])]
+    ax.text(6, 2.1, f"{' + '.join(map(str, numbers))} = {sum(numbers)}", ha="right", va="center", fontsize=10)
+    ax.set(xlim=(-0.6, 6.6), ylim=(2.5, -1.1))
+    ax.axis("off")
+
+# %% [markdown]
+# In the kernel, thread 0 of each block does this. `OWN` and `ALL` are the two values of a flag:
 
 # %%
 show.source(ladder.look_back)
@@ -612,7 +647,31 @@ exercises.check("11-spmv", multiply)
 # %% [markdown]
 # ## Beside the libraries
 #
-# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys and of pairs, and compaction, beside CuPy and PyTorch. Where a record of it exists, the next cell shows how many times as fast as the faster library each one was.
+# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys and of pairs, and compaction, beside CuPy and PyTorch. Here are some of them, if this is a GPU:
+
+# %%
+if on_gpu():
+    random, counts = np.random.default_rng(9), cuda.device_array(256, np.int64)
+    keys = cuda.to_device(random.integers(-(2**31), 2**31, 2**24).astype(np.int32))
+    mask, values = cuda.to_device(random.random(2**24) < 0.5), cuda.to_device(random.random(2**24, np.float32))
+    runs = {
+        "histogram": lambda: scan.histogram(values, 256, (0, 1), out=counts),
+        "compress": lambda: scan.compress(mask, values),
+        "sort": lambda: scan.sort(keys),
+    }
+    for name in filter(find_spec, ("cupy", "torch")):
+        library = import_module(name)
+        view = library.as_tensor if name == "torch" else library.asarray
+        k, m, v = view(keys), view(mask), view(values)
+        runs[f"compress, {name}"] = lambda m=m, v=v: v[m]
+        runs[f"sort, {name}"] = lambda library=library, k=k: library.sort(k)
+    for timed in timing.bench_many(runs, min_time=0.1).values():
+        print(timed)
+else:
+    print("nothing is timed here")
+
+# %% [markdown]
+# Where a record exists, the next cell shows how many times as fast as the faster library each one was.
 
 # %% jupyter={"source_hidden": true}
 compared = [r for r in recorded() if r["spread"] is not None and r["case"] != "ladder"]
