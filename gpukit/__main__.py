@@ -23,6 +23,10 @@ def main(argv=None):
     exercises = commands.add_parser("exercises", help=text, description=f"{text.capitalize()}.", add_help=False)
     exercises.set_defaults(run=_exercises)
 
+    text = "find mistakes in kernels from their source, without running anything: gpukit check file.py"
+    check = commands.add_parser("check", help=text, description=f"{text.capitalize()}.", add_help=False)
+    check.set_defaults(run=_check)
+
     text = "run a script that uses numba.cuda on the emulator: gpukit run [--trace] script.py [args]"
     commands.add_parser("run", help=text, add_help=False)
 
@@ -59,6 +63,12 @@ def _exercises(parser, rest):
     from gpukit.exercises import __main__ as exercises
 
     return exercises.main(rest)
+
+
+def _check(parser, rest):
+    from warpstep.check import command
+
+    return command.main(rest)
 
 
 def _run(rest):
