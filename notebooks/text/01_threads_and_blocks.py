@@ -411,7 +411,7 @@ for block in ((1024, 1), (32, 32), (64, 64), (1, 1, 128)):
 # %% [markdown]
 # ## How many blocks does a device want?
 #
-# An SM holds several blocks at a time, as many as its limits on threads, blocks, registers and shared memory allow. Later chapters explain the last two. An SM has room for a fixed number of warps, and the fraction of it that is in use is called the **occupancy**. Blocks of 256 threads fill one of these SMs like this:
+# An SM holds several blocks at a time, as many as its limits on threads, blocks, registers and shared memory allow. Later chapters explain the last two. An SM has room for a fixed number of warps, and the fraction of that room in use is its **occupancy**. Blocks of 256 threads fill one of these SMs like this:
 
 # %%
 plot.multiprocessor(threads=256);

@@ -124,7 +124,7 @@ with plot.figure(columns=3, size=(8, 3.1), mark="NumPy") as axes:
         ax.axhline(image.shape[0] / 2 - 0.5, color="red", linewidth=0.7)
 
 # %% [markdown]
-# On the right, the whole image has moved up and to the left, by half a source pixel less half a target pixel: the red lines no longer cross in the middle dot, and the last row and column are smeared along the edge. A detector trained with one formula and used with the other puts its boxes beside the objects.
+# On the right, the whole image has moved up and to the left, by half a source pixel less half a target pixel: the red lines no longer cross at the centre of the middle dot, and the last row and column are smeared along the edge. A detector trained with one formula and used with the other puts its boxes beside the objects.
 #
 # ## The nearest pixel
 #
