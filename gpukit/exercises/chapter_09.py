@@ -658,7 +658,7 @@ TILE = KernelExercise(
             "cost: shared wavefronts",
         ),
         Wrong(
-            "The copy takes 60 rounds. Deal the tile out to all threads: thread t takes elements t, t + 32, ... of the 60.",
+            "The copy takes 60 rounds. Deal the tile out: thread t takes elements t, t + 32, ... of the 60.",
             {"range(8 * ty + tx, 60, 32)": "range(60)"},
             "cost: shared wavefronts",
         ),
