@@ -1,5 +1,7 @@
 """Sphinx settings of the site: `make site` builds it from what tools/make_site.py lays out in build/site-source."""
 
+import os
+
 import gpukit
 
 project = "gpukit"
@@ -32,6 +34,9 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 
 html_theme = "furo"
 html_title = f"gpukit {release}"
+if "GITHUB_REPOSITORY" in os.environ:  # a site that the workflow publishes leads back to its repository
+    address = f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}"
+    html_theme_options = {"footer_icons": [{"name": "Repository", "url": address, "html": "Repository", "class": ""}]}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False

@@ -63,13 +63,21 @@ MODULES = {
     ],
 }
 
+NAMES_OF_EXAMPLES = """\
+The public names of gpukit, by module. An example knows the names of its page, and what every page takes for granted:
+
+>>> import numpy as np
+>>> import gpukit
+>>> from gpukit import cuda
+"""
+
 
 def main(argv=None):
     """Build the site. Returns Sphinx's exit status: 1 if there was a warning."""
     parser = argparse.ArgumentParser(prog="tools/make_site.py", description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="the folder for both (default: build)")
     arguments = parser.parse_args(argv)
-    os.environ.setdefault("MPLBACKEND", "Agg")
+    os.environ |= {"GPUKIT_BACKEND": "emulator", "MPLBACKEND": "Agg"}  # the same pages on every machine
     source, site = arguments.build / "site-source", arguments.build / "site"
     lay_out(source)
     save_traces(site / "docs" / "traces")
@@ -192,9 +200,15 @@ def _with_traces(text):
 
 def _api():
     """Yield (path, text) of a page for each module, and of their index."""
-    lines, seen = ["API reference", "=============", ""], {}
+    lines, seen = ["API reference", "=============", "", NAMES_OF_EXAMPLES, ""], {}
     for caption, modules in MODULES.items():
-        lines += [".. toctree::", f"   :caption: {caption}", "", *(f"   {module}" for module in modules), ""]
+        about = [inspect.getdoc(importlib.import_module(module)).split("\n\n")[0] for module in modules]
+        listed = [
+            f"- :doc:`{module}`: {' '.join(text.removeprefix(f'{module}: ').split())}"
+            for module, text in zip(modules, about, strict=True)
+        ]
+        lines += [caption, "-" * len(caption), "", *listed, ""]
+        lines += [".. toctree::", "   :hidden:", "", *(f"   {module}" for module in modules), ""]
         for module in modules:
             yield f"api/{module}.rst", _module(module, seen)
     yield "api/index.rst", "\n".join(lines)
@@ -237,18 +251,19 @@ def _tests(text):
     """Yield (path, text) of a page for each test file that a page links to: a section for each test, to link to."""
     for name in sorted(set(re.findall(r"\]\([./]*(tests/\w+/\w+\.py)\.md", text))):
         source = (ROOT / name).read_text(encoding="utf-8")
-        lines, parts, head = source.splitlines(), [], 0
+        lines, sections, end = source.splitlines(), [], 0
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                head = head or first - 1
-                parts.append(
-                    f"({node.name})=\n## `{node.name}`\n\n```python\n"
-                    + "\n".join(lines[first - 1 : node.end_lineno])
-                    + "\n```\n"
-                )
-        top = "```python\n" + "\n".join(lines[:head]).rstrip() + "\n```\n"
-        yield f"{name}.md", f"---\norphan: true\n---\n\n# `{name}`\n\n{top}\n" + "\n".join(parts)
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+                if not sections:  # what the file begins with, its imports for example
+                    sections, end = [_code(lines[:first])], first
+                sections.append(f"({node.name})=\n## `{node.name}`\n\n{_code(lines[end : node.end_lineno])}")
+                end = node.end_lineno
+        yield f"{name}.md", f"---\norphan: true\n---\n\n# `{name}`\n\n" + "\n".join(sections)
+
+
+def _code(lines):
+    return "```python\n" + "\n".join(lines).strip("\n") + "\n```\n"
 
 
 if __name__ == "__main__":
