@@ -62,7 +62,7 @@ def is_done(stream: Any) -> bool:
 
 
 class Operation(NamedTuple):
-    """One entry of a `Schedule`d in `Schedule.add`."""
+    """One entry of a `Schedule`, as `Schedule.add` appends it."""
 
     name: str
     engine: str

@@ -101,12 +101,20 @@
     if (sectors.length > 12) state.append(make("div", "soft", `and ${sectors.length - 12} more`));
   }
 
+  // Scrolls the list alone: scrollIntoView would move the page too, and one that has this page in a frame.
+  function reveal(item, list) {
+    const inner = item.getBoundingClientRect();
+    const outer = list.getBoundingClientRect();
+    if (inner.top < outer.top) list.scrollTop -= outer.top - inner.top;
+    else if (inner.bottom > outer.bottom) list.scrollTop += inner.bottom - outer.bottom;
+  }
+
   function show() {
     const [file, line, masks, barrier, accesses] = data.steps[steps[at]];
     document.querySelectorAll("#source .here").forEach((item) => item.classList.remove("here"));
     const item = lines.get(`${file}:${line}`);
     item?.classList.add("here");
-    item?.scrollIntoView({ block: "nearest" });
+    if (item) reveal(item, find("source"));
     find("slider").value = at;
     find("count").textContent = `step ${at + 1} of ${steps.length}, line ${line}`;
     const state = find("state");
