@@ -163,6 +163,7 @@ def test_a_float64_kernel_is_left_alone(types):
         "i = cuda.grid(1)\ninside = i < x.size and x[0] > 0\nif inside:\n    out[i] = x[i]",
         "i = cuda.grid(1)\nif i >= x.size:\n    i = 0\nout[i] = x[i]",
         "i = cuda.grid(1)\nout[i % x.size] = x[i] if i < x.size else float32(0)",
+        "i = cuda.grid(1)\nif math.sqrt(i) + 1 < x.size:\n    out[i] = x[i]",
         "out[cuda.blockIdx.x] = x[cuda.threadIdx.x]",
     ],
 )
@@ -275,3 +276,7 @@ def test_a_notebook_is_one_program(project, capsys):
     (project / "n.ipynb").write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": []}, *rows]}))
     assert main(["n.ipynb"]) == 1
     assert capsys.readouterr().out.startswith("n.ipynb:cell 4:9:1: GK304 ")
+    rows[-1]["source"] = EXAMPLES["GK101"][1][0].splitlines(keepends=True)
+    (project / "n.ipynb").write_text(json.dumps({"cells": rows}))
+    assert main(["n.ipynb"]) == 1
+    assert "n.ipynb:cell 3:5:18: GK101 0.1 is float64, so line 5 computes in float64" in capsys.readouterr().out

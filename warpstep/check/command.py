@@ -30,6 +30,7 @@ NAMES = {
 }
 #: What a file has that has kernels.
 _ABOUT = re.compile(r"cuda\s*\.\s*jit\b|\bfrom\s+[\w.]*cuda[\w.]*\s+import\b.*\bjit\b")
+_LINE = re.compile(r"\bline (\d+)\b")
 _TIMED = re.compile(r"^(\s*)%(?:time|timeit)\s+(?:-\S+\s+)*")
 _SKIPPED = {"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
 
@@ -135,8 +136,14 @@ def _check_cells(sources):
     found = []
     for finding in check_text("\n".join(lines) + "\n"):
         number, line = places[finding.line - 1]
-        found.append((f"cell {number}:", Finding(line, finding.column, finding.code, finding.message)))
+        message = _LINE.sub(lambda match: _in_cell(match, places, number), finding.message)
+        found.append((f"cell {number}:", Finding(line, finding.column, finding.code, message)))
     return found
+
+
+def _in_cell(match, places, here):
+    cell, line = places[int(match[1]) - 1]
+    return f"line {line}" + f" of cell {cell}" * (cell != here)
 
 
 def _plain(line):

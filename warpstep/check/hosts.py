@@ -23,6 +23,9 @@ def type_of(node, scope, depth=0) -> str:
         return types.pop() if len(types) == 1 else "float64" * ("float64" in types)
     if isinstance(node, ast.Constant):
         return {float: "float", int: "int"}.get(type(node.value), "")
+    if isinstance(node, ast.List | ast.Tuple):
+        types = {type_of(e, scope, depth + 1) for e in node.elts}
+        return next((t for t in ("float64", "float") if t in types), types.pop() if len(types) == 1 else "")
     if isinstance(node, ast.UnaryOp):
         return type_of(node.operand, scope, depth + 1)
     if isinstance(node, ast.Subscript | ast.Attribute):
@@ -69,7 +72,10 @@ def _made(call, scope, depth):
                 isinstance(n, ast.Constant) and isinstance(n.value, float) for a in call.args for n in ast.walk(a)
             )
             return "float64" if has_float else "int64"
-        return _array(type_of(call.args[0], scope, depth + 1)) if same else default
+        if same:
+            kind = type_of(call.args[0], scope, depth + 1)
+            return {"float": "float64", "int": "int64"}.get(kind, kind)
+        return default
     return ""
 
 

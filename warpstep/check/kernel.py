@@ -17,7 +17,7 @@ _BARRIERS = ("cuda.syncthreads", "cuda.syncthreads_and", "cuda.syncthreads_or", 
 _PLAIN = ("cuda.grid", "cuda.gridsize", "cuda.shared.array", "cuda.local.array", "cuda.const.array_like", "cuda.atomic")
 _CEIL = re.compile(r"ceil|cdiv|div_?up|round_?up")
 _OPERATORS: Any = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_OPERATORS |= {ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+_OPERATORS |= {ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
 _FLOAT_MATH = (
     "sqrt",
     "exp",
@@ -75,8 +75,8 @@ class Walk:
         self.source, self.kernel, self.integers = source, kernel, integers
         self.found = {}
         self.float32 = self.float64 = False
-        #: Shapes may vary in numba-cuda-mlir, and with Numba's runtime (NRT) NumPy makes arrays in kernels.
-        self.allocates = "numba_cuda_mlir" in source.text or "NRT" in source.text
+        #: Shapes may vary in numba-cuda-mlir, and NumPy makes arrays with Numba's runtime (NRT) and in its simulator.
+        self.allocates = any(name in source.text for name in ("numba_cuda_mlir", "NRT", "CUDASIM"))
         self.silent = 0
         self.branches = []  # the tags of the tests around a statement
         self.scope = source.scopes[kernel.node]
@@ -116,9 +116,8 @@ class Walk:
                 Value("array", element="int32", sure=False, **common) if is_array else number("int32", False, name=name)
             )
         if is_array:
-            assumed = (
-                not type_ and not self.kernel.has_signature and "float32" in self.source.text and not self.kernel.device
-            )
+            stated = type_ or self.kernel.has_signature or self.kernel.device
+            assumed = not stated and "float32" in self.source.text and (self.launches or self.kernel.decorated)
             element = type_ or ("float32" if assumed else "")
             self._sees(number(element))
             return Value(
@@ -449,7 +448,7 @@ class Walk:
             if {a.kind, b.kind} <= {"int", "float"} and "float" in (a.kind, b.kind):
                 self._mixes(node, a, b, x, y)
         tags = NONE.union(*(v.tags for v in values))
-        return Value("bool", 8, tags=tags, tests=NONE.union(*(v.raw for v in values)))
+        return Value("bool", 8, tags=tags, tests=NONE.union(*(v.raw | v.tests for v in values)))
 
     # -- arithmetic --
 
@@ -475,19 +474,16 @@ class Walk:
 
     def operate(self, node, op, left, right):
         a, b = self.value(left), self.value(right)
-        common: dict[str, Any] = {"tags": a.tags | b.tags, "raw": a.raw | b.raw}
+        common: dict[str, Any] = {"tags": a.tags | b.tags, "raw": a.raw | b.raw, "tests": a.tests | b.tests}
         if isinstance(op, ast.Mod):
             common["raw"] = b.raw
         elif isinstance(op, ast.BitAnd):
             common["raw"] = a.raw & b.raw
-        elif isinstance(op, ast.FloorDiv | ast.Mod | ast.RShift | ast.LShift | ast.BitXor | ast.BitOr):
-            pass
         if isinstance(op, ast.LShift | ast.RShift | ast.BitAnd | ast.BitOr | ast.BitXor):
             self._is_integer(a)
             self._is_integer(b)
             return Value("int", 64, **common)
         if not a.kind or not b.kind:
-            common["tests"] = a.tests | b.tests
             return Value(**common)
         if {a.kind, b.kind} <= {"int", "bool"}:
             return self._integers(node, op, a, b, common)
@@ -539,6 +535,8 @@ class Walk:
             return constant(float(folded), node) if isinstance(folded, int | float) else Value("float", 64, **common)
         if isinstance(op, ast.Pow) and a.is_float32 and b.kind == "int" and b.const is not None:
             return Value("float", 32, sure=sure, **common)
+        if isinstance(op, ast.Pow) and b.kind == "int":
+            b = replace(b, causes=())
         # An integer literal makes a float64 of a float32 only if that is sure: an assumed one may be an integer itself.
         causes = tuple(c for v in (a, b) if v.is_float64 or v.const is not None and sure for c in v.causes)
         simple = isinstance(op, ast.Add | ast.Sub | ast.Mult | ast.Div)
@@ -562,6 +560,11 @@ class Walk:
         arguments = [self.value(a.value if isinstance(a, ast.Starred) else a) for a in node.args]
         arguments += [self.value(k.value) for k in node.keywords]
         tags = NONE.union(*(a.tags for a in arguments))
+        value = self._called(node, dotted, arguments, tags)
+        # A comparison of f(i) bounds i.
+        return replace(value, tests=value.tests.union(*(a.raw | a.tests for a in arguments)))
+
+    def _called(self, node, dotted, arguments, tags):
         last = dotted.rpartition(".")[2] or getattr(node.func, "id", "")
         if dotted.startswith("cuda."):
             return self._cuda_call(node, dotted, last, arguments, tags)
@@ -728,6 +731,8 @@ def _is_exact_constant(value):
 
 def _fold(op, a, b):
     try:
+        if isinstance(op, ast.Pow) and (abs(a) > 64 or abs(b) > 64):
+            return None
         return _OPERATORS[type(op)](a, b) if max(abs(a), abs(b)) < 2**64 else None
     except (ArithmeticError, KeyError):
         return None
