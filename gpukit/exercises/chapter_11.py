@@ -17,6 +17,7 @@ ADDITIONS = AnswerExercise(
             "In a step with distance d the first d elements have no partner, so 256 - d add. Sum that over the steps.",
             2048,
         ),
+        Wrong("Nearly: 1 + 2 + 4 + ... + 128 elements have no partner, which is 255, not 256.", 1792),
         Wrong("That is the number of steps. In each of them nearly all elements add.", 8),
         Wrong(
             "Each element would have to add all those before it. It adds the sums that the step before has left.",
@@ -90,13 +91,30 @@ def running_sums_in_one_row(x, out):
         out[i] = value
 
 
+@cuda.jit
+def running_sums_in_branches(x, out):
+    held = cuda.shared.array((2, 256), np.float32)
+    tid, i, now = cuda.threadIdx.x, cuda.grid(1), 0
+    held[0, tid] = x[i] if i < x.size else np.float32(0)
+    cuda.syncthreads()
+    for distance in (1, 2, 4, 8, 16, 32, 64, 128):
+        if tid >= distance:
+            held[1 - now, tid] = held[now, tid] + held[now, tid - distance]
+        else:
+            held[1 - now, tid] = held[now, tid]
+        now = 1 - now
+        cuda.syncthreads()
+    if i < x.size:
+        out[i] = held[now, tid]
+
+
 STEPS = KernelExercise(
     "11-steps",
     task="Scan the 256 elements of each block by Hillis and Steele's steps.",
     spec=scans_of(256),
     cases=lambda rng: numbers(rng, 256, 1024, 700, 1, each=256, block=256),
-    solutions=[running_sums, running_sums_in_one_row],
-    limits={"shared wavefronts": 1.0},
+    solutions=[running_sums, running_sums_in_one_row, running_sums_in_branches],
+    limits={"shared wavefronts": 1.5},
     wrong=[
         Wrong(
             "Right, but one thread adds and 255 watch. Every element can add the one `distance` before it at once.",
@@ -326,9 +344,8 @@ def place(p):
 
 
 @cuda.jit(device=True)
-def place_in_rows(p):
-    row, col = divmod(p, 32)
-    return row * 33 + col
+def place_by_swizzle(p):
+    return p ^ p // 32
 
 
 PAD = KernelExercise(
@@ -337,7 +354,7 @@ PAD = KernelExercise(
     spec=exclusive_scans,
     cases=lambda rng: numbers(rng, 512, 1024, each=512, block=256),
     make=kernel_of_place,
-    solutions=[place, place_in_rows],
+    solutions=[place, place_by_swizzle],
     limits={"bank conflicts": 1.0},
     wrong=[
         Wrong(
@@ -471,6 +488,15 @@ WARP = KernelExercise(
             "Right, but lane 31 makes 32 additions, one after the other. With sums that double in length, five do.",
             scan_warp_one_by_one,
             "cost: float32 operations",
+        ),
+        Wrong(
+            "Lanes that skip the shuffle give nothing to the others: what comes from them is undefined. "
+            "All lanes shuffle, and then those with a partner add.",
+            {
+                "        before = cuda.shfl_up_sync(0xFFFFFFFF, value, distance)\n": "",
+                "value += before": "value += cuda.shfl_up_sync(0xFFFFFFFF, value, distance)",
+            },
+            "barrier-divergence",
         ),
         Wrong(
             "A lane without a partner gets its own value from shfl_up_sync, and adds that. It must add nothing.",
@@ -669,6 +695,17 @@ PRIVATE = KernelExercise(
         Wrong(
             "Right, but every value goes to global memory, to be counted there.",
             {"cuda.atomic.add(own, (x[i], lane), 1)": "cuda.atomic.add(counts, x[i], 1)"},
+            "cost: global sectors",
+        ),
+        Wrong(
+            "Right, but every copy goes to global memory by itself: 32 atomic additions for a bin. "
+            "Add up the copies first.",
+            {
+                "        total = 0\n": "",
+                "total += own[tid, (c + tid) % 32]\n        cuda.atomic.add(counts, tid, total)": (
+                    "cuda.atomic.add(counts, tid, own[tid, (c + tid) % 32])"
+                ),
+            },
             "cost: global sectors",
         ),
         Wrong(
