@@ -40,7 +40,7 @@ if "GITHUB_REPOSITORY" in os.environ:  # a site that the workflow publishes lead
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_sphinx = False
+html_show_copyright = html_show_sphinx = False
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 

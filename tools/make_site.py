@@ -143,7 +143,7 @@ def _linked(path):
             name, anchor = f"{name}.md", f"#{words}" if words.startswith("test_") else ""
         return f"[{words}]({up}{name}{anchor})"
 
-    return re.sub(r"(?<!!)\[([^]\n]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))
+    return re.sub(r"(?<!!)\[([^][]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))
 
 
 def _toctree(caption, pages):
