@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from warpstep.check.checking import Finding, check_text
@@ -136,12 +137,12 @@ def _check_cells(sources):
     found = []
     for finding in check_text("\n".join(lines) + "\n"):
         number, line = places[finding.line - 1]
-        message = _LINE.sub(lambda match: _in_cell(match, places, number), finding.message)
+        message = _LINE.sub(partial(_in_cell, places, number), finding.message)
         found.append((f"cell {number}:", Finding(line, finding.column, finding.code, message)))
     return found
 
 
-def _in_cell(match, places, here):
+def _in_cell(places, here, match):
     cell, line = places[int(match[1]) - 1]
     return f"line {line}" + f" of cell {cell}" * (cell != here)
 

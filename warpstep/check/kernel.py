@@ -508,6 +508,8 @@ class Walk:
                 text = f"{ast.unparse(node)} divides 64-bit integers, which takes dozens of instructions: "
                 self.report("GK104", node, f"{text}make the divisor a constant, or divide uint32 values")
         folded = _fold(op, a.const, b.const) if consts else None
+        if isinstance(folded, float):
+            return constant(folded, node)
         linear = None
         if isinstance(op, ast.Add | ast.Sub):
             linear = combine(a.linear, b.linear, 1 if isinstance(op, ast.Add) else -1)
@@ -603,11 +605,11 @@ class Walk:
 
     def _cuda_call(self, node, dotted, last, arguments, tags):
         if dotted == "cuda.grid" and arguments:
-            axes = [frozenset({f"t{i}", f"b{i}"}) for i in range(arguments[0].const or 1)]
+            axes = [frozenset({f"t{i}", f"b{i}"}) for i in range(_dimensions(arguments))]
             values = [Value("int", 64, tags=t, raw=t, linear=atom(f"cuda.grid({i})")) for i, t in enumerate(axes)]
             return values[0] if len(values) == 1 else Value("tuple", items=tuple(values))
         if dotted == "cuda.gridsize" and arguments:
-            sizes = [Value("int", 64, linear=atom(f"cuda.gridsize({i})")) for i in range(arguments[0].const or 1)]
+            sizes = [Value("int", 64, linear=atom(f"cuda.gridsize({i})")) for i in range(_dimensions(arguments))]
             return sizes[0] if len(sizes) == 1 else Value("tuple", items=tuple(sizes))
         if dotted in ("cuda.shared.array", "cuda.local.array"):
             return self._allocate(node, dotted)
@@ -715,6 +717,10 @@ def _loaded(target):
     """Return the target of ``x += 1`` as an expression that reads it."""
     fields = {name: getattr(target, name) for name in target._fields} | {"ctx": ast.Load()}
     return type(target)(**fields)
+
+
+def _dimensions(arguments):
+    return arguments[0].const if arguments[0].const in (1, 2, 3) else 1
 
 
 def _has_names(node):
