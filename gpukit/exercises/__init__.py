@@ -131,8 +131,8 @@ def check(name: str, answer: Any) -> Verdict:
     else:
         outcomes = list(judge(exercise, answer))
         found = verdict.verdict(exercise, outcomes, recognition.sentence(exercise, outcomes))
-    _progress.keep(found)
     _show(found)
+    _progress.keep(found)
     return found
 
 

@@ -4,6 +4,7 @@ import html
 import json
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -25,28 +26,48 @@ def state_file() -> Path:
 
 
 def load() -> dict[str, dict]:
-    """Read the progress: for each exercise tries, hints, passed, score. A file that cannot be read counts as none."""
+    """Read the progress: for each exercise tries, hints, passed, score. What cannot be read counts as none."""
+    return {name: _entry(found) for name, found in _read().items() if isinstance(found, dict)}
+
+
+#: What the record of an exercise holds: a value that will do, and the types that it may have.
+FIELDS = {"tries": (0, int), "hints": (0, int), "passed": (False, bool), "score": (None, int), "par": (None, int)}
+
+
+def _read():
+    """Read the file as it is: a later gpukit may have left more in it."""
     try:
         found = json.loads(state_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _entry(found):
+    """The record of an exercise, with what is of another type replaced."""
+    fields = ((key, found.get(key), *FIELDS[key]) for key in FIELDS)
+    return found | {key: value if isinstance(value, kind) else default for key, value, default, kind in fields}
 
 
 def record(name: str, **changes) -> None:
     """Add to the record of one exercise: ``tries=1`` and ``hints=1`` are added up, the rest is set."""
-    found = load()
-    entry = found.setdefault(name, {"tries": 0, "hints": 0, "passed": False})
-    for key, value in changes.items():
-        entry[key] = entry.get(key, 0) + value if key in ("tries", "hints") else value
     path = state_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        warnings.warn(f"progress is not kept: {error}", stacklevel=3)
+    with _lock:
+        found = _read()
+        before = found.get(name)
+        entry = found[name] = _entry(before if isinstance(before, dict) else {})
+        for key, value in changes.items():
+            entry[key] = entry[key] + value if key in ("tries", "hints") else value
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f"{path.name}.{os.getpid()}")
+            partial.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            os.replace(partial, path)
+        except OSError as error:
+            warnings.warn(f"progress is not kept: {error}", stacklevel=4)
+
+
+_lock = threading.Lock()  # of threads; two processes that write at the same moment may lose one try
 
 
 def keep(verdict: Verdict) -> None:

@@ -186,6 +186,11 @@ def test_progress_is_kept_and_survives_a_broken_file(state, capsys):
     assert "Hint 2 of" in capsys.readouterr().out
     state.write_text("{")
     assert exercises.progress().passed == 0
+    state.write_text('{"version": 9, "01-guard": {"tries": "two", "score": "low", "passed": true, "new": 1}}')
+    exercises.hint("01-guard")
+    left = json.loads(state.read_text())
+    assert left["version"] == 9 and left["01-guard"]["hints"] == left["01-guard"]["new"] == 1
+    state.unlink()
     exercises.check("01-guard", exercise.solutions[0])
     assert exercises.progress().passed == 1
 
