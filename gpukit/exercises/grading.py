@@ -2,8 +2,10 @@
 
 import functools
 import re
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from gpukit.exercises.exercise import (
     Reviewed,
     function_of,
 )
-from warpstep import trace
+from warpstep import set_loop_limit, trace
 from warpstep.tracing.records import FINDINGS, Finding, element_name
 
 #: What `Wrong.reason` can be, besides "cost: " and a metric.
@@ -35,6 +37,9 @@ REASONS = (
     "unwritten",
     "wrong",
 )
+
+#: How often a loop may go round in a check; solutions stay below 2,000.
+MAX_TURNS = 50_000
 
 #: What the compiler says in its own words, by a pattern, and what it means.
 PLAIN = {
@@ -194,14 +199,30 @@ def _traced(kernel, case, args, outcome):
             outcome.reasons, outcome.error = ["no kernel"], _no_kernel(made)
             return None
         configured = made[case.grid, case.block, 0, case.shared_bytes]
-        return trace(configured, *args, heat=True)
+        with _few_turns():
+            return trace(configured, *args, heat=True)
     except LaunchError as error:
         outcome.reasons, outcome.error = ["cannot be launched"], str(error)
     except KernelError as error:
-        outcome.reasons, outcome.error = [error.kind], str(error)
+        outcome.reasons, outcome.error = [error.kind], str(error).split(" GPUKIT_LOOP_LIMIT")[0]
     except Exception as error:  # whatever the compiler has to say about somebody's source
         outcome.reasons, outcome.error = ["does not compile"], _short(error)
     return None
+
+
+@contextmanager
+def _few_turns() -> Iterator[None]:
+    """Stop an endless loop within seconds: the inputs of an exercise are small."""
+    with _turns:
+        before = set_loop_limit(MAX_TURNS)
+        try:
+            set_loop_limit(min(before, MAX_TURNS))
+            yield
+        finally:
+            set_loop_limit(before)
+
+
+_turns = threading.Lock()  # the limit is the process's
 
 
 def _no_kernel(answer):

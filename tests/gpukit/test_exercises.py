@@ -131,6 +131,19 @@ def test_what_is_no_kernel_gets_a_sentence():
         exercises.check("01-gard", subtract)
 
 
+@cuda.jit
+def never_done(x, y, out):
+    i = 0
+    while i >= 0:
+        out[i % x.size] = i
+        i += 1
+
+
+def test_an_endless_loop_is_stopped():
+    verdict = exercises.check("01-guard", never_done)
+    assert verdict.reasons == ("no-progress",) and "GPUKIT_LOOP_LIMIT" not in str(verdict)
+
+
 def test_a_schedule_that_races_is_refused_for_the_race(state):
     def unordered(schedule, tasks, buffers):
         for task in tasks:
