@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 11 Scan, histogram, sort
 #
-# A running sum looks like the one loop that cannot be parallel: every result needs the one before it. This chapter makes it parallel, at the speed of a copy, and then uses it to select, to count and to sort.
+# A running sum looks like the one loop that cannot be parallel: every result needs the one before it. This chapter makes it parallel, in one pass over the array, and then uses it to select, to count and to sort.
 #
 # **After this chapter you will be able to**
 #
@@ -61,12 +61,12 @@ def specification(x):
 # %% [markdown]
 # ## Why a running sum can be parallel
 #
-# A loop adds from left to right, but nobody has to. Addition is associative: the sum of elements 0 to 7 is that of 0 to 3 plus that of 4 to 7, and the two halves can be made at the same time. Hillis and Steele's scan uses this for all elements at once. In each step every element adds the one that is `distance` before it, and the distance doubles:
+# A loop adds from left to right. But addition is associative: the sum of elements 0 to 7 is that of 0 to 3 plus that of 4 to 7, and the two halves can be computed at the same time. Hillis and Steele's scan uses this for all elements at once. In each step every element adds the one that is `distance` before it, and the distance doubles:
 
 # %%
 plot.scan_steps();
 # %% [markdown]
-# After the first step each element holds the sum of 2, then of 4, then of 8. Three steps for eight elements, eight for 256. That is the good news.
+# After the first step each element holds the sum of up to 2 elements, then of 4, then of 8. Three steps for eight elements, eight for 256. That is the good news.
 #
 # **Predict** the bad news. A loop makes 255 additions for 256 numbers. How many does this scan make in its eight steps?
 
@@ -286,7 +286,7 @@ show.Table(["launch", "blocks", "reads, times the array", "writes, times the arr
 #
 # ## One pass
 #
-# To write its result the first time, a block must know the sum of all blocks before it. So why not wait for it? The block before adds its own total to what it got, and passes the sum on. Here is this chain with one thread per block, and one element. `flags[block + 1]` says that a block has left its sum. The result is right. Is the kernel?
+# To write its result the first time, a block must know the sum of all blocks before it. So why not wait for it? Every block gets a sum from the block before it, adds its own total, and passes the result on. Here is this chain, with one thread and one element per block. `flags[block + 1]` says that a block has left its sum. The result is right. Is the kernel?
 
 
 # %%
@@ -462,11 +462,11 @@ if ladder_records:
     plot.rungs(sizes, rates, "GB/s", named, title="Scan of float32: speed by size", **options)
 
 # %% [markdown]
-# The first four rungs move the array twice, the last two once: compare the column of DRAM. But the ladder is limited by something else. Each of its threads has one or two elements, and pays for every barrier, index and shuffle with them; so the instructions outweigh the memory, and a cured conflict may not be worth the instructions of the cure. `scan` spreads that cost over 16 elements per thread. Only then is memory the limit, and one pass instead of two worth having.
+# The first four rungs move the array twice, the last two once: compare the column of DRAM. But by these estimates the ladder waits for something else. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those. So the instructions outweigh the memory, and curing a conflict may cost more instructions than it is worth. `scan` spreads that cost over 16 elements per thread. Only then is memory the limit, and one pass instead of two worth having.
 #
 # ## What a scan is for: compaction
 #
-# Back to the question at the top. The inclusive scan of the mask is there, as `upto`. Write the kernel that moves the selected elements, for any number of threads:
+# Back to the question at the top. Collecting the selected elements is called **compaction**. The inclusive scan of the mask has been made, and is `upto`. Write the kernel that moves the elements:
 
 
 # %%
@@ -529,7 +529,7 @@ heads = [f"{name}: {what}" for name in DATA for what in ("to global", "wavefront
 show.Table(["16,384 bytes", *heads], rows)
 
 # %% [markdown]
-# "To global" are atomic additions in global memory; "wavefronts" are those of one atomic request in shared memory, for 32 lanes. With equal values, all 32 lanes of a warp want one counter: 32 wavefronts for each request. With private copies it is one, for any data. In global memory the same happens, farther away: all 16,384 additions meet at one address.
+# "To global" are atomic additions in global memory; "wavefronts" are those of one atomic request in shared memory, for 32 lanes. With equal values, all 32 lanes of a warp want one counter: 32 wavefronts for each request. With private copies it is one, for any data. Global memory has the same problem, farther away: all 16,384 additions of equal values meet at one address.
 #
 # Write the kernel with private copies for 64 bins. The trap is in the second part: where do the copies of a bin lie when they are added up?
 
@@ -631,7 +631,7 @@ print(f"largest error of a row's sum: {np.abs(np.diff(upto[starts]) - exact).max
 #
 # ## Exercise
 #
-# **A warp for each row.** Multiply a CSR matrix by a vector. The lanes share the elements of the row. It is the largest kernel of this page, and you have all its parts.
+# **A warp for each row.** Multiply a CSR matrix by a vector. The lanes share the elements of the row. You have met all the parts: here they come together.
 
 
 # %%
@@ -692,18 +692,18 @@ if shares:
     mark = results.taken_on(compared)
     plot.dots(shares, "times", title="Speed over that of the faster library", mark=mark, limit=("faster library", 1))
 else:
-    print("There is no record yet: gpukit bench scan --save scan-h200.json makes one.")
+    print("There is no record yet.")
 
 # %% [markdown]
 # ## Key points
 #
-# - A scan is parallel because addition is associative. It tells every element its place, without talking to the others.
+# - A scan is parallel because addition is associative. It gives every element its place, so that all can move at once.
 # - Hillis and Steele's scan takes the fewest steps, Blelloch's the fewest additions. Within a warp, steps are what counts.
 # - One word of pad for every 32 removes the conflicts of a tree.
 # - A scan is memory-bound: count how often the array is read and written. One pass halves it.
 # - Publish the value, then a fence, then the flag. Read the flag, then a fence, then the value.
 # - Blocks that wait for others must be numbered in the order in which they start.
-# - Test a histogram on equal values. Private copies make its speed independent of the data.
+# - Test a histogram on equal values. With private copies, its wavefronts do not depend on the data.
 # - A radix sort is a histogram, a scan and a stable scatter for each digit.
 #
 # **Back:** [10 Profiling](10_profiling.ipynb). **Next:** [99 Projects](99_projects.ipynb).
