@@ -34,6 +34,9 @@ def main(argv=None):
     if argv[:1] == ["run"]:
         # What follows the script's name belongs to the script, also what looks like an option of this command.
         return _run(argv[1:])
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
     arguments, rest = parser.parse_known_args(argv)
     return arguments.run(parser, rest)
 
