@@ -4,6 +4,7 @@ import ast
 import operator
 import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from warpstep.check import hosts
@@ -106,23 +107,19 @@ class Walk:
             self._sees(number(type_))
             return Value("array", element=type_, **common) if ndim else number(type_, name=name)
         is_array = name in _subscripted(self.kernel.node)
-        types = {hosts.type_of(launch.call.args[position], launch.scope) if position < len(launch.call.args) else ""
-                 for launch in self.launches}  # fmt: skip
+        given = [(x.call.args[position : position + 1] or [None], x.scope) for x in self.launches]
+        types = {hosts.type_of(argument, scope) for (argument,), scope in given}
+        self.float64 |= "float64" in types
         type_ = types.pop() if len(types) == 1 else ""
-        if "float64" in types | {type_}:
-            self.float64 = True
         if name in self.integers:
-            return (
-                Value("array", element="int32", sure=False, **common) if is_array else number("int32", False, name=name)
-            )
+            common |= {"space": "global" * is_array, "sure": False}
+            return Value("array", element="int32", **common) if is_array else number("int32", **common)
         if is_array:
             stated = type_ or self.kernel.has_signature or self.kernel.device
             assumed = not stated and "float32" in self.source.text and (self.launches or self.kernel.decorated)
-            element = type_ or ("float32" if assumed else "")
+            element = "float32" if assumed else type_ if type_ not in ("float", "int") else ""
             self._sees(number(element))
-            return Value(
-                "array", element=element if element not in ("float", "int") else "", sure=not assumed, **common
-            )
+            return Value("array", element=element, sure=not assumed, **common)
         return Value(name=name) if type_ in ("", "float") else number("int64" if type_ == "int" else type_, name=name)
 
     def _sees(self, value):
@@ -131,7 +128,7 @@ class Walk:
 
     def _is_integer(self, value):
         """Note that a parameter, or the elements of one, are integers: they are used as such."""
-        if value.name and not value.sure or (value.name and not value.kind):
+        if value.name and not (value.sure and value.kind):
             self.integers.add(value.name)
 
     # -- statements --
@@ -277,11 +274,8 @@ class Walk:
         tags = array.tags.union(*(i.tags for i in index))
         if array.kind == "tuple":
             const = index[0].const if index else None
-            return (
-                array.items[const]
-                if isinstance(const, int) and -len(array.items) <= const < len(array.items)
-                else UNKNOWN
-            )
+            is_known = isinstance(const, int) and -len(array.items) <= const < len(array.items)
+            return array.items[const] if is_known else UNKNOWN
         if array.kind != "array":
             return Value(tags=tags, name=array.name if array.space else "")
         if array.space == "global":
@@ -309,7 +303,7 @@ class Walk:
     def _check_order(self, node, array, index, is_store):
         """GK204."""
         forms = tuple(i.linear for i in index)
-        few = any("t" in tags_kinds and "b" not in tags_kinds for tags_kinds in map(_kinds, self.branches))
+        few = any({tag[0] for tag in tags} == {"t"} for tags in self.branches)
         if is_store:
             self.state.stores += ((array.name, forms, tuple(index), node.lineno, few),)
             return
@@ -438,9 +432,7 @@ class Walk:
     def compare(self, node):
         values = [self.value(v) for v in (node.left, *node.comparators)]
         operands = (node.left, *node.comparators)
-        for (a, x), (b, y) in zip(
-            zip(values, operands, strict=True), zip(values[1:], operands[1:], strict=True), strict=False
-        ):
+        for (a, x), (b, y) in pairwise(zip(values, operands, strict=True)):
             if a.raw and not b.kind:
                 self._is_integer(b)
             if b.raw and not a.kind:
@@ -725,10 +717,6 @@ def _dimensions(arguments):
 
 def _has_names(node):
     return any(isinstance(n, ast.Name | ast.Attribute) for n in ast.walk(node))
-
-
-def _kinds(tags):
-    return {tag[0] for tag in tags}
 
 
 def _is_exact_constant(value):
