@@ -427,11 +427,8 @@ def steps(
     --------
     >>> x, weight = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32)
     >>> out = np.zeros((1, 1, 2, 2), np.float32)
-    >>> [gpukit.trace(launch, *arguments).status for launch, arguments in steps("direct", x, weight, out)]
-    ['complete']
-    >>> out[0, 0]
-    array([[9., 9.],
-           [9., 9.]], dtype=float32)
+    >>> len(steps("im2col", x, weight, out)), len(steps("direct", x, weight, out))
+    (2, 1)
     """
     geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
     check_array("out", out, 4, CONV_DTYPES)

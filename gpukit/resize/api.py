@@ -167,9 +167,9 @@ def blob(
 
     Examples
     --------
-    >>> planes = blob(np.zeros((2, 1080, 1920, 3), np.uint8), (640, 640)).image
+    >>> planes = blob(np.zeros((2, 90, 160, 3), np.uint8), (64, 64)).image
     >>> planes.shape, planes.dtype
-    ((2, 3, 640, 640), dtype('float32'))
+    ((2, 3, 64, 64), dtype('float32'))
     """
     request = _request(size, "bilinear", True, center, fill, swap_rb, mean, factor, dtype)
     return request.boxed(*_fit(request, image, out, stream))
