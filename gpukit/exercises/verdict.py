@@ -96,7 +96,8 @@ def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verd
         about = _about_prediction if isinstance(exercise, AnswerExercise) else _about_element
         lines.append(("right", about(wrong)))
     elif not broken and (traced or not unsound):
-        lines.append(("right", f"Yes, in {_cases(outcomes)}."))
+        predicted = isinstance(exercise, AnswerExercise)
+        lines.append(("right", f"Yes. {exercise.why}".rstrip() if predicted else f"Yes, in {_cases(outcomes)}."))
     if unsound:
         lines += [("sound", _about_findings(unsound))] if traced else _about_faults(unsound)
     elif traced and not broken:

@@ -478,7 +478,7 @@ mark = f"{info.name}; libraries: {WHERE}" if on_gpu() else WHERE
 plot.dots(forms, "us per launch", title="Launch overhead on the host", mark=mark);
 
 # %% [markdown]
-# - An **explicit signature** and a configuration **bound in advance** (`step = kernel[grid, block]`) save next to nothing, alone or together. The time goes into the arguments.
+# - An **explicit signature** and a configuration **bound before** the launches (`step = kernel[grid, block]`) save next to nothing, alone or together. The time goes into the arguments.
 # - **Arrays of another library** are wrapped at every launch, which costs more than all the rest. Call `cuda.as_cuda_array(x)` once, before the loop.
 # - **`gpukit.launching.prepare`** packs the arguments once. A launch then costs about as much as a library's, and less if the arguments are the same as before. It is safe: arguments of other types are refused, and arrays are kept alive.
 # - A **CUDA graph** holds many launches and enqueues them as one. It pays where the same sequence comes again and again.

@@ -66,7 +66,7 @@ exercises.check("99-count", count_values)
 # %% [markdown]
 # A photograph has large areas of one value. There the threads of a warp all want the same bin, and their atomics are carried out one after the other. Atomics in shared memory are faster, and only the threads of one block compete for them.
 #
-# **Milestone 2: a private histogram for each block.** Count in shared memory, then add the result to `counts`. A block may have fewer threads than there are `BINS`, 256.
+# **Milestone 2: a private histogram for each block.** Count in shared memory, then add the result to `counts`. A block may have fewer threads than the 256 `BINS`.
 
 
 # %%
