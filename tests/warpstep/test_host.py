@@ -10,6 +10,7 @@ import inspect
 import os
 import pickle
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
@@ -835,3 +836,23 @@ def test_a_large_host_array_is_read_where_it_is():
     result = np.zeros((256, 256), np.int64)
     flip[(16, 16), (16, 16)](transposed, result)
     assert np.array_equal(result, transposed.T)
+
+
+def test_a_launch_keeps_no_memory():
+    """Without the garbage collector: programs that allocate arrays in every step would fill the memory before it."""
+
+    def buffer_of_a_launch():
+        a = cuda.to_device(np.zeros(1000, np.int32))
+        add_one[4, 256](a)
+        memory = a.allocation.bytes
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        return weakref.ref(memory)
+
+    buffer_of_a_launch()  # it compiles
+    gc.collect()
+    gc.disable()
+    try:
+        assert buffer_of_a_launch()() is None
+    finally:
+        gc.enable()

@@ -92,6 +92,7 @@ class Turns:
             turn.go_on()
         for thread in self._threads:
             thread.join()
+        self.launch.turns = None  # no circle keeps the arguments' memory until the garbage collector comes by
 
     def next_ids(self, room=math.inf):
         """Return the positions of the blocks of the next batch, at most ``room``; None if there are none."""
