@@ -9,8 +9,17 @@ import numpy as np
 
 from gpukit.backend import cuda, types
 from gpukit.intrinsics import dp4a
+from warpstep.values import check_number, describe
 
-__all__ = ["OPERATORS", "Operation", "keep_accumulators", "make_operations", "pack_bytes", "result_dtype"]
+__all__ = [
+    "OPERATORS",
+    "Operation",
+    "checked_operations",
+    "keep_accumulators",
+    "make_operations",
+    "pack_bytes",
+    "result_dtype",
+]
 
 #: The names that ``reduce`` knows.
 OPERATORS = ("sum", "prod", "max", "min", "mean")
@@ -102,6 +111,28 @@ def _accumulator_dtype(op, dtype):
         # 64-bit integers could overflow where their mean does not; a sum of shorter ones is exact in 64 bits.
         return np.dtype(np.float64) if dtype.itemsize == 8 else result_dtype("sum", dtype)
     return result_dtype(op, dtype)
+
+
+def checked_operations(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tuple[Operation, Operation]:
+    """Make the operations for an argument ``op``; TypeError or ValueError, naming it, unless it can be one.
+
+    ``known`` are the names that it may have; anything else must be a function and its identity.
+    """
+    if isinstance(op, str):
+        if op not in known:
+            names = ", ".join(map(repr, known))
+            raise ValueError(f"op is {describe(op)}; it must be one of {names}, or a function and its identity")
+    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
+        raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
+    elif not isinstance(op[1], bool | np.bool_):
+        check_number("op[1]", op[1])
+    try:
+        return make_operations(op, dtype)
+    except (OverflowError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
+        ) from error
 
 
 @functools.cache

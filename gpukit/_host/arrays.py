@@ -106,6 +106,17 @@ def configure_quietly(kernel, grid, block, stream=0, shared_bytes: int = 0) -> A
         return kernel[grid, block, stream, shared_bytes]
 
 
+def check_numbers(name: str, array, dimensions: int, more: bool = False) -> np.dtype:
+    """Raise TypeError or ValueError as `check_array`, and for elements that are no plain numbers; returns the dtype."""
+    check_array(name, array, dimensions, more=more)
+    dtype = dtype_of(array)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
+        raise TypeError(
+            f"{name} has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order"
+        )
+    return dtype
+
+
 def _side(array):
     return "a device array" if cuda.is_cuda_array(array) else "a NumPy array"
 

@@ -7,11 +7,7 @@ import numpy as np
 
 from gpukit.backend import cuda
 from gpukit.exercises.exercise import AnswerExercise, Case, FunctionExercise, InOut, KernelExercise, Out, Wrong
-
-
-def ceil_div(n, d):
-    return -(-n // d)
-
+from warpstep.integers import ceil_div
 
 # -- 02-naive -------------------------------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
+    check_numbers,
     configure_quietly,
-    dtype_of,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.operators import Operation
 from gpukit.reduce import cost, ladder
-from warpstep.values import check_flag, check_number, describe, is_int
+from warpstep.values import check_flag, describe, is_int
 
 __all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
 
@@ -165,14 +165,7 @@ def _sum(problem: Problem):
 def _reduction(problem: Problem):
     """The launches of ``reduce``."""
     (x,), (axis, op, keepdims) = problem.inputs, problem.settings
-    _check_op(x, op)
-    try:
-        first, again = operators.make_operations(op, dtype_of(x))
-    except (OverflowError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
-        ) from error
+    first, again = operators.checked_operations(op, check_numbers("x", x, 0, more=True), operators.OPERATORS)
     axes, keepdims = _check_axes(axis, len(x.shape)), check_flag("keepdims", keepdims)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     if problem.out is not None:
@@ -189,21 +182,6 @@ def _reduction(problem: Problem):
 
 
 # -- arguments -------------------------------------------------------------------------------------
-
-
-def _check_op(x, op):
-    check_array("x", x, 0, more=True)
-    dtype = dtype_of(x)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
-        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order")
-    if isinstance(op, str):
-        if op not in operators.OPERATORS:
-            known = ", ".join(map(repr, operators.OPERATORS))
-            raise ValueError(f"op is {describe(op)}; it must be one of {known}, or a function and its identity")
-    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
-        raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
-    elif not isinstance(op[1], bool | np.bool_):
-        check_number("op[1]", op[1])
 
 
 def _check_axes(axis, dimensions):

@@ -12,12 +12,12 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
+    check_numbers,
     configure_quietly,
-    dtype_of,
 )
 from gpukit._host.call import Problem, call
 from gpukit.scan import cost, ladder
-from warpstep.values import check_choice, check_flag, check_number, describe, is_int
+from warpstep.values import check_choice, check_flag, describe, is_int
 
 __all__ = ["scan", "scan_by"]
 
@@ -81,7 +81,7 @@ def scan(
 def _scan(problem: Problem):
     """The launches of ``scan``."""
     (x,), (axis, op, exclusive) = problem.inputs, problem.settings
-    operation = _check_op(x, op)
+    operation, _ = operators.checked_operations(op, check_numbers("x", x, 0, more=True), OPERATORS)
     exclusive, axis = check_flag("exclusive", exclusive), _check_axis(axis, len(x.shape))
     size = math.prod(x.shape)
     shape = (size,) if axis is None else tuple(x.shape)
@@ -152,29 +152,6 @@ def _scan_by(problem: Problem):
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------
-
-
-def _check_op(x, op):
-    """The operation for the elements of ``x``."""
-    check_array("x", x, 0, more=True)
-    dtype = dtype_of(x)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
-        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order")
-    if isinstance(op, str):
-        if op not in OPERATORS:
-            known = ", ".join(map(repr, OPERATORS))
-            raise ValueError(f"op is {describe(op)}; it must be one of {known}, or a function and its identity")
-    elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
-        raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
-    elif not isinstance(op[1], bool | np.bool_):
-        check_number("op[1]", op[1])
-    try:
-        return operators.make_operations(op, dtype)[0]
-    except (OverflowError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
-        ) from error
 
 
 def _check_axis(axis, dimensions):

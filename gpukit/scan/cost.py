@@ -74,8 +74,7 @@ def choose(
     threads = min(THREADS, max(WARP, next_power_of_two(ceil_div(n, vector * rounds))))
     tiles = ceil_div(n, threads * vector * rounds)
     kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, tiles == 1)
-    groups = ceil_div(tiles, fast.GROUP)
-    published = outer * (tiles + groups + ceil_div(groups, fast.GROUP)) if tiles > 1 else 1
+    published = outer * fast.count_published(tiles) if tiles > 1 else 1
     return [Launch(kernel, outer * tiles, threads, (n, tiles), published, fast.FLAGS + published)]
 
 

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from gpukit import reduce
-from gpukit._host.arrays import as_device_array, check_alike, check_apart, check_array, configure_quietly, dtype_of
+from gpukit._host.arrays import (
+    as_device_array,
+    check_alike,
+    check_apart,
+    check_array,
+    check_numbers,
+    configure_quietly,
+    dtype_of,
+)
 from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, float64, int64, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
@@ -212,10 +220,7 @@ def histogram(
     >>> counts
     array([0, 2, 1])
     """
-    check_array("x", x, 0, more=True)
-    dtype = dtype_of(x)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
-        raise TypeError(f"x has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order")
+    check_numbers("x", x, 0, more=True)
     edges, even = _edges(x, bins, range, stream)
     edges.flags.writeable = False
     return call(_histogram, (x,), out, stream, (edges.tobytes(), edges.dtype.str, even)), edges

@@ -15,12 +15,12 @@ import functools
 
 from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load, make_store
-from gpukit.scan.primitives import make_fold_lanes, make_scan_lanes, make_scan_warps, make_shift_lanes
+from gpukit.scan.primitives import FULL, make_fold_lanes, make_scan_lanes, make_scan_warps, make_shift_lanes
+from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
-__all__ = ["FLAGS", "GROUP", "make_columns", "make_groups", "make_tiles"]
+__all__ = ["FLAGS", "GROUP", "count_published", "make_columns", "make_groups", "make_tiles"]
 
-FULL = 0xFFFFFFFF
 #: Tiles of a group, and groups of a section: what one warp reads at a time.
 GROUP = WARP
 #: Where the ticket, the number of the last launch, and the flags of the tiles lie among the counters.
@@ -268,6 +268,12 @@ def make_look_back(operation):
         return prefix
 
     return look_back
+
+
+def count_published(tiles: int) -> int:
+    """Count what the tiles of a row publish: their totals, and those of their groups and sections."""
+    groups = ceil_div(tiles, GROUP)
+    return tiles + groups + ceil_div(groups, GROUP)
 
 
 # -- columns --------------------------------------------------------------------------------------------------------

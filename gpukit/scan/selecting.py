@@ -10,7 +10,7 @@ from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import WorkMemory, state_of
 from gpukit.backend import cuda, int64, uint32, uint64
 from gpukit.operators import make_operations
-from gpukit.scan.fast import FLAGS, GROUP, make_begin, make_look_back, make_scan_rounds
+from gpukit.scan.fast import FLAGS, count_published, make_begin, make_look_back, make_scan_rounds
 from gpukit.scan.primitives import make_scan_warps
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
@@ -154,8 +154,7 @@ def _select(problem: Problem):
     mask = problem.on_device(mask)
     x = mask if x is None else problem.on_device(x)
     tiles = ceil_div(n, TILE)
-    groups = ceil_div(tiles, GROUP)
-    published = tiles + groups + ceil_div(groups, GROUP)
+    published = count_published(tiles)
     work = (
         problem.work.take("count", 1, np.int64),
         problem.work.take("published", published, np.int64),

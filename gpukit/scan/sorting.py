@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_apart, check_array, configure_quietly, dtype_of
+from gpukit._host.arrays import check_alike, check_apart, check_array, check_numbers, configure_quietly
 from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, int32, types, uint32, uint64
-from gpukit.scan.primitives import block_scan
+from gpukit.scan.primitives import FULL, block_scan
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
 __all__ = ["argsort", "make_count_digits", "make_ordered", "make_sweep", "place_digits", "sort"]
 
-FULL = 0xFFFFFFFF
 #: Digits have 8 bits: a block has a thread for each.
 BITS, DIGITS = 8, 256
 WARPS = DIGITS // WARP
@@ -341,10 +340,7 @@ def _passes(problem, keys, old, out, dtype, value_bits, index):
 
 
 def _check_keys(name, array):
-    check_array(name, array, 1)
-    dtype = dtype_of(array)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
-        raise TypeError(f"{name} has dtype {dtype}; it must be an integer or a float of at most 8 bytes, native order")
+    dtype = check_numbers(name, array, 1)
     if array.shape[0] > COUNT:
         raise ValueError(f"{name} has {array.shape[0]:,} elements; it must have fewer than {COUNT + 1:,}")
     return dtype
