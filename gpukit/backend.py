@@ -36,6 +36,8 @@ def why_no_gpu():
         import numba.cuda as numba_cuda
     except ImportError as error:
         return f"numba.cuda cannot be imported ({error})"
+    if not hasattr(numba_cuda, "float32"):  # the one that older versions of Numba bring along
+        return "numba-cuda is missing"
     try:
         if numba_cuda.is_available():
             return None

@@ -163,6 +163,7 @@ def copy_to(source, target, stream):
 def to_device(array, stream) -> Any:
     """Bring an array to the device, C-contiguous: itself if it is there already, otherwise a copy."""
     if not cuda.is_cuda_array(array):
+        array = np.asarray(array)  # a copy of a mapped array keeps its class, which Numba takes for the device's
         # An axis of length 1 may have any stride; reshaped by way of one dimension it gets the usual one.
         if array.flags.c_contiguous:
             return cuda.to_device(array.reshape(-1).reshape(array.shape), stream=stream)

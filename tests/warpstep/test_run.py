@@ -19,7 +19,8 @@ COMMAND = ("-m", "gpukit", "run")
 def python(folder, *arguments, **environment):
     """Run this Python in ``folder``, where gpukit can be imported whether it is installed or not."""
     root = os.path.dirname(os.path.dirname(run.__file__))
-    env = CLEAN | {"PYTHONPATH": root} | environment
+    path = os.pathsep.join([root, *filter(None, [CLEAN.get("PYTHONPATH")])])
+    env = CLEAN | {"PYTHONPATH": path} | environment
     return subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
 
 
