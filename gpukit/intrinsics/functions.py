@@ -129,10 +129,11 @@ def copy_async(target, index, source, source_index, guard=True):
     ----------
     target : C-contiguous array in shared memory
     index : int, or tuple of int
-        Of the element in ``target``. For `copy_async2` and `copy_async4` it is the first element, whose address must be
-        a multiple of the bytes copied; so must that of the source.
+        Of the element in ``target``. For `copy_async2`, `copy_async4` and `copy_async8` it is the first element, whose
+        address must be a multiple of the bytes copied; so must that of the source.
     source : C-contiguous array in global memory, of the same dtype
-        A copy has 4, 8 or 16 bytes: one element of 4 or 8 bytes, two of 2, 4 or 8, or four of 1, 2 or 4.
+        A copy has 4, 8 or 16 bytes: one element of 4 or 8 bytes, two of 2, 4 or 8, four of 1, 2 or 4, or eight of 1
+        or 2.
     source_index : int, or tuple of int
     guard : bool
         If False, zeros are copied and the source is not read: ``source_index`` may lie outside.
@@ -181,6 +182,18 @@ def copy_async4(target, index, source, source_index, guard=True):
     See `copy_async`.
     """
     _refuse("copy_async4")
+
+
+def copy_async8(target, index, source, source_index, guard=True):
+    """Begin to copy eight neighbouring elements from global to shared memory, otherwise like `copy_async`.
+
+    For float16 these are 16 bytes, which bypass the L1 cache too.
+
+    Examples
+    --------
+    See `copy_async`.
+    """
+    _refuse("copy_async8")
 
 
 def commit_copies():

@@ -9,7 +9,12 @@ from gpukit.intrinsics import functions
 #: How many elements each loads, stores or copies.
 LOADS = {functions.load2: 2, functions.load4: 4, functions.load8: 8, functions.load16: 16}
 STORES = {functions.store2: 2, functions.store4: 4}
-COPIES = {functions.copy_async: 1, functions.copy_async2: 2, functions.copy_async4: 4}
+COPIES = {
+    functions.copy_async: 1,
+    functions.copy_async2: 2,
+    functions.copy_async4: 4,
+    functions.copy_async8: 8,
+}
 #: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
 REGISTERS = {
     functions.clock64: ("clock64", 64, True),

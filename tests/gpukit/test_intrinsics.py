@@ -20,6 +20,7 @@ from gpukit.intrinsics import (
     copy_async,
     copy_async2,
     copy_async4,
+    copy_async8,
     dp2a_hi,
     dp2a_lo,
     dp4a,
@@ -213,6 +214,7 @@ def test_a_value_that_is_no_number_is_named():
         "copy_async",
         "copy_async2",
         "copy_async4",
+        "copy_async8",
     ],
 )
 def test_outside_a_kernel_they_say_so(name):
@@ -357,9 +359,10 @@ def test_four_products_at_once(number, byte):
 
 # -- asynchronous copies ---------------------------------------------------------------------------
 
-COPIES = {1: copy_async, 2: copy_async2, 4: copy_async4}
+COPIES = {1: copy_async, 2: copy_async2, 4: copy_async4, 8: copy_async8}
 COPIED = [(1, np.float32), (1, np.int32), (1, np.float64), (2, np.int16), (2, np.float16), (2, np.float32)]
 COPIED += [(2, np.int64), (4, np.uint8), (4, np.uint16), (4, np.float32)]
+COPIED += [(8, np.uint8), (8, np.float16)]
 
 
 def turner_by_copies(count, dtype):
