@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpukit.streams.schedule import Operation, Schedule
-from gpukit.streams.timeline import Bar, Timeline
+from gpukit.streams.timeline import PEER_COPY, Bar, Timeline
 from warpstep.values import check_flag, check_int, check_number, check_text, check_type
 
 __all__ = ["Model", "best_chunks", "best_speedup", "modelled", "predicted"]
@@ -114,6 +114,13 @@ class Model:
         With 1, copies in and out take turns; with 0 they take turns with kernels too.
     concurrent_kernels : bool
         Whether kernels that do not fill the device run concurrently.
+    link : float
+        Bytes per second from one device to another, each direction of each pair; 0 if they are not linked: then a
+        copy goes through the host.
+    link_start : float
+        Seconds until the first byte arrives.
+    shared_host : bool
+        Whether the copies of all devices to and from the host share one link.
     in_order : bool
         Whether an engine runs operations in the order in which they were queued, even if a later one is ready first, as
         the first devices with streams did.
@@ -132,17 +139,20 @@ class Model:
     issue: float = 5e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
+    link: float = 370e9
+    link_start: float = 8e-6
+    shared_host: bool = False
     in_order: bool = False
 
     def __post_init__(self):
         check_text("name", self.name)
         check_int("copy_engines", self.copy_engines, 0)
-        for name in ("concurrent_kernels", "in_order"):
+        for name in ("concurrent_kernels", "shared_host", "in_order"):
             check_flag(name, getattr(self, name))
         for name in ("copy_in", "copy_out", "both_in", "both_out", "pageable_in", "pageable_out", "memory"):
             if check_number(name, getattr(self, name), 0) == 0:
                 raise ValueError(f"{name} is 0; it must be more")
-        for name in ("copy_start", "kernel_start", "issue"):
+        for name in ("copy_start", "kernel_start", "issue", "link", "link_start"):
             check_number(name, getattr(self, name), 0)
 
     def replace(self, **changes: Any) -> "Model":
@@ -153,8 +163,12 @@ class Model:
 
     def seconds(self, operation: Operation) -> float:
         """Seconds that an operation occupies its engine while no other copy is running."""
+        if operation.engine == PEER_COPY:
+            return self.link_start + operation.nbytes / (self.link or min(self.copy_in, self.copy_out) / 2)
         if operation.engine == "kernel":
-            return self.kernel_start + (operation.seconds or operation.nbytes / self.memory)
+            alone = operation.seconds or operation.nbytes / self.memory
+            over = self.link_start + operation.peer_bytes / self.link if operation.peer_bytes and self.link else 0.0
+            return self.kernel_start + max(alone, over)
         direction = "in" if operation.engine == "copy in" else "out"
         rate = getattr(self, f"pageable_{direction}" if operation.pageable else f"copy_{direction}")
         return self.copy_start + operation.nbytes / rate
@@ -164,6 +178,15 @@ class Model:
         if self.copy_engines == 0:
             return "all"
         return "copy" if self.copy_engines == 1 and engine != "kernel" else engine
+
+    def unit(self, operation: Operation) -> tuple:
+        """Name the unit of an operation's device; a link has one for each direction."""
+        device = 0 if operation.device is None else operation.device
+        if operation.engine == PEER_COPY:
+            return PEER_COPY, device, operation.peer
+        if self.shared_host and operation.engine != "kernel":
+            device = 0
+        return self.place(operation.engine), device
 
 
 def modelled(schedule: Schedule, model: Model | None = None) -> Timeline:
@@ -206,8 +229,9 @@ class _Simulation:
         self.started, self.ended = {}, {}
         last, self.before = {}, []
         for number, operation in enumerate(operations):
-            self.before.append({*operation.after, *([last[operation.stream]] if operation.stream in last else [])})
-            last[operation.stream] = number
+            queue = operation.device, operation.stream
+            self.before.append({*operation.after, *([last[queue]] if queue in last else [])})
+            last[queue] = number
 
     def run(self):
         while len(self.ended) < len(self.operations):
@@ -215,7 +239,7 @@ class _Simulation:
             self._start()
             self._advance()
         bars = [
-            Bar(o.name, o.task, o.stream, o.engine, self.started[i], self.ended[i])
+            Bar(o.name, o.task, o.stream, o.engine, self.started[i], self.ended[i], o.device or 0)
             for i, o in enumerate(self.operations)
         ]
         return Timeline.from_zero(bars, self.model.name, True)
@@ -234,7 +258,7 @@ class _Simulation:
         passed = set()
         for number in list(self.waiting):
             operation = self.operations[number]
-            place = self.model.place(operation.engine)
+            place = self.model.unit(operation)
             ready = self.before[number] <= self.ended.keys()
             if ready and self._has_room(operation, place) and not (self.model.in_order and place in passed):
                 self.waiting.remove(number)
@@ -244,15 +268,17 @@ class _Simulation:
                 passed.add(place)
 
     def _has_room(self, operation, place):
-        others = [self.operations[i] for i in self.running if self.model.place(self.operations[i].engine) == place]
-        if operation.engine != "kernel" or place != "kernel" or not self.model.concurrent_kernels:
+        others = [self.operations[i] for i in self.running if self.model.unit(self.operations[i]) == place]
+        if operation.engine != "kernel" or place[0] != "kernel" or not self.model.concurrent_kernels:
             return not others
         return not others or sum(other.share for other in others) + operation.share <= 1
 
     def _speed(self, number):
-        engines = {self.operations[i].engine for i in self.running}
-        engine = self.operations[number].engine
-        if not {"copy in", "copy out"} <= engines or engine == "kernel":
+        operation = self.operations[number]
+        engine = operation.engine
+        here = (self.operations[i] for i in self.running)
+        engines = {other.engine for other in here if self.model.shared_host or other.device == operation.device}
+        if not {"copy in", "copy out"} <= engines or engine not in ("copy in", "copy out"):
             return 1.0
         return self.model.both_in if engine == "copy in" else self.model.both_out
 

@@ -215,17 +215,19 @@ class Pipeline:
 
 
 def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
-    """Prepare a copy between host and device: a function that queues it.
+    """Prepare a copy between host and device, or between devices: a function that queues it.
 
     On a GPU that is one driver call, at a fraction of what ``copy_to_device`` and ``copy_to_host`` cost the host.
     """
-    to_device = isinstance(source, np.ndarray)
+    to_device, from_host = not isinstance(target, np.ndarray), isinstance(source, np.ndarray)
     if source.nbytes == 0:
         return lambda _: None
     if not on_gpu():
         return lambda _: target.copy_to_device(source) if to_device else source.copy_to_host(target)
     driver = numba_driver()
-    call = driver.cuMemcpyHtoDAsync if to_device else driver.cuMemcpyDtoHAsync
+    call = driver.cuMemcpyHtoDAsync if from_host else driver.cuMemcpyDtoHAsync
+    if to_device and not from_host:
+        call = driver.cuMemcpyDtoDAsync
     addresses = [
         array.ctypes.data if isinstance(array, np.ndarray) else array.device_ctypes_pointer.value
         for array in (target, source)

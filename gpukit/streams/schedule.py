@@ -6,6 +6,7 @@ of a device.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from gpukit._host.arrays import configure_quietly, stream_of
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
-from gpukit.streams.timeline import ENGINES, Bar, Timeline
+from gpukit.streams.timeline import ENGINES, PEER_COPY, Bar, Timeline
 from gpukit.timing import EmulatedTimeError
 from warpstep.values import (
     check_callable,
@@ -77,6 +78,9 @@ class Operation(NamedTuple):
     share: float = 1.0
     pageable: bool = False
     takes_stamps: bool = False
+    device: int | None = None
+    peer: int | None = None
+    peer_bytes: int = 0
 
 
 class Race(NamedTuple):
@@ -123,7 +127,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self._streams = []
+        self._streams: dict[int | None, list] = {}
         self._recorder = None
         self._programs = {}
 
@@ -144,14 +148,14 @@ class Schedule:
 
         Parameters
         ----------
-        engine : {"copy in", "kernel", "copy out"}
-            The engine of the device that does the work.
+        engine : {"copy in", "kernel", "copy out", "peer copy"}
+            The engine of the device that does the work. A peer copy is in a stream of the device that it copies from.
         action : callable
             ``action(stream)`` queues the work in a CUDA stream. With ``takes_stamps`` it is ``action(stream, stamps)``:
             stamps is an int64 device array, either empty, or of two elements in which the kernel keeps the minimum of
             its blocks' start times and the maximum of their end times, by ``globaltimer``.
         stream : int
-            Number of the stream, from 0.
+            Number of the stream, from 0. Each device has its own.
         name : str, optional
             Engine and task unless given.
         task : int, optional
@@ -164,7 +168,9 @@ class Schedule:
             What `gpukit.streams.modelled` needs to know. ``nbytes`` (int): bytes that a copy moves. ``seconds``
             (float): duration of a kernel. ``share`` (float, 1 unless given): the part of the device that a kernel
             fills; kernels whose shares add up to at most 1 run concurrently. ``pageable`` (bool): the host memory of a
-            copy is not pinned, so the host waits for the copy. ``takes_stamps`` (bool): see ``action``.
+            copy is not pinned, so the host waits for the copy. ``takes_stamps`` (bool): see ``action``. With several
+            devices: ``device`` (int), whose stream it is, the current one unless given; ``peer`` (int), the device that
+            a peer copy writes to, or that a kernel reads ``peer_bytes`` (int) from.
 
         Returns
         -------
@@ -177,7 +183,7 @@ class Schedule:
             For an argument that is not as above.
         """
         number = len(self.operations)
-        check_choice("engine", engine, ENGINES)
+        check_choice("engine", engine, (*ENGINES, PEER_COPY))
         check_callable("action", action, "a function of a stream")
         stream = check_int("stream", stream, 0, MAX_STREAMS - 1)
         after = tuple(check_int("after", other, 0) for other in check_items("after", after, "ints"))
@@ -203,12 +209,13 @@ class Schedule:
         last, before = {}, []
         for operation in self.operations:
             ordered = list(operation.after)
-            if operation.stream in last:
-                ordered.append(last[operation.stream])
+            queue = operation.device, operation.stream
+            if queue in last:
+                ordered.append(last[queue])
             bits = 0
             for other in ordered:
                 bits |= before[other] | 1 << other
-            last[operation.stream] = len(before)
+            last[queue] = len(before)
             before.append(bits)
         return before
 
@@ -226,12 +233,14 @@ class Schedule:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def stream(self, number: int) -> Any:
-        """Return the CUDA stream with this number, which is created on first use."""
+    def stream(self, number: int, device: int | None = None) -> Any:
+        """Return the CUDA stream with this number of a device, which is created on first use."""
         number = check_int("number", number, 0, MAX_STREAMS - 1)
-        while len(self._streams) <= number:
-            self._streams.append(cuda.stream())
-        return self._streams[number]
+        streams = self._streams.setdefault(device, [])
+        with on_device(device):
+            while len(streams) <= number:
+                streams.append(cuda.stream())
+        return streams[number]
 
     def run(self, record: bool = False) -> Timeline | None:
         """Queue all operations, in order, and wait until they are done.
@@ -261,8 +270,10 @@ class Schedule:
         if recorder:
             recorder.begin()
         _queue(program)
-        for stream in self._streams:
-            stream.synchronize()
+        for number, streams in self._streams.items():
+            with on_device(number):
+                for stream in streams:
+                    stream.synchronize()
         return recorder.timeline() if recorder else None
 
     def queue(self) -> None:
@@ -273,22 +284,49 @@ class Schedule:
         """The calls that queue everything, in order; made once, so that a run costs the host little."""
         if recorder not in self._programs:
             awaited = {other for operation in self.operations for other in operation.after}
-            events = {number: cuda.event(timing=False) for number in awaited}
-            no_stamps, calls = cuda.device_array(0, np.int64), []
+            events = {number: _event(self.operations[number].device, timing=False) for number in awaited}
+            no_stamps, calls, current = cuda.device_array(0, np.int64), [], None
             for number, operation in enumerate(self.operations):
-                stream = self.stream(operation.stream)
-                others = [other for other in operation.after if self.operations[other].stream != operation.stream]
+                if operation.device != current:
+                    calls += _switch(current, operation.device)
+                    current = operation.device
+                stream = self.stream(operation.stream, operation.device)
+                queues = ((other, self.operations[other]) for other in operation.after)
+                here = operation.device, operation.stream
+                others = [other for other, before in queues if (before.device, before.stream) != here]
                 calls += [partial(events[other].wait, stream) for other in others]
                 stamps = [recorder.rows[number] if recorder else no_stamps] if operation.takes_stamps else []
                 action = partial(operation.action, stream, *stamps)
                 calls += recorder.around(number, action, stream) if recorder else [action]
                 calls += [partial(events[number].record, stream)] if number in awaited else []
-            self._programs[recorder] = calls
+            self._programs[recorder] = calls + _switch(current, None)
         return self._programs[recorder]
 
 
-def _check_cost(nbytes=0, seconds=0.0, share=1.0, pageable=False, takes_stamps=False):
+def on_device(device: int | None) -> Any:
+    """Make a context manager that makes a device the current one; None leaves the current one as it is."""
+    return nullcontext() if device is None else cuda.gpus[device]
+
+
+def _event(device, timing=True):
+    with on_device(device):
+        return cuda.event(timing=timing)
+
+
+def _switch(old, new):
+    """The calls that make another device the current one."""
+    leave = [] if old is None else [partial(cuda.gpus[old].__exit__, None, None, None)]
+    return leave + ([] if new is None else [cuda.gpus[new].__enter__])
+
+
+def _check_cost(
+    nbytes=0, seconds=0.0, share=1.0, pageable=False, takes_stamps=False, device=None, peer=None, peer_bytes=0
+):
     check_int("nbytes", nbytes, 0)
+    check_int("peer_bytes", peer_bytes, 0)
+    for name, number in (("device", device), ("peer", peer)):
+        if number is not None:
+            check_int(name, number, 0, len(cuda.gpus) - 1)
     for name, value in (("seconds", seconds), ("share", share)):
         check_number(name, value, 0)
     for name, value in (("pageable", pageable), ("takes_stamps", takes_stamps)):
@@ -316,9 +354,11 @@ class _Recorder:
     def __init__(self, operations):
         self.operations = operations
         count = len(self.operations)
-        self.starts = [cuda.event() for _ in range(count)]
-        self.ends = [cuda.event() for _ in range(count)]
+        self.starts, self.ends = ([_event(operation.device) for operation in operations] for _ in range(2))
         self.before, self.origin = cuda.event(), cuda.event()
+        here = cuda.current_context().device.id
+        others = {operation.device for operation in operations} - {None, here}
+        self.origins = {device: _event(device) for device in others}
         self.fresh = np.full((count + 1, 2), (NEVER, -1), np.int64)
         self.stamps = cuda.device_array((count + 1, 2), np.int64)
         self.rows = [self.stamps[number + 1] for number in range(count)]
@@ -336,26 +376,30 @@ class _Recorder:
         self.before.record()
         self.note_time(self.stamps, 0)
         self.origin.record()
+        for number, origin in self.origins.items():  # time 0 of the other devices, some microseconds later
+            with on_device(number):
+                self.origin.wait()
+                origin.record()
 
     def timeline(self):
         """Bars of everything that ran, from 0 on."""
         stamps = self.stamps.copy_to_host()
         # Stamp 0 was taken somewhere between two events: assume the middle.
         zero = 0.5e-3 * self.before.elapsed_time(self.origin)
-        free, bars = dict.fromkeys(ENGINES, 0.0), []
-        spans = [
-            (1e-3 * self.origin.elapsed_time(start), 1e-3 * self.origin.elapsed_time(end))
-            for start, end in zip(self.starts, self.ends, strict=True)
-        ]
+        free, bars, spans = {}, [], []
+        for operation, start, end in zip(self.operations, self.starts, self.ends, strict=True):
+            origin = self.origins.get(operation.device, self.origin)
+            with on_device(operation.device):
+                spans.append((1e-3 * origin.elapsed_time(start), 1e-3 * origin.elapsed_time(end)))
         for number in sorted(range(len(spans)), key=lambda number: spans[number][1]):
             operation, (start, end) = self.operations[number], spans[number]
             if stamps[number + 1, 1] >= 0:
                 start, end = (stamps[number + 1] - stamps[0, 0]) * 1e-9 - zero
             elif operation.engine != "kernel":
                 # The event tells when the stream came to the copy; its engine may have been busy until later.
-                start = min(max(start, free[operation.engine]), end)
-                free[operation.engine] = end
-            bars.append(
-                Bar(operation.name, operation.task, operation.stream, operation.engine, float(start), float(end))
-            )
+                unit = operation.device, operation.engine, operation.peer
+                start = min(max(start, free.get(unit, 0.0)), end)
+                free[unit] = end
+            place = operation.name, operation.task, operation.stream, operation.engine
+            bars.append(Bar(*place, float(start), float(end), operation.device or 0))
         return Timeline.from_zero(bars, device.info().name, False)

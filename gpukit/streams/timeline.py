@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 from warpstep.values import check_choice, check_type, describe
 
-__all__ = ["ENGINES", "Bar", "Timeline"]
+__all__ = ["ENGINES", "PEER_COPY", "Bar", "Timeline"]
 
 #: The engines of a device: with two copy engines or more they all work at the same time.
 ENGINES = ("copy in", "kernel", "copy out")
+#: What moves data from one device to another.
+PEER_COPY = "peer copy"
 
 
 class Bar(NamedTuple):
@@ -21,6 +23,7 @@ class Bar(NamedTuple):
     engine: str
     start: float  # seconds
     end: float
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Timeline:
         return max((bar.end for bar in self.bars), default=0.0) - min((bar.start for bar in self.bars), default=0.0)
 
     def busy(self, engine: str) -> float:
-        """Seconds in which an engine was busy."""
-        check_choice("engine", engine, ENGINES)
+        """Seconds in which an engine was busy; of several devices, on any of them."""
+        check_choice("engine", engine, (*ENGINES, PEER_COPY))
         return sum(length for length, active in self._intervals() if engine in active)
 
     @property
@@ -73,7 +76,7 @@ class Timeline:
 
     def record(self, source: str | None = None) -> dict[str, Any]:
         """Convert to a dict for JSON; `Timeline.of` converts back."""
-        bars = [[*bar[:4], round(bar.start, 8), round(bar.end, 8)] for bar in self.bars]
+        bars = [[*bar[:4], round(bar.start, 8), round(bar.end, 8), *bar[6:]] for bar in self.bars]
         return {"bars": bars, "source": source or self.source, "modelled": self.modelled}
 
     @classmethod
@@ -89,7 +92,7 @@ class Timeline:
     def __str__(self) -> str:
         word = "modelled" if self.modelled else "measured"
         lines = [f"{self.duration * 1e3:.3f} ms, {self.overlap:.0%} of it overlapped ({word}: {self.source})"]
-        for engine in ENGINES:
+        for engine in (*ENGINES, PEER_COPY):
             busy = self.busy(engine)
             if busy:
                 lines.append(f"  {engine:8} busy for {busy * 1e3:8.3f} ms, {busy / self.duration:4.0%} of the time")
@@ -102,7 +105,8 @@ class Timeline:
 
         Parameters
         ----------
-        by : {"stream", "engine"}
+        by : {"stream", "engine", "device"}
+            "device": a row for each engine of each device.
         title : str, optional
             Duration and overlap unless given.
         ax : matplotlib Axes, optional
@@ -118,16 +122,17 @@ class Timeline:
         from gpukit import plot
         from warpstep.report.axes import check_axes
 
-        check_choice("by", by, ("stream", "engine"))
+        check_choice("by", by, ("stream", "engine", "device"))
         check_axes(ax)
-        present = sorted({bar.stream for bar in self.bars}) if by == "stream" else ENGINES
+        rows = self._rows(by)
+        colors: dict[str, str] = dict(zip((*ENGINES, PEER_COPY), plot.PALETTE, strict=False))
         if ax is None:
-            with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(present), 1)), mark=self.mark) as ax:
+            with plot.figure(size=(plot.WIDTH, 1.0 + 0.32 * max(len(rows), 1)), mark=self.mark) as ax:
                 return self.plot(by, title, ax=ax)
         unit, factor = ("us", 1e6) if self.duration < 1e-3 else ("ms", 1e3)
-        colors: dict[str, str] = dict(zip(ENGINES, plot.PALETTE[:3], strict=True))
+        places = {name: row for row, name in enumerate(rows)}
         for bar in self.bars:
-            row = present.index(getattr(bar, by))
+            row = places[self._row_of(bar, by)]
             length = bar.end - bar.start
             look = {"color": colors[bar.engine], "edgecolor": "white", "linewidth": 0.6}
             ax.barh(row, length * factor, left=bar.start * factor, height=0.8, **look)
@@ -135,15 +140,31 @@ class Timeline:
                 middle = (bar.start + length / 2) * factor
                 ax.text(middle, row, str(bar.task), ha="center", va="center", fontsize=8)
         if by == "stream":
-            used = [engine for engine in ENGINES if any(bar.engine == engine for bar in self.bars)]
+            used = [engine for engine in colors if any(bar.engine == engine for bar in self.bars)]
             boxes = [Patch(facecolor=colors[engine], label=engine) for engine in used]
             ax.legend(handles=boxes, loc="upper left", bbox_to_anchor=(1.0, 1.02), borderpad=0)
-        names = [f"stream {stream}" for stream in present] if by == "stream" else ENGINES
-        ax.set_yticks(range(len(present)), names)
+        ax.set_yticks(range(len(rows)), rows.values())
         ax.set(xlabel=f"{unit} ({'modelled' if self.modelled else 'measured'})", xlim=(0, None))
         ax.invert_yaxis()
         ax.set_title(self._title(unit, factor) if title is None else title)
         return ax
+
+    def _row_of(self, bar, by):
+        """The key of the row that a bar is in."""
+        streams = (bar.device, bar.stream)
+        return {"stream": streams, "engine": bar.engine, "device": (bar.device, bar.engine)}[by]
+
+    def _rows(self, by):
+        """{key: name} of the rows of a plot, in their order."""
+        if by == "engine":
+            shared = dict.fromkeys(ENGINES) | dict.fromkeys(bar.engine for bar in self.bars)
+            return {engine: engine for engine in shared}
+        order = {engine: number for number, engine in enumerate((*ENGINES, PEER_COPY))}
+        found = {self._row_of(bar, by): bar for bar in self.bars}
+        several = by == "device" or len({bar.device for bar in self.bars}) > 1
+        rows = sorted(found, key=lambda key: (key[0], order.get(key[1], key[1])))
+        names = {key: f"stream {key[1]}" if by == "stream" else key[1] for key in rows}
+        return {key: f"GPU {key[0]}, {name}" if several else name for key, name in names.items()}
 
     def _title(self, unit, factor):
         word = "modelled: " if self.modelled else ""
