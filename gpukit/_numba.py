@@ -20,7 +20,7 @@ from numba.cuda import cgutils as _cgutils
 from numba.cuda import cudadecl as _cudadecl
 from numba.cuda import cudaimpl as _cudaimpl
 from numba.cuda import typing as _typing
-from numba.cuda.core import config, errors
+from numba.cuda.core import config, errors, targetconfig
 from numba.cuda.np import arrayobj, numpy_support
 from numba.cuda.typing import templates
 from numba.cuda.typing.typeof import Purpose, typeof
@@ -61,6 +61,13 @@ def overload(function: Callable) -> Callable:
     from numba.cuda.extending import overload
 
     return overload(function)
+
+
+def target_capability() -> tuple[int, int] | None:
+    """The compute capability that the function being typed is compiled for; None if that is left open."""
+    flags = targetconfig.ConfigStack.top_or_none()
+    found = None if flags is None else flags.compute_capability
+    return None if found is None else tuple(found)[:2]
 
 
 # -- kernels ---------------------------------------------------------------------------------------

@@ -30,6 +30,36 @@ from gpukit.intrinsics.functions import (
     store4,
     wait_copies,
 )
+from gpukit.intrinsics.tiles import gpu as _tiles_gpu  # noqa: F401
+from gpukit.intrinsics.tiles.functions import (  # noqa: F401
+    commit_stores,
+    copy_tensor,
+    decrease_registers,
+    fence_async,
+    fence_barrier_init,
+    fence_tensor_map,
+    increase_registers,
+    ldmatrix1,
+    ldmatrix2,
+    ldmatrix4,
+    load_acquire,
+    mbarrier_arrive,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    named_barrier,
+    store_fragment,
+    store_release,
+    store_tensor,
+    view_at,
+    wait_stores,
+    wgmma,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    zeros,
+)
+from gpukit.intrinsics.tiles.tensor_map import tensor_map  # noqa: F401
 
 __all__ = [
     "allow_dynamic_shared",

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 
-def _refuse(name) -> NoReturn:
+def refuse(name) -> NoReturn:
     raise TypeError(f"{name} is for kernels and device functions: call it from a function under cuda.jit")
 
 
@@ -40,7 +40,7 @@ def load2(array, index) -> tuple:
     >>> out
     array([1., 0., 3., 2.], dtype=float32)
     """
-    _refuse("load2")
+    refuse("load2")
 
 
 def load4(array, index) -> tuple:
@@ -60,7 +60,7 @@ def load4(array, index) -> tuple:
     >>> out
     array([3., 2., 1., 0., 7., 6., 5., 4.], dtype=float32)
     """
-    _refuse("load4")
+    refuse("load4")
 
 
 def load8(array, index) -> tuple:
@@ -78,7 +78,7 @@ def load8(array, index) -> tuple:
     >>> out
     array([7], dtype=int16)
     """
-    _refuse("load8")
+    refuse("load8")
 
 
 def load16(array, index) -> tuple:
@@ -94,7 +94,7 @@ def load16(array, index) -> tuple:
     >>> out
     array([15], dtype=int32)
     """
-    _refuse("load16")
+    refuse("load16")
 
 
 def store2(array, index, a, b):
@@ -106,7 +106,7 @@ def store2(array, index, a, b):
     --------
     See `load2`.
     """
-    _refuse("store2")
+    refuse("store2")
 
 
 def store4(array, index, a, b, c, d):
@@ -116,7 +116,7 @@ def store4(array, index, a, b, c, d):
     --------
     See `load4`.
     """
-    _refuse("store4")
+    refuse("store4")
 
 
 def copy_async(target, index, source, source_index, guard=True):
@@ -159,7 +159,7 @@ def copy_async(target, index, source, source_index, guard=True):
     >>> out[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    _refuse("copy_async")
+    refuse("copy_async")
 
 
 def copy_async2(target, index, source, source_index, guard=True):
@@ -169,7 +169,7 @@ def copy_async2(target, index, source, source_index, guard=True):
     --------
     See `copy_async`.
     """
-    _refuse("copy_async2")
+    refuse("copy_async2")
 
 
 def copy_async4(target, index, source, source_index, guard=True):
@@ -181,7 +181,7 @@ def copy_async4(target, index, source, source_index, guard=True):
     --------
     See `copy_async`.
     """
-    _refuse("copy_async4")
+    refuse("copy_async4")
 
 
 def copy_async8(target, index, source, source_index, guard=True):
@@ -203,7 +203,7 @@ def commit_copies():
     --------
     See `copy_async`.
     """
-    _refuse("commit_copies")
+    refuse("commit_copies")
 
 
 def wait_copies(most):
@@ -223,7 +223,7 @@ def wait_copies(most):
     --------
     See `copy_async`.
     """
-    _refuse("wait_copies")
+    refuse("wait_copies")
 
 
 def mma(a, b, c) -> tuple:
@@ -281,7 +281,7 @@ def mma(a, b, c) -> tuple:
     >>> bool((out == a @ b).all())
     True
     """
-    _refuse("mma")
+    refuse("mma")
 
 
 def clock64():
@@ -305,7 +305,7 @@ def clock64():
     >>> bool(out[0] > 0)
     True
     """
-    _refuse("clock64")
+    refuse("clock64")
 
 
 def globaltimer():
@@ -328,7 +328,7 @@ def globaltimer():
     >>> bool(out[0] > 0)
     True
     """
-    _refuse("globaltimer")
+    refuse("globaltimer")
 
 
 def smid():
@@ -350,7 +350,7 @@ def smid():
     >>> bool((out >= 0).all())
     True
     """
-    _refuse("smid")
+    refuse("smid")
 
 
 def byte_perm(low, high, selector):
@@ -378,7 +378,7 @@ def byte_perm(low, high, selector):
     >>> hex(out[0])
     '0x44332211'
     """
-    _refuse("byte_perm")
+    refuse("byte_perm")
 
 
 def dp2a_lo(pair, values, total):
@@ -409,7 +409,7 @@ def dp2a_lo(pair, values, total):
     >>> out
     array([130], dtype=uint32)
     """
-    _refuse("dp2a_lo")
+    refuse("dp2a_lo")
 
 
 def dp2a_hi(pair, values, total):
@@ -419,7 +419,7 @@ def dp2a_hi(pair, values, total):
     --------
     See `dp2a_lo`.
     """
-    _refuse("dp2a_hi")
+    refuse("dp2a_hi")
 
 
 def dp4a(a, b, total):
@@ -448,4 +448,4 @@ def dp4a(a, b, total):
     >>> out
     array([40], dtype=int32)
     """
-    _refuse("dp4a")
+    refuse("dp4a")

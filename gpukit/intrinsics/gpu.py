@@ -12,7 +12,7 @@ from gpukit.intrinsics.signatures import COPIES, PRODUCTS, REGISTERS, THREE_WORD
 # -- special registers and byte instructions, in PTX ------------------------------------------------
 
 
-def _instruction(builder, text, constraints="", operands=(), result=None, fixed=True):
+def emit(builder, text, constraints="", operands=(), result=None, fixed=True):
     """Emit an instruction of PTX. One that is ``fixed`` is not removed, and no memory access is moved across it."""
     function = ir.FunctionType(result or ir.VoidType(), [operand.type for operand in operands])
     constraints = ",".join(filter(None, (constraints, "~{memory}" if fixed else "")))
@@ -23,7 +23,7 @@ def _register_code(function, name, bits, moves):
     @cudaimpl.lower(function)
     def generate_read(context, builder, signature, arguments):
         constraint = "=l" if bits == 64 else "=r"
-        return _instruction(builder, f"mov.u{bits} $0, %{name};", constraint, (), ir.IntType(bits), fixed=moves)
+        return emit(builder, f"mov.u{bits} $0, %{name};", constraint, (), ir.IntType(bits), fixed=moves)
 
 
 for _function, _register in REGISTERS.items():
@@ -34,7 +34,7 @@ def _three_words_code(function, instruction, type_):
     @cudaimpl.lower(function, *[type_] * 3)
     def generate_three_words(context, builder, signature, arguments):
         text = f"{instruction} $0, $1, $2, $3;"
-        return _instruction(builder, text, "=r,r,r,r", arguments, ir.IntType(32), fixed=False)
+        return emit(builder, text, "=r,r,r,r", arguments, ir.IntType(32), fixed=False)
 
 
 for _function, _instructions in THREE_WORDS.items():
@@ -51,7 +51,7 @@ def _generate_product(context, builder, signature, arguments):
     name, sizes = PRODUCTS[signature.args[0].dtype, signature.args[2].dtype]
     rows, columns, depth = sizes[len(left), len(right), len(total)]
     result = {"f64": "f64", "s8": "s32"}.get(name, "f32")
-    parts = [_registers(builder, left, name), _registers(builder, right, name), total]
+    parts = [pack_words(builder, left, name), pack_words(builder, right, name), total]
     count, operands = len(total), [item for part in parts for item in part]
     names, groups = [f"${i}" for i in range(count + len(operands))], []
     for size in (count, *map(len, parts)):
@@ -70,7 +70,7 @@ def _generate_product(context, builder, signature, arguments):
     return context.make_tuple(builder, signature.return_type, items)
 
 
-def _registers(builder, items, kind):
+def pack_words(builder, items, kind):
     """The registers of an operand: words, each of two float16 or of the bits of a float32; float64 as they are."""
     word = ir.IntType(32)
     if kind == "tf32":
@@ -118,7 +118,7 @@ def _load_words(builder, pointer, width, signed):
 def _byte(builder, word, place, signed):
     """Extract a byte of a word as a word. Each digit of ``chosen`` selects a byte; 8 more its sign, and 4 a zero."""
     chosen = 0x1110 * (8 + place if signed else 4) + place
-    return _instruction(builder, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r", [word], word.type, fixed=False)
+    return emit(builder, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r", [word], word.type, fixed=False)
 
 
 @cudaimpl.lower(load2, types.Array, types.Any)
@@ -165,10 +165,10 @@ def _generate_copy(count, context, builder, signature, arguments):
     cache = "cg" if width == 16 else "ca"
     text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
     if isinstance(guard_type, types.Omitted):
-        _instruction(builder, f"{text};", "r,l", operands)
+        emit(builder, f"{text};", "r,l", operands)
     else:
         operands.append(builder.zext(guard, number))
-        _instruction(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
+        emit(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
     return context.get_dummy_value()
 
 
@@ -180,11 +180,11 @@ for _function, _count in COPIES.items():
 
 @cudaimpl.lower(commit_copies)
 def _generate_commit(context, builder, signature, arguments):
-    _instruction(builder, "cp.async.commit_group;")
+    emit(builder, "cp.async.commit_group;")
     return context.get_dummy_value()
 
 
 @cudaimpl.lower(wait_copies, types.IntegerLiteral)
 def _generate_wait(context, builder, signature, arguments):
-    _instruction(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
+    emit(builder, f"cp.async.wait_group {signature.args[0].literal_value};")
     return context.get_dummy_value()

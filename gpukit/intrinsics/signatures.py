@@ -86,13 +86,14 @@ def _store_types(name, count, array, index, *values):
     return types.void, array, index, *[array.dtype] * count
 
 
-def _copy_types(name, count, target, index, source, source_index, *guard):
+def _copy_types(name, count, target, index, source, source_index, guard):
     _check_copy(name, count, target, source)
     _check(name, count, target, index, "target", "index")
     _check(name, count, source, source_index, "source", "source_index")
-    if guard and not isinstance(guard[0], types.Boolean | types.Integer):
-        raise NumbaTypeError(f"{name}: guard is {guard[0]}; it must be a bool")
-    return types.void, target, index, source, source_index, types.boolean if guard else types.Omitted(True)
+    if not isinstance(guard, types.Boolean | types.Integer | types.Omitted):
+        raise NumbaTypeError(f"{name}: guard is {guard}; it must be a bool")
+    guard = guard if isinstance(guard, types.Omitted) else types.boolean
+    return types.void, target, index, source, source_index, guard
 
 
 def _wait_types(name, count, most):
@@ -115,8 +116,11 @@ def _product_types(name, count, *operands):
     return operands[2], *operands
 
 
-def _register(function, count, types_of, literals=False):
-    """Register a function of ``count`` elements, whose result and arguments have the types that ``types_of`` finds."""
+def register(function, count, types_of, literals=False):
+    """Register a function of ``count`` elements, whose result and arguments have the types that ``types_of`` finds.
+
+    An argument that is left out is ``Omitted``.
+    """
     parameters = inspect.signature(function)
 
     @cudadecl.registry.register_global(function)
@@ -124,7 +128,9 @@ def _register(function, count, types_of, literals=False):
         prefer_literal = literals
 
         def generic(self, args, kws):
-            found = types_of(function.__name__, count, *parameters.bind(*args, **kws).args)
+            given = parameters.bind(*args, **kws).arguments
+            folded = [given.get(name, types.Omitted(p.default)) for name, p in parameters.parameters.items()]
+            found = types_of(function.__name__, count, *folded)
             return signature(*found).replace(pysig=parameters)
 
 
@@ -139,9 +145,9 @@ def _register_cases(function, *signatures):
 
 for _functions, _types_of in ((LOADS, _load_types), (STORES, _store_types), (COPIES, _copy_types)):
     for _function, _count in _functions.items():
-        _register(_function, _count, _types_of)
-_register(functions.wait_copies, 0, _wait_types, literals=True)
-_register(functions.mma, 0, _product_types)
+        register(_function, _count, _types_of)
+register(functions.wait_copies, 0, _wait_types, literals=True)
+register(functions.mma, 0, _product_types)
 for _function, (_, _bits, _) in REGISTERS.items():
     _register_cases(_function, signature(types.int64 if _bits == 64 else types.int32))
 for _function, _instructions in THREE_WORDS.items():

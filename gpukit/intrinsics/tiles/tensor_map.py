@@ -1,0 +1,118 @@
+"""Descriptions of tensors for `copy_tensor` and `store_tensor`, made on the host."""
+
+import ctypes
+
+import numpy as np
+
+from gpukit.backend import cuda, on_gpu
+from gpukit.errors import LaunchError
+from warpstep.machine.tensor_maps import ELEMENTS, SWIZZLES, TensorMap
+from warpstep.values import check_int, check_items, describe, has_attributes
+
+__all__ = ["tensor_map"]
+
+#: A copy has no more along an axis, and bytes are copied by 16.
+MAX_BOX, UNIT = 256, 16
+
+
+def tensor_map(array, box, swizzle=None):
+    """Describe a tensor in global memory, of which `copy_tensor` and `store_tensor` copy boxes.
+
+    Parameters
+    ----------
+    array : device array
+        Of `gpukit.cuda`, PyTorch, CuPy or anything else with ``__cuda_array_interface__``; of 1 to 5 axes, the last one
+        contiguous. Of float16, float32, float64 or integers; bfloat16 is viewed as uint16. Address and strides are
+        multiples of 16 bytes. The map holds the address: keep the array as long as the map.
+    box : tuple of int
+        Extents of a box, 1 to 256 along each axis; along the last one a multiple of 16 bytes.
+    swizzle : int, optional
+        How rows of the box are swizzled in shared memory: 0 (not), 32, 64 or 128, which is at least the bytes of a row.
+        Unless given it is what `wgmma` wants: the bytes of a row if they are 32, 64 or 128, otherwise 0.
+
+    Returns
+    -------
+    device array of 128 bytes
+        To be passed to a kernel.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is none of the above.
+    LaunchError
+        If the device has no such copies: they need compute capability 9.0.
+    """
+    found = cuda.get_current_device().compute_capability
+    if tuple(found) < (9, 0):
+        raise LaunchError("copies of tensors need compute capability 9.0, and the device has {}.{}".format(*found))
+    if not has_attributes(array, "__cuda_array_interface__"):
+        raise TypeError(f"array is {describe(array)}; it must be a device array")
+    described = array.__cuda_array_interface__
+    shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
+    strides = described.get("strides") or tuple(
+        int(np.prod(shape[axis + 1 :])) * dtype.itemsize for axis in range(len(shape))
+    )
+    _check_array(described["data"][0], shape, strides, dtype)
+    extents = tuple(check_int(f"box[{axis}]", n, 1, MAX_BOX) for axis, n in enumerate(_box(box)))
+    if len(extents) != len(shape):
+        raise ValueError(f"box is {describe(box)}; it must have one extent for each of the array's {len(shape)} axes")
+    row = extents[-1] * dtype.itemsize
+    if row % UNIT:
+        raise ValueError(f"box is {describe(box)}: its rows have {row} bytes; they must have a multiple of {UNIT}")
+    if swizzle is None:
+        swizzle = row if row in SWIZZLES else 0
+    elif swizzle not in (0, *SWIZZLES):
+        raise ValueError(f"swizzle is {describe(swizzle)}; it must be 0, 32, 64 or 128")
+    elif swizzle and row > swizzle:
+        raise ValueError(f"swizzle is {swizzle}; it must be at least the {row} bytes of the box's rows")
+    made = TensorMap(described["data"][0], dtype.str, shape, strides, extents, swizzle)
+    data = np.frombuffer(_encode(made) if on_gpu() else made.to_bytes(), np.uint8)
+    return cuda.to_device(data)
+
+
+def _box(box):
+    return check_items("box", box, "a tuple of ints, one for each axis")
+
+
+def _check_array(address, shape, strides, dtype):
+    if not 1 <= len(shape) <= 5:
+        raise ValueError(f"array has {len(shape)} axes; it must have 1 to 5")
+    if dtype.kind + str(dtype.itemsize) not in ELEMENTS:
+        raise TypeError(f"array holds {dtype}; it must hold float16, float32, float64 or integers")
+    if strides[-1] != dtype.itemsize or any(stride % UNIT or stride <= 0 for stride in strides[:-1]):
+        raise ValueError(
+            f"array has strides of {strides} bytes; the last axis must be contiguous, the others multiples of {UNIT}"
+        )
+    if address % UNIT:
+        raise ValueError(f"array is at address {address:#x}, which must be a multiple of {UNIT}")
+    if not all(1 <= extent <= 2**32 for extent in shape):
+        raise ValueError(f"array has shape {shape}; each extent must be from 1 to 2**32")
+
+
+def _encode(made):
+    """The driver's 128 bytes."""
+    import cuda.bindings.driver as driver
+
+    kind = np.dtype(made.dtype)
+    names = {"f2": "FLOAT16", "f4": "FLOAT32", "f8": "FLOAT64"}
+    name = names.get(kind.kind + str(kind.itemsize)) or f"{'' if kind.kind == 'i' else 'U'}INT{8 * kind.itemsize}"
+    if kind.itemsize < 4 and kind.kind in "iu":  # only the size matters: there is no addition, and zeros are zeros
+        name = f"UINT{8 * kind.itemsize}"
+    long, word = driver.cuuint64_t, driver.cuuint32_t
+    swizzle = f"SWIZZLE_{made.swizzle}B" if made.swizzle else "SWIZZLE_NONE"
+    error, encoded = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
+        len(made.shape),
+        made.address,
+        [long(extent) for extent in reversed(made.shape)],
+        [long(stride) for stride in reversed(made.strides[:-1])],
+        [word(extent) for extent in reversed(made.box)],
+        [word(1)] * len(made.shape),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_{swizzle}"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise LaunchError(f"the driver cannot describe an array of {made.shape} and boxes of {made.box}: {error.name}")
+    return bytes((ctypes.c_char * 128).from_address(int(encoded.getPtr())))
