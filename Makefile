@@ -1,6 +1,7 @@
 # `make` alone says what there is.
-#   PYTHON=python3.12   the Python to build the environment with (3.11 to 3.13)
+#   PYTHON=python3.12   the Python to build the environment with (3.11 to 3.14)
 #   EXTRA=cu12          the CUDA wheels to install: cu12, cu13, none (default: what the NVIDIA driver takes)
+#   NEWEST=1            install the newest packages instead of those in constraints.txt
 #   VENV=.venv          the folder of the environment
 #   ONLY="01 02"        the notebooks to run or to reset, by number or first letters (default: run all)
 #   SOLVED=1            run notebooks with the solutions of their exercises, into build/solved
@@ -15,7 +16,7 @@ BIN = $(call quoted,$(VENV))/bin
 ENVIRONMENT = $(call quoted,$(PYTHON)) tools/environment.py --venv $(call quoted,$(VENV))
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help env notebooks lab fresh test bench lint wheel sync record site doctor clean distclean
+.PHONY: help env notebooks lab fresh test bench lint wheel constraints sync record site doctor clean distclean
 
 help:
 	@echo 'make notebooks   run every notebook here and write HTML pages: build/index.html'
@@ -27,6 +28,7 @@ help:
 	@echo
 	@echo 'make lint        check style, types and the directions of imports'
 	@echo 'make wheel       build the wheel and use it in a bare environment'
+	@echo 'make constraints put the newest packages that work together into constraints.txt'
 	@echo 'make sync        refresh notebooks/*.ipynb from notebooks/text/*.py'
 	@echo 'make record      sync, run, and store the outputs in notebooks/*.ipynb, to be committed'
 	@echo 'make site        build the site of notebooks, docs and API reference: build/site/index.html'
@@ -37,7 +39,7 @@ help:
 # A Python named by the user is taken; otherwise that of the environment stays, or one that will do is looked for.
 env:
 	@command -v $(call quoted,$(PYTHON)) >/dev/null || { echo there is no $(call quoted,$(PYTHON)) here\; on Debian or Ubuntu: sudo apt install python3-venv >&2; exit 1; }
-	@$(ENVIRONMENT) --extra $(EXTRA) $(if $(filter file,$(origin PYTHON)),,--python $(call quoted,$(PYTHON)))
+	@$(ENVIRONMENT) --extra $(EXTRA) $(if $(NEWEST),--newest) $(if $(filter file,$(origin PYTHON)),,--python $(call quoted,$(PYTHON)))
 
 notebooks: env
 	@$(BIN)/python tools/notebooks.py run $(if $(FORCE),--force) $(if $(SOLVED),--solved) $(ONLY)
@@ -64,6 +66,13 @@ lint: env
 wheel: env
 	@$(BIN)/python tools/wheel.py
 
+# With the oldest Python: what it can install, the newer ones can too. The CUDA wheels depend on the driver.
+constraints:
+	@$(MAKE) env PYTHON=python3.11 VENV=build/newest EXTRA=none NEWEST=1
+	@build/newest/bin/python -m pip install --quiet -e '.[docs]'
+	@build/newest/bin/python -m pip freeze --exclude-editable | grep -Eiv '^(cuda|nvidia)' >build/packages.txt
+	@{ grep '^#' constraints.txt; cat build/packages.txt; } >build/constraints.txt && mv build/constraints.txt .
+
 sync: env
 	@$(BIN)/python tools/notebooks.py sync
 
@@ -71,7 +80,7 @@ record: env
 	@$(BIN)/python tools/notebooks.py record $(ONLY)
 
 site: env
-	@$(BIN)/python -c 'import furo, myst_nb' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
+	@$(BIN)/python -c 'import furo, myst_nb' 2>/dev/null || $(BIN)/python -m pip install --quiet $(if $(NEWEST),,-c constraints.txt) -e '.[docs]'
 	@$(BIN)/python tools/make_site.py
 
 doctor: env

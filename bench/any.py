@@ -17,7 +17,7 @@ from gpukit import results, timing
 from gpukit.backend import cuda
 from warpstep.report.table import Table
 
-__all__ = ["add_options", "measure", "run"]
+__all__ = ["add_options", "distribution", "measure", "ratios_of", "run"]
 
 #: Repetitions of each function for the device's time; and for a call, and calls of one repetition.
 REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
@@ -124,14 +124,19 @@ def ratios_of(records: list[dict[str, Any]]) -> dict[str, list[tuple[float, dict
     return found
 
 
+def distribution(triples: list[tuple[float, dict, dict]], limits: tuple[float, ...]) -> list[str]:
+    """Return the share of the ratios at or above each limit, their median, and the lowest."""
+    values = np.array([ratio for ratio, _, _ in triples])
+    shares = [f"{np.mean(values >= limit):.0%}" for limit in limits]
+    return [*shares, f"{np.median(values):.2f}", f"{values.min():.2f}"]
+
+
 def tables(records: list[dict[str, Any]], part: str) -> str:
     """Lay out the distribution of one of the two times, and its lowest ratios."""
     found = {case: rows for case, rows in ratios_of(records).items() if case.endswith(", call") == (part == "call")}
     rows = []
     for case, triples in found.items():
-        values = np.array([ratio for ratio, _, _ in triples])
-        shares = [f"{np.mean(values >= limit):.0%}" for limit in (1, 0.9, 0.85)]
-        rows.append([case, str(len(values)), *shares, f"{np.median(values):.2f}", f"{values.min():.2f}"])
+        rows.append([case, str(len(triples)), *distribution(triples, (1, 0.9, 0.85))])
     title = "Device time, cold L2" if part == "device" else "Call and wait"
     header = ["function", "problems", "ahead", ">= 0.9", ">= 0.85", "median", "lowest"]
     text = Table(header, rows, f"{title}: the fastest library's time over gpukit's").text()

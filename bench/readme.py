@@ -229,6 +229,29 @@ def summed():
     return "\n".join(lines)
 
 
+#: The record of ``gpukit bench any``.
+RANDOM = "any-h200"
+
+
+def randoms():
+    """Return the table of the random problems by function, Markdown; nothing before they have been recorded."""
+    from bench import any as bench
+
+    if not (results.RECORDED / f"{RANDOM}.json").is_file():
+        return ""
+    head, records = results.read(RANDOM)
+    found = bench.ratios_of(records)
+    functions = [case for case in found if f"{case}, call" in found]
+    rows = [(name, found[name], found[f"{name}, call"]) for name in functions]
+    rows.append(("**all**", *([triple for row in rows for triple in row[side]] for side in (1, 2))))
+    header = "| random problems | number | ahead | ≥ 0.9 | median | lowest | call: ahead | ≥ 0.9 | median | lowest |"
+    lines = [header, "|---|" + "--:|" * 9]
+    for name, device, call in rows:
+        cells = [str(len(device)), *bench.distribution(device, (1, 0.9)), *bench.distribution(call, (1, 0.9))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Recorded on {head['gpu']}."])
+
+
 def _machines(heads):
     """Yield a sentence for each machine: versions, and the date."""
     alike = {}

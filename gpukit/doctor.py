@@ -17,11 +17,12 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-MIN_PYTHON, MAX_PYTHON = (3, 11), (3, 13)
+MIN_PYTHON, MAX_PYTHON = (3, 11), (3, 14)
 FIRST_BAD_NUMPY = (2, 6)
 MIN_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # what each major version of the CUDA toolkit still compiles for
 VARIABLES = re.compile(
@@ -129,6 +130,15 @@ def wheel_extra(driver: dict, gpus: list[dict]) -> str:
         if driver["cuda"][0] >= major and all(tuple(gpu["capability"]) >= MIN_CAPABILITY[major] for gpu in gpus):
             return f"cu{major}"
     return ""
+
+
+def linux_wheel() -> list[str]:
+    """Return pip's arguments that install numba-cuda on macOS, for which it has no wheels.
+
+    The emulator needs none of the binaries in a wheel: one for Linux will do.
+    """
+    options = ["--no-deps", "--only-binary=:all:", "--platform=manylinux_2_28_x86_64"]
+    return ["install", *options, f"--target={sysconfig.get_path('purelib')}", "numba-cuda<0.31"]
 
 
 def device_line() -> str:
@@ -429,8 +439,9 @@ def _judge_environment(machine):
 
 def _judge_packages(machine):
     packages, imports, pip = machine["packages"], machine["imports"], _pip(machine)
-    broken = [module for module in MODULES if imports.get(module)]
     works = machine["kernel"] and not machine["kernel"]["error"]
+    # The emulator runs without the packages that numba.cuda itself needs.
+    broken = [module for module in MODULES if imports.get(module) and not (works and module == "numba.cuda")]
     if not works and "numpy" not in broken and _numbers(packages.get("numpy", "0")) >= FIRST_BAD_NUMPY:
         what = f"NumPy {packages['numpy']} is too new for numba-cuda {packages.get('numba-cuda', '')}".rstrip()
         yield Problem(what, f"{pip} install 'numpy<2.6'")
@@ -443,13 +454,15 @@ def _judge_packages(machine):
     if "numpy" in broken:
         broken = ["numpy"]
     elif "numba" in broken:
-        broken.remove("numba.cuda")
+        broken = ["numba"]
     for module in broken:
         requirement = MODULES[module]
         if re.split("[^\\w-]", requirement)[0] in packages:
             yield _judge_import(machine, module, requirement)
         else:
-            yield Problem(f"{requirement} is not installed", f"{pip} install '{requirement}'")
+            lacks_wheels = requirement == "numba-cuda" and machine["system"]["name"].startswith("macOS")
+            arguments = shlex.join(linux_wheel()) if lacks_wheels else f"install '{requirement}'"
+            yield Problem(f"{requirement} is not installed", f"{pip} {arguments}")
     if "numpy" not in broken:
         yield from _judge_notebook_packages(machine)
 

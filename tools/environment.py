@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST, NEWEST = [3, 11], [3, 13]
-NEEDED = "gpukit needs Python 3.11, 3.12 or 3.13: install one and run `make PYTHON=python3.13 ...`"
+OLDEST, NEWEST = [3, 11], [3, 14]
+NEEDED = "gpukit needs Python 3.11 to 3.14: install one and run `make PYTHON=python3.13 ...`"
 EXTRAS = ("auto", "none", "cu12", "cu13")
+CONSTRAINTS = ROOT / "constraints.txt"
 STAMP = "gpukit.json"  # in the environment's folder: what it was made from. A folder without it is never touched
 
 
@@ -24,6 +25,7 @@ def main():
     parser.add_argument("--venv", default=".venv", help="its folder (default: .venv)")
     parser.add_argument("--python", help="the Python to use (default: that of the environment if there is one)")
     parser.add_argument("--extra", default="auto", choices=EXTRAS, help="CUDA wheels (default: those the driver takes)")
+    parser.add_argument("--newest", action="store_true", help="the newest packages, not those of constraints.txt")
     parser.add_argument("--remove", action="store_true", help="remove the environment instead")
     arguments = parser.parse_args()
     venv = ROOT / arguments.venv
@@ -34,15 +36,16 @@ def main():
         remove(venv)
         return
     python, version = find_python(arguments.python, venv)
+    pins = "" if arguments.newest else CONSTRAINTS.read_text()
     wanted = {
         "root": str(ROOT),
         "venv": str(venv),
         "python": version,
         "extra": find_extra(python, present) if arguments.extra == "auto" else arguments.extra,
-        "project": hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest(),
+        "project": hashlib.sha256(((ROOT / "pyproject.toml").read_text() + pins).encode()).hexdigest(),
     }
     if present != wanted or look_at(str(venv / "bin" / "python"))[1] != version:
-        install(venv, python, present, wanted)
+        install(venv, python, present, wanted, ["--upgrade"] if arguments.newest else ["-c", str(CONSTRAINTS)])
 
 
 def read_stamp(venv):
@@ -71,7 +74,7 @@ def find_python(asked, venv):
             sys.exit("PYTHON=%s is Python %s; %s" % (asked, dotted(version), NEEDED))
         return python, version
     candidates = [str(venv / "bin" / "python"), sys.executable]
-    candidates += [shutil.which("python3.%d" % minor) for minor in (13, 12, 11)]
+    candidates += [shutil.which("python3.%d" % minor) for minor in (13, 12, 11, 14)]
     for candidate in filter(None, candidates):
         python, version = look_at(candidate)
         if suits(version):
@@ -106,8 +109,8 @@ def find_extra(python, present):
     return present.get("extra", found) if found == "none" else found
 
 
-def install(venv, python, present, wanted):
-    """Make the environment, or bring the one that is there up to date."""
+def install(venv, python, present, wanted, versions):
+    """Make the environment, or bring the one that is there up to date; ``versions`` are pip's arguments for these."""
     same = all(present.get(key) == wanted[key] for key in ("root", "venv", "python")) and "unfinished" not in present
     works = look_at(str(venv / "bin" / "python"))[1] == wanted["python"]
     if not (same and works) or {present.get("extra"), wanted["extra"]} == {"cu12", "cu13"}:
@@ -116,8 +119,10 @@ def install(venv, python, present, wanted):
         write_stamp(venv, dict(present, unfinished=True))  # until all is done, there is no environment to rely on
     extras = "dev" if wanted["extra"] == "none" else "dev," + wanted["extra"]
     print("installing gpukit[%s] in %s: some minutes the first time" % (extras, shown(venv)), flush=True)
-    if pip(venv, "install", "-e", "%s[%s]" % (ROOT, extras)):
+    if pip(venv, "install", *versions, "-e", "%s[%s]" % (ROOT, extras)):
         sys.exit("pip could not install gpukit[%s]: see above" % extras)
+    if sys.platform == "darwin":
+        add_numba_cuda(venv)
     mend_opencv(venv)
     write_stamp(venv, wanted)
 
@@ -161,6 +166,14 @@ def check_parts(python, version):
         default = system and look_at("/usr/bin/python3")[1][:2] == version[:2]
         package = "python3-venv" if default else "python%s-venv" % dotted(version[:2])
         sys.exit("%s cannot make virtual environments. Mend it with:\n  sudo apt install %s" % (python, package))
+
+
+def add_numba_cuda(venv):
+    """Install numba-cuda on macOS, for which it has no wheels."""
+    code = "import sys; from gpukit.doctor import linux_wheel; sys.stdout.write(chr(10).join(linux_wheel()))"
+    command = [str(venv / "bin" / "python"), "-c", code]
+    if pip(venv, *subprocess.check_output(command, universal_newlines=True).splitlines()):
+        sys.exit("pip could not install numba-cuda: see above")
 
 
 def mend_opencv(venv):

@@ -99,10 +99,19 @@ CASES = {
         ("simulator is switched on", "unset NUMBA_ENABLE_CUDASIM", True),
     ),
     "Python too new": (
-        machine(python={"version": "3.14.0"}),
-        ("Python 3.14.0 is too new, gpukit supports 3.11 to 3.13", "make notebooks PYTHON=python3.13", True),
+        machine(python={"version": "3.15.0"}),
+        ("Python 3.15.0 is too new, gpukit supports 3.11 to 3.14", "make notebooks PYTHON=python3.14", True),
     ),
-    "Python too old": (machine(python={"version": "3.9.18"}), ("Python 3.9.18 is too old", "PYTHON=python3.13", True)),
+    "Python too old": (machine(python={"version": "3.9.18"}), ("Python 3.9.18 is too old", "PYTHON=python3.14", True)),
+    "no numba-cuda on macOS": (
+        machine(
+            imports=broken(numba_cuda="No module"),
+            packages={"numba-cuda": None},
+            system={"name": "macOS-15.1-arm64-arm-64bit"},
+            kernel=kernel("ImportError", "emulator"),
+        ),
+        ("numba-cuda is not installed", f"{PIP} install --no-deps --only-binary=:all: --platform=manylinux", True),
+    ),
     "no Numba": (
         machine(
             imports=broken(numba="No module", numba_cuda="No module"), packages={"numba": "", "numba-cuda": "0.30"}
@@ -249,8 +258,9 @@ def test_one_problem_and_the_command_that_fixes_it(case):
         ),
         machine(packages={"numpy": "2.6.0"}),  # with a numba-cuda that can work with it
         machine(driver=driver(13, 0, error=doctor.NO_DEVICE)),  # an image for GPUs, run where there is none
+        machine(imports={"numba.cuda": "CUDA Python bindings not found"}),  # the emulator needs none
     ],
-    ids=["no GPU", "GPU", "emulator on a GPU machine", "newer NumPy", "driver without GPU"],
+    ids=["no GPU", "GPU", "emulator on a GPU machine", "newer NumPy", "driver without GPU", "no CUDA packages"],
 )
 def test_nothing_to_fix(well):
     assert doctor.diagnose(well) == []
@@ -258,7 +268,7 @@ def test_nothing_to_fix(well):
 
 
 def test_problems_that_block_come_first():
-    both = machine(pci=["x"], python={"version": "3.14.0"})
+    both = machine(pci=["x"], python={"version": "3.15.0"})
     assert [problem.blocks for problem in doctor.diagnose(both)] == [True, False]
 
 
@@ -301,7 +311,7 @@ def test_the_doctor_speaks_on_an_old_python(monkeypatch):
         lambda: {key: machine()[key] for key in ("imports", "numba_cuda", "toolkit", "backend", "kernel", "died")},
     )
     found = doctor.probe()
-    assert "Python 3.9.18 is too old, gpukit supports 3.11 to 3.13" in doctor.report(found, doctor.diagnose(found))
+    assert "Python 3.9.18 is too old, gpukit supports 3.11 to 3.14" in doctor.report(found, doctor.diagnose(found))
 
 
 def test_only_nvidia_display_controllers_count(tmp_path):

@@ -5,10 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import environment
 import pytest
+import yaml
+
+from gpukit import doctor
 
 ROOT = Path(environment.__file__).resolve().parent.parent
 EXTRAS = {"extra": "none"}
@@ -146,13 +150,33 @@ def test_a_changed_project_is_installed_into_the_same_environment(tmp_path, make
     assert "kept" in files(venv)
 
 
+def test_the_packages_are_the_tested_ones_unless_the_newest_are_asked_for(tmp_path, monkeypatch, make_environment):
+    asked = []
+    monkeypatch.setattr(environment, "pip", lambda venv, *arguments: asked.append(arguments))
+    for options in ((), ("--newest",)):
+        make_environment(tmp_path / "venv", *options)
+    tested, newest = asked
+    assert tested[1:3] == ("-c", str(ROOT / "constraints.txt")) and "-c" not in newest and "--upgrade" in newest
+
+
+def test_the_range_of_python_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    versions = [(3, minor) for minor in range(environment.OLDEST[1], environment.NEWEST[1] + 1)]
+    dotted = [f"3.{minor}" for _, minor in versions]
+    assert (doctor.MIN_PYTHON, doctor.MAX_PYTHON) == (versions[0], versions[-1])
+    assert project["requires-python"] == f">={dotted[0]},<3.{versions[-1][1] + 1}"
+    assert [name for name in dotted if f"Programming Language :: Python :: {name}" in project["classifiers"]] == dotted
+    assert workflow["jobs"]["cpu"]["strategy"]["matrix"]["python"] == dotted
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 class TestDistclean:
     @pytest.fixture
     def distclean(self, tmp_path):
         """Run `make distclean` in a folder with three environments of gpukit: .venv, a, and "a b"; one of others: b."""
         (tmp_path / "tools").mkdir()
-        for name in ("Makefile", "tools/environment.py"):
+        for name in ("Makefile", "tools/environment.py", "constraints.txt"):
             shutil.copy(ROOT / name, tmp_path / name)
         for name in ("gpukit", "warpstep", "bench", "tests", "notebooks"):
             (tmp_path / name).mkdir()
