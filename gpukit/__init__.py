@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the s
 
 _moved.install()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Where each name comes from: a module, or a module and a name in it.
 _SOURCES = {

@@ -3,11 +3,14 @@
 import argparse
 import sys
 
+import gpukit
+
 
 def main(argv=None):
     """Run one command of ``gpukit``; returns its exit status."""
     text = "GPU programming with Numba, with a GPU or without one."
     parser = argparse.ArgumentParser(prog="gpukit", description=text)
+    parser.add_argument("--version", action="version", version=f"gpukit {gpukit.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     text = "say what this machine has, what is wrong with it, and the command that mends it"
