@@ -430,9 +430,10 @@ def _judge_environment(machine):
     if (machine["backend"] or {}).get("name") != "none":
         return
     asked = machine["environment"].get("GPUKIT_BACKEND")
-    if "GPUKIT_LOOP_LIMIT" in machine["backend"]["reason"]:
-        limit = machine["environment"].get("GPUKIT_LOOP_LIMIT")
-        yield Problem(f"GPUKIT_LOOP_LIMIT={limit} is no positive int", "unset GPUKIT_LOOP_LIMIT")
+    numbers = {"GPUKIT_LOOP_LIMIT": "a positive int", "GPUKIT_DEVICES": "an int from 1 to 8"}
+    wrong = next((name for name in numbers if name in machine["backend"]["reason"]), None)
+    if wrong:
+        yield Problem(f"{wrong}={machine['environment'].get(wrong)} is not {numbers[wrong]}", f"unset {wrong}")
     elif asked:
         yield Problem(f"the backend GPUKIT_BACKEND={asked} cannot be used", "unset GPUKIT_BACKEND")
 

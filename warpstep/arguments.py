@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from warpstep import device
 from warpstep._numba import ArgHint, In, Out, Purpose, typeof, types
 from warpstep.api.arrays import DeviceArray, as_device_array, borrow_host, from_host
 from warpstep.compiler.values import dtype_of
@@ -12,7 +14,7 @@ from warpstep.limits import POISON
 from warpstep.machine.memory import RecordRef, View, global_view
 from warpstep.values import describe
 
-__all__ = ["Transfers", "follow_writes", "type_of"]
+__all__ = ["Remote", "Transfers", "follow_writes", "type_of"]
 
 #: Bytes of a host array that are worth reading in place.
 MIN_BORROWED = 1 << 16
@@ -58,6 +60,29 @@ def _kind(type_):
     return next((kind for kind, class_ in kinds.items() if isinstance(type_, class_)), None)
 
 
+class Remote(NamedTuple):
+    """An array of a launch that is on another device.
+
+    Attributes
+    ----------
+    name : str
+        Of the parameter.
+    here, there : int
+        Numbers of the device that the kernel runs on, and of the array's.
+    allowed : bool
+        Whether the kernel may access it.
+    first, end : int
+        Device addresses that bound its allocation.
+    """
+
+    name: str
+    here: int
+    there: int
+    allowed: bool
+    first: int
+    end: int
+
+
 class Transfers:
     """The arrays of one launch. Those from the host are copied to the device.
 
@@ -84,6 +109,17 @@ class Transfers:
                 continue
             if not any(j != i and np.may_share_memory(value, other) for j, other in arrays):
                 self.borrowed.add(parameters[i])
+
+    def remote(self) -> list[Remote]:
+        """The arrays that are on another device than the current one."""
+        here, found = device.number(), []
+        for name, array in self.arrays:
+            memory = array.gpu_data.allocation
+            if memory.device != here and memory.is_private:
+                allowed = device.has_access(here, memory.device)
+                end = memory.address + memory.nbytes
+                found.append(Remote(name, here, memory.device, allowed, memory.address, end))
+        return found
 
     def lower(self, value, type_, name: str):
         """An argument as the lowered program takes it."""

@@ -1,10 +1,12 @@
-"""The device that the emulator stands in for: its limits, and the figures of a typical card (source row A8).
+"""The devices that the emulator stands in for: their limits, and the figures of a typical card (source row A8).
 
 What follows from the compute capability is taken from the table of technical specifications in the CUDA C++ Programming
 Guide; what differs from card to card (multiprocessors, clocks, memory) is that of the card named in ``card``, as its
-driver reports it.
+driver reports it. All devices of a process are of one kind. Each thread has its own current one.
 """
 
+import os
+import threading
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
-from warpstep.values import describe
+from warpstep.values import check_int, describe
 
 KB = 2**10
 MB = 2**20
@@ -132,12 +134,61 @@ _FIGURES = {
 DEVICES: dict[tuple, Limits] = {c: Limits(ComputeCapability(*c), *figures) for c, figures in _FIGURES.items()}
 DEFAULT = (9, 0)
 
+#: Devices that a process can have.
+MAX_DEVICES = 8
+
+
+def _count_from(setting):
+    try:
+        return check_int("GPUKIT_DEVICES", int(setting), 1, MAX_DEVICES)
+    except ValueError:
+        raise ImportError(
+            f"GPUKIT_DEVICES is {describe(setting)}; it must be an int from 1 to {MAX_DEVICES}, or unset"
+        ) from None
+
+
 _current = DEVICES[DEFAULT]
+_count = _count_from(os.environ.get("GPUKIT_DEVICES") or 1)
 
 
 def current() -> Limits:
-    """Return the device that launches, allocations and queries use now."""
+    """Return the limits that launches, allocations and queries use now."""
     return _current
+
+
+def count() -> int:
+    """Return how many devices there are."""
+    return _count
+
+
+class _Stack(threading.local):
+    """The numbers of the devices whose contexts a thread has pushed; the last one is its current device."""
+
+    def __init__(self):
+        self.numbers: list[int] = []
+
+
+_stack = _Stack()
+
+
+def number() -> int:
+    """Return the number of this thread's current device: 0 until it chooses another."""
+    return _stack.numbers[-1] if _stack.numbers else 0
+
+
+def push(device_number: int) -> None:
+    """Make a device the current one of this thread, on top of the one before."""
+    _stack.numbers.append(device_number)
+
+
+def pop() -> int:
+    """Return the number of the current device, and give the thread back the one before."""
+    return _stack.numbers.pop() if _stack.numbers else 0
+
+
+def pop_all() -> None:
+    """Give the thread back device 0."""
+    _stack.numbers.clear()
 
 
 def lookup(compute_capability: tuple | str | float) -> Limits:
@@ -171,13 +222,40 @@ def lookup(compute_capability: tuple | str | float) -> Limits:
     return found
 
 
-def set_device(compute_capability: tuple | str | float) -> Limits:
-    """Emulate another device from now on. Arrays that exist stay valid.
+#: Pairs of the number of a device and that of another whose memory its kernels may access.
+_peers: set[tuple[int, int]] = set()
+_lock = threading.Lock()
+
+
+def has_access(here: int, there: int) -> bool:
+    """True if kernels on one device may access the memory of another; both are numbers."""
+    return here == there or (here, there) in _peers
+
+
+def begin_access(here: int, there: int) -> bool:
+    """Let kernels on one device access the memory of another. False if they may already."""
+    with _lock:
+        before = len(_peers)
+        _peers.add((here, there))
+        return len(_peers) > before
+
+
+def end_access(number: int) -> None:
+    """Forget every right of a device, and every right to its memory."""
+    with _lock:
+        _peers.difference_update({pair for pair in _peers if number in pair})
+
+
+def set_device(compute_capability: tuple | str | float | None = None, *, count: int | None = None) -> Limits:
+    """Emulate other devices from now on. Arrays that exist stay valid.
 
     Parameters
     ----------
-    compute_capability : tuple of 2 int, str or float
-        7.0, 7.5, 8.0, 8.6, 8.9, 9.0 (the default), 10.0 or 12.0.
+    compute_capability : tuple of 2 int, str or float, optional
+        7.0, 7.5, 8.0, 8.6, 8.9, 9.0 (the default), 10.0 or 12.0; unchanged unless given.
+    count : int, optional
+        How many devices there are, at most 8; unchanged unless given. The environment variable ``GPUKIT_DEVICES`` sets
+        it too.
 
     Returns
     -------
@@ -185,24 +263,29 @@ def set_device(compute_capability: tuple | str | float) -> Limits:
 
     Raises
     ------
-    ValueError
-        If the emulator does not know it.
+    TypeError, ValueError
+        If the emulator does not know the compute capability, or cannot have so many devices.
 
     Examples
     --------
-    >>> limits = set_device("8.6")
-    >>> limits.compute_capability.major
-    8
-    >>> limits = set_device("9.0")  # the default
+    >>> limits = set_device("8.6", count=2)
+    >>> limits.compute_capability.major, len(cuda.gpus)
+    (8, 2)
+    >>> limits = set_device("9.0", count=1)  # the default
     """
-    global _current
-    _current = lookup(compute_capability)
-    return _current
+    global _current, _count
+    limits = _current if compute_capability is None else lookup(compute_capability)
+    _count = _count if count is None else check_int("count", count, 1, MAX_DEVICES)
+    _stack.numbers[:] = [device_number for device_number in _stack.numbers if device_number < _count]
+    _current = limits
+    return limits
 
 
 @contextmanager
-def device(compute_capability: tuple | str | float) -> Iterator[Limits]:
-    """``with warpstep.use_device("8.6") as limits: ...``: emulate another device inside the block. See `set_device`.
+def device(compute_capability: tuple | str | float | None = None, *, count: int | None = None) -> Iterator[Limits]:
+    """``with warpstep.use_device("8.6", count=2) as limits: ...``: emulate other devices inside the block.
+
+    See `set_device`.
 
     Examples
     --------
@@ -210,9 +293,9 @@ def device(compute_capability: tuple | str | float) -> Iterator[Limits]:
     ...     print(limits.compute_capability.major)
     8
     """
-    before = _current
-    limits = set_device(compute_capability)
+    before = _current.compute_capability, _count
+    limits = set_device(compute_capability, count=count)
     try:
         yield limits
     finally:
-        set_device(before.compute_capability)
+        set_device(before[0], count=before[1])

@@ -29,8 +29,8 @@ from warpstep._numba import (
     unliteral,
 )
 from warpstep.api.context import get_current_device
-from warpstep.api.streams import check_stream
-from warpstep.arguments import Transfers, follow_writes, type_of
+from warpstep.api.streams import check_launch_stream, check_stream
+from warpstep.arguments import Remote, Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
 from warpstep.compiler.frontend import (
     callee_type,
@@ -412,6 +412,8 @@ class Launch:
         self.dynamic_shared = dynamic_shared
         self.loop_limit = self.turns_allowed = _loop_limit
         self.user_error = None
+        #: The arrays of other devices.
+        self.remote: list[Remote] = []
         #: How often lanes had to wait until others change memory.
         self.waits = 0
         #: Called once a loop of a trace has taken many turns.
@@ -429,6 +431,11 @@ class Launch:
     def shared_address(self, key) -> int:
         """Byte offset of a static shared array in the block's shared memory."""
         return self._addresses[key]
+
+    @property
+    def has_denied(self) -> bool:
+        """True if there are arrays of another device whose memory this one may not access."""
+        return any(not array.allowed for array in self.remote)
 
     @property
     def resident_blocks(self) -> int:
@@ -536,7 +543,10 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
         check_cooperative(name, run.blocks, overload.max_cooperative_grid_blocks(block, shared))
     if borrow and not run.program.breakpoints:
         transfers.borrow(values, parameters, run.program.written)
+    if configured.stream:
+        check_launch_stream(configured.stream)
     lowered = [transfers.lower(*each) for each in zip(values, overload.argument_types, parameters, strict=True)]
+    run.remote = transfers.remote()
     return Prepared(run, overload, lowered, transfers)
 
 
@@ -546,7 +556,7 @@ def launch(configured: "Configured", args: Sequence) -> None:
     Host arrays are copied to the device first and back at the end, and only if all went well.
     """
     prepared = prepare(configured, args, borrow=True)
-    threadwise = prepared.overload.threadwise
+    threadwise = None if prepared.run.has_denied else prepared.overload.threadwise
     if prepared.run.program.breakpoints:
         # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
         prepared, threadwise = importlib.import_module("warpstep.debugger").attach(prepared), None

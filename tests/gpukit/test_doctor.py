@@ -188,7 +188,7 @@ CASES = {
             backend={"name": "none", "reason": "ImportError: GPUKIT_LOOP_LIMIT is 'abc'; it must be an int"},
             kernel=None,
         ),
-        ("GPUKIT_LOOP_LIMIT=abc is no positive int", "unset GPUKIT_LOOP_LIMIT", True),
+        ("GPUKIT_LOOP_LIMIT=abc is not a positive int", "unset GPUKIT_LOOP_LIMIT", True),
     ),
     "driver too old for the toolkit": (
         gpu_machine(

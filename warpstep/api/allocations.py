@@ -4,12 +4,14 @@ import ctypes
 import gc
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 
+from warpstep import device
 from warpstep._numba import CudaAPIError, CUresult
 from warpstep.api.streams import check_stream
-from warpstep.device import MB, current
+from warpstep.device import MB
 from warpstep.integers import ceil_div
 from warpstep.limits import POISON
 
@@ -46,6 +48,8 @@ class Allocation:
         Address on the device, a multiple of 256 that no other allocation ever has; 0 if it is empty.
     nbytes : int
     name : str or None
+    device : int
+        The number of the device that it is on, the current one of the thread that made it.
     freed : bool
         True after `free`; every use through an array then raises.
     movable : bool
@@ -66,6 +70,7 @@ class Allocation:
         "_owner",
         "address",
         "bytes",
+        "device",
         "freed",
         "known",
         "movable",
@@ -78,6 +83,7 @@ class Allocation:
     def __init__(self, nbytes: int, name: str | None = None, *, poison: bool = True, memory: np.ndarray | None = None):
         self.nbytes = nbytes
         self.name = name
+        self.device = device.number()
         self.freed = False
         self.on_device = self.movable = memory is None
         self.path = None
@@ -88,6 +94,11 @@ class Allocation:
         self.address = _take_address(nbytes) if nbytes else 0
         with _lock:
             _live.add(self)
+
+    @property
+    def is_private(self) -> bool:
+        """False for memory that the host uses too, or another process: every device can access it."""
+        return self.on_device and self.movable
 
     def mark(self, host: np.ndarray) -> None:
         """Note that the elements of ``host``, a NumPy view on this memory, have been written."""
@@ -147,13 +158,14 @@ def live_allocations() -> list[Allocation]:
 
 
 def memory_in_use() -> int:
-    """Bytes of device memory that are allocated now. Mapped host memory does not count."""
-    return sum(allocation.nbytes for allocation in live_allocations() if allocation.on_device)
+    """Bytes of the current device's memory that are allocated now. Mapped host memory does not count."""
+    here = device.number()
+    return sum(each.nbytes for each in live_allocations() if each.on_device and each.device == here)
 
 
 def free_memory() -> int:
     """Bytes that a new allocation may have: less than the emulated device has left where this machine has less."""
-    free, available = current().total_memory - memory_in_use(), _host_memory_available()
+    free, available = device.current().total_memory - memory_in_use(), _host_memory_available()
     return max(0, free if available is None else min(free, available))
 
 
@@ -163,7 +175,7 @@ def find_allocation(address: int) -> Allocation | None:
 
 
 def _require(nbytes):
-    total = current().total_memory
+    total = device.current().total_memory
     free = total - memory_in_use()
     if nbytes > free:
         # What only reference cycles keep alive is given back first, as numba.cuda flushes its pending deallocations.
@@ -194,6 +206,10 @@ def _host_memory_available():
     except (OSError, StopIteration, ValueError):
         pass
     return min(known) * 9 // 10 if known else None
+
+
+#: Finds the context of a device by its number; set by `context`, which knows them.
+find_context: Any = None
 
 
 class DevicePointer:
@@ -227,6 +243,11 @@ class DevicePointer:
     def owner(self) -> "DevicePointer":
         """The whole allocation."""
         return DevicePointer(self.allocation)
+
+    @property
+    def context(self) -> Any:
+        """The context of the device that the memory is on."""
+        return find_context(self.allocation.device)
 
     def view(self, start: int, stop: int | None = None) -> "DevicePointer":
         """Bytes ``start`` to ``stop`` of this memory."""

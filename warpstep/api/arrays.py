@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from warpstep import device
 from warpstep._numba import (
     ConfigStack,
     NumbaPerformanceWarning,
@@ -30,6 +31,7 @@ from warpstep._numba import (
 from warpstep.api import sharing
 from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
 from warpstep.api.streams import check_stream
+from warpstep.errors import KernelError
 from warpstep.values import check_items, describe
 
 #: Axes of an array, as in NumPy.
@@ -291,6 +293,7 @@ class _OnDevice:
             raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
         if axes is not None and set(axes) != set(range(self.ndim)):
             raise ValueError(f"invalid axes list {describe(axes)}")
+        _check_access("transposing an array", self)
         return from_host(np.ascontiguousarray(self.host.T), stream=self.stream)
 
     def split(self, section: int, stream=0) -> "Iterator[DeviceArray]":
@@ -513,6 +516,7 @@ class DeviceArray(_OnDevice):
         stream = self._default_stream(stream)
         target = self.host[_basic_index(key, self.ndim) + (...,)]
         source, _ = auto_device(value, stream=stream, user_explicit=True)
+        _check_access("setting elements", self, source)
         source = source.host
         if source.ndim > target.ndim:
             raise ValueError(f"Can't assign {source.ndim}-D array to {target.ndim}-D self")
@@ -524,6 +528,21 @@ class DeviceArray(_OnDevice):
             raise TypingError(f"cannot store {source.dtype} in an array of {target.dtype}")
         np.copyto(target, source, casting="unsafe")
         self.allocation.mark(target)
+
+
+def _check_access(what, *arrays):
+    """Raise KernelError where numba.cuda runs a kernel on the current device that may not access an array."""
+    here = device.number()
+    for array in arrays:
+        memory = array.gpu_data.allocation
+        if memory.device != here and memory.is_private and not device.has_access(here, memory.device):
+            raise KernelError(
+                f"{what} runs a kernel on the current device, {here}, which has no access to the memory of device "
+                f"{memory.device}: do it inside `with cuda.gpus[{memory.device}]:`",
+                kind="peer-access",
+                line=None,
+                filename=None,
+            )
 
 
 def _basic_index(item, ndim):

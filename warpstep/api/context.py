@@ -1,19 +1,22 @@
-"""The emulated device and its context as ``numba.cuda`` shows them (source row A8).
+"""The emulated devices and their contexts as ``numba.cuda`` shows them (source row A8).
 
-These are what ``get_current_device``, ``gpus`` and ``current_context`` give.
+These are what ``get_current_device``, ``gpus`` and ``current_context`` give. As with numba.cuda, most methods of a
+context are about the current device of the thread, whichever context they are called on.
 """
 
-import operator
+import functools
+import threading
 import uuid
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from warpstep._numba import DEVICE_ATTRIBUTES, MemoryInfo
+from warpstep import device as devices
+from warpstep._numba import DEVICE_ATTRIBUTES, CudaAPIError, CUresult, MemoryInfo
 from warpstep.api import allocations, arrays, sharing
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
-from warpstep.device import current
+from warpstep.device import Limits, current
 from warpstep.errors import UnsupportedError
 from warpstep.values import check_int, describe
 
@@ -119,13 +122,14 @@ _TEXTURES = {
 _BUS = ("PCI_BUS_ID", "PCI_DEVICE_ID", "PCI_DOMAIN_ID")
 
 
-def _attributes(limits):
+def _attributes(limits, number):
     """{name as the driver has it: value} of all attributes of a device.
 
-    0 where the emulator has nothing to show, as a driver answers for what a device lacks: the PCI bus, RDMA ...
+    0 where the emulator has nothing to show, as a driver answers for what a device lacks: RDMA ...
     """
     major, minor = limits.compute_capability
     known = dict.fromkeys((*DEVICE_ATTRIBUTES, *_BUS), 0)
+    known["PCI_BUS_ID"] = number
     figures = {name: getattr(limits, field) for name, field in _FIGURES.items()}
     known.update((name, value) for name, value in figures.items() if value is not None)
     known.update(_COMMON)
@@ -142,16 +146,33 @@ def _attributes(limits):
     return known
 
 
+def _check_number(devnum):
+    """The number of a device, which may count from the end as an index does; IndexError for one that is not there."""
+    try:
+        number = int(devnum)
+    except Exception as error:  # ValueError for a text that is no number, as from numba.cuda
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"the number of a device is {describe(devnum)}; it must be an int") from None
+    count = devices.count()
+    if not -count <= number < count:
+        there = "one, number 0" if count == 1 else f"{count}, numbers 0 to {count - 1}"
+        raise IndexError(
+            f"there is no device {describe(devnum)}: the emulator has {there}; the environment variable "
+            f"GPUKIT_DEVICES makes it up to {devices.MAX_DEVICES}"
+        )
+    return number % count
+
+
 class Device:
-    """The emulated device: numba.cuda's ``Device``.
+    """An emulated device: numba.cuda's ``Device``.
 
     The driver's attributes are read by their names (``device.MAX_THREADS_PER_BLOCK``, ``device.MULTIPROCESSOR_COUNT``
-    ...). One that an emulator has nothing to show for (the PCI bus ...) is 0.
+    ...). One that an emulator has nothing to show for (RDMA ...) is 0. The number on the PCI bus is the device's.
 
     Parameters
     ----------
     devnum : int
-        0; IndexError for any other.
+        IndexError if there is no such device.
 
     Attributes
     ----------
@@ -161,17 +182,14 @@ class Device:
     limits : device.Limits
     """
 
-    id = 0
-
     def __init__(self, devnum: int = 0):
-        if devnum != 0:
-            raise IndexError(f"there is no device {devnum}: the emulator has one, number 0")
+        self.id = _check_number(devnum)
         self.limits = limits = current()
         self.name = limits.name
         self.compute_capability = limits.compute_capability
-        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, limits.name)}"
+        self.uuid = f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, f'{limits.name}{self.id or str()}')}"
         self.primary_context = None
-        self._attributes = _attributes(limits)
+        self._attributes = _attributes(limits, self.id)
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -190,17 +208,17 @@ class Device:
     @classmethod
     def from_identity(cls, identity: dict) -> "Device":
         """Return the device that gave this `get_device_identity`. RuntimeError if there is none."""
-        device = get_current_device()
-        if device.get_device_identity() != identity:
+        found = next((device for device in map(_device, _numbers()) if device.get_device_identity() == identity), None)
+        if found is None:
             raise RuntimeError(f"No device of {identity} is found. Target device may not be visible in this process.")
-        return device
+        return found
 
     def get_device_identity(self) -> dict[str, int]:
-        """Return where the device is on the PCI bus: zeros."""
+        """Return where the device is on the PCI bus: at its number."""
         return {f"pci_{part}_id": self._attributes[f"PCI_{part.upper()}_ID"] for part in ("domain", "bus", "device")}
 
     def __eq__(self, other):
-        return isinstance(other, Device) and self.limits == other.limits
+        return isinstance(other, Device) and (self.id, self.limits) == (other.id, other.limits)
 
     def __hash__(self):
         return hash((self.id, self.compute_capability))
@@ -228,9 +246,10 @@ class Device:
         self.primary_context = None
 
     def reset(self):
-        """Free all memory of the device. Arrays in it cannot be used any more."""
+        """Free all memory of the device: its arrays cannot be used any more. Its access to others ends, and theirs."""
         self.get_primary_context().reset()
         self.release_primary_context()
+        devices.end_access(self.id)
 
 
 class _NothingPending(list):
@@ -240,19 +259,19 @@ class _NothingPending(list):
 
 
 class Context:
-    """The context of the emulated device: numba.cuda's ``Context``, and its memory manager in one.
+    """The context of an emulated device: numba.cuda's ``Context``, and its memory manager in one.
 
     Attributes
     ----------
     device : Device
+    handle : int
     deallocations
         Empty; ``clear()`` has nothing to do.
     """
 
-    handle = 1
-
     def __init__(self, device):
         self.device = device
+        self.handle = device.id + 1
         self.deallocations = _NothingPending()
 
     def __getattr__(self, name):
@@ -276,12 +295,12 @@ class Context:
     # -- memory --
 
     def get_memory_info(self) -> tuple[int, int]:
-        """Return the (free, total) bytes of the emulated device."""
+        """Return the (free, total) bytes of the current device."""
         total = self.device.limits.total_memory
         return MemoryInfo(free=max(0, total - allocations.memory_in_use()), total=total)
 
     def memalloc(self, bytesize: int) -> allocations.DevicePointer:
-        """Allocate device memory, uninitialised."""
+        """Allocate memory of the current device, uninitialised."""
         return allocations.DevicePointer(allocations.Allocation(_size(bytesize)))
 
     def memallocmanaged(self, bytesize: int, attach_global: bool = True) -> arrays.MappedArray:
@@ -297,7 +316,8 @@ class Context:
     def reset(self):
         """Free all memory of the device. Arrays in it cannot be used any more."""
         for allocation in allocations.live_allocations():
-            allocation.free()
+            if allocation.device == self.device.id:
+                allocation.free()
 
     @contextmanager
     def defer_cleanup(self):
@@ -354,28 +374,70 @@ class Context:
     def synchronize(self):
         """Wait for everything that was launched: it is done already."""
 
-    # -- the stack of contexts, which holds this one only --
+    # -- the thread's stack of contexts --
 
     def prepare_for_use(self):
         """Nothing to do."""
 
     def push(self):
-        """Make it the current context: it is already."""
+        """Make it the current context of this thread."""
+        devices.push(self.device.id)
 
     def pop(self):
-        """Make another one the current context: there is no other."""
+        """Make the one before the current context of this thread again. AssertionError if this is not the current."""
+        assert devices.pop() == self.device.id  # as numba.cuda's
 
-    def can_access_peer(self, peer_device) -> bool:
-        """False, there is one device."""
-        return False
+    # -- other devices --
+
+    def can_access_peer(self, peer_device: int) -> bool:
+        """True if kernels on this device can be given access to the memory of another, by its number.
+
+        Every two devices of the emulator have a link. CudaAPIError if there is no such device.
+        """
+        peer = check_int("peer_device", peer_device, -(2**31))
+        if not 0 <= peer < devices.count():
+            raise _api_error("cuDeviceCanAccessPeer", CUresult.CUDA_ERROR_INVALID_DEVICE)
+        return peer != self.device.id
+
+    def enable_peer_access(self, peer_context: int, flags: int = 0) -> None:
+        """Let kernels on the current device access the memory of another.
+
+        Copies between devices need no such right, and it holds in one direction.
+
+        Parameters
+        ----------
+        peer_context : int
+            The ``handle`` of the other device's context.
+        flags : int
+            0.
+
+        Raises
+        ------
+        TypeError
+            For a context in place of its handle.
+        CudaAPIError
+            If the current device has the right already, or the other is no other device.
+        """
+        assert flags == 0, "*flags* is reserved and MUST be zero"
+        if isinstance(peer_context, Context):
+            raise TypeError("peer_context is a Context; numba.cuda hands it on to the driver: give its .handle")
+        here, peer = devices.number(), check_int("peer_context", peer_context, 0) - 1
+        if peer == here or not 0 <= peer < devices.count():
+            raise _api_error("cuCtxEnablePeerAccess", CUresult.CUDA_ERROR_INVALID_CONTEXT)
+        if not devices.begin_access(here, peer):
+            raise _api_error("cuCtxEnablePeerAccess", CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
 
 def _size(nbytes):
     return check_int("bytesize", nbytes, 0)
 
 
+def _api_error(function, code):
+    return CudaAPIError(code, f"Call to {function} results in {code.name}")
+
+
 class ManagedDevice:
-    """An entry of ``cuda.gpus``: the device, and ``with cuda.gpus[0]: ...`` to use it."""
+    """An entry of ``cuda.gpus``: the device, and ``with cuda.gpus[1]: ...`` to use it."""
 
     def __init__(self, device):
         self._device = device
@@ -384,7 +446,7 @@ class ManagedDevice:
         return getattr(self._device, name)
 
     def __enter__(self):
-        self._device.get_primary_context().push()
+        get_context(self._device.id)
 
     def __exit__(self, *exception):
         self._device.get_primary_context().pop()
@@ -394,52 +456,97 @@ class ManagedDevice:
 
 
 class DeviceList:
-    """``cuda.gpus``: the one emulated device."""
+    """``cuda.gpus``: the emulated devices."""
 
     @property
     def lst(self):
-        return [ManagedDevice(get_current_device())]
+        return [ManagedDevice(_device(number)) for number in _numbers()]
 
     @property
     def current(self):
-        return self.lst[0]
+        return self[devices.number()]
 
     def __getitem__(self, devnum) -> Any:
         if isinstance(devnum, slice):
             return self.lst[devnum]
-        try:
-            number = operator.index(devnum)
-        except Exception:
-            raise TypeError(f"the number of a device is {describe(devnum)}; it must be an int") from None
-        if not -1 <= number <= 0:
-            raise IndexError(f"there is no device {describe(devnum)}: the emulator has one, number 0")
-        return self.lst[0]
+        return ManagedDevice(_device(_check_number(devnum)))
 
     def __iter__(self):
         return iter(self.lst)
 
     def __len__(self):
-        return 1
+        return devices.count()
 
     def __str__(self):
         return ", ".join(map(str, self.lst))
 
 
 gpus = DeviceList()
-_devices = {}
+_devices: dict[tuple[Limits, int], Device] = {}
+
+
+def _numbers():
+    return range(devices.count())
+
+
+def _device(number):
+    key = current(), number
+    return _devices.get(key) or _devices.setdefault(key, Device(number))
 
 
 def get_current_device() -> Device:
-    """Return the emulated device, of the compute capability that is emulated now."""
-    limits = current()
-    return _devices.get(limits) or _devices.setdefault(limits, Device())
+    """Return the current device of this thread, of the compute capability that is emulated now."""
+    return _device(devices.number())
+
+
+class _Attached(threading.local):
+    """The context that a function of this thread was called with, if it must not switch to another."""
+
+    context: Context | None = None
+
+
+_attached = _Attached()
 
 
 def get_context(devnum: int | None = None) -> Context:
-    """Return the context of the emulated device. IndexError for a ``devnum`` other than 0."""
-    return gpus[0 if devnum is None else devnum].get_primary_context()
+    """Return the current context, or that of a device, which becomes the current one of this thread.
+
+    Raises
+    ------
+    IndexError
+        If there is no such device.
+    RuntimeError
+        To switch devices inside a function that `require_context` has decorated.
+    """
+    if devnum is None:
+        return get_current_device().get_primary_context()
+    context = _device(_check_number(devnum)).get_primary_context()
+    if _attached.context is not None and _attached.context is not context:
+        raise RuntimeError("Cannot switch CUDA-context.")
+    context.push()
+    return context
+
+
+def require_context(fn):
+    """Decorate a function that needs a context and does not switch to another device."""
+
+    @functools.wraps(fn)
+    def call(*args, **named):
+        before, _attached.context = _attached.context, get_context()
+        try:
+            return fn(*args, **named)
+        finally:
+            _attached.context = before
+
+    return call
 
 
 def reset():
-    """Free all device memory. Arrays in it cannot be used any more."""
-    get_current_device().reset()
+    """Give this thread back device 0. In the main thread, free the memory of all devices too."""
+    devices.pop_all()
+    if threading.current_thread() is threading.main_thread():
+        for number in _numbers():
+            _device(number).reset()
+
+
+allocations.find_context = lambda number: _device(number).get_primary_context()

@@ -13,7 +13,7 @@ from warpstep._numba import compiler, contiguous_strides_like, order_like
 from warpstep.api import allocations, arrays, context, sharing
 from warpstep.api.arrays import DeviceArray, ManagedArray, MappedArray
 from warpstep.api.context import get_context as current_context
-from warpstep.api.context import get_current_device, gpus
+from warpstep.api.context import get_current_device, gpus, require_context
 from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
 from warpstep.errors import UnsupportedError
@@ -315,18 +315,13 @@ def synchronize() -> None:
 # -- the device --
 
 
-def require_context(fn):
-    """Decorate a function that needs a context: there always is one."""
-    return fn
-
-
 def select_device(device_id: int) -> context.Device:
-    """Return device 0. IndexError for any other."""
+    """Make a device the current one of this thread, and return it. IndexError if there is no such device."""
     return current_context(device_id).device
 
 
 def list_devices() -> context.DeviceList:
-    """List the one emulated device."""
+    """List the emulated devices."""
     return gpus
 
 
@@ -360,7 +355,7 @@ def is_fp8_supported() -> bool:
 
 
 def detect() -> bool:
-    """Print what ``numba.cuda.detect`` prints, for the emulated device; returns True, for it is supported."""
+    """Print what ``numba.cuda.detect`` prints, for the emulated devices; returns True, for they are supported."""
     print(f"Found {len(gpus)} CUDA devices")
     for device in gpus:
         rows = [

@@ -12,6 +12,7 @@ import weakref
 from contextlib import contextmanager
 from typing import NoReturn
 
+from warpstep import device
 from warpstep._numba import CudaAPIError, CUresult
 from warpstep.errors import UnsupportedError
 from warpstep.values import check_type, describe
@@ -35,9 +36,12 @@ class Stream:
     handle : int
     external : bool
         True if made by `external_stream`.
+    device : int or None
+        The number of the device that it belongs to; None for a default stream, of which every device has its own.
     """
 
     def __init__(self, handle=None, external=False):
+        self.device = None if handle in _NAMES else device.number()
         self.handle = next(_handles) if handle is None else handle
         self.external = external
         _live[self.handle] = self
@@ -109,6 +113,25 @@ def check_stream(stream):
     raise TypeError(f"Expected a Stream object or 0, got {type(stream).__name__}")
 
 
+def device_of(stream) -> int:
+    """The number of the device that a stream belongs to: the current one for a default stream."""
+    found = stream if isinstance(stream, Stream) else _live.get(stream)
+    return device.number() if found is None or found.device is None else found.device
+
+
+def check_launch_stream(stream) -> None:
+    """Raise CudaAPIError for a stream of another device: a kernel runs on the device of its stream."""
+    if isinstance(stream, int) and stream in _NAMES:
+        return
+    if device_of(stream) != device.number():
+        code = CUresult.CUDA_ERROR_INVALID_HANDLE
+        raise CudaAPIError(
+            code,
+            f"Call to cuLaunchKernelEx results in {code.name}: the stream belongs to device {device_of(stream)}, and "
+            f"device {device.number()} is the current one; launch inside `with cuda.gpus[{device_of(stream)}]:`",
+        )
+
+
 class Event:
     """A mark in a stream.
 
@@ -121,10 +144,21 @@ class Event:
     def __init__(self, timing=True):
         self.timing = timing
         self.recorded = False
+        self.device = device.number()
 
     def record(self, stream=0):
-        """Set the mark behind everything that the stream has been asked to do."""
+        """Set the mark behind everything that the stream has been asked to do.
+
+        CudaAPIError for a stream of another device than the event's.
+        """
         check_stream(stream)
+        if device_of(stream) != self.device:
+            code = CUresult.CUDA_ERROR_INVALID_HANDLE
+            raise CudaAPIError(
+                code,
+                f"Call to cuEventRecord results in {code.name}: the stream belongs to device {device_of(stream)}, the "
+                f"event to device {self.device}",
+            )
         self.recorded = True
 
     def query(self) -> bool:
@@ -168,6 +202,7 @@ def _check_measurable(evtstart, evtend):
     for role, mark in (("start", evtstart), ("end", evtend)):
         check_type(f"evt{role}", mark, Event, "an event")
         fault = None if mark.recorded else "has not been recorded"
+        fault = fault if evtstart.device == mark.device else "belongs to another device"
         fault = fault if mark.timing else "was made with timing=False"
         if fault:
             code = CUresult.CUDA_ERROR_INVALID_HANDLE

@@ -15,7 +15,7 @@ from warpstep.errors import KernelError, UnsupportedError
 from warpstep.limits import POISON, WARP
 from warpstep.machine import tensor
 from warpstep.machine.arithmetic import choose, range_length
-from warpstep.machine.memory import Memory, View, contiguous
+from warpstep.machine.memory import GuardedMemory, Memory, View, contiguous
 from warpstep.machine.scheduler import Scheduler
 
 #: What to do about an access out of bounds, by the space of the array.
@@ -101,7 +101,7 @@ class Batch:
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
 
     def make_memory(self):
-        return Memory(self)
+        return GuardedMemory(self) if self.launch.has_denied else Memory(self)
 
     def scheduler(self, order, live, loops, alive):
         """Make the scheduler of one lowered function."""
@@ -379,6 +379,26 @@ class Batch:
         if count == 1:
             cure = f"Let the array start at a multiple of {size} bytes: a GPU stops with a misaligned address."
         self.fail("misaligned", message, site, lanes, cure, view.name)
+
+    def check_access(self, site, view, mask):
+        """Fail if lanes of a mask access an array of a device whose memory this one may not access."""
+        if view.space in ("shared", "local") or mask is not None and not np.any(mask):
+            return
+        for array in self.launch.remote:
+            if not array.allowed and array.first <= view.address < array.end:
+                self._no_peer_access(site, view, mask, array)
+
+    def _no_peer_access(self, site, view, mask, array):
+        message = (
+            f"{view.name!r} is on device {array.there}; this kernel runs on device {array.here}, which has no access "
+            f"to the memory of device {array.there}"
+        )
+        cure = (
+            f"Copy the array to device {array.here}, or give that device access before the launch: "
+            f"cuda.current_context().enable_peer_access(cuda.gpus[{array.there}].get_primary_context().handle). On a "
+            "GPU this is an illegal address."
+        )
+        self.fail("peer-access", message, site, mask, cure, view.name)
 
     def read_only(self, site, view, mask):
         message = f"{view.name!r} is constant or read-only: a kernel cannot write to it"

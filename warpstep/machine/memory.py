@@ -802,6 +802,19 @@ class Memory:
         return _scatter_bytes(raw, start, value, dtype)
 
 
+class GuardedMemory(Memory):
+    """The memory of a batch whose launch has arrays that it may not access: an access to one ends the launch."""
+
+    def position(self, view, index, mask, site):
+        self.batch.check_access(site, view, mask)
+        return super().position(view, index, mask, site)
+
+    def load(self, view, index, mask, site):
+        if view.__class__ is not Either:
+            self.batch.check_access(site, view, mask)
+        return super().load(view, index, mask, site)
+
+
 def _gather_bytes(raw, at, dtype):
     """Elements of ``dtype`` at byte positions ``at``, aligned or not."""
     picked = raw[np.asarray(at)[..., None] + np.arange(dtype.itemsize)]

@@ -174,6 +174,8 @@ def totals(trace: Recording) -> list[tuple[str, str, str]]:
     if traffic.moved_bytes:
         remark = f"for {format_bytes(traffic.needed_bytes)} of distinct elements"
         facts.append(("Traffic", f"{format_bytes(traffic.moved_bytes)} moved", remark))
+    if link := sum(access.link_bytes for access in trace.accesses):
+        facts.append(("Link", f"{format_bytes(link)} moved", "to and from the memory of other devices"))
     if traffic.flops:
         remark = f"{traffic.flops:,} FLOP over the bytes needed"
         facts.append(("Intensity", f"{traffic.intensity:.3g} FLOP/B", remark))
@@ -240,6 +242,7 @@ def columns(accesses: Sequence[Access]) -> dict[str, list[str]]:
         "wavefronts": [f"{a.wavefronts:,}" if a.space == "shared" else "" for a in accesses],
         "sectors": [f"{a.sectors:,}" if a.space != "shared" else "" for a in accesses],
         "ideal": [f"{ideal_cost(a):,}" for a in accesses],
+        "link": [f"{a.link_bytes:,} B" if a.link_bytes else "" for a in accesses],
         "conflicts": [format_count(a.bank_conflicts) for a in accesses],
         "lanes": [format_lanes(a.active_lanes) for a in accesses],
     }

@@ -170,7 +170,7 @@ class TracedBatch(Batch):
         if kind == "no-progress":
             super().fail(kind, message, site, lanes, cure, array)
         lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
-        if kind == "misaligned":
+        if kind in ("misaligned", "peer-access"):
             self.memory.skip(lanes)
         self.recorder.problem(self, kind, site, message, lanes, cure, array)
 

@@ -108,6 +108,7 @@ def _accesses(recorder, scale):
     for (number, space, op, itemsize, array), count in recorder.accesses.items():
         site = recorder.sites[number]
         groups[site.filename, site.line, array, space, op, itemsize].append(count)
+    remote = {each.name for each in recorder.launch.remote if each.allowed}
     result = []
     for (filename, line, array, space, op, itemsize), counts in groups.items():
         requests = sum(c.requests for c in counts)
@@ -123,6 +124,7 @@ def _accesses(recorder, scale):
                 requests=round(requests * scale),
                 active_lanes=sum(c.lanes for c in counts) / requests,
                 worst=Request(**max(counts, key=lambda c: c.excess).worst),
+                link_bytes=scaled["sectors"] * SECTOR if space == "global" and array in remote else 0,
                 **scaled,
             )
         )

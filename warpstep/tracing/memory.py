@@ -53,6 +53,8 @@ class TracedMemory(Memory):
         position, mask = super().reach(view, index, mask, site, op, count)
         if not view.aligned:
             self.batch.misaligned(site, view, 1, mask)
+        if self.batch.launch.remote:
+            self.batch.check_access(site, view, mask)
         if view.lost is not None:
             self.skip(view.lost)
         if self._bad is not None:
@@ -128,6 +130,7 @@ class TracedMemory(Memory):
         self.access(copy.view, copy.position, lanes, copy.site, "land copy", nbytes)
 
     def _load_bytes(self, view, at, dtype, mask, site):
+        self.batch.check_access(site, view, mask)
         if mask is None or mask.any():
             self.access(view, at, mask, site, "load", dtype.itemsize, unit=1)
         return self._mark(super()._load_bytes(view, at, dtype, mask, site), view, (), mask, site)
@@ -135,6 +138,7 @@ class TracedMemory(Memory):
     def _store_bytes(self, view, at, value, dtype, mask, site):
         if mask is not None and not mask.any():
             return
+        self.batch.check_access(site, view, mask)
         if view.space != "local":
             self.batch.use("it is stored", (value,), mask, site)
         value = plain(value)

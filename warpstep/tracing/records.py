@@ -18,6 +18,7 @@ OPERATIONS = ("load", "store", "atomic")
 #: Kinds of `Finding`, in the order in which a report lists them.
 FINDINGS = (
     "out-of-bounds",
+    "peer-access",
     "misaligned",
     "negative-index",
     "uninitialised-read",
@@ -133,6 +134,8 @@ class Access(Place):
     l1_wavefronts : int
         Global and local memory only, else 0: passes through the L1 cache if every line hits. Its lines lie across the
         banks of shared memory, and it looks up four at a time.
+    link_bytes : int
+        Of an array on another device, else 0: bytes that go over the link between the two, a sector at a time.
     worst : Request or None
         The request with the most wavefronts (shared) or sectors (global, local) over the ideal.
     """
@@ -150,6 +153,7 @@ class Access(Place):
     active_lanes: float
     lines: int = 0
     l1_wavefronts: int = 0
+    link_bytes: int = 0
     worst: Request | None = field(default=None, repr=False, compare=False)
 
 
@@ -166,6 +170,7 @@ class Total:
     active_lanes: float
     lines: int = 0
     l1_wavefronts: int = 0
+    link_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,134 @@
+"""Several devices: the answers of `two_devices`, from the emulator and from two GPUs; access to another's memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import two_devices
+
+from warpstep import KernelError, cuda, trace, use_device
+from warpstep.device import end_access
+
+#: What ``numba.cuda`` answers on a machine with two GPUs that are linked.
+ANSWERS = {
+    "the_list": [2, [0, 1], 1, 1, "<Managed Device 0>, <Managed Device 1>", 1],
+    "numbers_that_are_not_there": [[*["IndexError"] * 4, "ValueError", "TypeError", "done"], 0, 0],
+    "the_current_device": [0, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0],
+    "a_context_of_another_device": [0, 1, True, 1, True],
+    "leaving_in_another_order": ["AssertionError", 1, None, 0],
+    "switching_where_a_context_is_required": ["RuntimeError", 0, 0, "switch"],
+    "which_device_an_array_is_on": [1, 1, 1, 0, [1, 1]],
+    "copies_between_devices": [[3000, 3040, 3040, 7, 3040, 3080, 3040, 7], 1],
+    "an_array_of_the_host_goes_to_the_current_device": 2000,
+    "memory_that_the_host_shares": [3000, 3000],
+    "one_kernel_on_both": [[2000, 2000, 2000], 1],
+    "memory_of_each": [[[0, 0], [2, 2]], 0],
+    "a_stream_of_another_device": ["CudaAPIError CUDA_ERROR_INVALID_HANDLE", "done", None, "done", None],
+    "events_of_another_device": [
+        [None, "CudaAPIError CUDA_ERROR_INVALID_HANDLE", None, None]
+        + ["CudaAPIError CUDA_ERROR_INVALID_HANDLE", None, True, None, None],
+        "CudaAPIError CUDA_ERROR_INVALID_HANDLE",
+    ],
+    "identity": [[False, True, False, True, False, 2], True],
+    "who_can_access_whom": [[[False, True], [True, False]], *["CudaAPIError CUDA_ERROR_INVALID_DEVICE"] * 2],
+    "asking_for_access": [
+        "TypeError",
+        "AssertionError",
+        "CudaAPIError CUDA_ERROR_INVALID_CONTEXT",
+        None,
+        "CudaAPIError CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+        "CudaAPIError CUDA_ERROR_INVALID_CONTEXT",
+    ],
+    "a_kernel_with_access": [5940, 5000],
+}
+FATAL = {
+    "a_kernel_that_reads_without_access": "illegal address",
+    "a_kernel_that_does_not_reach_the_array": "done",
+    "setting_an_element_without_access": "illegal address",
+    "transposing_without_access": "illegal address",
+}
+
+
+@pytest.fixture
+def two():
+    """Two emulated devices, neither of which may access the other's memory."""
+    with use_device(count=2):
+        yield
+        end_access(0)
+
+
+def test_the_emulator_answers_as_numba_cuda(two, capsys):
+    assert {name: two_devices.ask(cuda, name) for name in two_devices.QUESTIONS} == ANSWERS
+    end_access(0)
+    found = {name: two_devices.ask(cuda, name) for name in two_devices.FATAL}
+    assert found == {name: answer.replace("illegal address", "peer-access") for name, answer in FATAL.items()}
+    assert capsys.readouterr().out.count("[SUPPORTED]") == 2
+
+
+@pytest.mark.gpu
+def test_numba_cuda_answers_so():
+    if len(cuda_of_the_gpu().gpus) < 2:
+        pytest.skip("needs two GPUs")
+
+    def ask(*names):
+        command = [sys.executable, two_devices.__file__, "gpu", *names]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        answers = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return {name: answer for each in answers for name, answer in each.items()}
+
+    found = ask()
+    for name in FATAL:
+        found |= ask(name)
+    assert found == ANSWERS | FATAL
+
+
+def cuda_of_the_gpu():
+    from numba import cuda
+
+    return cuda
+
+
+def test_environment():
+    def run(devices, code="from warpstep import cuda; print(len(cuda.gpus))"):
+        environment = {**os.environ, "GPUKIT_DEVICES": devices}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+    assert run("8").stdout == "8\n"
+    assert "GPUKIT_DEVICES is '9'; it must be an int from 1 to 8, or unset" in run("9").stderr
+
+
+@cuda.jit
+def scale(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = 2 * x[i]
+
+
+def test_access_to_the_memory_of_another_device(two):
+    x = cuda.to_device(np.ones(1000, np.float32))
+    with cuda.gpus[1]:
+        out = cuda.device_array(1000, np.float32)
+        with pytest.raises(KernelError, match="'x' is on device 0; this kernel runs on device 1") as caught:
+            scale[4, 256](x, out)
+        line = scale.py_func.__code__.co_firstlineno + 4
+        assert (caught.value.kind, caught.value.line, caught.value.thread) == ("peer-access", line, (0, 0, 0))
+        refused = trace(scale[4, 256], x, out)
+        assert [(f.kind, f.line, f.array, f.count) for f in refused.findings] == [("peer-access", line, "x", 1000)]
+        assert "enable_peer_access(cuda.gpus[0].get_primary_context().handle)" in refused.findings[0].cure
+        assert refused.total().link_bytes == 0
+
+        cuda.current_context().enable_peer_access(cuda.gpus[0].get_primary_context().handle)
+        scale[4, 256](x, out)
+        made = trace(scale[4, 256], x, out)
+        assert not made.findings and (out.copy_to_host() == 2).all()
+        assert {a.array: (a.op, a.link_bytes) for a in made.accesses} == {"x": ("load", 4000), "out": ("store", 0)}
+        assert made.total("global", "load").link_bytes == 4000 and "4,000 B" in str(made)
+    with pytest.raises(KernelError, match="no access to the memory of device 1"):
+        scale[4, 256](x, out)  # the right holds in one direction
+    with cuda.gpus[1]:
+        cuda.get_current_device().reset()
+        with pytest.raises(KernelError, match="peer-access|no access"):
+            scale[4, 256](x, cuda.device_array(1000, np.float32))
