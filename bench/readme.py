@@ -229,12 +229,17 @@ def summed():
     return "\n".join(lines)
 
 
-#: The record of ``gpukit bench any``.
+#: The record of ``gpukit bench any``, and what its table shows.
 RANDOM = "any-h200"
+RANDOMS = (
+    "Problems that nobody chose, of random sizes, types and layouts, each beside the fastest library that takes it "
+    "(`gpukit bench any`): the share where gpukit is ahead, the share where its ratio is at least 0.9, the median and "
+    "the lowest ratio. First for the device's time, with a cold L2 cache, then for a call that waits for its result."
+)
 
 
 def randoms():
-    """Return the table of the random problems by function, Markdown; nothing before they have been recorded."""
+    """Return the table of the random problems by function, Markdown; nothing if no record holds them."""
     from bench import any as bench
 
     if not (results.RECORDED / f"{RANDOM}.json").is_file():
@@ -249,7 +254,7 @@ def randoms():
     for name, device, call in rows:
         cells = [str(len(device)), *bench.distribution(device, (1, 0.9)), *bench.distribution(call, (1, 0.9))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Recorded on {head['gpu']}."])
+    return "\n".join([RANDOMS, "", *lines, "", f"Recorded on {head['gpu']}."])
 
 
 def _machines(heads):
@@ -450,7 +455,7 @@ def _drawn(path):
 
 #: The parts of each page that are written.
 TABLES = {
-    README: {"chapters": chapters, "evidence": evidence, "headlines": headlines},
+    README: {"chapters": chapters, "evidence": evidence, "randoms": randoms, "headlines": headlines},
     EMULATOR_PAGE: {"emulator": emulator, "compatibility": compatibility, "predictions": predicted},
     PERFORMANCE: {"results": measured},
 }
@@ -465,7 +470,7 @@ def written(path, tables):
             raise ReadmeError(f"{path.name} must have the lines {begin} and {end} once each")
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
-        text = f"{head}{begin}\n\n{table()}\n\n{end}{tail}"
+        text = "\n\n".join([f"{head}{begin}", *filter(None, [table()]), f"{end}{tail}"])
     return text
 
 

@@ -4,9 +4,11 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import wheel
 import yaml
 
 import gpukit
@@ -47,7 +49,7 @@ def test_its_targets_and_files_exist():
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     shown = re.findall(r"^make ([a-z]+)", README, re.MULTILINE)
     told = " ".join(re.findall(r"`make ([a-z ]+)", README)).split()
-    assert shown == ["lab", "notebooks", "test"]
+    assert shown == ["lab"]
     assert set(shown + told) <= set(targets)
 
     for name, page in PAGES.items():
@@ -55,6 +57,13 @@ def test_its_targets_and_files_exist():
         text = re.sub(r"```.+?```|`[^`\n]+`", "", page, flags=re.DOTALL)
         links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
         assert [link for link in links if not (folder / link).exists()] == [], name
+
+
+def test_every_extra_is_explained():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.+?`) \|", PAGES["install.md"], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(extras)
+    assert set(wheel.EXTRAS) == set(extras)
 
 
 def test_its_commands_are_understood(monkeypatch):
@@ -178,6 +187,20 @@ def test_all_problems_are_summed_by_kind(monkeypatch, tmp_path):
     recorded(monkeypatch, tmp_path, *records, *rungs, *unsteady)
     monkeypatch.setattr(readme, "KINDS", {"some-g": "sums", "other-g": "others"})
     assert readme.summed().splitlines()[2:] == ["| sums | 3 | 2 | 2.00 | 0.50 (200 float32) |"]
+
+
+def test_random_problems_are_shown_by_function(monkeypatch, tmp_path):
+    times = [("sort", 2.0), ("sort", 0.95), ("sort, call", 0.5), ("sort, call", 3.0)]
+    records = [
+        line(variant, seconds, chapter="any", case=case, problem={"turn": turn})
+        for turn, (case, theirs) in enumerate(times)
+        for variant, seconds in (("gpukit", 1.0), ("torch", theirs))
+    ]
+    recorded(monkeypatch, tmp_path, *records)
+    assert readme.randoms() == ""
+    monkeypatch.setattr(readme, "RANDOM", "some-g")
+    row = "| 2 | 50% | 100% | 1.48 | 0.95 | 50% | 50% | 1.75 | 0.50 |"
+    assert readme.randoms().splitlines()[4:6] == [f"| sort {row}", f"| **all** {row}"]
 
 
 def test_the_launch_headline_compares_with_the_fastest_library():
