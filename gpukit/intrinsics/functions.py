@@ -193,7 +193,7 @@ def copy_async8(target, index, source, source_index, guard=True):
     --------
     See `copy_async`.
     """
-    _refuse("copy_async8")
+    refuse("copy_async8")
 
 
 def commit_copies():
