@@ -42,6 +42,7 @@ COMMANDS = {
     "scan": ("bench.scan", "scans, histograms, compaction and sorts on a GPU, beside CuPy and PyTorch"),
     "resize": ("bench.resize", "resizing of frames on a GPU, beside PyTorch, CuPy and OpenCV"),
     "conv": ("bench.conv", "convolutions on a GPU, beside cuDNN, unfold and fold"),
+    "multi": ("bench.multi", "several GPUs against one, and an all-reduce beside NCCL"),
     "ceilings": ("bench.ceilings", "what a GPU can do at most: arithmetic, caches, memory, launches"),
     "predictions": ("bench.predictions", "predicted times of kernels, beside their times"),
     "pitfalls": ("bench.pitfalls", "five slow kernels and their fixes, on a GPU"),

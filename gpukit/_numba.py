@@ -144,3 +144,12 @@ def find_libdevice():
 
     found = cuda_paths._get_libdevice_path()
     return found.info, found.by
+
+
+def enable_peer(context, peer) -> None:
+    """Let kernels of the current context reach memory of another one; it may be so already."""
+    try:
+        context.enable_peer_access(peer.handle)
+    except cuda_api_error() as error:
+        if "PEER_ACCESS_ALREADY_ENABLED" not in str(error):
+            raise

@@ -18,7 +18,7 @@ from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
 from gpukit.streams.kernels import BLOCK, occupancy
 from gpukit.streams.model import Model, modelled
-from gpukit.streams.schedule import Schedule, require_gpu
+from gpukit.streams.schedule import Schedule, on_device, require_gpu
 from gpukit.streams.timeline import Timeline
 from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
@@ -137,6 +137,8 @@ class Pipeline:
     kernel, x, chunks, streams, order, pinned, buffers, out
         As for `run_pipeline`. For speed, pass pinned ``x`` and ``out`` (``cuda.pinned_array``): otherwise each run also
         copies from and to pinned memory on the host.
+    devices : sequence of int, optional
+        The devices that take turns with the tasks, each with ``streams`` streams; the current one unless given.
 
     Attributes
     ----------
@@ -156,6 +158,7 @@ class Pipeline:
         pinned: bool = True,
         buffers: str = "task",
         out: np.ndarray | None = None,
+        devices: Sequence[int] | None = None,
     ) -> None:
         adapted = _adapt(kernel)
         _check(x, out, order, buffers)
@@ -165,8 +168,9 @@ class Pipeline:
         self.out = _host_memory(x, pinned) if out is None else out
         self._source, self._target = _staged(self.x, pinned), _staged(self.out, pinned)
         self.schedule = Schedule()
-        tasks = self._tasks(adapted, streams, buffers, pinned)
-        together = 1 if order == "depth" else streams
+        turns = (None,) if devices is None else tuple(devices)
+        tasks = self._tasks(adapted, streams, buffers, pinned, turns)
+        together = 1 if order == "depth" else streams * len(turns)
         for first in range(0, len(tasks), together):
             for stage in zip(*tasks[first : first + together], strict=True):
                 for operation in stage:
@@ -187,23 +191,28 @@ class Pipeline:
             self.out[...] = self._target
         return Run(self.out, self.schedule, timeline)
 
-    def _tasks(self, kernel, streams, buffers, pinned):
+    def _tasks(self, kernel, streams, buffers, pinned, devices):
         """The three operations of each task, as arguments of `Schedule.add`."""
         starts, memory, tasks = np.cumsum((0, *self.sizes)), {}, []
         for place, number in enumerate(number for number, rows in enumerate(self.sizes) if rows):
-            stream, rows, start = place % streams, self.sizes[number], int(starts[number])
-            key = {"task": number, "stream": stream, "shared": 0}[buffers]
+            turn, device = divmod(place, len(devices))
+            stream, device = turn % streams, devices[device]
+            rows, start = self.sizes[number], int(starts[number])
+            key = ({"task": number, "stream": stream, "shared": 0}[buffers], device)
             if key not in memory:
                 held = rows if buffers == "task" else max(self.sizes)
-                memory[key] = [
-                    cuda.device_array((held, *host.shape[1:]), host.dtype) for host in (self._source, self._target)
-                ]
+                with on_device(device):
+                    memory[key] = [
+                        cuda.device_array((held, *host.shape[1:]), host.dtype) for host in (self._source, self._target)
+                    ]
             source, target = (held if len(held) == rows else held[:rows] for held in memory[key])
             x, out = (host[start : start + rows] for host in (self._source, self._target))
-            queue = self.schedule.stream(stream)
-            launch, cost = kernel(source, target, queue)
-            given, made, both = [f"source {key}"], [f"target {key}"], x.nbytes + out.nbytes
-            common = {"stream": stream, "task": number}
+            queue = self.schedule.stream(stream, device)
+            with on_device(device):
+                launch, cost = kernel(source, target, queue)
+            name = str(key[0]) if device is None else f"{key[0]} of GPU {device}"
+            given, made, both = [f"source {name}"], [f"target {name}"], x.nbytes + out.nbytes
+            common = {"stream": stream, "task": number, "device": device}
             copy = common | {"pageable": not pinned}
             stages = (
                 dict(copy, engine="copy in", action=prepare_copy(source, x, queue), writes=given, nbytes=x.nbytes),

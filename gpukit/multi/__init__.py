@@ -1,0 +1,28 @@
+"""Several devices: a stencil with halos, a product, an all-reduce, and batches on a cluster.
+
+``stencil``, ``product`` and ``ring`` make schedules of `gpukit.streams` that cross devices; ``devices`` says which may
+reach whose memory.
+"""
+
+from gpukit.multi.devices import choose_devices, connect, copy_to_devices, rows_of, synchronize
+from gpukit.multi.product import WAYS, Product, product
+from gpukit.multi.ring import RINGS, AllReduce, all_reduce, bus_bandwidth
+from gpukit.multi.stencil import VARIANTS, Heat, heat
+
+__all__ = [
+    "RINGS",
+    "VARIANTS",
+    "WAYS",
+    "AllReduce",
+    "Heat",
+    "Product",
+    "all_reduce",
+    "bus_bandwidth",
+    "choose_devices",
+    "connect",
+    "copy_to_devices",
+    "heat",
+    "product",
+    "rows_of",
+    "synchronize",
+]
