@@ -47,6 +47,7 @@ MODULES = {
         "gpukit.streams",
         "gpukit.reduce",
         "gpukit.scan",
+        "gpukit.tensor",
         "gpukit.resize",
         "gpukit.conv",
         "gpukit.pitfalls",

@@ -5,7 +5,7 @@ try:
 except ImportError as error:
     raise ImportError('gpukit.plot needs matplotlib: pip install "gpukit[notebooks]"') from error
 
-from gpukit.plot.arrays import im2col_product, layouts, padded_window, reduce_axes, swizzle
+from gpukit.plot.arrays import fragment, im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
 from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, scan_steps
 from gpukit.plot.measured import dots, image, lines, photograph, rungs, shaded
@@ -28,6 +28,7 @@ __all__ = [
     "double_buffering",
     "edge_blocks",
     "figure",
+    "fragment",
     "grid_stride",
     "halo_tile",
     "im2col_product",

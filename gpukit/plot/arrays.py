@@ -1,7 +1,8 @@
-"""Pictures of arrays: memory layouts, windows, the product of a convolution, reductions over an axis, swizzles."""
+"""Pictures of arrays: layouts, windows, the product of a convolution, reductions over an axis, swizzles, fragments."""
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from warpstep.integers import ceil_div
 from warpstep.report.axes import INK, PALETTE, SCALE, abridge
 from warpstep.values import check_int, check_items
 
-__all__ = ["im2col_product", "layouts", "padded_window", "reduce_axes", "swizzle"]
+__all__ = ["fragment", "im2col_product", "layouts", "padded_window", "reduce_axes", "swizzle"]
 
 MAX_SIZE = 2**40
 EDGE = PALETTE[6]
@@ -345,4 +346,49 @@ def swizzle(tile: int = 8, *, ax: Axes | None = None) -> Axes:
                 column = int(columns[i, j])
                 face = to_hex(SCALE(column / (tile - 1)))
                 box(ax, left + j * cell, 0.28 + i * cell, cell, cell, face, str(column), edge="white", gid=name)
+    return ax
+
+
+@drawn
+def fragment(held: Any, lane: int | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw which lane of a warp, and which of its registers, holds each element of a small matrix.
+
+    Parameters
+    ----------
+    held : FragmentMap
+        Of `gpukit.tensor.fragment_map`.
+    lane : int, optional
+        A lane whose elements are framed.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``lane`` is not an int from 0 to 31.
+
+    Examples
+    --------
+    >>> from gpukit import tensor
+    >>> axes = fragment(tensor.fragment_map((16, 8, 16), "float16", "a"), lane=5)
+    """
+    framed = None if lane is None else check_int("lane", lane, 0, 31)
+    (down, across), (row, col) = held.shape, np.indices(held.shape)
+    along = 1 if held.name.startswith("a") else 0  # the elements of a register are neighbours along K
+    width, height = (held.packed, 1) if along else (1, held.packed)
+    cell = min(0.36, (COLUMN - 0.6) / across)
+    title = f"{held.name}: the lane that holds each element"
+    ax = sheet(ax, COLUMN, down * cell + 0.6, title)
+    for r, c in zip(row.reshape(-1), col.reshape(-1), strict=True):
+        if (c if along else r) % held.packed == 0:
+            number, face = held.lanes[r, c], tint(held.elements[r, c] // held.packed)
+            where = 0.5 + c * cell, 0.25 + r * cell, width * cell, height * cell
+            line = {"edge": INK, "line": 1.6, "zorder": 3} if number == framed else {"edge": "white", "line": 0.8}
+            box(ax, *where, face, str(number), size=8, **line)
+    for name, count, at in (("row", down, (0.42, 0.25)), ("column", across, (0.5, 0.17))):
+        for i in range(0, count, 1 if cell > 0.3 else 4):
+            x, y = (at[0], at[1] + (i + 0.5) * cell) if name == "row" else (at[0] + (i + 0.5) * cell, at[1])
+            write(ax, x, y, str(i), size=8, faint=True, ha="right" if name == "row" else "center")
+    for register in range(held.rows.shape[1] // held.packed):
+        box(ax, 0.5 + 0.9 * register, down * cell + 0.36, 0.14, 0.14, tint(register), edge="white")
+        write(ax, 0.7 + 0.9 * register, down * cell + 0.43, f"register {register}", size=8, ha="left")
     return ax

@@ -381,6 +381,7 @@ EXPLAINING = {
     "im2col_product": lambda: gpukit.plot.im2col_product(2, 64, 288, 3136),
     "reduce_axes": lambda: gpukit.plot.reduce_axes((5, 7, 200), 1),
     "swizzle": lambda: gpukit.plot.swizzle(),
+    "fragment": lambda: gpukit.plot.fragment(gpukit.tensor.fragment_map((16, 8, 32), "int8", "a"), 5),
     "butterfly": lambda: gpukit.plot.butterfly(),
 }
 

@@ -1,0 +1,98 @@
+"""`gpukit.tensor` against NumPy: which lane holds what, and products of any size by every rung."""
+
+import numpy as np
+import pytest
+
+import gpukit
+from gpukit import cuda, on_gpu, plot, tensor
+from gpukit.intrinsics import mma
+from gpukit.tensor import lesson
+from warpstep.report.axes import FAINT
+
+
+@pytest.mark.parametrize("dtype", lesson.SHAPES)
+def test_every_element_has_its_lane(dtype):
+    for shape in lesson.SHAPES[dtype]:
+        for operand, size in zip("abc", ((shape[0], shape[2]), shape[2:0:-1], shape[:2]), strict=True):
+            held = tensor.fragment_map(shape, dtype, operand)
+            assert held.shape == size and len({*zip(held.rows.flat, held.columns.flat, strict=True)}) == held.rows.size
+            assert np.array_equal(held.lanes[held.rows[7], held.columns[7]], np.full(held.rows.shape[1], 7))
+            assert np.array_equal(held.elements[held.rows[7], held.columns[7]], range(held.rows.shape[1]))
+
+
+def test_an_instruction_multiplies_by_the_map():
+    """A kernel that loads by the tables, on the GPU or the emulator."""
+    a_map, b_map, c_map = (tensor.fragment_map((16, 8, 8), "tf32", operand) for operand in "abc")
+
+    @cuda.jit
+    def multiply(a, b, ra, ca, rb, cb, rc, cc, out):
+        n = cuda.threadIdx.x
+        left = a[ra[n, 0], ca[n, 0]], a[ra[n, 1], ca[n, 1]], a[ra[n, 2], ca[n, 2]], a[ra[n, 3], ca[n, 3]]
+        right = b[rb[n, 0], cb[n, 0]], b[rb[n, 1], cb[n, 1]]
+        zero = np.float32(0)
+        sums = mma(left, right, (zero, zero, zero, zero))
+        for i in range(4):
+            out[rc[n, i], cc[n, i]] = sums[i]
+
+    random = np.random.default_rng(2)
+    a, b = (random.integers(-9, 10, shape).astype(np.float32) for shape in ((16, 8), (8, 8)))
+    out, tables = np.full((16, 8), np.nan, np.float32), [t for m in (a_map, b_map, c_map) for t in (m.rows, m.columns)]
+    multiply[1, 32](a, b, *tables, out)
+    assert np.array_equal(out, a @ b)
+
+
+def test_what_there_is_no_map_of():
+    with pytest.raises(ValueError, match=r"shape is \(16, 8, 4\); for float16 it must be one of"):
+        tensor.fragment_map((16, 8, 4), "float16", "a")
+    with pytest.raises(ValueError, match="operand"):
+        tensor.fragment_map((16, 8, 16), "float16", "d")
+    with pytest.raises(ValueError, match="dtype"):
+        tensor.fragment_map((16, 8, 16), np.float32, "a")
+
+
+def test_the_drawing_has_a_number_for_each_register():
+    axes = plot.fragment(tensor.fragment_map((16, 8, 16), "float16", "a"), lane=5)
+    numbers = [text.get_text() for text in axes.texts if text.get_text().isdigit() and text.get_color() != FAINT]
+    assert sorted(map(int, numbers)) == sorted(4 * [*range(32)])
+
+
+def test_rounding_is_that_of_the_formats():
+    x = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
+    for dtype, bits in (("bfloat16", 8), ("tf32", 11), ("float16", 11)):
+        fraction, exponent = np.frexp(x.astype(np.float64))
+        expected = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
+        normal = abs(x) > 1e-4  # float16 has fewer bits below
+        assert np.array_equal(tensor.rounded(x, dtype)[normal], expected[normal])
+    special = np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)
+    assert np.array_equal(tensor.rounded(special, "bfloat16"), special, equal_nan=True)
+    assert np.isinf(tensor.rounded(7e4, "float16")) and np.isfinite(tensor.rounded(7e4, "bfloat16"))
+
+
+def matrices(m, n, k, seed=4):
+    random = np.random.default_rng([seed, m, n, k])
+    return (random.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n)))
+
+
+@pytest.mark.parametrize("variant", ["one_warp", "shared_tiles"])
+def test_every_rung_multiplies(variant):
+    """Ragged sizes, one element, several tiles; traced without a finding."""
+    shapes = [(1, 1, 1), (131, 37, 70), *((300, 517, 1000) for _ in range(on_gpu()))]
+    for m, n, k in shapes:
+        a, b = matrices(m, n, k)
+        exact, magnitude = a.astype(np.float64) @ b, abs(a.astype(np.float64)) @ abs(b)
+        out = cuda.to_device(np.full((m, n), np.nan, np.float32))
+        for launch, arguments in tensor.steps(variant, cuda.to_device(a), cuda.to_device(b), out):
+            assert gpukit.trace(launch, *arguments).findings == []
+        assert np.all(abs(out.copy_to_host() - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
+        got = tensor.multiply_by(a, b, variant)
+        assert np.all(abs(got - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
+
+
+def test_what_cannot_be_multiplied():
+    a, b, out = (cuda.device_array((4, 4), dtype) for dtype in (np.float16, np.float16, np.float32))
+    with pytest.raises(ValueError, match="variant"):
+        tensor.steps("fastest", a, b, out)
+    with pytest.raises(TypeError, match="a has dtype float32; it must be float16"):
+        tensor.steps("one_warp", out, b, out)
+    with pytest.raises(ValueError, match="are no product"):
+        tensor.steps("one_warp", a, cuda.device_array((3, 4), np.float16), out)
