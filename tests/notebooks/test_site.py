@@ -3,11 +3,15 @@
 import ast
 import itertools
 import re
+from collections.abc import Hashable
 
 import make_site
 import pytest
 
 import gpukit
+from gpukit import intrinsics
+from warpstep._numba import cuda
+from warpstep.compiler import calls
 
 DOCS = make_site.ROOT / "docs"
 
@@ -25,6 +29,20 @@ def test_each_rule_of_the_emulator_names_a_test_that_there_is():
         for test, path in named:
             tree = ast.parse((make_site.ROOT / path).read_text(encoding="utf-8"))
             assert test in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], f"{path}: {test}"
+
+
+def test_each_instruction_has_a_rule():
+    """What a kernel can call of ``cuda`` and of ``gpukit.intrinsics`` is named in the first column."""
+    rows = re.findall(r"^\| (.+?) \|", (DOCS / "semantics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {name.split(".")[-1] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    listed = [
+        name for module in (cuda, cuda.atomic) for name in dir(module) if _translated(getattr(module, name, None))
+    ]
+    assert len(listed) > 50 and {*listed, *intrinsics.__all__} - named == set()
+
+
+def _translated(value):
+    return isinstance(value, Hashable) and value in calls.TABLE
 
 
 def test_every_public_module_has_a_page():

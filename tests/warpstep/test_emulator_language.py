@@ -492,6 +492,32 @@ def test_bits_and_selection():
         ]
 
 
+def test_a_fused_product_rounds_once():
+    @cuda.jit
+    def multiply(a, b, c, out):
+        out[0] = cuda.fma(a[0], b[0], c[0])
+
+    a, out = np.array([1 + 2**-12], np.float32), np.zeros(1, np.float32)
+    multiply[1, 1](a, a, -(a * a), out)
+    assert out == 2**-24
+
+
+def test_cache_hints_change_nothing():
+    @cuda.jit
+    def copy(a, out):
+        i = cuda.grid(1)
+        out[0, i], out[1, i], out[2, i] = cuda.ldca(a, i), cuda.ldcg(a, i), cuda.ldcs(a, i)
+        out[3, i], out[4, i] = cuda.ldlu(a, i), cuda.ldcv(a, i)
+        cuda.stcg(out, (5, i), a[i])
+        cuda.stcs(out, (6, i), a[i])
+        cuda.stwb(out, (7, i), a[i])
+        cuda.stwt(out, (8, i), a[i])
+
+    a, out = RNG.integers(0, 99, 64), fill((9, 64), np.int64)
+    copy[2, 32](a, out)
+    assert (out == a).all()
+
+
 def test_complex_numbers_and_vector_types():
     @cuda.jit
     def compute(z, out):
