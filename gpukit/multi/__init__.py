@@ -1,9 +1,10 @@
 """Several devices: a stencil with halos, a product, an all-reduce, and batches on a cluster.
 
 ``stencil``, ``product`` and ``ring`` make schedules of `gpukit.streams` that cross devices; ``devices`` says which may
-reach whose memory.
+reach whose memory. ``cluster`` sends batches to the workers of a Dask cluster.
 """
 
+from gpukit.multi.cluster import local_cluster, map_frames, reduce
 from gpukit.multi.devices import choose_devices, connect, copy_to_devices, rows_of, synchronize
 from gpukit.multi.product import WAYS, Product, product
 from gpukit.multi.ring import RINGS, AllReduce, all_reduce, bus_bandwidth
@@ -22,7 +23,10 @@ __all__ = [
     "connect",
     "copy_to_devices",
     "heat",
+    "local_cluster",
+    "map_frames",
     "product",
+    "reduce",
     "rows_of",
     "synchronize",
 ]
