@@ -33,6 +33,15 @@ __all__ = ["Trace", "load_trace", "trace"]
 PATIENCE = 2.0
 
 
+def _plots():
+    """Import the figures when they are asked for: Matplotlib takes its time to load, and is not needed otherwise."""
+    try:
+        from warpstep.report import plots
+    except ModuleNotFoundError as error:
+        raise ImportError(f"figures need {error.name}: pip install matplotlib") from error
+    return plots
+
+
 class Trace(Recording):
     """What one launch did, by line of its source: tables when printed and in a notebook, figures, a prediction.
 
@@ -63,21 +72,15 @@ class Trace(Recording):
         -------
         matplotlib Axes
         """
-        from warpstep.report import plots  # Matplotlib takes its time to load
-
-        return plots.banks(self, line, array=array)
+        return _plots().banks(self, line, array=array)
 
     def plot_sectors(self, line: int | None = None, array: str | None = None):
         """Draw the 32-byte sectors that a line's worst request to global memory touches; as `plot_banks`."""
-        from warpstep.report import plots  # Matplotlib takes its time to load
-
-        return plots.sectors(self, line, array=array)
+        return _plots().sectors(self, line, array=array)
 
     def plot_lines(self):
         """Draw the cost of each line beside the ideal: wavefronts in shared memory, sectors elsewhere."""
-        from warpstep.report import plots  # Matplotlib takes its time to load
-
-        return plots.lines(self)
+        return _plots().lines(self)
 
     def plot_heat(self, array: str | None = None):
         """Draw how often each element of an array was read and written, and which block wrote it.
@@ -99,9 +102,7 @@ class Trace(Recording):
         ValueError
             If there is no such array, or if the launch was too large to count: trace it with ``heat=True``.
         """
-        from warpstep.report import plots  # Matplotlib takes its time to load
-
-        return plots.heat(self, array)
+        return _plots().heat(self, array)
 
     def save_html(self, path: str | PathLike) -> None:
         """Write the report and the first block's steps as one HTML page, which needs no server and no network.
