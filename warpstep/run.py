@@ -71,6 +71,8 @@ def _restore(owner, name, value, before):
 
 
 _changes: _Changes | None = None
+#: What begins once the program has chosen a compiler by importing it.
+_waiting: list[Callable[[], None]] = []
 
 
 def installed() -> bool:
@@ -98,7 +100,7 @@ def install() -> None:
         return
     changes = _changes = _Changes()
     try:
-        imports = Imports(lambda: _replace_numba_cuda(changes))
+        imports = Imports(lambda: _loaded(changes))
         sys.meta_path.insert(0, imports)
         changes.undo(imports.remove)
         _choose_emulator(changes)
@@ -129,6 +131,13 @@ def emulated() -> Iterator[None]:
     finally:
         if not before:
             uninstall()
+
+
+def _loaded(changes):
+    _replace_numba_cuda(changes)
+    for start in _waiting:
+        start()
+    _waiting.clear()
 
 
 def _replace_numba_cuda(changes):
@@ -314,6 +323,18 @@ class Launches:
         self._tracing = False
 
     def __enter__(self):
+        if installed() and _compilers.is_open():
+            _waiting.append(self._start)
+        else:
+            self._start()
+        return self
+
+    def __exit__(self, *exception):
+        if self._start in _waiting:
+            _waiting.remove(self._start)
+        self._changes.take_back()
+
+    def _start(self):
         from warpstep.launch import Configured
 
         plain = Configured.__call__
@@ -325,10 +346,6 @@ class Launches:
             return self._launch(configured, args, plain)
 
         self._changes.attribute(Configured, "__call__", launch)
-        return self
-
-    def __exit__(self, *exception):
-        self._changes.take_back()
 
     def _launch(self, configured, args, plain):
         from warpstep.tracer import trace

@@ -25,10 +25,10 @@ def python(*arguments, **environment):
     return result.stdout
 
 
-def run(tmp_path, program, **environment):
+def run(tmp_path, program, *options, **environment):
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))
-    return python("-m", "gpukit", "run", str(script), **environment)
+    return python("-m", "gpukit", "run", *options, str(script), **environment)
 
 
 # -- numba-cuda-mlir, installed or not ---------------------------------------------------------------------------------
@@ -115,6 +115,8 @@ def test_the_compiler_that_is_imported_first_types_kernels(tmp_path, module, exp
     if not _compilers.installed(expected.split()[0]):
         pytest.skip("it is not installed")
     assert run(tmp_path, TYPES.format(module=module)) == f"{expected}\nTrue\n"
+    traced = run(tmp_path, TYPES.format(module=module), "--trace")
+    assert traced.startswith(f"{expected}\nTrue\n") and traced.endswith("Launches traced: 1; findings: none\n")
 
 
 @pytest.mark.parametrize("module", ["numba", "numba_cuda_mlir"])
