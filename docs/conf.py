@@ -2,6 +2,9 @@
 
 import os
 
+from numpy.typing import DTypeLike
+from sphinx.util.typing import stringify_annotation
+
 import gpukit
 
 project = "gpukit"
@@ -46,7 +49,13 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app):
-    """Leave out what a named tuple's fields say of themselves: the class documents them."""
+    """Leave out what a named tuple's fields say of themselves, and the many types of which ``DTypeLike`` is the union."""
+    spelled_out = stringify_annotation(DTypeLike, "smart")
+
+    def shorten(app, what, name, value, options, signature, returned):
+        return (signature or "").replace(spelled_out, "DTypeLike") or None, returned
+
+    app.connect("autodoc-process-signature", shorten)
 
     def skip(app, what, name, value, skipped, options):
         return True if (getattr(value, "__doc__", None) or "").startswith("Alias for field") else None

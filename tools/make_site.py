@@ -26,7 +26,7 @@ BLOCK = re.compile(r"^```python\n(.+?)^```\n", re.DOTALL | re.MULTILINE)
 #: The front page's contents: a heading, and the pages below it.
 CONTENTS = {
     "The course": ["notebooks/[0-9]*"],
-    "Guides and reference": ["docs/emulator", "api/index", "docs/*"],
+    "Guides and reference": ["docs/install", "docs/emulator", "api/index", "docs/*"],
     "The project": ["CHANGELOG", "CONTRIBUTING", "ARCHITECTURE", "SECURITY", "CODE_OF_CONDUCT"],
 }
 
@@ -142,6 +142,7 @@ def _linked(path):
             name = "index.md"
         elif file.suffix == ".py":
             name, anchor = f"{name}.md", f"#{words}" if words.startswith("test_") else ""
+            words = words.replace("_", "_\N{ZERO WIDTH SPACE}")  # where a long name may be broken
         return f"[{words}]({up}{name}{anchor})"
 
     return re.sub(r"(?<!!)\[([^][]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))

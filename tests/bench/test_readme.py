@@ -36,7 +36,7 @@ def test_its_scripts_run(tmp_path):
     (script,) = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
     report = output_of(script, tmp_path)
     assert report.split()[0] in ("False", "True")
-    assert "race, line" in report and report.endswith("8 ['race']\n")
+    assert "race, line" in report and report.endswith("8\n['race']\n")
 
     first, traced, debugged = re.findall(r"```python\n(.+?)```", PAGES["emulator.md"], re.DOTALL)
     assert output_of(first, tmp_path).split() in (["False", "1998.0"], ["True", "1998.0"])
