@@ -2,7 +2,8 @@
 
 - ``lesson``: which lane holds which element (`fragment_map`). Begin here.
 - ``ladder``: a product of float16 in seven kernels, one idea each.
-- ``fast``: the kernels at a library's speed; ``gpukit.matmul.matmul`` chooses among them.
+
+Kernels at a library's speed, for more formats than float16, are behind ``gpukit.matmul.matmul``.
 """
 
 from gpukit.tensor.ladder import VARIANTS, multiply_by, steps

@@ -8,8 +8,8 @@
 6. `tma_wgmma`: one thread orders the copies, and four warps multiply together, straight from shared memory.
 7. `specialised`: one warp only copies, eight only multiply, and blocks stay for several tiles.
 
-The eighth is `gpukit.tensor.fast`. Kernels 1 to 3 take any matrices. In the others rows move by 16 bytes: their length
-must be a multiple of 8, and `steps` pads those of other matrices first.
+The last is `gpukit.matmul.matmul`. Kernel 1 takes any matrices. In the others rows move by 16 bytes: their length must
+be a multiple of 8, and `steps` pads those of other matrices first.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import check_array, stream_of
-from gpukit.backend import cuda, float32, types, uint8, uint64
+from gpukit.backend import cuda, float32, types, uint8, uint32, uint64
 from gpukit.intrinsics import (
     allow_dynamic_shared,
     commit_copies,
@@ -64,6 +64,19 @@ ROWS, COLUMNS, DEPTH = 128, 128, 64
 #: Rows and columns of a warp's tile: 2 x 4 warps.
 WARP_ROWS, WARP_COLUMNS = 64, 32
 THREADS = 256
+#: The pad of a row: 16 bytes, so that the next row begins 4 banks further on.
+PAD = 8
+PITCH_A, PITCH_B = DEPTH + PAD, COLUMNS + PAD
+#: Copies of 16 bytes in a row.
+GROUPS_A, GROUPS_B = DEPTH // 8, COLUMNS // 8
+#: Pairs of tiles in shared memory: one in use, the others on their way.
+STAGES = 3
+PENDING = STAGES - 2
+#: Bytes of the tiles of a in all stages, and of all tiles.
+PADDED_A = 2 * STAGES * ROWS * PITCH_A
+PADDED_BYTES = PADDED_A + 2 * STAGES * DEPTH * PITCH_B
+SWIZZLED_A = 2 * STAGES * ROWS * DEPTH
+SWIZZLED_BYTES = SWIZZLED_A + 2 * STAGES * DEPTH * COLUMNS
 #: Instructions of a warp for each K of 16: down and across.
 DOWN, ACROSS = WARP_ROWS // M, WARP_COLUMNS // N
 
@@ -145,6 +158,22 @@ def store(out, row, col, sums):
 
 
 @cuda.jit(device=True, forceinline=True)
+def copy_tiles(tile_a, tile_b, a, b, row, col, k):
+    """Begin to copy a pair of tiles, 16 bytes at a time; zeros beyond the edges."""
+    tid = uint32(cuda.threadIdx.x)
+    row, col, k = uint32(row), uint32(col), uint32(k)  # unsigned: an index that may be negative costs a test
+    for first in range(0, ROWS, THREADS // GROUPS_A):
+        r, c = uint32(first + tid // GROUPS_A), uint32(tid % GROUPS_A * 8)
+        inside = row + r < uint32(a.shape[0]) and k + c < uint32(a.shape[1])
+        copy_async8(tile_a, (r, c), a, (row + r, k + c), inside)
+    for first in range(0, DEPTH, THREADS // GROUPS_B):
+        r, c = uint32(first + tid // GROUPS_B), uint32(tid % GROUPS_B * 8)
+        inside = k + r < uint32(b.shape[0]) and col + c < uint32(b.shape[1])
+        copy_async8(tile_b, (r, c), b, (k + r, col + c), inside)
+    commit_copies()
+
+
+@cuda.jit(device=True, forceinline=True)
 def read_a(tile, row, k):
     """A lane's eight elements of a, from the place of the instruction's operand in the tile."""
     row, k = row + cuda.laneid // 4, k + 2 * (cuda.laneid % 4)
@@ -170,17 +199,15 @@ def read_b(tile, k, col):
 @cuda.jit
 def shared_tiles(a, b, out):
     """A block computes 128 x 128 elements, each of its 8 warps 64 x 32. Blocks of 256 threads."""
-    tile_a = cuda.shared.array((ROWS, DEPTH), float16)
-    tile_b = cuda.shared.array((DEPTH, COLUMNS), float16)
+    tile_a = cuda.shared.array((ROWS, DEPTH), float16, alignment=16)
+    tile_b = cuda.shared.array((DEPTH, COLUMNS), float16, alignment=16)
     sums = cuda.local.array((DOWN, ACROSS, 4), float32)
-    row, col, tid = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
-    my_row, my_col = tid // 32 // 4 * WARP_ROWS, tid // 32 % 4 * WARP_COLUMNS
+    row, col, warp = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x // 32
+    my_row, my_col = warp // 4 * WARP_ROWS, warp % 4 * WARP_COLUMNS
     clear(sums)
     for first in range(0, a.shape[1], DEPTH):
-        for i in range(tid, ROWS * DEPTH, THREADS):
-            tile_a[i // DEPTH, i % DEPTH] = at(a, row + i // DEPTH, first + i % DEPTH)
-        for i in range(tid, DEPTH * COLUMNS, THREADS):
-            tile_b[i // COLUMNS, i % COLUMNS] = at(b, first + i // COLUMNS, col + i % COLUMNS)
+        copy_tiles(tile_a, tile_b, a, b, row, col, first)
+        wait_copies(0)
         cuda.syncthreads()
         for k in range(0, DEPTH, K):
             for i in range(DOWN):
@@ -193,137 +220,116 @@ def shared_tiles(a, b, out):
 
 # -- one instruction for an operand -----------------------------------------------------------------------------------
 
-#: The pad of a row: 16 bytes, so that the next row begins 4 banks further on.
-PAD = 8
-PITCH_A, PITCH_B = DEPTH + PAD, COLUMNS + PAD
 
-
-@cuda.jit
-def ldmatrix(a, b, out):
-    """The same with operands that are loaded as matrices of 8 x 8, and padded rows. Blocks of 256 threads."""
-    tile_a = cuda.shared.array((ROWS, PITCH_A), float16, alignment=16)
-    tile_b = cuda.shared.array((DEPTH, PITCH_B), float16, alignment=16)
-    sums = cuda.local.array((DOWN, ACROSS, 4), float32)
-    row, col, tid = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
-    my_row, my_col = tid // 32 // 4 * WARP_ROWS, tid // 32 % 4 * WARP_COLUMNS
-    r, c = cuda.laneid % 16, cuda.laneid // 16 * 8  # the row of 8 elements whose address this lane gives
-    clear(sums)
-    for first in range(0, a.shape[1], DEPTH):
-        for i in range(tid, ROWS * DEPTH, THREADS):
-            tile_a[i // DEPTH, i % DEPTH] = at(a, row + i // DEPTH, first + i % DEPTH)
-        for i in range(tid, DEPTH * COLUMNS, THREADS):
-            tile_b[i // COLUMNS, i % COLUMNS] = at(b, first + i // COLUMNS, col + i % COLUMNS)
-        cuda.syncthreads()
-        for k in range(0, DEPTH, K):
-            right = ldmatrix4(tile_b, (k + r, my_col + c), True)  # columns 0 to 15 of the warp's 32
-            further = ldmatrix4(tile_b, (k + r, my_col + 16 + c), True)
-            for i in range(DOWN):
-                multiply_row(sums, i, ldmatrix4(tile_a, (my_row + i * M + r, k + c)), right, further)
-        cuda.syncthreads()
-    store(out, row + my_row, col + my_col, sums)
+@cuda.jit(device=True, forceinline=True)
+def multiply_tiles(sums, tile_a, tile_b, my_row, my_col):
+    """Multiply a warp's 64 rows of a tile of a by its 32 columns of a tile of b."""
+    r, c = cuda.laneid % 16, cuda.laneid // 16 * 8  # the 8 elements whose address this lane gives
+    for k in range(0, DEPTH, K):
+        right = ldmatrix4(tile_b, (k + r, my_col + c), True)  # columns 0 to 15
+        further = ldmatrix4(tile_b, (k + r, my_col + 16 + c), True)
+        for i in range(DOWN):
+            multiply_row(sums, i, ldmatrix4(tile_a, (my_row + i * M + r, k + c)), right, further)
 
 
 @cuda.jit(device=True, forceinline=True)
 def multiply_row(sums, i, left, right, further):
-    """Multiply 16 rows by the 32 columns of a warp."""
+    """Multiply 16 rows by 32 columns."""
     multiply(sums, i, 0, left, right[:4])
     multiply(sums, i, 1, left, right[4:])
     multiply(sums, i, 2, left, further[:4])
     multiply(sums, i, 3, left, further[4:])
 
 
-# -- asynchronous copies ----------------------------------------------------------------------------------------------
-
-#: Pairs of tiles in shared memory: one in use, the others on their way.
-STAGES = 3
-PENDING = STAGES - 2
-#: Bytes of the tiles of a in all stages, and of all tiles.
-PADDED_A = 2 * STAGES * ROWS * PITCH_A
-PADDED_BYTES = PADDED_A + 2 * STAGES * DEPTH * PITCH_B
-SWIZZLED_A = 2 * STAGES * ROWS * DEPTH
-SWIZZLED_BYTES = SWIZZLED_A + 2 * STAGES * DEPTH * COLUMNS
-
-
 @cuda.jit
+def ldmatrix(a, b, out):
+    """The same with operands that are loaded as matrices of 8 x 8, from padded rows. Blocks of 256 threads."""
+    tile_a = cuda.shared.array((ROWS, PITCH_A), float16, alignment=16)
+    tile_b = cuda.shared.array((DEPTH, PITCH_B), float16, alignment=16)
+    sums = cuda.local.array((DOWN, ACROSS, 4), float32)
+    row, col, warp = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x // 32
+    my_row, my_col = warp // 4 * WARP_ROWS, warp % 4 * WARP_COLUMNS
+    clear(sums)
+    for first in range(0, a.shape[1], DEPTH):
+        copy_tiles(tile_a, tile_b, a, b, row, col, first)
+        wait_copies(0)
+        cuda.syncthreads()
+        multiply_tiles(sums, tile_a, tile_b, my_row, my_col)
+        cuda.syncthreads()
+    store(out, row + my_row, col + my_col, sums)
+
+
+# -- copies in the background -----------------------------------------------------------------------------------------
+
+
+@cuda.jit(launch_bounds=(THREADS, 2))
 def stages(a, b, out):
     """The same with copies that are under way while earlier tiles are multiplied. Blocks of 256 threads."""
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (STAGES, ROWS, PITCH_A), float16)
     tiles_b = view_at(buffer, PADDED_A, (STAGES, DEPTH, PITCH_B), float16)
     sums = cuda.local.array((DOWN, ACROSS, 4), float32)
-    row, col, tid = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
-    my_row, my_col = tid // 32 // 4 * WARP_ROWS, tid // 32 % 4 * WARP_COLUMNS
-    r, c = cuda.laneid % 16, cuda.laneid // 16 * 8
+    row, col, warp = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x // 32
+    my_row, my_col = warp // 4 * WARP_ROWS, warp % 4 * WARP_COLUMNS
     clear(sums)
     for stage in range(STAGES - 1):
-        copy_tiles(tiles_a, tiles_b, stage, a, b, row, col, stage * DEPTH)
-    stage = 0
+        copy_tiles(tiles_a[stage], tiles_b[stage], a, b, row, col, stage * DEPTH)
+    stage, free = 0, STAGES - 1
     for first in range(0, a.shape[1], DEPTH):
         wait_copies(PENDING)
         cuda.syncthreads()
-        copy_tiles(tiles_a, tiles_b, (stage + STAGES - 1) % STAGES, a, b, row, col, first + (STAGES - 1) * DEPTH)
-        for k in range(0, DEPTH, K):
-            right = ldmatrix4(tiles_b, (stage, k + r, my_col + c), True)
-            further = ldmatrix4(tiles_b, (stage, k + r, my_col + 16 + c), True)
-            for i in range(DOWN):
-                multiply_row(sums, i, ldmatrix4(tiles_a, (stage, my_row + i * M + r, k + c)), right, further)
-        stage = (stage + 1) % STAGES
+        copy_tiles(tiles_a[free], tiles_b[free], a, b, row, col, first + (STAGES - 1) * DEPTH)
+        multiply_tiles(sums, tiles_a[stage], tiles_b[stage], my_row, my_col)
+        stage, free = (stage + 1) % STAGES, stage
     store(out, row + my_row, col + my_col, sums)
 
 
-@cuda.jit(device=True, forceinline=True)
-def copy_tiles(tiles_a, tiles_b, stage, a, b, row, col, first):
-    """Begin to copy a pair of tiles, 16 bytes at a time; zeros beyond the edges."""
-    for i in range(cuda.threadIdx.x, ROWS * DEPTH // 8, THREADS):
-        r, c = i // (DEPTH // 8), i % (DEPTH // 8) * 8
-        inside = row + r < a.shape[0] and first + c < a.shape[1]
-        copy_async8(tiles_a, (stage, r, c), a, (row + r, first + c), inside)
-    for i in range(cuda.threadIdx.x, DEPTH * COLUMNS // 8, THREADS):
-        r, c = i // (COLUMNS // 8), i % (COLUMNS // 8) * 8
-        inside = first + r < b.shape[0] and col + c < b.shape[1]
-        copy_async8(tiles_b, (stage, r, c), b, (first + r, col + c), inside)
-    commit_copies()
-
-
-@cuda.jit
+@cuda.jit(launch_bounds=(THREADS, 2))
 def swizzled(a, b, out):
     """The same without a pad: in row r, the 8 elements at place p are at place p ^ r % 8. Blocks of 256 threads."""
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (STAGES, ROWS, DEPTH), float16)
     tiles_b = view_at(buffer, SWIZZLED_A, (STAGES, DEPTH, COLUMNS), float16)
     sums = cuda.local.array((DOWN, ACROSS, 4), float32)
-    row, col, tid = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
-    my_row, my_col = tid // 32 // 4 * WARP_ROWS, tid // 32 % 4 * WARP_COLUMNS
-    r, c = cuda.laneid % 16, cuda.laneid // 16 * 8
-    swap = r % 8 * 8  # all of the lane's rows are r more than a multiple of 16
+    row, col, warp = cuda.blockIdx.y * ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x // 32
+    my_row, my_col = warp // 4 * WARP_ROWS, warp % 4 * WARP_COLUMNS
     clear(sums)
     for stage in range(STAGES - 1):
-        copy_swizzled(tiles_a, tiles_b, stage, a, b, row, col, stage * DEPTH)
-    stage = 0
+        copy_swizzled(tiles_a[stage], tiles_b[stage], a, b, row, col, stage * DEPTH)
+    stage, free = 0, STAGES - 1
     for first in range(0, a.shape[1], DEPTH):
         wait_copies(PENDING)
         cuda.syncthreads()
-        copy_swizzled(tiles_a, tiles_b, (stage + STAGES - 1) % STAGES, a, b, row, col, first + (STAGES - 1) * DEPTH)
-        for k in range(0, DEPTH, K):
-            right = ldmatrix4(tiles_b, (stage, k + r, my_col + c ^ swap), True)
-            further = ldmatrix4(tiles_b, (stage, k + r, my_col + 16 + c ^ swap), True)
-            for i in range(DOWN):
-                multiply_row(sums, i, ldmatrix4(tiles_a, (stage, my_row + i * M + r, k + c ^ swap)), right, further)
-        stage = (stage + 1) % STAGES
+        copy_swizzled(tiles_a[free], tiles_b[free], a, b, row, col, first + (STAGES - 1) * DEPTH)
+        multiply_swizzled(sums, tiles_a[stage], tiles_b[stage], my_row, my_col)
+        stage, free = (stage + 1) % STAGES, stage
     store(out, row + my_row, col + my_col, sums)
 
 
 @cuda.jit(device=True, forceinline=True)
-def copy_swizzled(tiles_a, tiles_b, stage, a, b, row, col, first):
-    for i in range(cuda.threadIdx.x, ROWS * DEPTH // 8, THREADS):
-        r, c = i // (DEPTH // 8), i % (DEPTH // 8) * 8
-        inside = row + r < a.shape[0] and first + c < a.shape[1]
-        copy_async8(tiles_a, (stage, r, c ^ r % 8 * 8), a, (row + r, first + c), inside)
-    for i in range(cuda.threadIdx.x, DEPTH * COLUMNS // 8, THREADS):
-        r, c = i // (COLUMNS // 8), i % (COLUMNS // 8) * 8
-        inside = first + r < b.shape[0] and col + c < b.shape[1]
-        copy_async8(tiles_b, (stage, r, c ^ r % 8 * 8), b, (first + r, col + c), inside)
+def copy_swizzled(tile_a, tile_b, a, b, row, col, k):
+    tid = uint32(cuda.threadIdx.x)
+    row, col, k = uint32(row), uint32(col), uint32(k)
+    for first in range(0, ROWS, THREADS // GROUPS_A):
+        r, c = uint32(first + tid // GROUPS_A), uint32(tid % GROUPS_A * 8)
+        inside = row + r < uint32(a.shape[0]) and k + c < uint32(a.shape[1])
+        copy_async8(tile_a, (r, c ^ r % 8 * 8), a, (row + r, k + c), inside)
+    for first in range(0, DEPTH, THREADS // GROUPS_B):
+        r, c = uint32(first + tid // GROUPS_B), uint32(tid % GROUPS_B * 8)
+        inside = k + r < uint32(b.shape[0]) and col + c < uint32(b.shape[1])
+        copy_async8(tile_b, (r, c ^ r % 8 * 8), b, (k + r, col + c), inside)
     commit_copies()
+
+
+@cuda.jit(device=True, forceinline=True)
+def multiply_swizzled(sums, tile_a, tile_b, my_row, my_col):
+    r, c = cuda.laneid % 16, cuda.laneid // 16 * 8
+    swap = r % 8 * 8  # all rows that this lane gives are r more than a multiple of 16
+    for k in range(0, DEPTH, K):
+        right = ldmatrix4(tile_b, (k + r, my_col + c ^ swap), True)
+        further = ldmatrix4(tile_b, (k + r, my_col + 16 + c ^ swap), True)
+        for i in range(DOWN):
+            multiply_row(sums, i, ldmatrix4(tile_a, (my_row + i * M + r, k + c ^ swap)), right, further)
 
 
 # -- four warps together ----------------------------------------------------------------------------------------------
@@ -460,7 +466,6 @@ BLOCKS = {
     "tma_wgmma": (GROUP_ROWS, COLUMNS, 128, RING_BYTES),
     "specialised": (TALL, COLUMNS, 32 * (4 * GROUPS + 1), TALL_BYTES),
 }
-ANY_ROWS = ("one_warp", "shared_tiles", "ldmatrix")
 
 
 @cuda.jit
@@ -512,7 +517,7 @@ def steps(variant: str, a: Any, b: Any, out: Any, stream: Any = None) -> list[tu
     if b.shape[0] != k or out.shape != (m, n) or 0 in (m, n, k):
         raise ValueError(f"a {a.shape}, b {b.shape} and out {out.shape} are no product of one element or more")
     stream, launches = stream_of(stream), []
-    if variant not in ANY_ROWS:
+    if variant != "one_warp":
         a, b = (_padded(matrix, stream, launches) for matrix in (a, b))
     kernel, (rows, columns, threads, shared) = VARIANTS[variant], BLOCKS[variant]
     grid: Any = ceil_div(n, columns), ceil_div(m, rows)
