@@ -69,7 +69,7 @@ wheel: env
 # With the oldest Python: what it can install, the newer ones can too. The CUDA wheels depend on the driver.
 constraints:
 	@$(MAKE) env PYTHON=python3.11 VENV=build/newest EXTRA=none NEWEST=1
-	@build/newest/bin/python -m pip install --quiet -e '.[docs]'
+	@build/newest/bin/python -m pip install --quiet -e '.[docs,multi]'
 	@build/newest/bin/python -m pip freeze --exclude-editable | grep -Eiv '^(cuda|nvidia)' >build/packages.txt
 	@{ grep '^#' constraints.txt; cat build/packages.txt; } >build/constraints.txt && mv build/constraints.txt .
 

@@ -49,7 +49,7 @@ pygments_dark_style = "github-dark"
 
 
 def setup(app):
-    """Leave out what a named tuple's fields say of themselves, and the many types of which ``DTypeLike`` is the union."""
+    """Leave out what a named tuple's fields say of themselves, and the many types that are called ``DTypeLike``."""
     spelled_out = stringify_annotation(DTypeLike, "smart")
 
     def shorten(app, what, name, value, options, signature, returned):

@@ -64,6 +64,7 @@ def test_race():
 #: A line for each extra that its packages must make possible.
 EXTRAS = {
     "notebooks": "import cv2, jupyterlab, matplotlib.pyplot; from gpukit import plot, show",
+    "multi": "import distributed; from gpukit.multi import map_frames",
     "test": "import hypothesis, jupytext, pytest, xdist, yaml",
     "docs": "import furo, myst_nb, sphinx",
     "dev": "import importlinter, pyright, pytest, ruff",
