@@ -156,8 +156,9 @@ class _Plan:
     def peer_copy(self, step):
         """All rows; then both edges straight to the neighbours."""
         after = self.arrived
-        kernels = [self._rows(d, step, heat_rows, self._span(d), 0, after[d]) for d in range(self.count)]
-        self._send(step, kernels, 0)
+        self.arrived = [[] for _ in range(self.count)]
+        for d in range(self.count):
+            self._send(d, step, [self._rows(d, step, heat_rows, self._span(d), 0, after[d])], 0)
 
     def peer_load(self, step):
         """All rows, by a kernel that reads the neighbours' edges. It waits for the neighbours' last step."""
@@ -170,16 +171,16 @@ class _Plan:
     def overlap(self, step):
         """The edges first, in a stream of their own, and to the neighbours while the inside is computed."""
         edges, insides, arrived = self.edges, self.insides, self.arrived
-        self.edges, self.insides = [], []
+        self.edges, self.insides, self.arrived = [], [], [[] for _ in range(self.count)]
         for d in range(self.count):
             first, last = self._span(d)
             alone = self.count == 1
             rows = [self._rows(d, step, heat_edges, (first, last), 1, insides[d] + arrived[d])] if not alone else []
             self.edges.append(rows)
+            self._send(d, step, rows, 1)
             inner = (first, last) if alone else (first + 1, last - 1)
             inside = [self._rows(d, step, heat_rows, inner, 0, edges[d])] if inner[0] < inner[1] else []
             self.insides.append(inside)
-        self._send(step, [rows[0] if rows else 0 for rows in self.edges], 1)
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
@@ -227,16 +228,15 @@ class _Plan:
             **over,
         )
 
-    def _send(self, step, sources, stream):
-        """Queue the copies of all edges into the neighbours' halos, each after its kernel."""
-        self.arrived = [[] for _ in range(self.count)]
-        for d, to in self._neighbours():
+    def _send(self, d, step, kernels, stream):
+        """Queue the copies of a device's edges into its neighbours' halos, after the kernel that computes them."""
+        for to in self._around(d):
             edge, halo = self._rows_between(d, to)
             source, target = self._pair(d, step)[1][edge], self._pair(to, step)[1][halo]
             action = prepare_copy(target, source, self._stream(d, stream))
             place = {"device": self.heat.devices[d], "peer": self.heat.devices[to], "nbytes": source.nbytes}
             names = {"reads": self._names(d, step + 1, [edge]), "writes": self._names(to, step + 1, [halo])}
-            self.arrived[to].append(self._copy(PEER_COPY, action, stream, d, to, step, [sources[d]], place | names))
+            self.arrived[to].append(self._copy(PEER_COPY, action, stream, d, to, step, kernels, place | names))
 
     def _edge_out(self, d, to, step, after):
         edge, _ = self._rows_between(d, to)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import check_kind, configure_quietly, is_pinned
-from gpukit._numba import numba_driver
+from gpukit._numba import prepare_call
 from gpukit.backend import cuda, on_gpu
 from gpukit.launching import prepare
 from gpukit.streams.kernels import BLOCK, occupancy
@@ -233,16 +233,13 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
         return lambda _: None
     if not on_gpu():
         return lambda _: target.copy_to_device(source) if to_device else source.copy_to_host(target)
-    driver = numba_driver()
-    call = driver.cuMemcpyHtoDAsync if from_host else driver.cuMemcpyDtoHAsync
-    if to_device and not from_host:
-        call = driver.cuMemcpyDtoDAsync
+    name = f"cuMemcpy{'H' if from_host else 'D'}to{'D' if to_device else 'H'}Async"
     addresses = [
-        array.ctypes.data if isinstance(array, np.ndarray) else array.device_ctypes_pointer.value
+        array.ctypes.data if isinstance(array, np.ndarray) else ("CUdeviceptr", array.device_ctypes_pointer.value)
         for array in (target, source)
     ]
-    nbytes, handle = source.nbytes, int(stream.handle)
-    return lambda _, keep=(target, source): call(*addresses, nbytes, handle)
+    call = prepare_call(name, *addresses, source.nbytes, ("CUstream", stream.handle), keep=(target, source, stream))
+    return lambda _: call()
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpukit import device
 from gpukit._host.arrays import configure_quietly, stream_of
+from gpukit._numba import prepare_call
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams.kernels import NEVER
@@ -294,11 +295,11 @@ class Schedule:
                 queues = ((other, self.operations[other]) for other in operation.after)
                 here = operation.device, operation.stream
                 others = [other for other, before in queues if (before.device, before.stream) != here]
-                calls += [partial(events[other].wait, stream) for other in others]
+                calls += [_event_call("cuStreamWaitEvent", events[other], stream) for other in others]
                 stamps = [recorder.rows[number] if recorder else no_stamps] if operation.takes_stamps else []
                 action = partial(operation.action, stream, *stamps)
                 calls += recorder.around(number, action, stream) if recorder else [action]
-                calls += [partial(events[number].record, stream)] if number in awaited else []
+                calls += [_event_call("cuEventRecord", events[number], stream)] if number in awaited else []
             self._programs[recorder] = calls + _switch(current, None)
         return self._programs[recorder]
 
@@ -313,8 +314,20 @@ def _event(device, timing=True):
         return cuda.event(timing=timing)
 
 
+def _event_call(name, event, stream):
+    """The call that records an event in a stream, or has the stream wait for it."""
+    if not on_gpu():
+        return partial(event.record if name == "cuEventRecord" else event.wait, stream)
+    pair = ("CUevent", event.handle), ("CUstream", stream.handle)
+    if name == "cuEventRecord":
+        return prepare_call(name, *pair, keep=(event, stream))
+    return prepare_call(name, *reversed(pair), 0, keep=(event, stream))
+
+
 def _switch(old, new):
-    """The calls that make another device the current one."""
+    """The calls that make another device the current one; after the last one `_queue` brings back the one before."""
+    if on_gpu():
+        return [] if new is None else [_bring(cuda.gpus[new].get_primary_context())]
     leave = [] if old is None else [partial(cuda.gpus[old].__exit__, None, None, None)]
     return leave + ([] if new is None else [cuda.gpus[new].__enter__])
 
@@ -333,10 +346,18 @@ def _check_cost(
         check_flag(name, value)
 
 
+def _bring(context):
+    return prepare_call("cuCtxSetCurrent", ("CUcontext", context.handle), keep=context)
+
+
 def _queue(program):
-    cuda.current_context()  # bind it to this thread, which may not be the one that made the schedule
-    for call in program:
-        call()
+    here = cuda.current_context()  # bind it to this thread, which may not be the one that made the schedule
+    try:
+        for call in program:
+            call()
+    finally:
+        if on_gpu():
+            _bring(here)()
 
 
 def require_gpu(what: str) -> None:
