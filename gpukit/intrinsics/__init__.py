@@ -30,6 +30,7 @@ from gpukit.intrinsics.functions import (
     store4,
     wait_copies,
 )
+from gpukit.intrinsics.tiles import emulated as _emulated_tiles  # noqa: F401
 from gpukit.intrinsics.tiles import gpu as _tiles_gpu  # noqa: F401
 from gpukit.intrinsics.tiles.functions import (  # noqa: F401
     commit_stores,

@@ -18,6 +18,9 @@ from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, 
 from warpstep.compiler.loops import Loops
 from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 
+#: Barriers that are called where no lanes wait, too: what they wait for are not lanes alone.
+ALWAYS = ("grid", "phase", "named")
+
 
 class FrameInfo:
     """A function of the source in which a kernel can stop: the kernel, or a device function that is called at a line.
@@ -98,7 +101,7 @@ class Leave(End):
 
 @dataclass
 class Barrier(End):
-    """Wait for other lanes: those of the block, of the grid, or those of the warp that the operand names."""
+    """Wait for other lanes: those of the block, of the grid, or those that the operand names, or for a phase."""
 
     kind: str = "block"
 
@@ -609,7 +612,7 @@ class _Writer:
             self.line(depth + 2, "pc, m, L = S.go(pc, m)")
             self.line(depth, "else:")
             self.line(depth + 1, f"pc, m, L = S.branch(c, {if_true}, {if_false}, m, {end.site})")
-        elif isinstance(end, Barrier) and (self.labels is not None or end.kind == "grid"):
+        elif isinstance(end, Barrier) and (self.labels is not None or end.kind in ALWAYS):
             self.line(depth, self._barrier(end, operand))
         else:
             (target,) = end.targets

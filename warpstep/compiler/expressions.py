@@ -13,6 +13,7 @@ from warpstep.machine import arithmetic, sequences
 from warpstep.machine.atomics import atomic
 from warpstep.machine.memory import merge
 from warpstep.machine.progress import CHECK_INTERVAL
+from warpstep.machine.tensor import halves_of, words_as
 
 
 class Trait:
@@ -139,6 +140,7 @@ NONE, ELLIPSIS, ZERO = literal(None), literal(...), scalar(0, np.int64)
 
 #: Functions that templates name.
 _FUNCTIONS = {"np": np, "B_": np.bool_, "merge": merge, "CHECK_INTERVAL": CHECK_INTERVAL, "atomic": atomic}
+_FUNCTIONS |= {"halves_of": halves_of, "words_as": words_as}
 for _module in (arithmetic, sequences):
     _FUNCTIONS |= {name: value for name, value in vars(_module).items() if callable(value) and name[0].islower()}
 

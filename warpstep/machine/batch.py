@@ -16,7 +16,7 @@ from warpstep.limits import POISON, WARP
 from warpstep.machine import tensor
 from warpstep.machine.arithmetic import choose, range_length
 from warpstep.machine.memory import GuardedMemory, Memory, View, contiguous
-from warpstep.machine.scheduler import Scheduler
+from warpstep.machine.scheduler import NAMED_AT, Scheduler
 
 #: What to do about an access out of bounds, by the space of the array.
 OUT_OF_BOUNDS_CURES = {
@@ -27,10 +27,19 @@ OUT_OF_BOUNDS_CURES = {
 }
 #: What to do about a barrier that some threads never reach.
 BARRIER_CURES = {
+    "group": "On a GPU this hangs or goes wrong. All four warps of a group must get here.",
+    "named": "On a GPU this hangs. As many threads as the barrier names must get here.",
     "block": "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
     "warp": "On a GPU this hangs or goes wrong. Let its mask name the lanes that get here, from a ballot_sync before "
     "the branch, or move the call to where all lanes of the mask pass.",
     "grid": "On a GPU this hangs. Move the sync to where all threads of the grid pass.",
+}
+BARRIER_NAMES = {
+    "block": "syncthreads",
+    "warp": "a warp operation",
+    "grid": "the grid's sync",
+    "group": "an operation of four warps",
+    "named": "named_barrier",
 }
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -162,6 +171,29 @@ class Batch:
             )
         return self._shared[key]
 
+    def view_at(self, buffer, offset, shape, dtype, name, mask, site):
+        """A part of an array of bytes in shared memory, from a byte on, as an array of its own."""
+        if buffer.__class__ is not View or buffer.space != "shared" or isinstance(offset, np.ndarray):
+            self.unsupported(site, "a part of an array that is not in shared memory, or that differs by thread")
+        dtype = np.dtype(dtype)
+        shape = tuple(int(n) for n in (shape if isinstance(shape, tuple) else (shape,)))
+        start, size = int(buffer.base) + int(offset), int(np.prod(shape)) * dtype.itemsize
+        if not int(buffer.base) <= start <= start + size <= int(buffer.base) + buffer.shape[0]:
+            message = f"bytes {int(offset):,} to {int(offset) + size:,} are outside of {buffer.name!r}, which has "
+            self.fail("out-of-bounds", f"{message}{buffer.shape[0]:,}", site, mask, OUT_OF_BOUNDS_CURES["shared"])
+            raise UnsupportedError(f"an array outside of shared memory{self._where(site)}")
+        if (start + buffer.address) % dtype.itemsize or buffer.row % dtype.itemsize:
+            message = f"an array of {dtype} starts at byte {int(offset):,} of {buffer.name!r}, no multiple of "
+            self.fail("misaligned", f"{message}{dtype.itemsize}", site, mask, array=buffer.name)
+        items, place = buffer.items, start // dtype.itemsize
+        if start % dtype.itemsize == 0 and items.size % dtype.itemsize == 0:
+            items = items.view(dtype)
+        view = View(
+            "shared", items, place, shape, contiguous(shape), name, buffer.address, buffer.row // dtype.itemsize
+        )
+        view.whole = False
+        return view
+
     def _dynamic_shared(self, dtype, name):
         """A dynamic shared array: all of a kernel start at the same address, whatever their type."""
         nbytes = self.launch.dynamic_shared
@@ -238,15 +270,30 @@ class Batch:
         """Hook for traces: ``taken`` of ``value``, from the lanes ``source`` (B, W, 32)."""
         return taken
 
-    def mma(self, a, b, c, mask, site):
-        """The product of a tensor core, of tuples; all lanes of a warp take part."""
+    def check_warps(self, mask, what, site):
+        """Fail where a part of the lanes of a warp runs what all run together."""
         running = np.broadcast_to(True if mask is None else mask, self.shape)
         partial = running & (self.warp_bits(running) != (1 << WARP) - 1)
         if partial.any():
-            message = "a product of a tensor core is reached by a part of the lanes of a warp"
+            message = f"{what} is reached by a part of the lanes of a warp"
             self.fail("barrier-divergence", message, site, partial, "All 32 lanes must run it together.")
+
+    def mma(self, a, b, c, mask, site):
+        """The product of a tensor core, of tuples; all lanes of a warp take part."""
+        self.check_warps(mask, "a product of a tensor core", site)
         found = tensor.multiply(*([self.by_warp(value, 0) for value in operand] for operand in (a, b, c)))
         return tuple(self.from_warps(values) for values in found)
+
+    def named_key(self, number, count, mask, site):
+        """What names a barrier of some threads of the block: (B, T)."""
+        number, count = (np.broadcast_to(value, self.shape).astype(np.int64) for value in (number, count))
+        lanes = np.broadcast_to(True if mask is None else mask, self.shape)
+        wrong = lanes & ((number < 1) | (number > 15) | (count % WARP != 0) | (count < WARP))
+        if wrong.any():
+            message = f"barrier {int(number[wrong][0])} of {int(count[wrong][0]):,} threads"
+            cure = "A named barrier has a number from 1 to 15, and counts a multiple of 32 threads."
+            self.fail("barrier-divergence", message, site, wrong, cure)
+        return number << NAMED_AT | count
 
     def fence(self, mask, whole_device):
         """Hook for traces: a memory fence. Emulated memory is sequentially consistent, so there is nothing to do."""
@@ -409,7 +456,10 @@ class Batch:
         sites = self.launch.program.sites
         for waiting in held:
             _, _, lane = self.place(waiting.lanes)
-            name = {"block": "syncthreads", "warp": "a warp operation", "grid": "the grid's sync"}[waiting.kind]
+            if waiting.kind == "phase":
+                self._phase_never_ends(waiting, lane)
+                continue
+            name = BARRIER_NAMES[waiting.kind]
             elsewhere = [sites[h.site].line for h in held if h is not waiting and h.lanes[lane[0]].any()]
             if elsewhere:
                 detail = f"others of its block wait at line {elsewhere[0]}"
@@ -422,6 +472,17 @@ class Batch:
                 waiting.lanes,
                 BARRIER_CURES[waiting.kind],
             )
+
+    def _phase_never_ends(self, waiting, lane):
+        """Fail for threads that wait for a phase that does not end."""
+        missing = self.memory.barriers.missing(int(waiting.named[lane]))
+        self.fail(
+            "no-progress",
+            f"a thread waits in mbarrier_wait for a phase that does not end: {missing} of it are missing",
+            waiting.site,
+            waiting.lanes,
+            "On a GPU this hangs. Count the arrivals of mbarrier_init, the bytes of mbarrier_expect, and the parity.",
+        )
 
     def returned_before_grid_sync(self, site, gone):
         """Fail for a deadlock of the grid: ``gone`` are the returned threads of blocks that never arrive."""

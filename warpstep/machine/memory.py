@@ -20,6 +20,8 @@ import numpy as np
 
 from warpstep.errors import UnsupportedError
 from warpstep.machine.async_copies import Copies
+from warpstep.machine.barriers import Barriers
+from warpstep.machine.tiles import Tiles
 
 INT64 = np.dtype(np.int64)
 #: How closely the stores to memory are watched: not at all, which buffers they may change, which they do change.
@@ -294,6 +296,18 @@ class Memory:
     def copies(self):
         return Copies((self.blocks, self.threads))
 
+    @functools.cached_property
+    def barriers(self):
+        return Barriers(self)
+
+    @functools.cached_property
+    def tiles(self):
+        return Tiles(self)
+
+    def locate(self, view, index, mask, site):
+        """Find an element without an access: (its position, the lanes where it is in bounds)."""
+        return self.position(view, index, mask, site), mask
+
     def reach(self, view, index, mask, site, op, count=None):
         """Check an access, of ``count`` consecutive elements if given: (position of the first, lanes to do it)."""
         if count is None:
@@ -537,6 +551,14 @@ class Memory:
                 values = [np.where(reading, value, target.dtype.type(0)) for value in values]
         position, mask = self.reach(target, index, mask, site, "begin copy", count)
         self.copies.begin(target, position, values, mask, site)
+
+    def load_acquire(self, view, index, mask, site):
+        """Load a word that orders the accesses after it."""
+        return self.load(view, index, mask, site)
+
+    def store_release(self, view, index, value, mask, site):
+        """Store a word that orders the accesses before it."""
+        self.store(view, index, value, mask, site)
 
     def commit_copies(self, mask):
         self.copies.commit(mask)

@@ -13,6 +13,10 @@ import numpy as np
 
 from warpstep.machine.progress import Progress
 
+#: Threads of a group of four warps.
+GROUP = 128
+#: The number of a named barrier stands above its count of threads.
+NAMED_AT, NAMED_COUNT = 16, (1 << 16) - 1
 #: Pc of a finished kernel.
 DONE = -1
 
@@ -157,13 +161,16 @@ class Scheduler:
     def barrier(self, pc, mask, kind, site, members=None):
         """Wait at a barrier until all lanes that it needs have arrived, then go on at ``pc``.
 
-        kind is "block", "warp" (``members``: each lane's mask as bits) or "grid". No barrier needs lanes that have
-        returned.
+        kind is "block", "warp" (``members``: each lane's mask as bits), "grid", "group" (of four warps), "named"
+        (``members``: number and count of threads) or "phase" (``members``: keys of `Barriers`). No barrier needs lanes
+        that have returned.
         """
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
         held = Held(kind, lanes, members, site)
-        if self._complete(held).sum() == lanes.sum():
+        # Lanes of a named barrier may wait for it at several places, and pass it together.
+        alone = kind != "named" or all(other.kind != "named" for other in self.held.values())
+        if alone and self._complete(held).sum() == lanes.sum():
             self.passed(held, lanes)
             return self.go(pc, mask)
         if pc in self.held:
@@ -185,21 +192,42 @@ class Scheduler:
                 self.batch.returned_before_grid_sync(held.site, ~alive & ~alive[:, :1])
 
     def _complete(self, held):
-        """The held lanes whose whole block or grid has arrived, or all lanes of their warp mask."""
+        """The held lanes for which all have arrived that their barrier needs."""
+        if held.kind == "phase":
+            return self.batch.memory.barriers.passed(held.named, held.lanes)
+        if held.kind == "named":
+            return held.lanes & (self._arrived(held) >= held.named & NAMED_COUNT)
         alive = np.broadcast_to(True if self.alive is None else self.alive, self.batch.shape)
         if held.kind == "warp":
             missing = held.named & self.batch.warp_bits(alive) & ~self.batch.warp_bits(held.lanes)
             return held.lanes & (missing == 0)
         missing = alive & ~held.lanes
+        if held.kind == "group":
+            return held.lanes & ~self._in_groups(missing)
         if held.kind == "grid":
             return held.lanes & (not missing.any())
         return held.lanes & ~missing.any(axis=1, keepdims=True)
 
+    def _in_groups(self, lanes):
+        """Mask the lanes in whose group of four warps is one of ``lanes``."""
+        missing = -lanes.shape[1] % GROUP
+        padded = np.pad(lanes, ((0, 0), (0, missing))).reshape(lanes.shape[0], -1, GROUP)
+        return np.repeat(padded.any(axis=2), GROUP, axis=1)[:, : lanes.shape[1]]
+
+    def _arrived(self, held):
+        """The threads of a block that wait at the named barrier of each lane."""
+        waiting = [other for at, other in self.held.items() if other.kind == "named" and other is not held]
+        groups = [(held.lanes, held.named), *((other.lanes, other.named) for other in waiting)]
+        count = np.zeros(self.batch.shape, np.int64)
+        for number in np.unique(held.named[held.lanes] >> NAMED_AT):
+            here: Any = sum((lanes & (named >> NAMED_AT == number)).sum(axis=1) for lanes, named in groups)
+            count = np.where(held.named >> NAMED_AT == number, here[:, None], count)
+        return count
+
     def _release(self):
         """Release the lanes whose barrier is complete. False if there are none."""
         released = False
-        for pc, held in list(self.held.items()):
-            complete = self._complete(held)
+        for pc, held, complete in [(pc, held, self._complete(held)) for pc, held in self.held.items()]:
             if not complete.any():
                 continue
             released = True

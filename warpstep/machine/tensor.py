@@ -6,7 +6,7 @@ import numpy as np
 
 from warpstep.limits import WARP
 
-__all__ = ["Fragment", "fragments", "multiply", "unpack"]
+__all__ = ["Fragment", "add_products", "exact", "fragments", "multiply", "unpack"]
 
 
 class Fragment(NamedTuple):
@@ -48,30 +48,54 @@ def fragments(counts: tuple[int, ...], packed: int = 1) -> tuple[Fragment, Fragm
     return left, right, Fragment((rows, 8), group + 8 * (c // 2), 2 * place + c % 2)
 
 
+def exact(values: np.ndarray) -> np.ndarray:
+    """Numbers of a tile as those that tensor cores multiply, in float64. uint16 holds bfloat16."""
+    kind = values.dtype
+    if kind == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    if kind == np.float32:  # TF32: the last 13 bits are ignored
+        return (
+            (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        )
+    return values.astype(np.float64)
+
+
 def unpack(elements: list) -> tuple[list, int]:
     """The elements of a or b as numbers that multiply exactly, and how many of them a register has."""
     kind = elements[0].dtype
-    if kind == np.float16:
-        return [values.astype(np.float64) for values in elements], 2
-    if kind == np.uint32:  # pairs of bfloat16, the upper halves of float32
-        halves = [half for values in elements for half in (values << np.uint32(16), values & np.uint32(0xFFFF0000))]
-        return [half.view(np.float32).astype(np.float64) for half in halves], 2
+    if kind == np.uint32:  # pairs of bfloat16, the first in the low half
+        halves = [half.astype(np.uint16) for values in elements for half in (values, values >> np.uint32(16))]
+        return [exact(half) for half in halves], 2
     if kind == np.int32:
-        return [(values << (24 - 8 * i)) >> 24 for values in elements for i in range(4)], 4
-    if kind == np.float32:  # TF32: the last 13 bits are ignored
-        words = [np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFFE000) for values in elements]
-        return [values.view(np.float32).astype(np.float64) for values in words], 1
-    return elements, 1
+        return [((values << (24 - 8 * i)) >> 24).astype(np.float64) for values in elements for i in range(4)], 4
+    return [exact(values) for values in elements], 2 if kind == np.float16 else 1
+
+
+def add_products(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """``left @ right + total``, stacks of matrices, with the rounding of a tensor core, in the type of ``total``."""
+    if total.dtype == np.int32:
+        return (total + (left @ right).astype(np.int64)).astype(np.int32)
+    if total.dtype == np.float64:
+        for k in range(left.shape[-1]):
+            total = total + left[..., k, None] * right[..., None, k, :]
+        return total
+    with np.errstate(over="ignore", invalid="ignore"):  # exact products; their sum is rounded once
+        return (total + left @ right).astype(np.float32)
+
+
+def halves_of(words: tuple) -> tuple:
+    """The float16 in words, the low half of each first."""
+    halves = (half.astype(np.uint16).view(np.float16) for word in words for half in (word, word >> np.uint32(16)))
+    return tuple(halves)
+
+
+def words_as(words: tuple, dtype) -> tuple:
+    """Words as numbers of 4 bytes."""
+    return tuple(word.view(dtype) for word in words)
 
 
 def multiply(a: list, b: list, c: list) -> list[np.ndarray]:
-    """a b + c of the elements that the lanes hold, (blocks, warps, 32) each; products are added in the order of K."""
-    (a, packed), (b, _), kind = unpack(a), unpack(b), c[0].dtype
+    """a b + c of the elements that the lanes hold, (blocks, warps, 32) each."""
+    (a, packed), (b, _) = unpack(a), unpack(b)
     maps = fragments((len(a), len(b), len(c)), packed)
-    left, right, total = (fragment.gather(held) for fragment, held in zip(maps, (a, b, c), strict=True))
-    if kind == np.float32:  # exact products; their sum is rounded once
-        total = total.astype(np.float64)
-    for k in range(left.shape[-1]):
-        total = total + left[..., k, None] * right[..., None, k, :]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return maps[2].scatter(total.astype(kind))
+    return maps[2].scatter(add_products(*(part.gather(held) for part, held in zip(maps, (a, b, c), strict=True))))

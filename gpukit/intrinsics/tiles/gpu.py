@@ -1,6 +1,7 @@
 """The functions on a GPU: instructions of PTX. Shared memory is addressed by 32 bits, as the instructions want it."""
 
 import functools
+from typing import Any
 
 from llvmlite import ir
 
@@ -33,7 +34,7 @@ def _lower(function, *kinds):
     return decorate
 
 
-def _literal(kind):
+def _literal(kind) -> Any:
     return getattr(kind, "literal_value", getattr(kind, "value", None))
 
 
@@ -111,9 +112,9 @@ def _load_matrices(count, context, builder, signature, arguments):
     names = ", ".join(f"${i}" for i in range(count))
     across = ".trans" if _literal(trans) else ""
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{across}.shared.b16 {{{names}}}, [${count}];"
-    kind = ir.LiteralStructType([WORD] * count)
+    kind = ir.LiteralStructType([WORD] * count) if count > 1 else WORD
     found = emit(builder, text, ",".join(["=r"] * count + ["r"]), [address], kind)
-    words = [builder.extract_value(found, i) for i in range(count)] if count > 1 else [builder.extract_value(found, 0)]
+    words = [builder.extract_value(found, i) for i in range(count)] if count > 1 else [found]
     item = signature.return_type.dtype
     if item == types.float16:
         half = context.get_value_type(item)

@@ -119,7 +119,9 @@ def matrix_types(name, count, tile, index, trans):
     check(size == 16 or not across, f"{name}: tile holds {tile.dtype}; with trans it must hold elements of 2 bytes")
     if tile.dtype == types.float16:
         return types.UniTuple(types.float16, 2 * count), tile, index, trans
-    word = {8: types.int32 if tile.dtype.signed else types.uint32, 16: types.uint32}.get(size, tile.dtype)
+    word = tile.dtype
+    if size < 32:
+        word = types.int32 if tile.dtype == types.int8 else types.uint32
     return types.UniTuple(word, count), tile, index, trans
 
 

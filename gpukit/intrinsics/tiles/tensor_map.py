@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 
+from gpukit._host.arrays import as_device_array
 from gpukit.backend import cuda, on_gpu
 from gpukit.errors import LaunchError
 from warpstep.machine.tensor_maps import ELEMENTS, SWIZZLES, TensorMap
@@ -23,12 +24,12 @@ def tensor_map(array, box, swizzle=None):
     array : device array
         Of `gpukit.cuda`, PyTorch, CuPy or anything else with ``__cuda_array_interface__``; of 1 to 5 axes, the last one
         contiguous. Of float16, float32, float64 or integers; bfloat16 is viewed as uint16. Address and strides are
-        multiples of 16 bytes. The map holds the address: keep the array as long as the map.
+        multiples of 16 bytes.
     box : tuple of int
         Extents of a box, 1 to 256 along each axis; along the last one a multiple of 16 bytes.
     swizzle : int, optional
-        How rows of the box are swizzled in shared memory: 0 (not), 32, 64 or 128, which is at least the bytes of a row.
-        Unless given it is what `wgmma` wants: the bytes of a row if they are 32, 64 or 128, otherwise 0.
+        0: rows of the box are not swizzled. Unless given they are as `wgmma` wants them: rows of 32, 64 or 128 bytes
+        are swizzled.
 
     Returns
     -------
@@ -45,14 +46,12 @@ def tensor_map(array, box, swizzle=None):
     found = cuda.get_current_device().compute_capability
     if tuple(found) < (9, 0):
         raise LaunchError("copies of tensors need compute capability 9.0, and the device has {}.{}".format(*found))
-    if not has_attributes(array, "__cuda_array_interface__"):
+    if not has_attributes(array, "__cuda_array_interface__") and not has_attributes(array, "__cuda_ndarray__"):
         raise TypeError(f"array is {describe(array)}; it must be a device array")
-    described = array.__cuda_array_interface__
-    shape, dtype = tuple(described["shape"]), np.dtype(described["typestr"])
-    strides = described.get("strides") or tuple(
-        int(np.prod(shape[axis + 1 :])) * dtype.itemsize for axis in range(len(shape))
-    )
-    _check_array(described["data"][0], shape, strides, dtype)
+    array = as_device_array(array)
+    shape, dtype, address = array.shape, array.dtype, array.device_ctypes_pointer.value or 0
+    strides = (*array.strides[:-1], dtype.itemsize) if shape and shape[-1] == 1 else array.strides
+    _check_array(address, shape, strides, dtype)
     extents = tuple(check_int(f"box[{axis}]", n, 1, MAX_BOX) for axis, n in enumerate(_box(box)))
     if len(extents) != len(shape):
         raise ValueError(f"box is {describe(box)}; it must have one extent for each of the array's {len(shape)} axes")
@@ -61,13 +60,14 @@ def tensor_map(array, box, swizzle=None):
         raise ValueError(f"box is {describe(box)}: its rows have {row} bytes; they must have a multiple of {UNIT}")
     if swizzle is None:
         swizzle = row if row in SWIZZLES else 0
-    elif swizzle not in (0, *SWIZZLES):
-        raise ValueError(f"swizzle is {describe(swizzle)}; it must be 0, 32, 64 or 128")
-    elif swizzle and row > swizzle:
-        raise ValueError(f"swizzle is {swizzle}; it must be at least the {row} bytes of the box's rows")
-    made = TensorMap(described["data"][0], dtype.str, shape, strides, extents, swizzle)
+    elif swizzle not in ((0, row) if row in SWIZZLES else (0,)):
+        rows = f" or {row}, the bytes of a row" if row in SWIZZLES else f": rows of {row} bytes are not swizzled"
+        raise ValueError(f"swizzle is {describe(swizzle)}; it must be 0{rows}")
+    made = TensorMap(address, dtype.str, shape, strides, extents, swizzle)
     data = np.frombuffer(_encode(made) if on_gpu() else made.to_bytes(), np.uint8)
-    return cuda.to_device(data)
+    result = cuda.to_device(data)
+    result.tensor = array  # kept as long as the map
+    return result
 
 
 def _box(box):
@@ -105,7 +105,7 @@ def _encode(made):
         len(made.shape),
         made.address,
         [long(extent) for extent in reversed(made.shape)],
-        [long(stride) for stride in reversed(made.strides[:-1])],
+        [long(stride) for stride in reversed(made.strides[:-1])] or [long(0)],
         [word(extent) for extent in reversed(made.box)],
         [word(1)] * len(made.shape),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
