@@ -6,10 +6,14 @@ are compiled for each size, which takes most of the time.
 """
 
 import contextlib
+import itertools
 from functools import partial
 from typing import NamedTuple
 
-from bench import common
+import numpy as np
+
+from bench import common, problems
+from bench.networks import NETWORKS, SAMPLES
 from gpukit import conv, launching, results, timing
 from gpukit.backend import cuda
 from gpukit.conv import cost
@@ -27,6 +31,7 @@ __all__ = [
     "measure",
     "measure_calls",
     "measure_columns",
+    "measure_layer",
     "measurements",
 ]
 
@@ -313,6 +318,29 @@ def measure_calls(problem, report=print):
     return records, not wrong
 
 
+# -- layers of networks ------------------------------------------------------------------------------------------------
+
+
+def measure_layer(network, layer, samples, report=print):
+    """Check and time `conv2d` and cuDNN for a layer of a network; return as ``measure`` does."""
+    problem, torch = problems.Problem("conv2d", layer.problem(samples)), common.libraries()["torch"]
+    torch.backends.cudnn.benchmark = True
+    arrays = problem.make(np.random.default_rng(1), torch)
+    if not problem.is_right(problem.call(arrays), arrays):
+        report(f"WRONG: {problem}")
+        return [], False
+    runs = {"conv2d": partial(problem.call, arrays)} | problem.rivals(arrays, torch)
+    timings = timing.bench_many(runs, min_time=SECONDS, warmup=0.005)
+    case, further = f"{network}, {samples} images", layer.problem(samples)
+    records = [
+        results.of_timing("conv", case, name, problem.shape, "float32", timed, problem=further)
+        for name, timed in timings.items()
+    ]
+    ours, theirs = (timed.median * 1e6 for timed in timings.values())
+    report(f"{network}: {problem}: {ours:.1f} us, cuDNN {theirs:.1f}, {theirs / ours:.2f}")
+    return records, True
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
@@ -341,3 +369,6 @@ def measurements(options):
     for cell in (*CELLS, *OTHERS):
         algorithms = ("im2col",) if _is_comparable(cell) else ()
         yield f"{cell.x_shape} to {cell.out_channels} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)
+    for (network, layers), samples in itertools.product(NETWORKS.items(), SAMPLES):
+        for layer in layers:
+            yield f"{network}: {layer}, {samples} images", partial(measure_layer, network, layer, samples)

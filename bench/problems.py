@@ -17,6 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from bench.networks import NETWORKS
 from gpukit import conv, matmul, reduce, resize, scan, transpose
 
 __all__ = ["FUNCTIONS", "KEPT", "Problem", "draw"]
@@ -135,6 +136,11 @@ def _host(array) -> np.ndarray:
     return array.cpu().numpy() if hasattr(array, "cpu") else np.asarray(array)
 
 
+def _equal(result, expected) -> bool:
+    """Whether both have the same shape and values."""
+    return result.shape == expected.shape and bool((result == expected).all())
+
+
 def _double(array):
     """The same numbers in float64."""
     return array.double() if hasattr(array, "double") else array.astype(np.float64)
@@ -201,6 +207,11 @@ class _Matmul:
 class _Conv2d:
     @staticmethod
     def draw(rng, scale):
+        dtype = "float16" if rng.random() < 0.15 else "float32"
+        if not scale and rng.random() < 0.3:
+            layers = [layer for network in NETWORKS.values() for layer in network]
+            samples = int(rng.choice([1, 1, 2, 8, 16, 32, 32]))
+            return layers[rng.integers(len(layers))].problem(samples) | {"dtype": dtype}
         kernel = int(rng.choice([1, 1, 3, 3, 3, 5, 7, 2, 4, 9, 11]))
         kernels = [kernel, kernel] if rng.random() < 0.85 else [kernel, int(rng.choice([1, 3, 5]))]
         samples, size = _size(rng, 1, 64, scale), _size(rng, 7, 512, scale)
@@ -227,7 +238,7 @@ class _Conv2d:
         settings = {"x": [samples, channels, height, width], "weight": [out_channels, *kernels]}
         settings |= {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         settings["bias"] = bool(rng.random() < 0.3)
-        settings["dtype"] = "float16" if rng.random() < 0.15 else "float32"
+        settings["dtype"] = dtype
         settings["layout"] = "last" if rng.random() < 0.1 else "C"
         return settings
 
@@ -259,7 +270,8 @@ class _Conv2d:
         if hasattr(result, "cpu"):
             import torch
 
-            expected = torch.nn.functional.conv2d(*doubles, stride, padding, dilation, groups)
+            with torch.backends.cudnn.flags(benchmark=False):  # no trials of all algorithms for the reference
+                expected = torch.nn.functional.conv2d(*doubles, stride, padding, dilation, groups)
         else:
             expected = _convolve(*doubles, stride, padding, dilation, groups)
         rounding = _epsilon(dtype) * abs(expected) if dtype == "float16" else 0
@@ -409,13 +421,24 @@ class _Scan:
 
     @staticmethod
     def is_right(result, arrays, axis, op, dtype="float32", **_):
-        x = _host(arrays[0])
+        (x,), is_float = arrays, np.dtype(dtype).kind == "f"
         flat, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-        wide = flat.astype(np.float64 if flat.dtype.kind == "f" else np.int64)
-        accumulate = (np.add if op == "sum" else np.maximum).accumulate
-        magnitude = np.add.accumulate(abs(wide), along) if op == "sum" else abs(wide)
-        steps = 60 * _epsilon(dtype) * magnitude
-        return bool((abs(_host(result).astype(wide.dtype) - accumulate(wide, along)) <= steps).all())
+        wide, result = (_double(a) if is_float else _long(a) for a in (flat, result))
+        magnitude = _accumulated(abs(wide), "sum", along) if op == "sum" else abs(wide)
+        difference = abs(result - _accumulated(wide, op, along))
+        return bool((difference <= 60 * _epsilon(dtype) * magnitude).all())
+
+
+def _long(array):
+    """The same numbers in int64."""
+    return array.long() if hasattr(array, "long") else array.astype(np.int64)
+
+
+def _accumulated(x, op, axis):
+    """Running sums or maxima along an axis."""
+    if hasattr(x, "cumsum") and hasattr(x, "cummax"):
+        return x.cumsum(axis) if op == "sum" else x.cummax(axis).values
+    return (np.add if op == "sum" else np.maximum).accumulate(x, axis)
 
 
 class _Histogram:
@@ -454,7 +477,16 @@ class _Histogram:
 
     @staticmethod
     def is_right(result, arrays, bins, dtype, **_):
-        return bool((_host(result) == np.histogram(_host(arrays[0]), bins, _span(dtype))[0]).all())
+        (x,), span = arrays, _span(dtype)
+        if not hasattr(x, "cpu"):
+            return np.array_equal(result, np.histogram(x, bins, span)[0])
+        import torch
+
+        edges = torch.as_tensor(np.histogram_bin_edges(np.zeros(1, dtype), bins, span), device=x.device)
+        x = x if x.is_floating_point() else x.to(edges.dtype)
+        found = torch.bucketize(x[(x >= span[0]) & (x <= span[1])], edges, right=True) - 1
+        counts = torch.bincount(found.clamp_(max=bins - 1), minlength=bins)
+        return bool((counts == torch.as_tensor(result)).all())
 
 
 def _span(dtype):
@@ -493,8 +525,8 @@ class _Compress:
 
     @staticmethod
     def is_right(result, arrays, **_):
-        mask, x = map(_host, arrays)
-        return np.array_equal(_host(result), x[mask])
+        mask, x = arrays
+        return _equal(result, x[mask])
 
 
 class _Sort:
@@ -528,8 +560,11 @@ class _Sort:
 
     @staticmethod
     def is_right(result, arrays, indices, **_):
-        x = _host(arrays[0])
-        return np.array_equal(_host(result), (np.argsort if indices else np.sort)(x, kind="stable"))
+        (x,) = arrays
+        if hasattr(x, "cpu"):
+            found = x.sort(stable=True)
+            return _equal(result, found.indices if indices else found.values)
+        return _equal(result, (np.argsort if indices else np.sort)(x, kind="stable"))
 
 
 # -- resize, blob ------------------------------------------------------------------------------------------------------

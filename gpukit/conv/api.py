@@ -11,7 +11,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
-from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
+from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch, implicit_launches
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice, check_int
@@ -31,11 +31,11 @@ __all__ = [
     "workspace_size",
 ]
 
-#: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, the fastest direct kernel for
-#: the shape, and each direct kernel by name.
-ALGORITHMS = ("im2col", "direct", *DIRECT)
+#: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, in memory and on the way, the
+#: fastest direct kernel for the shape, and each direct kernel by name.
+ALGORITHMS = ("im2col", "implicit", "direct", *DIRECT)
 CONV_DTYPES = (np.float16, np.float32, np.float64)
-#: Dtypes of "im2col", and of the direct kernels, which sum float16 in float32.
+#: Dtypes of "im2col", and of the other kernels, which sum float16 in float32.
 IM2COL_DTYPES, DIRECT_DTYPES = (np.float32, np.float64), (np.float16, np.float32)
 #: What ``col2im`` does with its result.
 REQUESTS = ("write", "inplace", "add", "null")
@@ -329,7 +329,8 @@ def conv2d(
 
     "im2col" writes the windows of a few samples at a time to a workspace. The result of each sample and group is the
     product of the weights, M x K, and that group's columns, K x OH OW, for M = O / groups out channels and K = C /
-    groups KH KW. Where windows are single pixels, the image itself is the matrix. The direct kernels need no memory.
+    groups KH KW. Where windows are single pixels, the image itself is the matrix. "implicit" is the same product, of
+    all samples at once, whose columns exist in shared memory only. The direct kernels need no memory.
 
     Parameters
     ----------
@@ -344,8 +345,9 @@ def conv2d(
     groups : int, 1 or more
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
-        One of ``ALGORITHMS``, or "auto": "direct" or "im2col", whichever a cost model of both expects to be faster.
-        "im2col" is not for float16, and float64 is for "im2col" only. "direct" is the fastest direct kernel. Where a
+        One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
+        fastest. "im2col" is not for float16, and float64 is for "im2col" only. "implicit" takes kernels of up to 16
+        rows and 15 columns; for float16 it uses tensor cores. "direct" is the fastest direct kernel. Where a
         value has 100 terms or more and the kernel 5 columns or more, neighbours may share products ("paired"): errors
         are somewhat larger, and a value whose window has an infinity may be NaN instead. "naive" to "paired" are the
         direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of
@@ -523,6 +525,8 @@ def free_workspaces() -> None:
 
 def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: WorkMemory) -> list:
     """[(launch, arguments), ...] of one convolution."""
+    if algorithm == "implicit":
+        return implicit_launches(convolution, work)
     if algorithm != "im2col":
         return [direct_launch(algorithm, convolution, work.stream)]
     x, weight, bias, out, geometry, groups = convolution

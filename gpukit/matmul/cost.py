@@ -5,7 +5,8 @@ registers and shared memory hold; the others wait. The multiprocessor with the m
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
@@ -14,7 +15,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_int
 
-__all__ = ["SPEEDS", "Piece", "Speed", "choose", "predict", "predicted_time"]
+__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "predict", "predicted_time"]
 
 
 class Speed(NamedTuple):
@@ -22,7 +23,7 @@ class Speed(NamedTuple):
 
     Attributes
     ----------
-    tile : Tile or DoubleTile
+    tile : Tile, DoubleTile, or a like one of another chapter
     resident : int
         Blocks that a multiprocessor runs at a time.
     work : float
@@ -33,7 +34,7 @@ class Speed(NamedTuple):
         The first copies and the last stores.
     """
 
-    tile: Tile | DoubleTile
+    tile: Any
     resident: int
     work: float
     latency: float
@@ -90,8 +91,12 @@ class Piece(NamedTuple):
     parts: int
 
 
-def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multiprocessors: int) -> float:
-    """Predict the microseconds of a product by one tile, with K in so many parts."""
+def predict(
+    speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multiprocessors: int, nbytes: int | None = None
+) -> float:
+    """Predict the microseconds of a product by one tile, with K in so many parts, and with so many bytes in memory,
+    those of all matrices unless given.
+    """
     tile, itemsize = speed.tile, 4 if isinstance(speed.tile, Tile) else 8
     blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
     steps = ceil_div(ceil_div(k, tile.depth), parts)
@@ -99,7 +104,7 @@ def predict(speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multip
     time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
     if last:
         time += max(last * speed.work, speed.latency) * steps + speed.rest
-    memory = itemsize * batch * (m * k + k * n + m * n) / MEMORY
+    memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     if parts > 1:
         time += SUM + SUM_PART * parts + itemsize * batch * m * n * (2 * parts + 1) / PARTS
@@ -127,14 +132,17 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
 @functools.lru_cache(4096)
 def _best(m, n, k, batch, multiprocessors, speeds):
     """(microseconds, Tile, parts) of the fastest choice for one launch."""
+    return min(choices(m, n, k, batch, multiprocessors, speeds=speeds), key=lambda choice: choice[0])
 
-    def choices():
-        for speed in speeds:
-            most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
-            for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
-                yield predict(speed, m, n, k, batch, parts, multiprocessors), speed.tile, parts
 
-    return min(choices(), key=lambda choice: choice[0])
+def choices(
+    m: int, n: int, k: int, batch: int, multiprocessors: int, nbytes: int | None = None, speeds: tuple = SPEEDS
+) -> Iterator[tuple[float, Any, int]]:
+    """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them."""
+    for speed in speeds:
+        most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
+        for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
+            yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes), speed.tile, parts
 
 
 @functools.lru_cache(4096)

@@ -289,6 +289,9 @@ def launches(
     form, count = list(form), math.prod(size for size, reduced in form if reduced)
     if not any(reduced for _, reduced in form):
         form = [*form, (1, True)]
+    nested = _nested(x, form, first)
+    if nested is not None:
+        return [_launch_of(nested, x, out, first, count, work, stream)]
     found, operation = [], first
     while any(reduced for _, reduced in form):
         at = max(i for i, (_, reduced) in enumerate(form) if reduced)
@@ -303,6 +306,18 @@ def launches(
     return found
 
 
+def _nested(x, form, operation):
+    """The launch for two reduced axes, if one is faster than two."""
+    reduced = [i for i, (_, reduced) in enumerate(form) if reduced]
+    if len(reduced) != 2:
+        return None
+    (first, second), sizes = reduced, [size for size, _ in form]
+    outer, between, inner = (
+        math.prod(part) for part in (sizes[:first], sizes[first + 1 : second], sizes[second + 1 :])
+    )
+    return cost.choose_nested(operation, x.dtype.itemsize, (outer, sizes[first], between, sizes[second], inner))
+
+
 def _pass(x, out, operation, outer, n, inner, count, work, stream):
     """The launches that reduce (outer, n, inner) over its middle axis."""
     start = address_of(x) % 16
@@ -315,10 +330,15 @@ def _pass(x, out, operation, outer, n, inner, count, work, stream):
         part, part_out = (
             array if at is None else array[at] for array, at in ((x, choice.part), (out, choice.part_out))
         )
-        shared = ()
-        if choice.work is not None:
-            partials, counters = choice.work
-            shared = work.take("partials", partials, operation.partial), work.zeros(counters)
-        launch = configure_quietly(choice.kernel, choice.grid, choice.block, stream)
-        made.append((launch, (part, part_out, *shared, *choice.numbers, count)))
+        made.append(_launch_of(choice, part, part_out, operation, count, work, stream))
     return made
+
+
+def _launch_of(choice, x, out, operation, count, work, stream):
+    """(launch, arguments) of a choice."""
+    shared = ()
+    if choice.work is not None:
+        partials, counters = choice.work
+        shared = work.take("partials", partials, operation.partial), work.zeros(counters)
+    launch = configure_quietly(choice.kernel, choice.grid, choice.block, stream)
+    return launch, (x, out, *shared, *choice.numbers, count)

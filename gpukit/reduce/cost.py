@@ -11,7 +11,7 @@ from gpukit.reduce import fast
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ, WARP
 
-__all__ = ["Launch", "choose", "max_vector"]
+__all__ = ["Launch", "choose", "choose_nested", "max_vector"]
 
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
@@ -31,6 +31,8 @@ SKEWED_THREADS = (32, 8)
 #: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
 CELL_ROWS = 32
 CELL_LOADS = 4
+#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches.
+NESTED_LOADS, NESTED_MAX_BYTES = 4, 2 << 20
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
 MAX_TILES = 1000
@@ -106,6 +108,26 @@ def choose(operation: Operation, itemsize: int, offset: int, outer: int, n: int,
         )
         for first, size in parts
     ]
+
+
+def choose_nested(operation: Operation, itemsize: int, sizes: tuple[int, ...]) -> Launch | None:
+    """The one launch that reduces an array of (outer, rows, between, n, inner) over rows and n; None if two are faster.
+
+    Neighbours in memory must be read together, those of n and inner, so these must not be few.
+    """
+    outer, rows, between, n, inner = sizes
+    width = min(WARP, next_power_of_two(inner))
+    across, elements = ceil_div(inner, width), rows * n
+    small = outer * elements * between * inner * itemsize <= NESTED_MAX_BYTES
+    if not operation.commutative or not small or across > MAX_GRID_YZ:
+        return None
+    height = min(THREADS // width, next_power_of_two(ceil_div(elements, NESTED_LOADS)))
+    teams = THREADS // (width * height)
+    blocks = ceil_div(outer * between, teams)
+    splits = min(_splits(blocks * across, max(1, elements // (height * NESTED_LOADS))), MAX_GRID_YZ)
+    kernel = fast.make_nested(operation, width, height, teams, NESTED_LOADS)
+    work = _work(splits, outer * between * inner, blocks * across)
+    return Launch(kernel, (blocks, splits, across), THREADS, sizes, work)
 
 
 def _groups(operation, vector, outer, n):

@@ -5,6 +5,7 @@
 3. ``columns``: inner is more than 1. Neighbouring threads take neighbouring columns, and share the rows.
 4. ``skewed``: ``columns`` for rows that begin at any address.
 5. ``cells``: ``columns`` with n so small, and so many columns, that a thread takes all rows of its own.
+6. ``nested``: two reduced axes with others between them, of arrays so small that a second launch costs more.
 
 All read the n * outer * inner elements once. Where several blocks share a result, the last one to finish combines their
 partial results, always in the same order. Nothing is added atomically, so the bits are the same in every run.
@@ -28,7 +29,7 @@ from gpukit.reduce.primitives import (
 )
 from warpstep.limits import WARP
 
-__all__ = ["make_cells", "make_columns", "make_groups", "make_rows", "make_skewed", "rows_of_warp"]
+__all__ = ["make_cells", "make_columns", "make_groups", "make_nested", "make_rows", "make_skewed", "rows_of_warp"]
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -478,3 +479,78 @@ def make_combine_strands(operation, vector, width, height):
         cuda.syncthreads()  # shared may be used again
 
     return combine_strands
+
+
+# -- two reduced axes ------------------------------------------------------------------------------
+
+
+@functools.cache
+def make_nested(operation, width, height, teams, loads):
+    """Make the kernel ``nested``, which reduces an array seen as (outer, rows, between, n, inner) over rows and n.
+
+    The order of elements must not matter. A team of ``width`` x ``height`` threads takes ``width`` neighbouring results
+    of one outer and one between; a block has ``teams`` of them along the two, all sizes powers of two. Blocks along y
+    share the elements of a result, those along z take the next results of inner.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    thread_type, finish = operation.thread_type, operation.finish
+    take, fold, threads = make_take(operation, 1), make_fold(operation, loads), width * height * teams
+
+    @cuda.jit(device=True)
+    def combine_team(total, shared):
+        """Combine what the threads of a team hold for the same result; its first row of threads gets it."""
+        tid = uint64(cuda.threadIdx.x)
+        shared[tid] = total
+        step = height // 2
+        while step > 0:
+            cuda.syncthreads()
+            if tid // uint64(width) % uint64(height) < step:
+                shared[tid] = accumulator(combine(shared[tid], shared[tid + uint64(step * width)]))
+            step //= 2
+        cuda.syncthreads()
+        return shared[tid]
+
+    @cuda.jit
+    def nested(x, out, partials, counters, outer, rows, between, n, inner, count):
+        shared = cuda.shared.array(threads, accumulator)
+        flag = cuda.shared.array(1, int32)
+        tile = cuda.local.array(loads, thread_type)
+        rows, between, n, inner = uint64(rows), uint64(between), uint64(n), uint64(inner)
+        tid, splits, split = uint64(cuda.threadIdx.x), uint64(cuda.gridDim.y), uint64(cuda.blockIdx.y)
+        column = uint64(cuda.blockIdx.z) * uint64(width) + tid % uint64(width)
+        team = uint64(cuda.blockIdx.x) * uint64(teams) + tid // uint64(width * height)
+        has_result = team < uint64(outer) * between and column < inner
+        o = team // between
+        base = (o * (rows - uint64(1)) * between + team) * n * inner + column
+        # Element r of a result is in row r // n, at r % n there. Both advance by as much each time.
+        me, step = tid // uint64(width) % uint64(height) + split * uint64(height), splits * uint64(height)
+        row, place, rows_on, places_on = me // n, me % n, step // n, step % n
+        total = thread_type(identity)
+        while has_result and row < rows:
+            for k in range(loads):
+                has = row < rows
+                value = take(x, base + (row * between * n + place) * inner if has else uint64(0))
+                tile[k] = value if has else thread_type(identity)
+                row, place = row + rows_on, place + places_on
+                if place >= n:
+                    row, place = row + uint64(1), place - n
+            fold(tile)
+            total = thread_type(combine(total, tile[0]))
+        result, to = combine_team(accumulator(total), shared), team * inner + column
+        writes = has_result and tid // uint64(width) % uint64(height) == uint64(0)
+        if splits == uint64(1):
+            if writes:
+                out[to] = finish(result, count)
+            return
+        if writes:
+            partials[to * splits + split] = result
+        if is_last(counters, uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), splits, flag):
+            result, part = accumulator(identity), tid // uint64(width) % uint64(height)
+            while has_result and part < splits:
+                result = accumulator(combine(result, partials[to * splits + part]))
+                part += uint64(height)
+            result = combine_team(result, shared)
+            if writes:
+                out[to] = finish(result, count)
+
+    return nested

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import conv
+from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import api, columns, cost, windows
 
@@ -287,6 +288,31 @@ def test_every_layout(case, with_bias):
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
+@settings(max_examples=FEW(2) + 1)
+@given(case=cases(1), which=st.integers(0, 99), half=st.booleans(), groups=st.integers(1, 2), parts=st.integers(1, 3))
+@example(((2, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 1, True, 1, 2)  # weights by four, windows by two
+@example(((1, 1, 9, 9), {"kernel_size": (16, 15), **PLAIN, "padding": 4}), 3, False, 1, 1)  # 16 + 15 bits
+def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
+    """The kernels of implicit GEMM are right for any tile and any number of parts of K."""
+    (samples, channels, *size), how = case
+    kernel, dtype = pair(how.pop("kernel_size")), np.float16 if half else np.float32
+    x, weight = (
+        random(samples, channels * groups, *size, dtype=dtype),
+        random(groups * 5, channels, *kernel, dtype=dtype),
+    )
+    bias = random(groups * 5, dtype=dtype)
+    exact, size = reference_conv(x, weight, bias, groups, **how)
+    geometry = windows.make_geometry(x.shape[2:], kernel, **how)
+    out = poisoned(samples, groups * 5, *geometry.out_size, dtype=dtype)
+    speeds = cost.HALF_SPEEDS if half else cost.IMPLICIT_SPEEDS
+    chosen = speeds[which % len(speeds)].tile, parts
+    convolution = cost.Convolution(x, weight, bias, out, geometry, groups)
+    for launch, arguments in cost.implicit_launches(convolution, WorkMemory(0), chosen):
+        assert gpukit.trace(launch, *arguments).findings == []
+    difference = abs(out.reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
 @pytest.mark.parametrize("split", [1, 2])
 def test_no_copy_is_under_way_when_sums_take_its_place(split):
     """One in channel for a ring of three stages: the copies for the others are of zeros, and arrive all the same."""
@@ -420,16 +446,18 @@ def test_extra_memory():
     ("x_shape", "weight_shape", "how", "dtype", "expected"),
     [
         ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float32, "direct"),
-        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float32, "im2col"),
+        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float32, "implicit"),
         ((1, 128, 512, 512), (128, 128, 1, 1), {}, np.float32, "im2col"),
-        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float16, "direct"),
+        ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float16, "implicit"),
+        ((4, 64, 56, 56), (64, 1, 3, 3), {"groups": 64}, np.float32, "direct"),
         ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float64, "im2col"),
         ((1, 3, 300, 300), (3, 3, 3, 99), {}, np.float32, "im2col"),
     ],
 )
 def test_what_auto_stands_for(x_shape, weight_shape, how, dtype, expected):
+    groups = how.pop("groups", 1)
     geometry = windows.make_geometry(x_shape[2:], weight_shape[2:], **{"stride": 1, "padding": 0, "dilation": 1, **how})
-    assert cost.choose_algorithm("auto", x_shape, weight_shape, geometry, 1, np.dtype(dtype)) == expected
+    assert cost.choose_algorithm("auto", x_shape, weight_shape, geometry, groups, np.dtype(dtype)) == expected
 
 
 def test_layouts_that_are_chosen():
