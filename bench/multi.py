@@ -3,13 +3,15 @@
 Each result is checked first. Times are the host's, from the first launch until all devices are done.
 """
 
+import time
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from bench import common
-from gpukit import multi, resize, results, streams, timing
+from gpukit import matmul, multi, resize, results, streams, timing
 from gpukit.backend import cuda
 from gpukit.multi.devices import on_device
 from gpukit.multi.ring import make_wide
@@ -20,11 +22,13 @@ __all__ = [
     "PRODUCTS",
     "REDUCED",
     "measure_all_reduce",
+    "measure_cluster",
     "measure_frames",
     "measure_heat",
     "measure_links",
     "measure_product",
     "measurements",
+    "work_of_a_second",
 ]
 
 #: (rows, columns, "strong" or "weak": whether the rows are those of all devices or of each)
@@ -139,10 +143,10 @@ def _latency(arrays, schedule, report):
 
 def measure_heat(rows, columns, scaling, devices, report=print):
     """Time steps of the stencil, in every variant, on one device and on all."""
-    rng, runs, right, expected = np.random.default_rng(0), {}, True, {}
+    runs, right, expected = {}, True, {}
     for count in _counts(devices):
         u = np.zeros((rows * count if scaling == "weak" else rows, columns), np.float32)
-        u[0], u[len(u) // 2 - 64 : len(u) // 2 + 64] = 1, rng.random(columns, np.float32)
+        u[0], u[len(u) // 2 - 64 : len(u) // 2 + 64] = 1, np.linspace(0, 1, columns)
         for variant in multi.VARIANTS if count > 1 else ("overlap",):
             plate = multi.Heat(u, count, variant)
             plate.schedule(2).run()
@@ -285,6 +289,35 @@ def _nccl(arrays):
     return {"nccl": partial(torch.cuda.nccl.all_reduce, tensors, streams=queues)}
 
 
+# -- a cluster ---------------------------------------------------------------------------------------------------------
+
+
+def work_of_a_second(number, products=50, n=8192):
+    """Multiply matrices on the current device for about a second, on an H200; returns an element of the result."""
+    a, out = cuda.to_device(np.full((n, n), 1 / n, np.float32)), cuda.device_array((n, n), np.float32)
+    for _ in range(products):
+        matmul.matmul(a, a, out=out)
+    return float(out[number, number])
+
+
+def measure_cluster(devices, report=print, batches=5, **size):
+    """Time batches on a cluster of one worker per device, and in a plain loop on one device."""
+    work = partial(work_of_a_second, **size)
+    expected = work(0)
+    began = time.perf_counter()
+    right = all(work(number) == expected for number in range(batches))
+    loop = (time.perf_counter() - began) / batches
+    with multi.local_cluster(devices) as client:
+        list(multi.map_frames(work, range(2 * devices), client))  # workers compile
+        began = time.perf_counter()
+        found = list(multi.map_frames(work, range(batches * devices), client))
+        each = (time.perf_counter() - began) / batches
+    right &= found == [expected] * len(found)
+    report(f"  a batch takes {loop:.3f} s in a loop, {each:.3f} s of each of {devices} workers: {loop / each:.3f}")
+    made = partial(_record, "cluster", shape=(batches,), dtype="float32")
+    return [made("loop", value=loop, devices=1), made("dask", value=each, devices=devices)], right
+
+
 def measurements(options):
     """Yield (title, function); with ``--quick`` for one size of each."""
     devices, quick = len(cuda.gpus), options.quick
@@ -296,3 +329,5 @@ def measurements(options):
     for n in PRODUCTS[:1] if quick else PRODUCTS:
         yield f"product of {n}", partial(measure_product, n, devices)
     yield "frames", partial(measure_frames, devices)
+    if find_spec("distributed"):
+        yield "batches on a cluster", partial(measure_cluster, devices)

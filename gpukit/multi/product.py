@@ -26,6 +26,8 @@ __all__ = ["WAYS", "Product", "copy_plate", "product"]
 WAYS = ("host", "peer_copy", "peer_load", "overlap")
 BLOCK = (64, 4)
 MAX_ROWS = 2048  # of blocks: each thread copies several rows
+#: Of an H200: operations and bytes over a link, per second. Rows of a tile of the product.
+SPEED, LINK, TILE = 54e12, 350e9, 128
 
 
 @cuda.jit
@@ -80,7 +82,7 @@ class Product:
         if variant != "host" and not connect(self.devices):
             raise ValueError(f"variant is {variant!r}; these devices cannot reach each other's memory, so take 'host'")
         self.schedule = Schedule()
-        self.parts = rows_of(m, len(self.devices))
+        self.parts = self._divide(m, 4 * k * (m // len(self.devices) + n / self.panels), 2 * k * n)
         ready = self._through_host() if variant == "host" and len(self.devices) > 1 else None
         for d, part in reversed(list(enumerate(self.parts))):  # the others first: the first device has all it needs
             if d == 0:
@@ -96,6 +98,17 @@ class Product:
         """Multiply, and wait; with ``record`` return the timeline, as `Schedule.run` does."""
         synchronize(self.devices)
         return self.schedule.run(record)
+
+    def _divide(self, m, late, row):
+        """Divide the rows of A. With panels the first device gets more: the others begin ``late`` bytes later.
+
+        ``row`` is the operations of a row of C.
+        """
+        count = len(self.devices)
+        lead = round(late / LINK / (row / SPEED) / TILE) * TILE if self.variant == "overlap" and count > 1 else 0
+        lead = lead if lead < m // count else 0
+        others = [slice(part.start + lead, part.stop + lead) for part in rows_of(m - lead, count)]
+        return [slice(0, others[0].stop), *others[1:]]
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +160,7 @@ class Product:
             name=f"rows {part.start} to {part.stop - 1}, {what}",
             task=d,
             after=after,
-            seconds=flops / 50e12,  # of an H200
+            seconds=flops / SPEED,
             device=device,
             **over,
         )

@@ -30,7 +30,7 @@ RINGS = ("copies", "loads", "pipelined")
 ALIGN = 32
 THREADS, MAX_BLOCKS = 512, 264
 #: Bytes of a piece of the array that goes round by itself, and the number of such pieces.
-PIECE_BYTES, MAX_PIECES = 8 << 20, 4
+PIECE_BYTES, MAX_PIECES = 32 << 20, 4
 
 
 @cuda.jit

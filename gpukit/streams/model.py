@@ -139,8 +139,8 @@ class Model:
     issue: float = 5e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
-    link: float = 370e9
-    link_start: float = 8e-6
+    link: float = 374e9
+    link_start: float = 9e-6
     shared_host: bool = False
     in_order: bool = False
 
