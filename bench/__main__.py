@@ -40,6 +40,7 @@ COMMANDS = {
     "fast-matmul": ("bench.fast_matmul", "products all the way to the speed of cuBLAS, and its map"),
     "reduce": ("bench.reduce", "reductions on a GPU, beside a copy, CuPy and PyTorch"),
     "scan": ("bench.scan", "scans, histograms, compaction and sorts on a GPU, beside CuPy and PyTorch"),
+    "tensor": ("bench.tensor", "products on tensor cores in every format, beside cuBLAS"),
     "resize": ("bench.resize", "resizing of frames on a GPU, beside PyTorch, CuPy and OpenCV"),
     "conv": ("bench.conv", "convolutions on a GPU, beside cuDNN, unfold and fold"),
     "multi": ("bench.multi", "several GPUs against one, and an all-reduce beside NCCL"),

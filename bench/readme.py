@@ -47,6 +47,7 @@ AFTERWARDS = {
     "09b": "say which ideas make a direct convolution fast, and which do not",
     "10": "read a profiler's report beside a trace, predict a kernel's time, and cure a slow one",
     "11": "scan, select, count and sort in parallel, and say what blocks must publish before what",
+    "12": "multiply with one instruction of a tensor core, feed it from memory, and say what its precision costs",
     "99": "solve a problem of your own, from its specification to a kernel at par",
 }
 
@@ -208,6 +209,7 @@ KINDS = {
     "fast-matmul-h200": "matrix products",
     "transpose-h200": "transposes",
     "reduce-h200": "reductions",
+    "tensor-h200": "products on tensor cores",
     "scan-h200": "scans, histograms, sorts, compaction",
     "resize-h200": "resizing",
     "conv-h200": "convolutions, im2col, col2im",

@@ -352,7 +352,7 @@ def tma_wgmma(a, b, out, depth):
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (RING, GROUP_ROWS, WIDE), float16)
     tiles_b = view_at(buffer, RING_A, (RING, PARTS, WIDE, WIDE), float16)
-    full = cuda.shared.array(RING, uint64)  # a barrier for each stage: its tiles have come
+    full = view_at(buffer, RING_BYTES, RING, uint64)  # a barrier for each stage: its tiles have come
     row, col, tid = cuda.blockIdx.y * GROUP_ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
     steps = (depth + WIDE - 1) // WIDE
     if tid == 0:
@@ -402,8 +402,8 @@ def specialised(a, b, out, depth):
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (RING, TALL, WIDE), float16)
     tiles_b = view_at(buffer, TALL_A, (RING, PARTS, WIDE, WIDE), float16)
-    full = cuda.shared.array(RING, uint64)  # the tiles of a stage have come
-    free = cuda.shared.array(RING, uint64)  # both groups have read them
+    full = view_at(buffer, TALL_BYTES, RING, uint64)  # the tiles of a stage have come
+    free = view_at(buffer, TALL_BYTES + 8 * RING, RING, uint64)  # both groups have read them
     tid, group = cuda.threadIdx.x, cuda.threadIdx.x // 128
     across, steps = (out.shape[1] + COLUMNS - 1) // COLUMNS, (depth + WIDE - 1) // WIDE
     tiles = across * ((out.shape[0] + TALL - 1) // TALL)
@@ -463,8 +463,8 @@ BLOCKS = {
     "ldmatrix": (ROWS, COLUMNS, THREADS, 0),
     "stages": (ROWS, COLUMNS, THREADS, PADDED_BYTES),
     "swizzled": (ROWS, COLUMNS, THREADS, SWIZZLED_BYTES),
-    "tma_wgmma": (GROUP_ROWS, COLUMNS, 128, RING_BYTES),
-    "specialised": (TALL, COLUMNS, 32 * (4 * GROUPS + 1), TALL_BYTES),
+    "tma_wgmma": (GROUP_ROWS, COLUMNS, 128, RING_BYTES + 8 * RING),
+    "specialised": (TALL, COLUMNS, 32 * (4 * GROUPS + 1), TALL_BYTES + 16 * RING),
 }
 
 

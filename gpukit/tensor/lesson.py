@@ -1,14 +1,28 @@
-"""Which lane of a warp holds which element of the small matrices of a tensor core."""
+"""Which lane holds which element of a tensor core's matrices; number formats; a product with all its waits."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpukit.backend import cuda, types, uint64
+from gpukit.intrinsics import (
+    copy_tensor,
+    fence_barrier_init,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    store_fragment,
+    wgmma,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    zeros,
+)
 from gpukit.intrinsics.signatures import PRODUCTS
 from warpstep.machine.tensor import fragments
 from warpstep.values import check_choice
 
-__all__ = ["SHAPES", "FragmentMap", "fragment_map", "rounded"]
+__all__ = ["SHAPES", "FragmentMap", "fragment_map", "make_product", "rounded"]
 
 #: The name of a type in PTX, and how many of its elements lie in a register, by the name that users write.
 NAMES = {"float64": ("f64", 1), "tf32": ("tf32", 1), "float16": ("f16", 2), "bfloat16": ("bf16", 2), "int8": ("s8", 4)}
@@ -124,3 +138,35 @@ def rounded(x: Any, dtype: Any) -> np.ndarray:
         half = np.uint32((1 << cut - 1) - 1) + (bits >> np.uint32(cut) & np.uint32(1))
         kept = bits + half & np.uint32(0xFFFFFFFF << cut & 0xFFFFFFFF)
         return np.where(np.isfinite(x), kept.view(np.float32), x).astype(np.float64)
+
+
+def make_product(wait_for_copy: bool = True, wait_for_product: bool = True):
+    """Make a kernel that multiplies 64 x 64 by 64 x 64 float16: one thread copies, four warps multiply.
+
+    ``a`` and ``b`` are tensor maps. Blocks of 128 threads.
+    """
+
+    @cuda.jit
+    def product(a, b, out):
+        tile_a = cuda.shared.array((64, 64), types.float16, alignment=1024)
+        tile_b = cuda.shared.array((64, 64), types.float16, alignment=1024)
+        full, tid = cuda.shared.array(1, uint64), cuda.threadIdx.x
+        if tid == 0:
+            mbarrier_init(full, 0, 1)  # one arrival: that of this thread, with the bytes that it announces
+            fence_barrier_init()
+            mbarrier_expect(full, 0, 2 * 64 * 64 * 2)
+            copy_tensor(tile_a, (0, 0), a, (0, 0), full, 0)
+            copy_tensor(tile_b, (0, 0), b, (0, 0), full, 0)
+        cuda.syncthreads()
+        if wait_for_copy:
+            mbarrier_wait(full, 0, 0)
+        wgmma_fence()
+        sums = zeros(32)
+        for k in range(0, 64, 16):
+            sums = wgmma(sums, tile_a, (0, k), tile_b, (k, 0), False, True)
+        wgmma_commit()
+        if wait_for_product:
+            sums = wgmma_wait(0, sums)
+        store_fragment(out, (tid // 32 * 16, 0), sums)
+
+    return product

@@ -706,4 +706,4 @@ else:
 # - Test a histogram on equal values. With private copies, its wavefronts do not depend on the data.
 # - A radix sort is a histogram, a scan and a stable scatter for each digit.
 #
-# **Back:** [10 Profiling](10_profiling.ipynb). **Next:** [99 Projects](99_projects.ipynb).
+# **Back:** [10 Profiling](10_profiling.ipynb). **Next:** [12 Tensor cores](12_tensor_cores.ipynb).

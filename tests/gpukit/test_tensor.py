@@ -73,7 +73,7 @@ def matrices(m, n, k, seed=4):
     return (random.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n)))
 
 
-@pytest.mark.parametrize("variant", ["one_warp", "shared_tiles"])
+@pytest.mark.parametrize("variant", tensor.VARIANTS)
 def test_every_rung_multiplies(variant):
     """Ragged sizes, one element, several tiles; traced without a finding."""
     shapes = [(1, 1, 1), (131, 37, 70), *((300, 517, 1000) for _ in range(on_gpu()))]

@@ -1,0 +1,146 @@
+"""``gpukit bench tensor``: time products on tensor cores beside cuBLAS in the same run, and measure their errors.
+
+Each result is compared with float64 before it is timed. The L2 cache is cold, and times are without the launch. The
+kernels of the ladder add float16 products to float32 and store float32; cuBLAS stores what it multiplies. Whatever is
+beside cuBLAS needs PyTorch.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bench import common
+from gpukit import matmul, results, tensor, timing
+from gpukit.backend import cuda
+
+__all__ = ["FORMATS", "LADDER_SIZES", "SHAPES", "measure_format", "measure_ladder", "measurements"]
+
+LADDER_SIZES = (512, 1024, 2048, 4096, 8192)
+#: (M, N, K) of each format; the last ones are ragged.
+SHAPES = (*((n, n, n) for n in LADDER_SIZES), (4097, 4095, 4100), (1000, 3000, 777), (64, 4096, 4096))
+#: The format of the inputs, by how it is asked for: "precision" is that of `matmul.matmul`.
+FORMATS = ("float16", "bfloat16", "int8", "tf32", "high", "float64")
+#: Roundings of an input, relative to its size: half of the last bit.
+ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-10, "high": 2.0**-19, "float64": 2.0**-52}
+ROWS = 256  # of the result that are compared
+SLOW = {"one_warp": 1024, "shared_tiles": 4096, "ldmatrix": 4096}  # the largest size that they are timed at
+LONG = 2e11  # operations above which fewer repetitions are enough
+
+
+def _timed(case, shape, dtype, runs, report, **further):
+    """Time functions in turns; return records."""
+    flops = 2.0 * np.prod(shape)
+    repeat = 5 if flops > LONG else None
+    timings = timing.bench_many(runs, repeat=repeat, warmup=0.005, min_time=0.02)
+    best = next((timings[name].median for name in timings if name.startswith("cublas")), None)
+    records = []
+    for name, timed in timings.items():
+        records.append(results.of_timing("tensor", case, name, shape, dtype, timed, **further))
+        ratio = f"{best / timed.median:6.3f} of cuBLAS" if best else ""
+        report(f"  {name:16} {timed.median * 1e6:10.2f} us {timed.tflops(flops):7.2f} TFLOP/s {ratio}")
+    return records
+
+
+# -- the ladder --------------------------------------------------------------------------------------------------------
+
+
+def measure_ladder(size, libraries, report=print):
+    """Check and time the rungs at one size, and `matmul.matmul`; return (records, whether all results were right)."""
+    random, shape = np.random.default_rng(size), (size, size, size)
+    hosts = [random.standard_normal((size, size), np.float32).astype(np.float16) for _ in range(2)]
+    a, b = map(cuda.to_device, hosts)
+    out, halves = cuda.device_array((size, size), np.float32), cuda.device_array((size, size), np.float16)
+    rows = slice(0, min(size, ROWS))
+    exact = hosts[0][rows].astype(np.float64) @ hosts[1].astype(np.float64)
+    runs: dict[str, Callable[[], Any]] = {
+        name: partial(common.launch_all, tensor.steps(name, a, b, out))
+        for name in tensor.VARIANTS
+        if size <= SLOW.get(name, size)
+    }
+    all_right, nothing = True, np.full((size, size), np.nan, np.float32)
+    for name, run in list(runs.items()):
+        out.copy_to_device(nothing)
+        run()
+        got = out.copy_to_host()
+        if np.isnan(got).any() or not np.allclose(got[rows], exact, rtol=0, atol=1e-5 * size):
+            all_right = False
+            report(f"  WRONG: {name}")
+            del runs[name]
+    runs["fast"] = partial(matmul.matmul, a, b, out=halves)
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        x, y = (torch.as_tensor(matrix, device="cuda") for matrix in (a, b))
+        runs["cublas (torch)"] = partial(torch.matmul, x, y, out=torch.empty_like(x))
+    return _timed("ladder", shape, "float16", runs, report), all_right
+
+
+# -- formats beside cuBLAS ---------------------------------------------------------------------------------------------
+
+
+def _inputs(torch, name, shape):
+    """Matrices of a format, and the result of one."""
+    (m, n, k), number = shape, torch.Generator("cuda").manual_seed(7)
+    if name == "int8":
+        make = partial(torch.randint, -128, 128, dtype=torch.int8, device="cuda", generator=number)
+        return make((m, k)), make((k, n)), torch.empty((m, n), dtype=torch.int32, device="cuda")
+    dtype = {"tf32": torch.float32, "high": torch.float32}.get(name) or getattr(torch, name)
+    a, b = (torch.randn(size, device="cuda", generator=number).to(dtype) for size in ((m, k), (k, n)))
+    return a, b, torch.empty((m, n), dtype=dtype, device="cuda")
+
+
+def _error(torch, name, a, b, got):
+    """The largest error of the first rows, as a share of the sums of magnitudes; and whether it is small enough."""
+    left, right = a[:ROWS].double(), b.double()
+    error = ((got[:ROWS].double() - left @ right).abs() / (left.abs() @ right.abs())).max().item()
+    if name == "int8":
+        return error, error == 0
+    own = ROUNDINGS[name] if name in ("float16", "bfloat16") else 0  # the result is rounded too
+    summed = (2.0**-52 if name == "float64" else 2.0**-23) * (2 + a.shape[1] ** 0.5)
+    return error, error <= own + summed + (2 * ROUNDINGS[name] if name in ("tf32", "high") else 0)
+
+
+def measure_format(name, shape, libraries, report=print):
+    """Check and time one format at one shape, beside cuBLAS; return (records, whether it was right)."""
+    torch = libraries["torch"]
+    a, b, out = _inputs(torch, name, shape)
+    precision = {"precision": name} if name in ("tf32", "high") else {}
+    run = partial(matmul.matmul, a, b, out=out, **precision)
+    out.fill_(float("nan") if out.is_floating_point() else -1)
+    run()
+    error, right = _error(torch, name, a, b, out)
+    if not right:
+        report(f"  WRONG: {name}, error {error:.1e}")
+        return [], False
+    theirs = torch.empty_like(out)
+    library = partial(torch.matmul, a, b, out=theirs)
+    if name == "int8":
+        columns = b.t().contiguous().t()  # the layout that it is fastest with
+        whole = shape[0] > 16 and not (shape[1] % 8 or shape[2] % 8)
+        library = partial(torch._int_mm, a, columns, out=theirs) if whole else None
+    runs = {"fast": run} | ({"cublas (torch)": library} if library else {})
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"  # "high" stands beside cuBLAS in float32
+    try:
+        records = _timed("format", shape, name, runs, report)
+        records.append(results.record("tensor", "error", "fast", shape, name, error, "of the sum of magnitudes"))
+        if library:
+            library()
+            error, _ = _error(torch, name, a, b, theirs)
+            records.append(results.record("tensor", "error", "cublas (torch)", shape, name, error, records[-1]["unit"]))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    return records, True
+
+
+def measurements(options):
+    """Yield (title, function); with ``--quick`` for one size of each only."""
+    libraries, quick = common.libraries(), options.quick
+    for size in LADDER_SIZES[1:2] if quick else LADDER_SIZES:
+        yield f"ladder, {size} x {size} x {size} float16", partial(measure_ladder, size, libraries)
+    if "torch" not in libraries:
+        return
+    for name in FORMATS:
+        for shape in SHAPES[1:2] if quick else SHAPES:
+            yield f"{name}, {' x '.join(map(str, shape))}", partial(measure_format, name, shape, libraries)
