@@ -41,7 +41,7 @@ seconds = results.by_variant(results.load("fast-matmul-h200"), case="ladder", sh
 print(f"{2e-12 * 4096**3 / seconds['fast']:.0f} TFLOP/s of 67, and of 990")
 
 # %% [markdown]
-# **What does the other 95 percent?** Each SM has 128 lanes for float32, and each of them does one multiply-add per cycle. It also has four **tensor cores**. Together they do 2,048 multiply-adds of float16 per cycle: 16 times as many. They can, because they multiply small matrices. A number that has been read once takes part in many products, without being fetched from a register again.
+# **Where does the rest come from?** Each SM has 128 lanes for float32, and each of them does one multiply-add per cycle. It also has four **tensor cores**. Together they do 2,048 multiply-adds of float16 per cycle: 16 times as many. They can, because they multiply small matrices. A number that has been read once takes part in many products, without being fetched from a register again.
 #
 # ## One instruction
 #
@@ -113,11 +113,11 @@ show.Table(["row", "columns 0 and 8 of a", "of the product"], rows)
 # %% [markdown]
 # The upper right quarter and the lower left one have changed places. (`store_fragment` is the last part of your kernel, and `zeros(4)` makes the tuple of zeros. You can use both from here on.)
 #
-# **Check yourself.** The instruction does 16 x 8 x 16 multiply-adds. How many lanes of float32 would take how long for them?
+# **Check yourself.** The instruction does 16 x 8 x 16 multiply-adds. How long would the float32 lanes of an SM take for them?
 #
 # <details><summary>Answer</summary>
 #
-# 2,048 multiply-adds. The 128 lanes of an SM take 16 cycles, its four tensor cores together one.
+# That is 2,048 multiply-adds. The 128 lanes take 16 cycles for them. The four tensor cores together take one.
 #
 # </details>
 #
@@ -246,7 +246,7 @@ def wavefronts(pitch):
     return loads.wavefronts
 
 
-show.Table(["float16 of a row", "wavefronts"], [[pitch, wavefronts(pitch)] for pitch in (64, 68 + 4, 80, 96, 128)])
+show.Table(["float16 of a row", "wavefronts"], [[pitch, wavefronts(pitch)] for pitch in (64, 72, 80, 96, 128)])
 
 # %% [markdown]
 # Chapter 04 has two cures. A **pad** of 8 elements, 16 bytes, makes each row begin four banks further on. (A pad of one element is not possible: rows have to begin at multiples of 16 bytes.) A **swizzle** needs no extra memory: a row of 128 bytes is eight groups of 16 bytes, and each row has its groups in another order. Find one. The check copies a tile and loads it with your order:
@@ -343,9 +343,9 @@ show.Table(COLUMNS, [cost_of(variant) for variant in ("ldmatrix", "stages", "swi
 #
 # - **TMA**, the tensor memory accelerator, copies a box of a matrix to shared memory. One thread starts it. Addresses, edges and the swizzle are the hardware's task. They are described in a **tensor map**, which the host makes.
 # - An **mbarrier** is a barrier in shared memory that counts threads *and bytes*. The thread that starts a copy announces its bytes, and everybody else waits for the phase to end: then the bytes have come.
-# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments are loaded. It is asynchronous, too: the sums may be used after `wgmma_wait`.
+# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous, too: the sums may be used after `wgmma_wait`.
 #
-# This is reading matter. Follow one step through the loop: who waits for what?
+# This section is for reading. Follow one step through the loop: who waits for what?
 
 # %%
 show.source(ladder.tma_wgmma, ladder.copy_step)

@@ -12,6 +12,7 @@ from bench import pitfalls as slow_kernels
 from bench import reduce as reductions
 from bench import resize as resizing
 from bench import scan as scans
+from bench import tensor as tensors
 from gpukit import indexing, matmul, pitfalls, results, timing
 from gpukit.backend import cuda
 from gpukit.matmul import api
@@ -122,6 +123,19 @@ def test_scans_are_checked_before_they_are_timed(timed_at_once, monkeypatch, cap
     monkeypatch.setattr(scans.scan, "compress", lambda mask, x: x)
     assert not any(right for _, right in (measure({}) for measure in measures))
     assert capsys.readouterr().out.count("WRONG") == len(measures)
+
+
+# -- products on tensor cores ------------------------------------------------------------------------------------------
+
+
+def test_the_ladder_of_tensor_cores_is_checked_before_it_is_timed(timed_at_once, monkeypatch, capsys):
+    monkeypatch.setattr(tensors.matmul, "matmul", lambda a, b, out: out)  # its own tests are elsewhere
+    records, right = tensors.measure_ladder(40, {})
+    assert right and {r["variant"] for r in records} == {*tensors.tensor.VARIANTS, "fast"}
+    monkeypatch.setattr(tensors.tensor, "steps", lambda *_: [])
+    records, right = tensors.measure_ladder(40, {})
+    assert not right and {r["variant"] for r in records} == {"fast"}
+    assert capsys.readouterr().out.count("WRONG") == len(tensors.tensor.VARIANTS)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
