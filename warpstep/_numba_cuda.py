@@ -85,7 +85,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.types import unliteral
 from numba.cuda.types.ext_types import Dim3, GridGroup
 from numba.cuda.typing import make_concrete_template, signature
-from numba.cuda.typing.templates import AttributeTemplate, fold_arguments
+from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, fold_arguments
 from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 from numba.cuda.ufuncs import ufunc_db as _ufunc_db
 from numba.cuda.utils import order_by_target_specificity

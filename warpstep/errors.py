@@ -23,8 +23,8 @@ class KernelError(RuntimeError):
     Attributes
     ----------
     kind : str
-        "out-of-bounds", "peer-access", "barrier-divergence" or "no-progress"; on a GPU also "misaligned", "trap" or
-        "failure".
+        "out-of-bounds", "peer-access", "barrier-divergence", "no-progress" or "lost-signal"; on a GPU also
+        "misaligned", "trap" or "failure".
     line : int or None
         Line in ``filename`` (a file, or a notebook cell) of the statement that did it. A GPU does not tell: there it is
         the line of the launch, or None if it can have been one of several.

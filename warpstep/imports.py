@@ -1,7 +1,8 @@
 """What happens when a program imports a compiler while the emulator stands in its place.
 
 The compiler that this process uses is loaded as always; the emulator then takes its place. The other one, installed or
-not, is another name for it: ``from numba_cuda_mlir import cuda`` gives what ``from numba import cuda`` gives.
+not, is another name for it: ``from numba_cuda_mlir import cuda`` gives what ``from numba import cuda`` gives. NVSHMEM,
+installed or not, is the emulator's.
 """
 
 import functools
@@ -56,8 +57,10 @@ class Imports:
         self._made = {}
 
     def find_spec(self, name, path=None, target=None):
-        if name == self._searching or name.partition(".")[0] not in ("numba", "numba_cuda_mlir", "warpstep"):
+        if name == self._searching or name.partition(".")[0] not in ("numba", "numba_cuda_mlir", "nvshmem", "warpstep"):
             return None
+        if name.partition(".")[0] == "nvshmem":
+            return ModuleSpec(name, _StandIn(self._stand_in(name, [f"warpstep.{name}"])))
         for prefix, others in _STAND_INS.get(_compilers.chosen() or "", {}).items():
             if f"{name}.".startswith(f"{prefix}."):
                 return ModuleSpec(name, _StandIn(self._stand_in(name, [o + name[len(prefix) :] for o in others])))
@@ -129,6 +132,8 @@ def _first_module(name, others):
         except ModuleNotFoundError as error:
             if error.name != other:
                 raise
+    if name.startswith("nvshmem"):
+        raise ModuleNotFoundError(f"No module named {name!r}: the emulator has none", name=name)
     raise ModuleNotFoundError(
         f"No module named {name!r}: the emulator types kernels with {_compilers.chosen()} in this process, which has "
         f"none. {_compilers.ENVIRONMENT_VARIABLE} chooses the compiler",

@@ -42,6 +42,7 @@ from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
 from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
+from warpstep.machine import pes
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
 from warpstep.machine.turns import Turns
@@ -418,6 +419,8 @@ class Launch:
         self.waits = 0
         #: Called once a loop of a trace has taken many turns.
         self.rehearse: Callable[[], None] | None = None
+        #: The processing element that makes the launch.
+        self.element: Any = pes.current()
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self.turns: Turns = None  # type: ignore[assignment] (while it runs)
@@ -431,6 +434,13 @@ class Launch:
     def shared_address(self, key) -> int:
         """Byte offset of a static shared array in the block's shared memory."""
         return self._addresses[key]
+
+    def reach(self, name, allocation):
+        """Note that the kernel reaches memory of another processing element."""
+        first, end = allocation.address, allocation.address + allocation.nbytes
+        array = Remote(name, self.element.number, allocation.device, True, first, end)
+        if array not in self.remote:
+            self.remote.append(array)
 
     @property
     def has_denied(self) -> bool:

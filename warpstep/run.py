@@ -19,6 +19,7 @@ import os
 import pkgutil
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing import spawn
 from types import ModuleType, TracebackType
@@ -320,7 +321,7 @@ class Launches:
         self.suspicious = []
         self._wanted = wanted
         self._changes = _Changes()
-        self._tracing = False
+        self._here = threading.local()  # each processing element of NVSHMEM has a thread
 
     def __enter__(self):
         if installed() and _compilers.is_open():
@@ -341,7 +342,7 @@ class Launches:
 
         @functools.wraps(plain)
         def launch(configured, *args):
-            if self._tracing or not _is_users(configured.dispatcher.py_func):
+            if getattr(self._here, "tracing", False) or not _is_users(configured.dispatcher.py_func):
                 return plain(configured, *args)
             return self._launch(configured, args, plain)
 
@@ -357,11 +358,12 @@ class Launches:
             entry[1] += 1
             plain(configured, *args)
             return
-        self._tracing = True
+        self._here.tracing = True
         try:
             made = trace(configured, *args)
         finally:
-            self._tracing = False
+            self._here.tracing = False
+        entry = self.found.get(key, entry)  # another processing element may have launched it meanwhile
         self.found[key] = [entry[0] or made, entry[1] + 1]
         if made.findings:
             self.suspicious.append(made)

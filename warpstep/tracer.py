@@ -224,7 +224,7 @@ def trace(
         prepared = prepare(configured, here)
         chosen = _chosen(blocks, prepared)
         recorder = Recorder(prepared.run, heat)
-        if chosen is None:
+        if chosen is None and prepared.run.element is None:
             prepared.run.rehearse = _rehearsal(configured, here, prepared.overload)
         try:
             with _Progress(configured.dispatcher.py_func.__name__) as progress:

@@ -25,7 +25,7 @@ ANSWERS = {
     "an_array_of_the_host_goes_to_the_current_device": 2000,
     "memory_that_the_host_shares": [3000, 3000],
     "one_kernel_on_both": [[2000, 2000, 2000], 1],
-    "memory_of_each": [[[0, 0], [2, 2]], 0],
+    "memory_of_each": [[[0, 0], [2, 2]], 2, 64 << 20],
     "a_stream_of_another_device": ["CudaAPIError CUDA_ERROR_INVALID_HANDLE", "done", None, "done", None],
     "events_of_another_device": [
         [None, "CudaAPIError CUDA_ERROR_INVALID_HANDLE", None, None]
@@ -37,10 +37,10 @@ ANSWERS = {
     "asking_for_access": [
         "TypeError",
         "AssertionError",
-        "CudaAPIError CUDA_ERROR_INVALID_CONTEXT",
+        "CudaAPIError CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
         None,
         "CudaAPIError CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
-        "CudaAPIError CUDA_ERROR_INVALID_CONTEXT",
+        "CudaAPIError CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
     ],
     "a_kernel_with_access": [5940, 5000],
 }

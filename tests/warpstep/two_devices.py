@@ -6,6 +6,7 @@ prints the answers as JSON, one line for each. A question is a function of ``cud
 each thread has its own current device.
 """
 
+import gc
 import json
 import sys
 import threading
@@ -200,6 +201,7 @@ def one_kernel_on_both(cuda):
 @question
 def memory_of_each(cuda):
     free = []
+    gc.collect()  # what others have left is not freed in between
     contexts = [gpu.get_primary_context() for gpu in cuda.gpus]
     with cuda.gpus[1]:
         cuda.device_array(1, np.uint8)
@@ -210,8 +212,10 @@ def memory_of_each(cuda):
                 free.append([context.get_memory_info().free for context in contexts])
     del held
     used = [[(b - a) // -(32 << 20) for a, b in zip(x, y, strict=True)] for x, y in zip(free, free[2:], strict=False)]
-    pointer = contexts[1].memalloc(100)
-    return used, pointer.context.device.id
+    with cuda.gpus[0]:
+        memory = contexts[1].memalloc(64 << 20)  # of the current device, whichever context is asked
+        free.append(contexts[0].get_memory_info().free)
+    return used, (free[-1] - free[2][0]) // -(32 << 20), memory.size
 
 
 @question
@@ -338,7 +342,7 @@ def ask(cuda, name):
 
 def main(backend, *names):
     if backend == "gpu":
-        from numba import cuda
+        from gpukit.backend import cuda
     else:
         from warpstep import cuda, set_device
 

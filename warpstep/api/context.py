@@ -422,8 +422,10 @@ class Context:
         if isinstance(peer_context, Context):
             raise TypeError("peer_context is a Context; numba.cuda hands it on to the driver: give its .handle")
         here, peer = devices.number(), check_int("peer_context", peer_context, 0) - 1
-        if peer == here or not 0 <= peer < devices.count():
+        if not 0 <= peer < devices.count():
             raise _api_error("cuCtxEnablePeerAccess", CUresult.CUDA_ERROR_INVALID_CONTEXT)
+        if peer == here:
+            raise _api_error("cuCtxEnablePeerAccess", CUresult.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)
         if not devices.begin_access(here, peer):
             raise _api_error("cuCtxEnablePeerAccess", CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 

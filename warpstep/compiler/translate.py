@@ -58,6 +58,10 @@ _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
+#: Files of functions that do their work for the line that calls them: what they do is attributed to it.
+LIBRARIES: set[str] = set()
+
+
 def lower(typed, infer_options, debugging=False):
     """Lower a kernel.
 
@@ -212,7 +216,15 @@ class Translator:
     # -- places --------------------------------------------------------------------------------------------------------
 
     def site(self, array=None, op=None, line=None):
-        return self.pools.site(Site(self.line if line is None else line, self.frame.typed.filename, array, op))
+        filename, line = self.place(line)
+        return self.pools.site(Site(line, filename, array, op))
+
+    def place(self, line=None):
+        """Return (file, line) of what is being translated, the present line unless given."""
+        frame, line = self.frame, self.line if line is None else line
+        while frame.typed.filename in LIBRARIES and frame.caller is not None:
+            frame, line = frame.caller, frame.info.line
+        return frame.typed.filename, line
 
     def unsupported(self, what, cause=None) -> NoReturn:
         frame, line = self.frame, self.line
@@ -385,7 +397,7 @@ class Translator:
             return
         if statement.loc.line:
             self.line = statement.loc.line
-        self.b.place = (self.frame.typed.filename, self.line)
+        self.b.place = self.place()
         try:
             if self.pools.stops is not None:
                 self.stop(statement)

@@ -383,6 +383,16 @@ class Batch:
     def breakpoint(self, site, mask):
         """Note that the lanes of a mask call ``breakpoint``."""
 
+    # -- hooks for traces ----------------------------------------------------------------------------------------------
+
+    def between_elements(self, what, mask, word=None, comparison=None, wanted=None):
+        """Note that lanes of a mask order accesses of processing elements: a fence, a signal, or a wait for one."""
+        element = self.launch.element
+        if element is not None and element.world.tracker is not None:
+            lanes = np.broadcast_to(True if mask is None else mask, self.shape)
+            waits = [np.broadcast_to(0 if value is None else value, self.shape) for value in (comparison, wanted)]
+            element.world.tracker.note(element, what, lanes, word, *waits)
+
     # -- errors --------------------------------------------------------------------------------------------------------
 
     def place(self, lanes):
@@ -400,6 +410,8 @@ class Batch:
         block, thread, _ = self.place(lanes)
         count = int(np.count_nonzero(lanes))
         others = f", the first of {count:,} such threads" if count > 1 else ""
+        if self.launch.element is not None:
+            message = f"PE {self.launch.element.number}: {message}"
         text = f"{message}\n  block {block}, thread {thread}{others}{self._where(site)}" + (f"\n{cure}" if cure else "")
         place = self.launch.program.sites[site]
         raise KernelError(text, kind=kind, line=place.line, filename=place.filename, block=block, thread=thread)
@@ -511,6 +523,10 @@ class Batch:
                 f"{self.launch.resident_blocks:,}\nblocks of this kind at once, less if they need many registers. On a "
                 "GPU this hangs. Launch no more blocks than\nthat, with a grid-stride loop."
             )
+        if waits and self.launch.element is not None:
+            others = self.launch.element.world.describe(self.launch.element)
+            cure = f"No PE can go on:\n{others}\nOn a GPU this hangs."
+            self.fail("lost-signal", "a thread waits for a signal that never comes", site, mask, cure)
         self.fail("no-progress", f"a loop {what}", site, mask, cure)
 
     def raised(self, site, mask, exception):
@@ -540,6 +556,11 @@ class Batch:
 
     def unsupported(self, site, what):
         raise UnsupportedError(f"{what}{self._where(site)}")
+
+    def place_of(self, site):
+        """Name the line of a site."""
+        place = self.launch.program.sites[site]
+        return f"{short_path(place.filename)}:{place.line}"
 
     def _where(self, site):
         if site is None:

@@ -119,8 +119,10 @@ class Progress:
             rest = [b._replace(lanes=b.lanes & ~blocked.lanes) for b in self._blocked]
             self._blocked = [*(b for b in rest if b.lanes.any()), blocked]
             others = self._elsewhere(now.mask)
-            if others is None and not self.batch.launch.turns.wait(self.batch, self._awaited()):
-                self.batch.no_progress(site, now.mask, blocked.why, waits=True)
+            turns = self.batch.launch.turns
+            if others is None and not turns.wait(self.batch, self._awaited()):
+                if not turns.wait_for_others(self.batch, f"waits at {self.batch.place_of(site)}"):
+                    self.batch.no_progress(site, now.mask, blocked.why, waits=True)
             self.batch.launch.waits += 1
         elif self._patience < 0:
             self._patience = CHECK_INTERVAL

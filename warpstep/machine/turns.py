@@ -75,6 +75,7 @@ class Turns:
         self._changes = 0
         self._error: BaseException | None = None
         self._ended = False
+        self._first_wait = True
 
     @functools.cached_property
     def _written(self):
@@ -128,7 +129,7 @@ class Turns:
         """
         if self._ended:
             raise Switch
-        if not overlap(read, self._written):
+        if self.launch.element is None and not overlap(read, self._written):
             return False
         turn = self._running
         if overlap(batch.memory.changes(turn.began), self._written):
@@ -142,6 +143,20 @@ class Turns:
         self._pass_to(following, turn)
         batch.go_on()
         turn.began = batch.epoch
+        return True
+
+    def wait_for_others(self, batch, what):
+        """Let other processing elements run until they may have changed memory; False if there are none that can."""
+        element = self.launch.element
+        if element is None or self._ended:
+            return False
+        changed = self._first_wait or bool(batch.memory.changes(self._running.began))
+        self._first_wait = False
+        if not element.wait(what, changed):
+            return False
+        self._changes += 1
+        batch.memory.disturb()
+        self._running.began = batch.epoch
         return True
 
     def _choose(self, batch):

@@ -11,6 +11,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.machine.batch import Batch, format_index, split_warps, unravel
 from warpstep.machine.scheduler import Scheduler
+from warpstep.tracing.between import Between
 from warpstep.tracing.marks import LANE_BITS, Marked, mark, marks_of, plain
 from warpstep.tracing.memory import TracedMemory
 from warpstep.tracing.recorder import is_contiguous
@@ -161,13 +162,15 @@ class TracedBatch(Batch):
         count.warps += int(np.count_nonzero(_warp_counts(mask))) * times
 
     def fence(self, mask, whole_device):
+        if whole_device:
+            self.between_elements("fence", mask)
         lanes = np.broadcast_to(True if mask is None else mask, self.shape)
         self.recorder.order.fence(lanes, self.recorder.time + 1, whole_device)
 
     # -- problems ------------------------------------------------------------------------------------------------------
 
     def fail(self, kind, message, site, lanes, cure="", array=None):
-        if kind == "no-progress":
+        if kind in ("no-progress", "lost-signal"):
             super().fail(kind, message, site, lanes, cure, array)
         lanes = np.broadcast_to(True if lanes is None else lanes, self.shape)
         if kind in ("misaligned", "peer-access"):
@@ -186,7 +189,7 @@ class TracedBatch(Batch):
         self.recorder.problem(self, "negative-index", site, message, lanes, cure, view.name)
 
     def uninitialised(self, site, view, position, lanes, unit):
-        what = self._element(view, position, lanes, unit)
+        what = self.element_at(view, position, lanes, unit)
         message = f"{what} ({view.space}) is read, but was never written"
         cure = {
             "shared": "Write every element that is read, at the ragged edges too, and before the barrier. Shared "
@@ -216,8 +219,9 @@ class TracedBatch(Batch):
         rest = "and nothing orders the two"
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
+        element = self.element_at(view, position, first, unit)
         message = (
-            f"thread {unravel(mine, self.launch.block)}{blocks[0]} {now} {self._element(view, position, first, unit)} "
+            f"thread {unravel(mine, self.launch.block)}{blocks[0]} {now} {element} "
             f"({view.space}) at line {here.line}, thread {unravel(other, self.launch.block)}{blocks[1]} "
             f"{earlier} it at line {there.line}, {rest}"
         )
@@ -242,7 +246,7 @@ class TracedBatch(Batch):
         blocks, others = np.divmod(keys & THREAD, self.threads)
         return np.where(blocks != self.ranks[rows], 2, (mine // WARP != others // WARP).astype(np.int64))
 
-    def _element(self, view, position, lanes, unit):
+    def element_at(self, view, position, lanes, unit):
         """Name the element that the first lane of a mask accesses as the source would."""
         _, _, lane = self.place(lanes)
         is_field = view.dtype.names is not None
@@ -350,7 +354,12 @@ def run(prepared, recorder, chosen=None, progress=None):
             progress(recorder.blocks_begun / total)
 
     launch.make_batch, recorder.progress = make, show
+    element = launch.element
+    if element is not None and element.world.tracker is None:
+        element.world.tracker = Between(element.world)
     try:
         launch.run(prepared.arguments, wanted=chosen)
     finally:
         recorder.finish()
+        if element is not None:
+            element.world.tracker.complete(element)

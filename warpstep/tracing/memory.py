@@ -200,6 +200,10 @@ class TracedMemory(Memory):
         address = position * np.int64(unit)
         if view.space != "local":
             address = address + np.int64(view.address)
+        if self.batch.launch.element is not None and view.space == "global":
+            self.batch.launch.element.world.tracker.access(
+                self.batch, view, address, position, mask, site, op, nbytes, unit
+            )
         if op != "land copy":
             counted = {"begin copy": "store", "reduction": "atomic"}.get(op, op)
             self.recorder.count(self.batch, view, address, mask, site, counted, nbytes)

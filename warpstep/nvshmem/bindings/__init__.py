@@ -1,0 +1,1 @@
+"""What programs take from the bindings below ``nvshmem.core``."""
