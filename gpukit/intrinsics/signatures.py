@@ -107,9 +107,10 @@ def _product_types(name, count, *operands):
     held = [operand.dtype if isinstance(operand, types.UniTuple) else None for operand in operands]
     _, sizes = PRODUCTS.get((held[0], held[2]), ("", {})) if held[0] == held[1] else ("", {})
     if counts not in sizes:
+        meant = [pair for pair in PRODUCTS if pair[0] in held[:2]]
         allowed = "; ".join(
-            f"{left} and {total}: " + ", or ".join(f"{a}, {b} and {c}" for a, b, c in known)
-            for (left, total), (_, known) in PRODUCTS.items()
+            f"{left} and {total}: " + ", or ".join(f"{a}, {b} and {c}" for a, b, c in PRODUCTS[left, total][1])
+            for left, total in meant or PRODUCTS
         )
         found = ", ".join(map(str, operands))
         raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of one of these ({allowed})")

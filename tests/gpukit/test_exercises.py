@@ -9,6 +9,7 @@ import gpukit
 from gpukit import cuda, exercises
 from gpukit.exercises import __main__ as command
 from gpukit.exercises import proof
+from gpukit.intrinsics import mma
 
 NAMES = exercises.names()
 
@@ -91,6 +92,17 @@ def test_what_leaves_the_same_outputs_may_be_another_mistake():
     assert "In NumPy this line adds whole arrays" in exercises.check("01-guard", add_whole_arrays).says
     verdict = exercises.check("01-stride", axpy_without_index)
     assert verdict.reasons == ("does not compile",) and verdict.says == ""
+
+
+@cuda.jit
+def half_a_fragment(a, b, out):
+    lane, zero = cuda.threadIdx.x, np.float32(0)
+    out[0, 0] = mma((a[0, lane],), (b[lane, 0],), (zero, zero, zero, zero))[0]
+
+
+def test_a_function_for_kernels_says_itself_what_it_takes():
+    shown = str(exercises.check("12-place", half_a_fragment))
+    assert "No. NumbaTypeError: mma: a, b and c are" in shown and "Overload" not in shown
 
 
 def test_a_wrong_prediction_does_not_give_the_right_one_away():
