@@ -8,12 +8,13 @@ import pytest
 
 import gpukit
 from bench import axpy, code, conv, fast_matmul, streams
+from bench import multi as several
 from bench import pitfalls as slow_kernels
 from bench import reduce as reductions
 from bench import resize as resizing
 from bench import scan as scans
 from bench import tensor as tensors
-from gpukit import indexing, matmul, pitfalls, results, timing
+from gpukit import emulator, indexing, matmul, multi, pitfalls, results, timing
 from gpukit.backend import cuda
 from gpukit.matmul import api
 
@@ -219,3 +220,32 @@ def test_resizing_is_checked_before_it_is_timed(timed_at_once, monkeypatch):
     frames = resizing.Frames(2)
     assert not frames.is_right(np.zeros((2, 3, 32, 32), np.float32), 1e-5)
     assert not resizing.is_opencvs("bilinear", frames, np.zeros((32, 32, 3), np.uint8))
+
+
+# -- several devices ---------------------------------------------------------------------------------------------------
+
+
+def test_several_devices_are_checked_before_they_are_timed(timed_at_once, monkeypatch):
+    """All of ``gpukit bench multi`` but the times, the timelines and NCCL."""
+    monkeypatch.setattr(several, "_bars", lambda made: [])
+    monkeypatch.setattr(several, "LINK_BYTES", 1024)
+    monkeypatch.setattr(several, "FRAMES", (5, 6, 8, 3))
+    monkeypatch.setattr(several, "CHUNKS", 4)
+    monkeypatch.setattr(several, "STEPS", 3)
+    monkeypatch.setattr(several, "SMALL", (3, 4))
+    monkeypatch.setattr(several.common, "libraries", dict)
+    measured = [
+        partial(several.measure_heat, 150, 40, "strong"),
+        partial(several.measure_heat, 150, 40, "weak"),
+        partial(several.measure_product, 16),
+        partial(several.measure_all_reduce, 4000),
+    ]
+    with emulator.use_device(count=2):
+        for measure in (several.measure_links, several.measure_frames, *measured):
+            records, right = measure(2)
+            assert right and {r["devices"] for r in records} >= {2}, measure
+        monkeypatch.setattr(multi.Heat, "schedule", lambda *_: SimpleNamespace(run=lambda: None))
+        monkeypatch.setattr(multi.Product, "run", lambda *_: None)
+        monkeypatch.setattr(multi.AllReduce, "run", lambda *_: None)
+        for measure in measured:
+            assert not measure(2)[1], measure
