@@ -88,7 +88,6 @@ from numba.cuda.typing import make_concrete_template, signature
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, fold_arguments
 from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 from numba.cuda.ufuncs import ufunc_db as _ufunc_db
-from numba.cuda.utils import order_by_target_specificity
 from numba.cuda.vector_types import VectorType
 from numba.np.ufunc import decorators as core_ufunc_decorators
 

@@ -61,7 +61,6 @@ from numba_cuda_mlir.numba_cuda.types.ext_types import Dim3, GridGroup
 from numba_cuda_mlir.numba_cuda.typing import make_concrete_template, signature
 from numba_cuda_mlir.numba_cuda.typing.templates import AttributeTemplate, fold_arguments
 from numba_cuda_mlir.numba_cuda.typing.typeof import Purpose, typeof, typeof_impl
-from numba_cuda_mlir.numba_cuda.utils import order_by_target_specificity
 from numba_cuda_mlir.type_defs.vector_types import VectorType
 from numba_cuda_mlir.typing.externals import ExternMLIRLibrary as extern_functions
 
