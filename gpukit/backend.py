@@ -77,7 +77,8 @@ def _choose():
 NAME, REASON = _choose()
 
 if TYPE_CHECKING:  # Numba's own have no annotations
-    cuda: Any
+    from warpstep import cuda
+
     float32: Any
     float64: Any
     int32: Any

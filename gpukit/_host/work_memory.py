@@ -7,6 +7,7 @@ the stream's lock is held while a call queues them.
 
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class WorkMemory:
         #: What has been taken: (device, purpose) -> bytes, or counters.
         self.taken: dict[tuple, int] = {}
 
-    def take(self, purpose: str, size: int, dtype):
+    def take(self, purpose: str, size: int, dtype) -> Any:
         """A flat device array of ``size`` elements with any contents.
 
         Each purpose has its own memory, the same one every time that it is asked for: a later launch may overwrite what

@@ -32,13 +32,15 @@ def test_each_rule_of_the_emulator_names_a_test_that_there_is():
 
 
 def test_each_instruction_has_a_rule():
-    """What a kernel can call of ``cuda`` and of ``gpukit.intrinsics`` is named in the first column."""
+    """What a kernel can call of ``cuda`` and of ``gpukit.intrinsics`` is named in the first column; editors know it."""
     rows = re.findall(r"^\| (.+?) \|", (DOCS / "semantics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    stub = (make_site.ROOT / "warpstep" / "cuda.pyi").read_text(encoding="utf-8")
     named = {name.split(".")[-1] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     listed = [
         name for module in (cuda, cuda.atomic) for name in dir(module) if _translated(getattr(module, name, None))
     ]
     assert len(listed) > 50 and {*listed, *intrinsics.__all__} - named == set()
+    assert [name for name in listed if not re.search(rf"^ *(def )?{name}\b", stub, re.MULTILINE)] == []
 
 
 def _translated(value):

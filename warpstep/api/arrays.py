@@ -207,7 +207,7 @@ class _OnDevice:
 
     # -- copies --
 
-    def copy_to_host(self, ary=None, stream=0) -> Any:
+    def copy_to_host(self, ary=None, stream: Any = 0) -> Any:
         """Copy to the host.
 
         Parameters
@@ -242,7 +242,7 @@ class _OnDevice:
         host_bytes(ary)[:] = source
         return ary
 
-    def copy_to_device(self, ary, stream=0) -> None:
+    def copy_to_device(self, ary, stream: Any = 0) -> None:
         """Copy from the host, or from another device array, to this one.
 
         Parameters
@@ -351,7 +351,7 @@ class DeviceRecord(_OnDevice):
     def _numba_type_(self):
         return numpy_support.from_dtype(self.dtype)
 
-    def copy_to_host(self, ary=None, stream=0) -> Any:
+    def copy_to_host(self, ary=None, stream: Any = 0) -> Any:
         """Copy to the host: to a record or an array of no dimensions; to a new array if ``ary`` is None."""
         if not isinstance(ary, np.void):
             return super().copy_to_host(ary, stream)
@@ -648,11 +648,11 @@ class MappedArray(np.ndarray):
         """Address of the first element on the emulated device."""
         return self.device.device_ctypes_pointer
 
-    def copy_to_host(self, ary=None, stream=0):
+    def copy_to_host(self, ary=None, stream: Any = 0):
         """As `DeviceArray.copy_to_host`."""
         return self.device.copy_to_host(ary, stream)
 
-    def copy_to_device(self, ary, stream=0) -> None:
+    def copy_to_device(self, ary, stream: Any = 0) -> None:
         """As `DeviceArray.copy_to_device`."""
         self.device.copy_to_device(ary, stream)
 

@@ -294,7 +294,7 @@ class Context:
 
     # -- memory --
 
-    def get_memory_info(self) -> tuple[int, int]:
+    def get_memory_info(self) -> Any:
         """Return the (free, total) bytes of the current device."""
         total = self.device.limits.total_memory
         return MemoryInfo(free=max(0, total - allocations.memory_in_use()), total=total)

@@ -71,7 +71,7 @@ __all__ = [
 # -- arrays --
 
 
-def to_device(obj, stream=0, copy: bool = True, to: DeviceArray | None = None):
+def to_device(obj, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> Any:
     """Copy an array or a structured scalar to the device.
 
     Parameters
@@ -105,35 +105,39 @@ def to_device(obj, stream=0, copy: bool = True, to: DeviceArray | None = None):
     return to
 
 
-def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0) -> DeviceArray:
+def device_array(shape, dtype: Any = np.float64, strides=None, order="C", stream: Any = 0) -> DeviceArray:
     """Allocate device memory, uninitialised (NaN in float dtypes)."""
     shape, strides, dtype = arrays.as_layout(shape, strides, dtype, order)
     return DeviceArray(shape, strides, dtype, stream=stream)
 
 
-def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True) -> MappedArray:
+def managed_array(
+    shape, dtype: Any = np.float64, strides=None, order="C", stream: Any = 0, attach_global=True
+) -> MappedArray:
     """Allocate a NumPy array in memory that host and device share, uninitialised."""
     return ManagedArray.allocate(shape, dtype, strides, order, stream)
 
 
-def pinned_array(shape, dtype=np.float64, strides=None, order="C") -> np.ndarray:
+def pinned_array(shape, dtype: Any = np.float64, strides=None, order="C") -> np.ndarray:
     """Allocate host memory, uninitialised. It is ordinary memory: only a real GPU copies faster from pinned memory."""
     shape, strides, dtype = arrays.as_layout(shape, strides, dtype, order)
     _, nbytes = arrays.byte_span(shape, strides, dtype.itemsize)
     return np.ndarray(shape, dtype, allocations.host_memory(nbytes), strides=strides if nbytes else None)
 
 
-def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False) -> MappedArray:
+def mapped_array(
+    shape, dtype: Any = np.float64, strides=None, order="C", stream: Any = 0, portable=False, wc=False
+) -> MappedArray:
     """Allocate a NumPy array in host memory that the device sees too, uninitialised."""
     return MappedArray.allocate(shape, dtype, strides, order, stream)
 
 
-def device_array_like(ary, stream=0) -> DeviceArray:
+def device_array_like(ary, stream: Any = 0) -> DeviceArray:
     """Allocate as `device_array` does, with the shape, dtype and memory order of another array."""
     return device_array(**_like(ary), stream=stream)
 
 
-def mapped_array_like(ary, stream=0, portable=False, wc=False) -> MappedArray:
+def mapped_array_like(ary, stream: Any = 0, portable=False, wc=False) -> MappedArray:
     """Allocate as `mapped_array` does, with the shape, dtype and memory order of another array."""
     return mapped_array(**_like(ary), stream=stream, portable=portable, wc=wc)
 
@@ -167,7 +171,7 @@ def pinned(*arylist):
 
 
 @contextmanager
-def mapped(*arylist, stream=0):
+def mapped(*arylist, stream: Any = 0):
     """``with cuda.mapped(a) as d_a: ...``: a device array on the memory of a host array, in place; a list for several.
 
     It cannot be used after the block.
@@ -200,7 +204,7 @@ def is_cuda_array(obj) -> bool:
     return arrays.as_device_array(obj) is not None or hasattr(obj, "__cuda_array_interface__")
 
 
-def as_cuda_array(obj, sync: bool = True):
+def as_cuda_array(obj, sync: bool = True) -> Any:
     """Return an emulated device array as it is.
 
     Raises

@@ -10,7 +10,7 @@ import math
 import warnings
 import weakref
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from warpstep import device
 from warpstep._numba import CudaAPIError, CUresult
@@ -146,7 +146,7 @@ class Event:
         self.recorded = False
         self.device = device.number()
 
-    def record(self, stream=0):
+    def record(self, stream: Any = 0):
         """Set the mark behind everything that the stream has been asked to do.
 
         CudaAPIError for a stream of another device than the event's.
@@ -168,7 +168,7 @@ class Event:
     def synchronize(self):
         """Wait until everything before the mark is done; here it always is."""
 
-    def wait(self, stream=0):
+    def wait(self, stream: Any = 0):
         """Let what the stream is asked to do from now on wait for the mark."""
         check_stream(stream)
 
