@@ -425,11 +425,16 @@ class Launch:
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self.turns: Turns = None  # type: ignore[assignment] (while it runs)
         self._addresses = {}
-        address = 0
+        address, dynamic = 0, 16
         for key, nbytes in program.static_shared.items():
+            aligned = max(16, program.shared_alignment.get(key, 0))
+            if not nbytes:
+                dynamic = max(dynamic, aligned)
+            else:
+                address = ceil_div(address, aligned) * aligned
             self._addresses[key] = address
-            address += ceil_div(nbytes, 16) * 16
-        self.dynamic_address = address
+            address += nbytes
+        self.dynamic_address = ceil_div(address, dynamic) * dynamic
 
     def shared_address(self, key) -> int:
         """Byte offset of a static shared array in the block's shared memory."""

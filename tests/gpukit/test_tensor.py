@@ -5,7 +5,17 @@ import pytest
 
 import gpukit
 from gpukit import cuda, on_gpu, plot, tensor
-from gpukit.intrinsics import mma
+from gpukit.backend import types, uint8, uint64
+from gpukit.intrinsics import (
+    copy_tensor,
+    fence_barrier_init,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    mma,
+    tensor_map,
+    view_at,
+)
 from gpukit.tensor import lesson
 from warpstep.report.axes import FAINT
 
@@ -86,6 +96,33 @@ def test_every_rung_multiplies(variant):
         assert np.all(abs(out.copy_to_host() - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
         got = tensor.multiply_by(a, b, variant)
         assert np.all(abs(got - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
+
+
+@cuda.jit
+def copy_twice(a, out):
+    full = cuda.shared.array(1, uint64)
+    tile = cuda.shared.array((64, 64), np.float16, alignment=1024)
+    rest = view_at(cuda.shared.array(0, uint8, alignment=1024), 0, (64, 64), types.float16)
+    if cuda.threadIdx.x == 0:
+        mbarrier_init(full, 0, 1)
+        fence_barrier_init()
+        mbarrier_expect(full, 0, 2 * 64 * 64 * 2)
+        copy_tensor(tile, (0, 0), a, (0, 0), full, 0)
+        copy_tensor(rest, (0, 0), a, (0, 0), full, 0)
+    cuda.syncthreads()
+    mbarrier_wait(full, 0, 0)
+    for i in range(cuda.threadIdx.x, 4096, 32):
+        out[0, i], out[1, i] = tile[i // 64, i % 64], rest[i // 64, i % 64]
+
+
+def test_shared_arrays_start_where_their_alignment_says():
+    """A swizzle is one of addresses: behind a barrier of 8 bytes, both tiles still begin at a multiple of 1,024."""
+    a = np.arange(4096, dtype=np.float32).astype(np.float16).reshape(64, 64)
+    out = np.zeros((2, 4096), np.float16)
+    copy_twice[1, 32, 0, 8192](tensor_map(cuda.to_device(a), (64, 64)), out)
+    rows, places = np.divmod(np.arange(4096), 64)
+    swizzled = a[rows, places ^ rows % 8 * 8]
+    assert np.array_equal(out[0], swizzled) and np.array_equal(out[1], swizzled)
 
 
 def test_what_cannot_be_multiplied():

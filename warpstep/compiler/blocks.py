@@ -138,7 +138,9 @@ class Program:
     partial_warps : bool
         True if a ``syncwarp`` of the kernel takes a mask.
     static_shared : dict
-        Bytes of every static shared array, by key.
+        Bytes of every static shared array, by key; 0 for dynamic ones.
+    shared_alignment : dict
+        The alignment that the source gives a shared array, by key.
     local_bytes : int
         Bytes of local arrays per thread.
     constant_bytes : int
@@ -168,6 +170,7 @@ class Program:
     fences: bool
     partial_warps: bool
     static_shared: dict
+    shared_alignment: dict
     local_bytes: int
     constant_bytes: int
     cooperative: bool
@@ -336,6 +339,7 @@ class Pools:
         self.fences = False
         self.partial_warps = False
         self.static_shared = {}
+        self.shared_alignment = {}
         self.local_bytes = {}
         self.cooperative = False
         #: {file name of a generated function: {its line: (file, line) of the kernel's source}}

@@ -716,14 +716,18 @@ def _check_alignment(t, alignment):
 @entry(cuda.shared.array, cuda.local.array)
 def _array(t, call):
     shape = _fixed_shape(t, call.arguments[0], call.types[0])
+    alignment = 0
     if len(call.types) > 2 and isinstance(call.types[2], types.IntegerLiteral):
-        _check_alignment(t, call.types[2].literal_value)
+        alignment = call.types[2].literal_value
+        _check_alignment(t, alignment)
     dtype = dtype_of(call.result.dtype)
     shared = call.key is cuda.shared.array
     table = t.pools.static_shared if shared else t.pools.local_bytes
     # One array for each place in the source, however often its function is inlined.
     key = t.pools.once(call.expr, lambda: len(table))
     table[key] = math.prod(shape) * dtype.itemsize
+    if shared and alignment:
+        t.pools.shared_alignment[key] = alignment
     name = t.array_name or ("shared" if shared else "local")
     made = ops.SHARED_ARRAY if shared else ops.LOCAL_ARRAY
     return made(key, ops.TUPLE(*shape), dtype, name), call.result

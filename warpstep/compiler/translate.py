@@ -92,6 +92,7 @@ def lower(typed, infer_options, debugging=False):
         pools.fences,
         pools.partial_warps,
         pools.static_shared,
+        pools.shared_alignment,
         sum(pools.local_bytes.values()),
         sum(allocation.nbytes for allocation in pools.allocations),
         pools.cooperative,
