@@ -121,12 +121,13 @@ class _Source:
 
     def _numbers(self, shape, dtype):
         if not self.torch:
+            dtype = "float16" if dtype == "bfloat16" else dtype  # NumPy has no bfloat16
             if np.dtype(dtype).kind == "f":
                 return self.rng.standard_normal(shape, np.float32).astype(dtype)
             return self.rng.integers(0, 100, shape).astype(dtype)
         torch = self.torch
         torch.manual_seed(int(self.rng.integers(1 << 31)))
-        if np.dtype(dtype).kind == "f":
+        if getattr(torch, dtype).is_floating_point:
             return torch.randn(shape, dtype=getattr(torch, dtype), device="cuda")
         return torch.randint(0, 100, shape, dtype=getattr(torch, dtype), device="cuda")
 
@@ -153,6 +154,8 @@ def _near(result, expected, bound) -> bool:
 
 
 def _epsilon(dtype):
+    if dtype == "bfloat16":
+        return 2.0**-7
     return float(np.finfo(dtype).eps) if np.dtype(dtype).kind == "f" else 0.0
 
 
@@ -160,6 +163,8 @@ def _epsilon(dtype):
 
 
 class _Matmul:
+    DTYPES, SHARES = ("float32", "float64", "float16", "bfloat16"), (0.4, 0.15, 0.2, 0.25)
+
     @staticmethod
     def draw(rng, scale):
         m, n, k = (_size(rng, 1, 16384, scale) for _ in range(3))
@@ -170,8 +175,8 @@ class _Matmul:
         batch = math.prod(max(lead))
         while batch * max(m * k, k * n, m * n) > MAX_ELEMENTS or 2.0 * batch * m * n * k > MAX_OPERATIONS:
             m, n, k = (max(size // 2, 1) for size in (m, n, k))
-        dtype = "float64" if rng.random() < 0.15 else "float32"
-        return {"lead": lead, "mnk": [m, n, k], "dtype": dtype, "layout": LAYOUTS[rng.integers(4)]}
+        dtype = rng.choice(_Matmul.DTYPES, p=_Matmul.SHARES)
+        return {"lead": lead, "mnk": [m, n, k], "dtype": str(dtype), "layout": LAYOUTS[rng.integers(4)]}
 
     @staticmethod
     def shape(lead, mnk, dtype, layout):
@@ -188,17 +193,20 @@ class _Matmul:
         return matmul.matmul(*arrays)
 
     @staticmethod
-    def rivals(arrays, torch, cupy, **_):
+    def rivals(arrays, torch, cupy, dtype, **_):
         found = {"cublas (torch)": functools.partial(torch.matmul, *arrays)} if torch else {}
-        if cupy:
+        if cupy and dtype != "bfloat16":
             found["cublas (cupy)"] = functools.partial(cupy.matmul, *map(cupy.asarray, arrays))
         return found
 
     @staticmethod
     def is_right(result, arrays, mnk, dtype, **_):
         a, b = map(_double, arrays)
-        # Rounding errors of k steps grow as sqrt(k); the factor is for the largest of millions.
-        return _near(result, a @ b, 4 * _epsilon(dtype) * mnk[2] ** 0.5 * (abs(a) @ abs(b)))
+        exact = a @ b
+        # Rounding errors of k steps grow as sqrt(k); the factor is for the largest of millions. Short floats are summed
+        # in float32, and rounded once.
+        step = min(_epsilon(dtype), _epsilon("float32"))
+        return _near(result, exact, 4 * step * mnk[2] ** 0.5 * (abs(a) @ abs(b)) + _epsilon(dtype) * abs(exact))
 
 
 # -- conv2d ------------------------------------------------------------------------------------------------------------

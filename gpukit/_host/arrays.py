@@ -45,6 +45,27 @@ def dtype_of(array) -> np.dtype:
     return array.dtype if interface is None else np.dtype(interface["typestr"])
 
 
+def is_bfloat16(dtype: np.dtype) -> bool:
+    """Whether a dtype is bfloat16: that of ml_dtypes, or 2 bytes of no type, as PyTorch's array interface has it."""
+    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
+
+
+def as_words(array) -> Any:
+    """View an array of bfloat16 as one of uint16, on its side; other arrays are returned as they are."""
+    if not is_bfloat16(dtype_of(array)):
+        return array
+    if not cuda.is_cuda_array(array):
+        return array.view(np.uint16)
+    array = as_device_array(array)
+    return device_array_of(array.shape, array.strides, np.uint16, array)
+
+
+def name_of(dtype) -> str:
+    """The name of a dtype, for messages."""
+    dtype = np.dtype(dtype)
+    return "bfloat16" if is_bfloat16(dtype) else str(dtype)
+
+
 def stream_of(stream) -> Any:
     """Convert a ``stream=`` argument to what ``kernel[grid, block, stream]`` takes: 0 for None, the default stream, and
     a stream of CuPy or PyTorch as one of Numba. TypeError for what is no stream.
@@ -129,7 +150,7 @@ def check_array(name: str, array, dimensions: int | tuple, dtypes: tuple | None 
     check_kind(name, array)
     dtype = dtype_of(array)
     if dtypes is not None and dtype not in dtypes:
-        raise TypeError(f"{name} has dtype {dtype}; it must be {' or '.join(str(np.dtype(d)) for d in dtypes)}")
+        raise TypeError(f"{name} has dtype {name_of(dtype)}; it must be {' or '.join(map(name_of, dtypes))}")
     allowed = dimensions if isinstance(dimensions, tuple) else (dimensions,)
     if len(array.shape) not in allowed and not (more and len(array.shape) > max(allowed)):
         what = "one dimension" if allowed == (1,) else f"{' or '.join(map(str, allowed))} dimensions"
@@ -245,9 +266,10 @@ def check_alike(name: str, array, other_name: str, other, shape: tuple | None = 
     if cuda.is_cuda_array(array) != cuda.is_cuda_array(other):
         raise TypeError(f"{name} is {_side(array)} and {other_name} is {_side(other)}; they must be alike")
     if dtype is not None and dtype_of(array) != dtype:
-        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {np.dtype(dtype)}")
+        raise TypeError(f"{name} has dtype {name_of(dtype_of(array))}; it must be {name_of(dtype)}")
     if dtype is None and dtype_of(array) != dtype_of(other):
-        raise TypeError(f"{name} has dtype {dtype_of(array)}; it must be {dtype_of(other)}, as {other_name} is")
+        own, others = name_of(dtype_of(array)), name_of(dtype_of(other))
+        raise TypeError(f"{name} has dtype {own}; it must be {others}, as {other_name} is")
     if shape is not None and tuple(array.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(array.shape)}; it must be {tuple(shape)}")
 
@@ -366,4 +388,4 @@ def make_like(like, shape: tuple, dtype):
 
 @functools.cache
 def _torch_dtype(dtype):
-    return getattr(sys.modules["torch"], dtype.name)
+    return getattr(sys.modules["torch"], name_of(dtype))

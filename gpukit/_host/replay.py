@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from functools import partial
 
 from gpukit._host.arrays import address_of, as_device_array, make_like, span
 from gpukit._host.work_memory import StreamState, WorkMemory
@@ -32,7 +33,7 @@ class RecordedCall:
         overlap, and the launches keep little other memory alive.
     """
 
-    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held", "_version")
+    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held", "_maps", "_version")
 
     def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
         self.lock, self.work = state.lock, work
@@ -43,21 +44,38 @@ class RecordedCall:
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
         self.launches, used, kept = prepared, set(), 0
+        moved = [] if work is None else [_Map(movable) for movable in work.maps]
+        maps = {address_of(each.map.memory): each for each in moved}
         for launch in prepared:
             places, fixed = {}, []
             for position, array in launch.arrays():
                 low, high = span(array)
+                if low in maps:
+                    maps[low].uses.append((launch, position))
+                    fixed.append(position)
+                    continue
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
                 own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
                 if inside:
                     places[position] = inside[0], address_of(array) - starts[inside[0]]
                 elif own is not None:
-                    own.uses.append((launch, position, address_of(array) - own.start))
+                    own.uses.append((partial(launch.move, position), address_of(array) - own.start))
                     fixed.append(position)
                 else:
                     kept += high - low
             used.update(source for source, _ in places.values())
             launch.bind(places, fixed)
+        self._maps = []
+        for each in moved:
+            low, high = span(each.map.array)
+            inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
+            own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
+            if inside:
+                self._maps.append((each, inside[0], low - starts[inside[0]]))
+                used.add(inside[0])
+            elif own is not None:
+                own.uses.append((each.move, low - own.start))
+            each.map.release()
         apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
         self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
 
@@ -81,6 +99,8 @@ class RecordedCall:
                 for held in self._held:
                     held.find()
                 self._version = self.work.buffers.version
+            for each, source, offset in self._maps:
+                each.move(pointers[source] + offset)
             for launch in self.launches:
                 launch.relaunch(pointers)
         return out
@@ -91,7 +111,7 @@ class _Held:
 
     Attributes
     ----------
-    uses : list of (Prepared, position of the argument, bytes from the start)
+    uses : list of (function to call with an address, bytes from the start)
     """
 
     __slots__ = ("key", "size", "start", "stop", "uses", "work")
@@ -103,8 +123,30 @@ class _Held:
     def find(self):
         """Find the memory where it is now, or make it again, and tell the launches."""
         self.start, self.stop = span(self.work.find(self.key, self.size))
-        for launch, position, offset in self.uses:
-            launch.move(position, self.start + offset)
+        for move, offset in self.uses:
+            move(self.start + offset)
+
+
+class _Map:
+    """A tensor map, and the arguments of launches that are it.
+
+    Attributes
+    ----------
+    uses : list of (Prepared, position of the argument)
+    """
+
+    __slots__ = ("address", "map", "uses")
+
+    def __init__(self, map):
+        self.map, self.uses, self.address = map, [], address_of(map.array)
+
+    def move(self, address):
+        """Describe the array at another address, and tell the launches."""
+        if address != self.address:
+            memory = address_of(self.map.at(address))
+            for launch, position in self.uses:
+                launch.move(position, memory)
+            self.address = address
 
 
 class LaunchCache:

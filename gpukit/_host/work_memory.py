@@ -71,6 +71,8 @@ class WorkMemory:
         self.buffers = Buffers() if buffers is None else buffers
         #: What has been taken: (device, purpose) -> bytes, or counters.
         self.taken: dict[tuple, int] = {}
+        #: The `gpukit.matmul.maps.MovableMap`s that the launches read.
+        self.maps: list = []
 
     def take(self, purpose: str, size: int, dtype) -> Any:
         """A flat device array of ``size`` elements with any contents.

@@ -129,7 +129,7 @@ def copy_async(target, index, source, source_index, guard=True):
     ----------
     target : C-contiguous array in shared memory
     index : int, or tuple of int
-        Of the element in ``target``. For `copy_async2`, `copy_async4` and `copy_async8` it is the first element, whose
+        Of the element in ``target``. For `copy_async2` to `copy_async16` it is the first element, whose
         address must be a multiple of the bytes copied; so must that of the source.
     source : C-contiguous array in global memory, of the same dtype
         A copy has 4, 8 or 16 bytes: one element of 4 or 8 bytes, two of 2, 4 or 8, four of 1, 2 or 4, or eight of 1
@@ -194,6 +194,16 @@ def copy_async8(target, index, source, source_index, guard=True):
     See `copy_async`.
     """
     refuse("copy_async8")
+
+
+def copy_async16(target, index, source, source_index, guard=True):
+    """Begin to copy sixteen neighbouring elements from global to shared memory, otherwise like `copy_async`.
+
+    Examples
+    --------
+    See `copy_async`.
+    """
+    refuse("copy_async16")
 
 
 def commit_copies():

@@ -14,6 +14,7 @@ COPIES = {
     functions.copy_async2: 2,
     functions.copy_async4: 4,
     functions.copy_async8: 8,
+    functions.copy_async16: 16,
 }
 #: Functions that read a special register: its name, the size of a value in bits, and whether it changes as time passes.
 REGISTERS = {

@@ -12,14 +12,16 @@ from gpukit import intrinsics
 from gpukit._host.arrays import (
     address_of,
     as_device_array,
+    as_words,
     check_alike,
     check_apart,
     check_array,
+    check_kind,
     configure_quietly,
     dtype_of,
-    span,
+    is_bfloat16,
+    name_of,
     stream_of,
-    window,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
@@ -28,7 +30,9 @@ from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.double import DoubleTile, double
-from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, fast, scale, sum_parts, widen
+from gpukit.matmul.fast import SUM_THREADS, fast, scale, sum_parts, sum_shape, widen
+from gpukit.matmul.operands import Flat, broadcast_rule, is_aligned, operand
+from gpukit.matmul.tensor import tensor_launches
 from gpukit.matmul.vector import THREADS, across, along, choose_vector
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
@@ -79,6 +83,10 @@ ROWS_ALONG_X = ("naive_uncoalesced", *STATIC[1:], *DYNAMIC[1:])
 ANY_DTYPE = ("registers_1d", "registers_2d")
 
 DTYPES = (np.float32, np.float64)
+#: What tensor cores multiply besides; 2 bytes of no type stand for bfloat16.
+SHORT_DTYPES = (np.float16, np.dtype("V2"), np.int8)
+#: How float32 is multiplied, and the format of `gpukit.matmul.formats` for that, if it is on tensor cores.
+PRECISIONS = {"highest": None, "high": "high", "tf32": "tf32"}
 NUMBERS = {np.dtype(np.float32): float32, np.dtype(np.float64): float64}
 TILES = (8, 16, 32)
 MAX_PAD = 8
@@ -101,24 +109,28 @@ def matmul(
     tile: int = 16,
     pad: int | None = None,
     depth: int | None = None,
+    precision: str = "highest",
 ):
     """Compute alpha (a @ b) + beta out by one of the kernels of this package (A6, A10 to A12).
 
     Parameters
     ----------
-    a, b : ndarray or device array, shapes (..., M, K) and (..., K, N), float32 or float64, alike
-        Any M, N and K, also 0. Both of NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes
-        before the last two count matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast"
-        read matrices as they are if their rows or their columns are contiguous: transposed ones, parts of others. The
-        other variants copy what is not C-contiguous first.
+    a, b : ndarray or device array, shapes (..., M, K) and (..., K, N), alike
+        Of float32, float64, float16, bfloat16 (of PyTorch, CuPy or ml_dtypes) or int8. Any M, N and K, also 0. Both of
+        NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes before the last two count
+        matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast" read matrices as they are if
+        their rows or their columns are contiguous: transposed ones, parts of others. The other variants copy what is
+        not C-contiguous first.
     variant : str
         One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a single row or
         column, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs except
-        for "naive_float64". All of ``LADDER`` but the first two are for float32.
+        for "naive_float64". All of ``LADDER`` but the first two are for float32. float16, bfloat16 and int8 have "auto"
+        and "fast" only, on tensor cores (compute capability 8.0): sums are in float32, rounded once at the end, or in
+        int32.
     alpha, beta : float
-        As in BLAS: ``out`` is not read if beta is 0. With another beta it must be given.
+        As in BLAS: ``out`` is not read if beta is 0. With another beta it must be given. For int8 they are ints.
     out : array of shape (..., M, N), optional
-        Of the same kind and dtype. On the device it must not share memory with ``a`` or ``b``.
+        Of the same kind, and of the dtype of the result. On the device it must not share memory with ``a`` or ``b``.
     stream : CUDA stream, optional
         The default stream unless given. With device arrays the call returns before the work is done.
     tile : 8, 16 or 32
@@ -129,16 +141,28 @@ def matmul(
     depth : int, optional
         For the dynamic variants, a multiple of ``tile``: how many columns of ``a`` and rows of ``b`` are loaded at a
         time. ``tile`` unless given. More than 48 KB of shared memory is opted in to.
+    precision : "highest", "high" or "tf32"
+        Of products of float32 by "auto" or "fast"; other dtypes have one only.
+
+        - "highest": float32 throughout.
+        - "high": each element is split into two of TF32, and three products of tensor cores are added: about 21 of
+          float32's 24 bits. PyTorch promises 11 for ``torch.set_float32_matmul_precision("high")``. An element that is
+          infinite makes its row or column NaN.
+        - "tf32": one product on tensor cores, whose operands have 11 bits: what PyTorch computes on a GPU for "high"
+          and for ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Sums are in float32.
 
     Returns
     -------
     ndarray or device array, shape (..., M, N)
-        ``out`` if that was given, otherwise a new array of the same library. The same input gives the same bits.
+        ``out`` if that was given, otherwise a new array of the same library; int32 for int8, otherwise of the dtype of
+        the operands. The same input gives the same bits.
 
     Raises
     ------
     TypeError, ValueError
         For an argument that is not as above; nothing is launched then.
+    LaunchError
+        If the device's compute capability is below that of the tensor cores that are needed.
 
     Examples
     --------
@@ -149,18 +173,23 @@ def matmul(
     array([[3., 3., 3., 3.],
            [3., 3., 3., 3.]], dtype=float32)
     """
-    return call(_product, (a, b), out, stream, (variant, alpha, beta, tile, pad, depth))
+    return call(_product, (a, b), out, stream, (variant, alpha, beta, tile, pad, depth, precision))
 
 
 def _product(problem: Problem):
     (a, b), (variant, alpha, beta, *options) = problem.inputs, problem.settings
     shape = _check_operands(a, b, problem.out)
-    _check_scalars(alpha, beta, problem.out)
+    _check_scalars(alpha, beta, problem.out, dtype_of(a))
     make_launches = _resolve(variant, dtype_of(a), shape[-2:], *options)
-    out = problem.output(shape, keep=beta != 0)
+    out = problem.output(shape, _result_dtype(a), keep=beta != 0)
     if out.size == 0:
         return []
+    a, b, out = as_words(a), as_words(b), as_words(out)
     return list(make_launches(a, b, out, alpha, beta, problem.work, problem.on_device))
+
+
+def _result_dtype(a):
+    return np.dtype(np.int32) if dtype_of(a) == np.int8 else dtype_of(a)
 
 
 def steps(
@@ -175,13 +204,14 @@ def steps(
     tile: int = 16,
     pad: int | None = None,
     depth: int | None = None,
+    precision: str = "highest",
     work: WorkMemory | None = None,
 ) -> list:
     """List the launches of one product, to be made, traced or timed: ``for launch, arguments in steps(...)``.
 
     Parameters
     ----------
-    variant, alpha, beta, tile, pad, depth, stream
+    variant, alpha, beta, tile, pad, depth, precision, stream
         As for `matmul`.
     a, b, out : C-contiguous arrays
         As for `matmul`, none of them empty; device arrays, or NumPy arrays to be traced.
@@ -204,12 +234,13 @@ def steps(
     ['complete']
     """
     check_type("work", work, (WorkMemory, type(None)), "a WorkMemory or None")
-    check_array("out", out, 2, DTYPES, more=True)
+    _check_matrix("out", out, (*DTYPES, *SHORT_DTYPES, np.int32))
     _check_operands(a, b, out)
-    _check_scalars(alpha, beta, out)
+    _check_scalars(alpha, beta, out, dtype_of(a))
     if 0 in (*a.shape, *b.shape, *out.shape):
         raise ValueError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; they must not be empty")
-    make_launches = _resolve(variant, dtype_of(a), out.shape[-2:], tile, pad, depth)
+    make_launches = _resolve(variant, dtype_of(a), out.shape[-2:], tile, pad, depth, precision)
+    a, b, out = as_words(a), as_words(b), as_words(out)
     return list(make_launches(a, b, out, alpha, beta, work or WorkMemory(stream_of(stream))))
 
 
@@ -263,10 +294,16 @@ def configure(
 # -- checks ----------------------------------------------------------------------------------------
 
 
+def _check_matrix(name, array, dtypes):
+    """Check an array of two axes or more; bfloat16 has more than one NumPy dtype."""
+    check_kind(name, array)
+    check_array(name, array, 2, None if is_bfloat16(dtype_of(array)) else dtypes, more=True)
+
+
 def _check_operands(a, b, out):
     """Check the arrays; returns the shape of the result."""
     for name, array in (("a", a), ("b", b)):
-        check_array(name, array, 2, DTYPES, more=True)
+        _check_matrix(name, array, (*DTYPES, *SHORT_DTYPES))
     check_alike("b", b, "a", a)
     shapes = f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}"
     if a.shape[-1] != b.shape[-2]:
@@ -277,15 +314,17 @@ def _check_operands(a, b, out):
         raise ValueError(f"{shapes}; the axes before the last two must be alike, or 1") from None
     shape = (*lead, a.shape[-2], b.shape[-1])
     if out is not None:
-        check_array("out", out, len(shape), DTYPES)
-        check_alike("out", out, "a", a, shape)
+        check_array("out", out, len(shape))
+        check_alike("out", out, "a", a, shape, _result_dtype(a))
         check_apart("out", out, a=a, b=b)
     return shape
 
 
-def _check_scalars(alpha, beta, out):
+def _check_scalars(alpha, beta, out, dtype):
     for name, value in (("alpha", alpha), ("beta", beta)):
         check_number(name, value)
+        if dtype == np.int8 and not (value == int(value) and abs(value) < 2**31):
+            raise ValueError(f"{name} is {value}; for int8 it must be an int of 32 bits")
     if beta != 0 and out is None:
         raise ValueError(f"beta is {beta}; out must be given, for beta out is added to the product")
 
@@ -293,10 +332,18 @@ def _check_scalars(alpha, beta, out):
 # -- a variant and its options ---------------------------------------------------------------------
 
 
-def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None):
+def _resolve(variant, dtype, shape, tile=16, pad=None, depth=None, precision="highest"):
     """Check a variant with its options; returns ``make_launches(a, b, out, alpha, beta, work)``."""
     check_choice("variant", variant, (*VARIANTS, *FORMER), also="auto")
+    check_choice("precision", precision, tuple(PRECISIONS))
     variant = FORMER.get(variant, variant)
+    format_name = _format_of(dtype, precision)
+    if format_name is not None:
+        if variant not in ("auto", "fast"):
+            what = f"a has dtype {name_of(dtype)}" if dtype != np.float32 else f"precision is {precision!r}"
+            raise TypeError(f"{what}; variant must be 'auto' or 'fast' for that, not {variant!r}")
+        _check_no_options(variant, tile, pad, depth)
+        return functools.partial(_fast_launches, vectors=variant == "auto", format_name=format_name)
     if variant == "auto":
         if dtype == np.float32 or 1 in shape or _has_tensor_cores():
             _check_no_options(variant, tile, pad, depth)
@@ -318,6 +365,13 @@ def _check_no_options(variant, tile, pad, depth):
     for name, value, default in (("tile", tile, 16), ("pad", pad, None), ("depth", depth, None)):
         if not isinstance(value, Integral | None) or value != default:
             raise ValueError(f"{name} is {describe(value)}; variant {variant!r} has none: leave it out")
+
+
+def _format_of(dtype, precision):
+    """The format for tensor cores, one of ``FORMATS`` or "high"; None for kernels of the dtype's own arithmetic."""
+    if is_bfloat16(dtype):
+        return "bfloat16"
+    return PRECISIONS[precision] if dtype == np.float32 else {"float16": "float16", "int8": "int8"}.get(dtype.name)
 
 
 def _has_tensor_cores():
@@ -444,7 +498,7 @@ def _matrix_launches(make_form, a, b, out, alpha, beta, work):
     product, (rows, columns) = out, out.shape
     if beta != 0:
         product = work.take("product", out.size, dtype_of(out)).reshape(out.shape)
-    form = make_form(_is_aligned(a, b, product))
+    form = make_form(is_aligned(a, b, product))
     step = MAX_BLOCKS * form.tile
     for row in range(0, rows, step):
         for col in range(0, columns, step):
@@ -464,123 +518,29 @@ def _launch_scale(product, out, alpha, beta, stream):
     return launch, (product.reshape(-1), out.reshape(-1), number(alpha), number(beta))
 
 
-def _is_aligned(*arrays):
-    """Whether all rows begin at multiples of 16 bytes."""
-    return all(array.shape[-1] * dtype_of(array).itemsize % 16 == 0 and address_of(array) % 16 == 0 for array in arrays)
-
-
 # -- launches: the fast product --------------------------------------------------------------------
 
 
-class _Operand(NamedTuple):
-    """Matrices in the memory of a device array, whose rows or columns follow their neighbours in memory.
-
-    Attributes
-    ----------
-    flat : array of one dimension
-        From the first matrix on.
-    layout : str
-        "N" if the elements of a row follow one another, "T" if those of a column do.
-    pitch : int
-        Elements from row to row, or from column to column.
-    step : int
-        Elements from matrix to matrix.
-    rule : (int, int)
-        (div, mod): matrix z of the result needs matrix z // div % mod.
-    wide : bool
-        Whether all rows, or columns, begin at multiples of 16 bytes, and end there.
-    """
-
-    flat: Any
-    layout: str
-    pitch: int
-    step: int
-    rule: tuple
-    wide: bool
-
-    def at(self, row: int, col: int) -> Any:
-        """The memory from an element of the first matrix on."""
-        return self.flat[row * self.pitch + col if self.layout == "N" else col * self.pitch + row :]
-
-
-def _operand(array, lead) -> _Operand | None:
-    """An operand as the fast kernels take it; None if neither its rows nor its columns can be read, or if the matrices
-    do not follow one another.
-    """
-    (rows, columns), item = array.shape[-2:], dtype_of(array).itemsize
-    if array.size == 0:  # nothing is read
-        flat = np.empty(1, array.dtype) if isinstance(array, np.ndarray) else cuda.device_array(1, array.dtype)
-        return _Operand(flat, "N", columns, 0, _broadcast_rule(array.shape[:-2], lead) or (1, 1), False)
-    *outer, down, across = array.strides
-    if across == item or columns == 1 and (down != item or rows == 1):
-        layout, extent, pitch = "N", columns, down if rows > 1 else columns * item
-    elif down == item or rows == 1:
-        layout, extent, pitch = "T", rows, across if columns > 1 else rows * item
-    else:
-        return None
-    own = tuple(1 if stride == 0 else n for n, stride in zip(array.shape[:-2], outer, strict=True))
-    step = 0
-    for n, stride in zip(own[::-1], outer[::-1], strict=True):  # from the innermost axis on
-        if n == 1:
-            continue
-        if step == 0:
-            step = following = stride
-        elif stride != following:
-            return None
-        following *= n
-    rule = _broadcast_rule(own, lead)
-    if rule is None or pitch < extent * item or step < 0 or any(size % item for size in (pitch, step)):
-        return None
-    if isinstance(array, np.ndarray):
-        flat = (array if layout == "N" else array.swapaxes(-1, -2)).reshape(-1)
-    else:
-        low, high = span(array)
-        flat = window(array, dtype_of(array), (high - low) // item)
-    wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, extent * item))
-    return _Operand(flat, layout, pitch // item, step // item, rule, wide)
-
-
-class _Flat(NamedTuple):
-    """The operands of the fast kernel, and the factors."""
-
-    a: _Operand
-    b: _Operand
-    out: Any
-    k: int
-    pitch_out: int
-    batch: int
-    wide_out: bool
-    alpha: float
-    beta: float
-
-    @property
-    def rules(self) -> tuple:
-        """How the matrices of the operands are found."""
-        return *self.a.rule, *self.b.rule
-
-    @property
-    def steps(self) -> tuple:
-        """Elements from matrix to matrix of the operands."""
-        return np.uint64(self.a.step), np.uint64(self.b.step)
-
-
-def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=False):
+def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=False, format_name=None):
     """The launches for operands that lie in any way; ``on_device`` makes a C-contiguous copy of those that cannot be
-    read as they are. With ``vectors`` a single row or column has kernels of its own.
+    read as they are. With ``vectors`` a single row or column of float32 or float64 has kernels of its own. With a
+    format the product is one of tensor cores.
     """
     lead, (m, k), n = tuple(out.shape[:-2]), a.shape[-2:], b.shape[-1]
     operands = []
     for array in (a, b):
         if on_device is not None:
             array = as_device_array(array) if cuda.is_cuda_array(array) else on_device(array)
-        found = _operand(array, lead)
-        if found is None and _broadcast_rule(tuple(array.shape[:-2]), lead) is not None and on_device is not None:
-            found = _operand(on_device(array), lead)
+        found = operand(array, lead)
+        if found is None and broadcast_rule(tuple(array.shape[:-2]), lead) is not None and on_device is not None:
+            found = operand(on_device(array), lead)
         operands.append(found)
     if None in operands:  # one index of the first axis after the other
         for i in range(lead[0]):
             parts = _along_first_axis(a, i, out.ndim), _along_first_axis(b, i, out.ndim)
-            yield from _fast_launches(*parts, out[i], alpha, beta, work, on_device, vectors=vectors)
+            yield from _fast_launches(
+                *parts, out[i], alpha, beta, work, on_device, vectors=vectors, format_name=format_name
+            )
         return
     a, b, batch = *operands, prod(lead)
     rules, is_double = (a.rule, b.rule), dtype_of(out) == np.float64
@@ -591,9 +551,12 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         # The same b for all: more rows of one product.
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
-    flat = _Flat(a, b, out.reshape(-1), k, n, batch, _is_aligned(out), alpha, beta)
-    if vectors and 1 in (m, n):
+    flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
+    if vectors and 1 in (m, n) and dtype_of(a.flat) in NUMBERS:
         yield from _vector_launches(flat, m, n, work)
+        return
+    if format_name is not None:
+        yield from tensor_launches(flat, m, n, format_name, work)
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
@@ -608,7 +571,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         yield from _piece_launches(piece, flat, work)
 
 
-def _vector_launches(flat: _Flat, m, n, work):
+def _vector_launches(flat: Flat, m, n, work):
     """A product with one row or one column: the other operand is a matrix, which is read once."""
     dtype = dtype_of(flat.out)
     count, matrix, vector = (m, flat.a, flat.b) if n == 1 else (n, flat.b, flat.a)
@@ -635,7 +598,7 @@ def _vector_launches(flat: _Flat, m, n, work):
         yield launch, (matrix.flat, vector.flat, out, partials, counters, sizes, which, steps, *factors)
 
 
-def _piece_launches(piece: Piece, flat: _Flat, work):
+def _piece_launches(piece: Piece, flat: Flat, work):
     tile, m, n, parts, batch = piece.tile, piece.rows, piece.columns, piece.parts, flat.batch
     a, b = flat.a.at(piece.row, 0), flat.b.at(0, piece.col)
     out = flat.out[piece.row * flat.pitch_out + piece.col :]
@@ -670,9 +633,7 @@ def _piece_launches(piece: Piece, flat: _Flat, work):
 def _launch_sum(piece, parts, out, flat, numbers, stream):
     """Add up the parts of K."""
     m, n, threads, dtype = piece.rows, piece.columns, SUM_THREADS, dtype_of(out)
-    width = 4 if n % 4 == 0 and dtype == np.float32 else 1
-    grouped = piece.parts >= GROUPS_MIN_PARTS and m * n * flat.batch <= GROUPS_MAX_SIZE
-    groups = GROUPS if grouped else 1
+    width, groups = sum_shape(piece.parts, m * n * flat.batch, n, dtype.itemsize)
     kernel = sum_parts(width, groups, flat.beta != 0, NUMBERS[dtype])
     launch = configure_quietly(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
@@ -683,18 +644,3 @@ def _along_first_axis(array, i, dimensions):
     if array.ndim != dimensions:
         return array
     return _part(array, 0 if array.shape[0] == 1 else i, array.shape[1:])
-
-
-def _broadcast_rule(own, lead):
-    """(div, mod) so that matrix z of the result needs matrix z // div % mod of an operand with these leading axes; None
-    if there is no such rule.
-    """
-    own = (1,) * (len(lead) - len(own)) + own
-    axes = [(size, whole) for size, whole in zip(own, lead, strict=True) if whole > 1]
-    present = [i for i, (size, _) in enumerate(axes) if size > 1]
-    if not present:
-        return prod(lead), 1
-    first, last = present[0], present[-1]
-    if len(present) != last - first + 1:
-        return None
-    return prod(whole for _, whole in axes[last + 1 :]), prod(whole for _, whole in axes[first : last + 1])

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
+from gpukit.matmul.warpgroups import GroupTile
+from gpukit.matmul.warps import WarpTile
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_int
 
-__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "predict", "predicted_time"]
+__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "choose_tensor", "predict", "predicted_time"]
 
 
 class Speed(NamedTuple):
@@ -32,6 +34,8 @@ class Speed(NamedTuple):
         A step of one block alone, or of several that together have no more work than that.
     rest : float
         The first copies and the last stores.
+    itemsize : int
+        Of an element; 1 where K is counted in bytes.
     """
 
     tile: Any
@@ -39,6 +43,7 @@ class Speed(NamedTuple):
     work: float
     latency: float
     rest: float
+    itemsize: int = 4
 
 
 #: The tiles to choose from. Large tiles need fewer loads: with 128 x 128 and 8 x 8 per thread, which load a third more
@@ -56,13 +61,25 @@ SPEEDS = (
 )
 #: The same for float64.
 DOUBLE_SPEEDS = (
-    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.70, 0.80, 3.0),
-    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.41, 0.47, 1.3),
-    Speed(DoubleTile(32, 64, 16, 32, 3), 5, 0.26, 0.38, 0.9),
-    Speed(DoubleTile(64, 32, 32, 16, 3), 5, 0.34, 0.40, 0.9),
-    Speed(DoubleTile(32, 32, 16, 16, 4), 6, 0.19, 0.26, 0.8),
-    Speed(DoubleTile(16, 64, 16, 16, 4), 5, 0.22, 0.25, 0.7),
-    Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9),
+    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.70, 0.80, 3.0, 8),
+    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.41, 0.47, 1.3, 8),
+    Speed(DoubleTile(32, 64, 16, 32, 3), 5, 0.26, 0.38, 0.9, 8),
+    Speed(DoubleTile(64, 32, 32, 16, 3), 5, 0.34, 0.40, 0.9, 8),
+    Speed(DoubleTile(32, 32, 16, 16, 4), 6, 0.19, 0.26, 0.8, 8),
+    Speed(DoubleTile(16, 64, 16, 16, 4), 5, 0.22, 0.25, 0.7, 8),
+    Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9, 8),
+)
+#: The same for tensor cores and shorter elements; a step is one of 128 bytes of K, or of 64.
+GROUP_SPEEDS = (
+    Speed(GroupTile(2, 256, 4), 1, 0.62, 0.62, 3.0, 1),
+    Speed(GroupTile(2, 128, 4), 1, 0.33, 0.36, 2.0, 1),
+    Speed(GroupTile(1, 128, 4, 2), 2, 0.18, 0.30, 1.5, 1),
+    Speed(GroupTile(1, 64, 6, 2), 2, 0.11, 0.25, 1.2, 1),
+)
+WARP_SPEEDS = (
+    Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 0.95, 0.95, 3.0, 1),
+    Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.27, 0.27, 1.5, 1),
+    Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.08, 0.12, 1.0, 1),
 )
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
@@ -97,7 +114,7 @@ def predict(
     """Predict the microseconds of a product by one tile, with K in so many parts, and with so many bytes in memory,
     those of all matrices unless given.
     """
-    tile, itemsize = speed.tile, 4 if isinstance(speed.tile, Tile) else 8
+    tile, itemsize = speed.tile, speed.itemsize
     blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
@@ -107,7 +124,7 @@ def predict(
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     if parts > 1:
-        time += SUM + SUM_PART * parts + itemsize * batch * m * n * (2 * parts + 1) / PARTS
+        time += SUM + SUM_PART * parts + max(itemsize, 4) * batch * m * n * (2 * parts + 1) / PARTS
     return time
 
 
@@ -182,6 +199,17 @@ def choose(
                 time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
     return pieces, not (wide_b or double) and widened < NARROW * time
+
+
+@functools.lru_cache(4096)
+def choose_tensor(m: int, n: int, nbytes: int, batch: int, multiprocessors: int, groups: bool):
+    """Choose the tile for tensor cores, and the parts of K, none of them empty; a row of K has ``nbytes``.
+
+    With ``groups`` it is a `GroupTile`, otherwise a `WarpTile`.
+    """
+    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, GROUP_SPEEDS if groups else WARP_SPEEDS)
+    steps = ceil_div(nbytes, tile.depth)
+    return tile, ceil_div(steps, ceil_div(steps, parts))
 
 
 def _cuts(size, tile, batch):

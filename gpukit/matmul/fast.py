@@ -8,10 +8,10 @@ while it multiplies those in another.
 import functools
 from typing import NamedTuple
 
-from gpukit.backend import cuda, float32, int64, uint32, uint64
+from gpukit.backend import cuda, float32, int64, types, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
 
-__all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "widen"]
+__all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "sum_shape", "widen"]
 
 #: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
@@ -438,18 +438,30 @@ SUM_THREADS = 256
 GROUPS, GROUPS_MIN_PARTS, GROUPS_MAX_SIZE = 8, 12, 1 << 17
 
 
+def sum_shape(count: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    """(neighbours that a thread of `sum_parts` adds up, groups of threads) for ``count`` parts of ``size`` elements."""
+    grouped = count >= GROUPS_MIN_PARTS and size <= GROUPS_MAX_SIZE
+    return 4 if n % 4 == 0 and itemsize == 4 else 1, GROUPS if grouped else 1
+
+
 @functools.cache
-def sum_parts(width, groups, adds, number=float32):
+def sum_parts(width, groups, adds, number=float32, element=None):
     """Make the kernel of out = alpha times the sum of the parts of K + beta out, always in the same order.
 
-    ``parts`` holds ``count`` results of m * n elements for each matrix. A thread adds up ``width`` neighbours, 4 or 1
-    (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y take the matrices.
+    ``parts`` holds ``count`` results of m * n elements for each matrix, of type ``number``. A thread adds up ``width``
+    neighbours, 4 or 1 (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y take
+    the matrices. ``element`` is the type of ``out`` if that is another one; uint16 stands for bfloat16.
     """
     lanes = SUM_THREADS // groups
+    narrow = element == types.uint16
 
     @cuda.jit(device=True, forceinline=True)
     def store_sum(out, to, total, alpha, beta):
-        out[to] = alpha * total + beta * out[to] if adds else alpha * total
+        if narrow:
+            total = alpha * total + beta * float_of(out[to]) if adds else alpha * total
+            out[to] = bfloat16_of(total)
+        else:
+            out[to] = alpha * total + beta * number(out[to]) if adds else alpha * total
 
     @cuda.jit
     def sum_parts(parts, out, count, m, n, pitch, alpha, beta):
@@ -497,6 +509,21 @@ def widen(b, wide, k, step, columns, pitch_b, pitch):
         source = row // uint64(k) * step + row % uint64(k) * pitch_b + col
         wide[row * pitch + col] = b[source] if col < columns else float32(0)
         row += uint64(cuda.gridDim.y)
+
+
+@cuda.jit(device=True, forceinline=True)
+def float_of(bits):
+    """The value of a bfloat16 as a float32."""
+    return cuda.libdevice.int_as_float(uint32(bits) << uint32(16))
+
+
+@cuda.jit(device=True, forceinline=True)
+def bfloat16_of(x):
+    """The bits of the bfloat16 nearest to a float32, the even one of two."""
+    bits = uint32(cuda.libdevice.float_as_int(x))
+    if x != x:
+        return types.uint16(0x7FFF)
+    return types.uint16((bits + uint32(0x7FFF) + (bits >> uint32(16) & uint32(1))) >> uint32(16))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from gpukit.errors import LaunchError
 from warpstep.machine.tensor_maps import ELEMENTS, SWIZZLES, TensorMap
 from warpstep.values import check_int, check_items, describe, has_attributes
 
-__all__ = ["tensor_map"]
+__all__ = ["describe_tensor", "encode_tensor", "tensor_map"]
 
 #: A copy has no more along an axis, and bytes are copied by 16.
 MAX_BOX, UNIT = 256, 16
@@ -43,6 +43,14 @@ def tensor_map(array, box, swizzle=None):
     LaunchError
         If the device has no such copies: they need compute capability 9.0.
     """
+    made = describe_tensor(array, box, swizzle)
+    result = cuda.to_device(encode_tensor(made))
+    result.tensor = as_device_array(array)  # kept as long as the map
+    return result
+
+
+def describe_tensor(array, box, swizzle=None) -> TensorMap:
+    """Check what `tensor_map` takes, and describe it."""
     found = cuda.get_current_device().compute_capability
     if tuple(found) < (9, 0):
         raise LaunchError("copies of tensors need compute capability 9.0, and the device has {}.{}".format(*found))
@@ -63,11 +71,12 @@ def tensor_map(array, box, swizzle=None):
     elif swizzle not in ((0, row) if row in SWIZZLES else (0,)):
         rows = f" or {row}, the bytes of a row" if row in SWIZZLES else f": rows of {row} bytes are not swizzled"
         raise ValueError(f"swizzle is {describe(swizzle)}; it must be 0{rows}")
-    made = TensorMap(address, dtype.str, shape, strides, extents, swizzle)
-    data = np.frombuffer(_encode(made) if on_gpu() else made.to_bytes(), np.uint8)
-    result = cuda.to_device(data)
-    result.tensor = array  # kept as long as the map
-    return result
+    return TensorMap(address, dtype.str, shape, strides, extents, swizzle)
+
+
+def encode_tensor(made: TensorMap) -> np.ndarray:
+    """The 128 bytes of a description, as the device reads it."""
+    return np.frombuffer(_encode(made) if on_gpu() else made.to_bytes(), np.uint8)
 
 
 def _box(box):

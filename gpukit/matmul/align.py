@@ -1,0 +1,93 @@
+"""Copies of operands that tensor cores cannot read as they lie, or not exactly enough."""
+
+import functools
+
+from gpukit.backend import cuda, float32, uint32, uint64
+from warpstep.integers import ceil_div
+
+__all__ = ["HIGH_A", "HIGH_B", "PLAIN", "align", "align_grid"]
+
+#: Rows and columns of a tile, and rows that a block copies at a time.
+TILE, ROWS = 32, 8
+#: With an element more in each row of a tile, a column lies in 32 different banks.
+PITCH = TILE + 1
+#: Blocks along y and z at most; they loop.
+MAX_BLOCKS = 1 << 15
+#: What follows what in a row of a copy: the element (0), its upper part (1), the rest of it (2). A product of operands
+#: in the second and third way has, for each k, upper upper + upper rest + rest upper: what TF32 loses is in the rests.
+PLAIN, HIGH_A, HIGH_B = (0,), (1, 1, 2), (1, 2, 1)
+#: The bits of a float32 that TF32 does not have, and half the value of the lowest one that it has.
+LOST, HALF = 0x1FFF, 0x1000
+
+
+@cuda.jit(device=True, forceinline=True)
+def upper(x):
+    """Round a float32 to TF32; what is not finite, or would not be, is its own upper part."""
+    bits = uint32(cuda.libdevice.float_as_int(x)) + uint32(HALF)
+    rounded = cuda.libdevice.int_as_float(bits & ~uint32(LOST))
+    return rounded if abs(rounded) <= float32(3.4e38) else x
+
+
+@functools.cache
+def part_of(which):
+    """Make the device function that gives a part of an element."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def whole(x):
+        return x
+
+    @cuda.jit(device=True, forceinline=True)
+    def rest(x):
+        high = upper(x)
+        return upper(x - high) if high != x else float32(0)
+
+    return (whole, upper, rest)[which]
+
+
+@functools.cache
+def align(element, turned, ways=PLAIN):
+    """Make the kernel that copies matrices to rows that begin at multiples of 16 bytes, filled up with zeros.
+
+    Launch it as ``kernel[align_grid(...), (32, 8)](source, target, sizes, pitch, step)``: ``source`` has ``pitch``
+    elements from row to row and ``step`` from matrix to matrix. ``sizes`` is (matrices, rows and columns of a matrix of
+    ``target``, columns of it that are no zeros), of uint32. With ``turned`` the rows of ``target`` are columns of
+    ``source``. The columns come again for each of ``ways``, in its parts of the elements.
+    """
+    first, second, third = (part_of(ways[min(i, len(ways) - 1)]) for i in range(3))
+    count = len(ways)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(target, at, columns, x):
+        target[at] = first(x)
+        if count == 3:
+            target[at + columns] = second(x)
+            target[at + uint64(2) * columns] = third(x)
+
+    @cuda.jit
+    def align(source, target, sizes, pitch, step):
+        tile = cuda.shared.array((TILE, PITCH), element)
+        matrices, rows, columns, used = sizes
+        tx, ty, col = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x) * uint32(TILE)
+        for z in range(cuda.blockIdx.z, matrices, cuda.gridDim.z):
+            for row in range(cuda.blockIdx.y * TILE, rows, cuda.gridDim.y * TILE):
+                for i in range(0, TILE, ROWS):
+                    # Neighbouring threads read neighbours in memory.
+                    r, c = (ty + uint32(i), tx) if not turned else (tx, ty + uint32(i))
+                    inside = (row + r < rows) & (col + c < used)
+                    down, across = (row + r, col + c) if not turned else (col + c, row + r)
+                    at = uint64(z) * step + uint64(down) * pitch + uint64(across)
+                    tile[r, c] = source[at] if inside else element(0)
+                cuda.syncthreads()
+                for i in range(0, TILE, ROWS):
+                    r, c = ty + uint32(i), tx
+                    if row + r < rows and col + c < columns:
+                        at = (uint64(z) * rows + uint64(row + r)) * columns * uint64(count) + uint64(col + c)
+                        put(target, at, uint64(columns), tile[r, c])
+                cuda.syncthreads()
+
+    return align
+
+
+def align_grid(matrices: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """The blocks of a launch of `align`."""
+    return ceil_div(columns, TILE), min(ceil_div(rows, TILE), MAX_BLOCKS), min(matrices, MAX_BLOCKS)

@@ -1,0 +1,56 @@
+"""Tensor maps that follow their arrays: a map holds an address, and a repeated call has its arrays elsewhere."""
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from gpukit._host.transfers import upload
+from gpukit._host.work_memory import WorkMemory
+from gpukit.backend import cuda
+from gpukit.intrinsics.tiles.tensor_map import describe_tensor, encode_tensor
+from warpstep.machine.tensor_maps import NBYTES
+
+__all__ = ["MovableMap", "movable_map"]
+
+
+def movable_map(array, box: tuple, work: WorkMemory):
+    """The `gpukit.intrinsics.tensor_map` of an array; a repeated call has one of its own array in its place."""
+    work.maps.append(MovableMap(array, box, work.stream))
+    return work.maps[-1].memory
+
+
+class MovableMap:
+    """A tensor map of an array, and of arrays like it elsewhere.
+
+    Attributes
+    ----------
+    array : device array
+    memory : device array
+        Of 128 bytes: the map as launches read it.
+    """
+
+    #: Maps of so many addresses are kept.
+    MAX_KEPT = 16
+
+    def __init__(self, array, box: tuple, stream):
+        self.array, self.stream = array, stream
+        self._tensor = describe_tensor(array, box)
+        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self.memory = self.at(self._tensor.address)
+        self.memory.tensor = array  # kept as long as the launch
+
+    def release(self):
+        """Let go of the array."""
+        self.array = self.memory.tensor = None
+
+    def at(self, address: int):
+        """The map of an array at this address. The caller holds the stream's lock."""
+        memory = self._kept.get(address)
+        if memory is None:
+            # Launches that read a map which is overwritten here come before on the stream.
+            full = len(self._kept) == self.MAX_KEPT
+            memory = self._kept.popitem(last=False)[1] if full else cuda.device_array(NBYTES, np.uint8)
+            upload(memory, encode_tensor(self._tensor._replace(address=address)), self.stream)
+            self._kept[address] = memory
+        return memory

@@ -1,0 +1,123 @@
+"""How the operands of the fast products lie in memory."""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpukit._host.arrays import address_of, dtype_of, span, window
+from gpukit.backend import cuda
+
+__all__ = ["Flat", "Operand", "broadcast_rule", "is_aligned", "operand"]
+
+
+class Operand(NamedTuple):
+    """Matrices in the memory of a device array, whose rows or columns follow their neighbours in memory.
+
+    Attributes
+    ----------
+    flat : array of one dimension
+        From the first matrix on.
+    layout : str
+        "N" if the elements of a row follow one another, "T" if those of a column do.
+    pitch : int
+        Elements from row to row, or from column to column.
+    step : int
+        Elements from matrix to matrix.
+    rule : (int, int)
+        (div, mod): matrix z of the result needs matrix z // div % mod.
+    wide : bool
+        Whether all rows, or columns, begin at multiples of 16 bytes, and end there.
+    """
+
+    flat: Any
+    layout: str
+    pitch: int
+    step: int
+    rule: tuple
+    wide: bool
+
+    def at(self, row: int, col: int) -> Any:
+        """The memory from an element of the first matrix on."""
+        return self.flat[row * self.pitch + col if self.layout == "N" else col * self.pitch + row :]
+
+
+def operand(array, lead) -> Operand | None:
+    """An operand as the fast kernels take it; None if neither its rows nor its columns can be read, or if the matrices
+    do not follow one another.
+    """
+    (rows, columns), item = array.shape[-2:], dtype_of(array).itemsize
+    if array.size == 0:  # nothing is read
+        flat = np.empty(1, array.dtype) if isinstance(array, np.ndarray) else cuda.device_array(1, array.dtype)
+        return Operand(flat, "N", columns, 0, broadcast_rule(array.shape[:-2], lead) or (1, 1), False)
+    *outer, down, across = array.strides
+    if across == item or columns == 1 and (down != item or rows == 1):
+        layout, extent, pitch = "N", columns, down if rows > 1 else columns * item
+    elif down == item or rows == 1:
+        layout, extent, pitch = "T", rows, across if columns > 1 else rows * item
+    else:
+        return None
+    own = tuple(1 if stride == 0 else n for n, stride in zip(array.shape[:-2], outer, strict=True))
+    step = 0
+    for n, stride in zip(own[::-1], outer[::-1], strict=True):  # from the innermost axis on
+        if n == 1:
+            continue
+        if step == 0:
+            step = following = stride
+        elif stride != following:
+            return None
+        following *= n
+    rule = broadcast_rule(own, lead)
+    if rule is None or pitch < extent * item or step < 0 or any(size % item for size in (pitch, step)):
+        return None
+    if isinstance(array, np.ndarray):
+        flat = (array if layout == "N" else array.swapaxes(-1, -2)).reshape(-1)
+    else:
+        low, high = span(array)
+        flat = window(array, dtype_of(array), (high - low) // item)
+    wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, extent * item))
+    return Operand(flat, layout, pitch // item, step // item, rule, wide)
+
+
+class Flat(NamedTuple):
+    """The operands of the fast kernel, and the factors."""
+
+    a: Operand
+    b: Operand
+    out: Any
+    k: int
+    pitch_out: int
+    batch: int
+    wide_out: bool
+    alpha: float
+    beta: float
+
+    @property
+    def rules(self) -> tuple:
+        """How the matrices of the operands are found."""
+        return *self.a.rule, *self.b.rule
+
+    @property
+    def steps(self) -> tuple:
+        """Elements from matrix to matrix of the operands."""
+        return np.uint64(self.a.step), np.uint64(self.b.step)
+
+
+def broadcast_rule(own, lead):
+    """(div, mod) so that matrix z of the result needs matrix z // div % mod of an operand with these leading axes; None
+    if there is no such rule.
+    """
+    own = (1,) * (len(lead) - len(own)) + own
+    axes = [(size, whole) for size, whole in zip(own, lead, strict=True) if whole > 1]
+    present = [i for i, (size, _) in enumerate(axes) if size > 1]
+    if not present:
+        return prod(lead), 1
+    first, last = present[0], present[-1]
+    if len(present) != last - first + 1:
+        return None
+    return prod(whole for _, whole in axes[last + 1 :]), prod(whole for _, whole in axes[first : last + 1])
+
+
+def is_aligned(*arrays):
+    """Whether all rows begin at multiples of 16 bytes."""
+    return all(array.shape[-1] * dtype_of(array).itemsize % 16 == 0 and address_of(array) % 16 == 0 for array in arrays)

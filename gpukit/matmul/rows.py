@@ -1,0 +1,73 @@
+"""How the warps of tensor-core products store their sums: by way of shared memory, so that each row is stored whole."""
+
+import functools
+
+from gpukit.backend import cuda, uint32, uint64
+from gpukit.intrinsics import load4, store4, view_at
+
+__all__ = ["WARP_ROWS", "make_rows", "make_store_rows", "rows_bytes", "rows_columns"]
+
+#: A warp stores 16 rows at a time, up to 128 bytes of each.
+WARP_ROWS, ROW = 16, 128
+#: Bytes more in each of these rows, by the size of an element, so that the lanes' pairs lie in different banks.
+PADS = {2: 16, 4: 32}
+#: Bytes of a store.
+WIDEST = 16
+
+
+def rows_columns(element, columns: int) -> int:
+    """Columns that a warp stores at a time, of so many."""
+    return min(columns, ROW * 8 // element.bitwidth)
+
+
+def rows_bytes(warps: int) -> int:
+    """Bytes of shared memory that so many warps need at most."""
+    return warps * WARP_ROWS * (ROW + max(PADS.values()))
+
+
+@functools.cache
+def make_rows(element, columns, warps):
+    """Make the device function that views shared memory as the rows of all warps: as elements, and as words."""
+    size = element.bitwidth // 8
+    pitch = rows_columns(element, columns) + PADS[size] // size
+    shape, words_shape = (warps * WARP_ROWS, pitch), (warps * WARP_ROWS, pitch * size // 4)
+
+    @cuda.jit(device=True, forceinline=True)
+    def rows(memory, at):
+        return view_at(memory, at, shape, element), view_at(memory, at, words_shape, uint32)
+
+    return rows
+
+
+@functools.cache
+def make_store_rows(element, columns, wide):
+    """Make the device function by which a warp stores its rows in shared memory from a row and a column of ``out`` on.
+
+    ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes.
+    """
+    size = element.bitwidth // 8
+    across, per_word = rows_columns(element, columns), 4 // size
+    lanes = across * size // WIDEST
+    at_once = 32 // lanes
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_wide(out, rows, words, start, row, col, m, n):
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
+        r, c = lane // uint32(lanes), lane % uint32(lanes) * uint32(4)
+        at = ((start + row + r) * n + col) // uint64(per_word) + c
+        for i in range(0, WARP_ROWS, at_once):
+            if row + r + uint32(i) < m and col + c * uint32(per_word) < n:
+                w, x, y, z = load4(words, (first + r + uint32(i), c))
+                store4(out, at + uint64(i) * n // uint64(per_word), w, x, y, z)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_narrow(out, rows, words, start, row, col, m, n):
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
+        for i in range(WARP_ROWS * across // 32):
+            r, c = (uint32(32 * i) + lane) // uint32(across), (uint32(32 * i) + lane) % uint32(across)
+            if row + r < m and col + c < n:
+                out[(start + row + r) * n + col + c] = rows[first + r, c]
+
+    return store_wide if wide else store_narrow

@@ -1,0 +1,199 @@
+"""The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpukit import intrinsics
+from gpukit._host.arrays import address_of, configure_quietly, device_array_of, dtype_of
+from gpukit._numba import dtype_of_type
+from gpukit.backend import cuda
+from gpukit.errors import LaunchError
+from gpukit.matmul.align import HIGH_A, HIGH_B, PLAIN, ROWS, TILE, align, align_grid
+from gpukit.matmul.cost import choose_tensor
+from gpukit.matmul.fast import SUM_THREADS, sum_parts, sum_shape
+from gpukit.matmul.formats import FORMATS, Format
+from gpukit.matmul.maps import movable_map
+from gpukit.matmul.operands import Flat, Operand
+from gpukit.matmul.warpgroups import GroupTile, boxes, warpgroups
+from gpukit.matmul.warps import warps
+from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
+
+__all__ = ["Rows", "tensor_launches"]
+
+#: Bytes that rows must begin at multiples of.
+UNIT = 16
+
+
+class Rows(NamedTuple):
+    """An operand as rows in memory.
+
+    Attributes
+    ----------
+    flat : array of one dimension
+    along : bool
+        Whether the rows lie along K.
+    matrices, rows, columns : int
+        Different matrices, and their extents in memory.
+    pitch, step : int
+        Elements from row to row, and from matrix to matrix.
+    rule : (int, int)
+        As of `Operand`.
+    """
+
+    flat: Any
+    along: bool
+    matrices: int
+    rows: int
+    columns: int
+    pitch: int
+    step: int
+    rule: tuple
+
+    @property
+    def matrix_step(self) -> int:
+        """Elements from matrix to matrix, also for a single one."""
+        return self.step if self.matrices > 1 else self.rows * self.pitch
+
+    def begins_aligned(self) -> bool:
+        """Whether all rows begin at multiples of 16 bytes."""
+        item = dtype_of(self.flat).itemsize
+        return all(n % UNIT == 0 for n in (address_of(self.flat), self.pitch * item, self.matrix_step * item))
+
+    def ends_aligned(self) -> bool:
+        """Whether all rows end at multiples of 16 bytes too."""
+        return self.columns * dtype_of(self.flat).itemsize % UNIT == 0
+
+
+def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
+    """The launches of out = alpha a b + beta out in a format, or in "high": float32 in three products of TF32."""
+    ways, name = ((HIGH_A, HIGH_B), "tf32") if name == "high" else ((PLAIN, PLAIN), name)
+    form, batch = FORMATS[name], flat.batch
+    total = dtype_of_type(form.total)
+    factors = total.type(flat.alpha), total.type(flat.beta)
+    if flat.k == 0:
+        parts = work.take("parts", 1, total)
+        yield from _sum_launches(parts, flat, m, n, 0, form, factors, work.stream)
+        return
+    has_groups = _check_capability()
+    operands = []
+    for which, (operand, rows, way) in enumerate(zip((flat.a, flat.b), (m, n), ways, strict=True)):
+        found = _rows(operand, rows, flat.k, operand.layout == "NT"[which])
+        if _must_copy(found, form, way, has_groups):
+            launch, found = _copy(found, form, way, f"operand {which}", work)
+            yield launch
+        operands.append(found)
+    a, b = operands
+    k = a.columns if a.along else a.rows
+    device = cuda.get_current_device()
+    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, device.MULTIPROCESSOR_COUNT, has_groups)
+    plain = flat.alpha == 1 and flat.beta == 0
+    if parts == 1 and plain:
+        target, wide, element = flat.out, flat.wide_out, form.result
+    else:
+        target, wide, element = (
+            work.take("parts", batch * parts * m * n, total),
+            n * total.itemsize % UNIT == 0,
+            form.total,
+        )
+    words = target.view(np.uint32) if wide else target
+    launches = _group_launches if isinstance(tile, GroupTile) else _warp_launches
+    yield from launches(tile, name, (m, n, k, parts, batch), (a, b), words, element is form.total, wide, work)
+    if target is not flat.out:
+        yield from _sum_launches(target, flat, m, n, parts, form, factors, work.stream)
+
+
+def _check_capability():
+    """Whether groups of warps can multiply; LaunchError if single warps cannot either."""
+    found = tuple(cuda.get_current_device().compute_capability)
+    if found < (8, 0):
+        raise LaunchError(
+            "products of float16, bfloat16, int8 and TF32 need compute capability 8.0 or more; "
+            "the device has {}.{}".format(*found)
+        )
+    return found[0] == 9  # wgmma is an instruction of 9.0 alone
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
+def _rows(operand: Operand, extent: int, k: int, along: bool) -> Rows:
+    rows, columns = (extent, k) if along else (k, extent)
+    return Rows(operand.flat, along, operand.rule[1], rows, columns, operand.pitch, operand.step, operand.rule)
+
+
+def _must_copy(rows: Rows, form: Format, way, has_groups):
+    if way != PLAIN or not (rows.along or form.turns) or not rows.begins_aligned():
+        return True
+    # Tensor copies end anywhere; those of 16 bytes do not.
+    return not has_groups and not rows.ends_aligned()
+
+
+def _copy(rows: Rows, form: Format, way, purpose, work):
+    """The launch that copies an operand, and the copy."""
+    along = rows.along or not form.turns
+    turned = along != rows.along
+    down, used = (rows.columns, rows.rows) if turned else (rows.rows, rows.columns)
+    across = ceil_div(used * form.itemsize, UNIT) * UNIT // form.itemsize
+    pitch, dtype = across * len(way), dtype_of_type(form.element)
+    copy = work.take(purpose, rows.matrices * down * pitch, dtype)
+    launch = configure_quietly(
+        align(form.element, turned, way), align_grid(rows.matrices, down, across), (TILE, ROWS), work.stream
+    )
+    sizes = tuple(np.uint32(size) for size in (rows.matrices, down, across, used))
+    arguments = rows.flat, copy, sizes, np.uint64(rows.pitch), np.uint64(rows.step)
+    columns = pitch if len(way) > 1 else used
+    return (launch, arguments), Rows(copy, along, rows.matrices, down, columns, pitch, down * pitch, rows.rule)
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
+    """One launch, whose blocks stay on their multiprocessors."""
+    m, n, _, parts, batch = sizes
+    layout = ("N" if operands[0].along else "T") + ("T" if operands[1].along else "N")
+    kernel = warpgroups(tile, name, layout, is_total, wide)
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    maps = [
+        movable_map(_array_of(rows), box, work) for rows, box in zip(operands, boxes(tile, name, layout), strict=True)
+    ]
+    units = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * batch
+    blocks = min(units, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
+    launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
+    which = tuple(np.uint32(part) for rows in operands for part in rows.rule)
+    yield launch, (*maps, out, tuple(np.uint32(size) for size in sizes), which)
+
+
+def _array_of(rows: Rows):
+    """The matrices of an operand as an array of three axes."""
+    item = dtype_of(rows.flat).itemsize
+    strides = rows.matrix_step * item, rows.pitch * item, item
+    return device_array_of((rows.matrices, rows.rows, rows.columns), strides, dtype_of(rows.flat), rows.flat)
+
+
+def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
+    m, n, k, parts, batch = sizes
+    a, b = operands
+    layout = ("N" if a.along else "T") + ("T" if b.along else "N")
+    kernel = warps(tile, name, layout, is_total, wide)
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
+    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch))
+    for z in range(0, batch, MAX_GRID_YZ):
+        blocks = tiles, parts, min(batch - z, MAX_GRID_YZ)
+        launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
+        which = tuple(np.uint32(x) for x in (z, *a.rule, *b.rule))
+        yield launch, (a.flat, b.flat, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
+
+
+def _sum_launches(parts, flat, m, n, count, form, factors, stream):
+    """Add up the parts of K."""
+    width, groups = sum_shape(count, m * n * flat.batch, n, 4)
+    kernel = sum_parts(width, groups, flat.beta != 0, form.total, form.result)
+    sizes = tuple(np.uint32(size) for size in (count, m, n, flat.pitch_out))
+    for z in range(0, flat.batch, MAX_GRID_YZ):
+        blocks = ceil_div(m * n, SUM_THREADS // groups * width), min(flat.batch - z, MAX_GRID_YZ)
+        launch = configure_quietly(kernel, blocks, SUM_THREADS, stream)
+        yield launch, (parts[z * count * m * n :], flat.out[z * m * flat.pitch_out :], *sizes, *factors)

@@ -1,0 +1,358 @@
+"""The product on tensor cores by single warps, for compute capability 8.0 and above.
+
+A block goes through K in steps. Asynchronous copies bring the next parts of ``a`` and ``b`` to shared memory while its
+warps multiply the present ones. A warp reads the operands of the next instructions to one set of registers while the
+tensor cores work on those in another. The 16 bytes that `ldmatrix4` reads of a row are swizzled, so that eight rows of
+them lie in different banks.
+"""
+
+import functools
+from typing import NamedTuple
+
+from gpukit.backend import cuda, types, uint8, uint32, uint64
+from gpukit.intrinsics import (
+    commit_copies,
+    copy_async4,
+    copy_async8,
+    copy_async16,
+    ldmatrix4,
+    mma,
+    store_fragment,
+    view_at,
+    wait_copies,
+)
+from gpukit.matmul.formats import FORMATS
+from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+
+__all__ = ["WarpTile", "warps"]
+
+#: Bytes of one copy, and of a row that `ldmatrix4` reads.
+CHUNK = 16
+#: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache.
+RASTER = 8
+#: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each.
+HELD = {
+    "float16": (types.float16, 8, 4),
+    "bfloat16": (types.uint32, 4, 2),
+    "tf32": (types.float32, 4, 2),
+    "int8": (types.int32, 4, 2),
+}
+
+
+class WarpTile(NamedTuple):
+    """The shape of a block's work; sizes are powers of two.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of the result that a block computes.
+    warp_rows, warp_columns : int
+        Of a warp, multiples of 16.
+    stages : int
+        Steps for which there is shared memory: one is multiplied while the others are copied. 2 or more.
+    depth : int
+        Bytes of K of a step: 64 or 128.
+    """
+
+    rows: int
+    columns: int
+    warp_rows: int
+    warp_columns: int
+    stages: int
+    depth: int = 64
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block."""
+        return max(self.stages * (self.rows + self.columns) * self.depth, rows_bytes(self.threads // 32))
+
+
+@functools.cache
+def warps(tile, name, layout, parts, wide):
+    """Make the kernel of out = a b, for matrices in a batch whose rows, or columns, begin at multiples of 16 bytes.
+
+    Parameters
+    ----------
+    tile : WarpTile
+    name : str
+        One of ``FORMATS``.
+    layout : str
+        As of `gpukit.matmul.fast.fast`. Formats of other than 2 bytes have "NT" only.
+    parts : bool
+        Whether the sums are stored as they are, for `sum_parts` to add up.
+    wide : bool
+        Whether ``out`` is an array of uint32, whose rows are stored by 16 bytes; otherwise it has the elements' type.
+
+    Returns
+    -------
+    kernel
+        ``kernel[(tiles, parts, matrices), tile.threads, stream, tile.shared_bytes](a, b, out, sizes, which, steps)``.
+        Arrays are flat; ``out`` is (matrices, parts, m, n). ``sizes`` is (m, n, k, elements from
+        row to row, or from column to column, of ``a`` and ``b``); ``which`` and ``steps`` are as of
+        `gpukit.matmul.fast.fast`. An operand that lies along K has a multiple of 16 bytes there.
+    """
+    rows, columns, warp_rows, warp_columns, stages, nbytes = tile
+    form = FORMATS[name]
+    held, count_a, count_b = HELD[name]
+    element, total, small = form.element, form.total, form.small
+    depth = nbytes // form.itemsize
+    down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
+    along_a, along_b = layout[0] == "N", layout[1] == "T"
+    stage_a, stage_size = rows * depth, (rows + columns) * depth
+    all_stages = stages * stage_size
+    last_stage, pending, ahead = (stages - 1) * stage_size, stages - 2, (stages - 1) * depth
+    parts_of_step = depth // small
+    copy_a, copy_b = make_copy(tile, name, rows, along_a), make_copy(tile, name, columns, along_b)
+    at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
+    read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
+    store = make_store(tile, total if parts else form.result, wide)
+
+    @cuda.jit(launch_bounds=(tile.threads, 1))
+    def warps(a, b, out, sizes, which, matrix_steps):
+        memory = cuda.shared.array(0, uint8, alignment=128)
+        tiles = view_at(memory, 0, all_stages, element)
+        sums = cuda.local.array((down, across, 4), total)
+        left = cuda.local.array((2, down, count_a), held)
+        right = cuda.local.array((2, across, count_b), held)
+        m, n, k, pitch_a, pitch_b = sizes
+        # The block: a tile of out, a part of K, a matrix.
+        row, col = place(m, n)
+        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
+        part = uint32(uint32(steps_in_all + uint32(cuda.gridDim.y - 1)) // uint32(cuda.gridDim.y) * uint32(depth))
+        first = uint32(uint32(cuda.blockIdx.y) * part)
+        limit = uint32(min(k, uint32(first + part)))
+        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        start_a = uint64(uint32(z // which[1]) % which[2]) * matrix_steps[0]
+        start_b = uint64(uint32(z // which[3]) % which[4]) * matrix_steps[1]
+        # The thread: a lane of a warp, which has a place in the tile.
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane = tid // uint32(32), tid % uint32(32)
+        warp_row, warp_col = (
+            warp // uint32(warps_across) * uint32(warp_rows),
+            warp % uint32(warps_across) * uint32(warp_columns),
+        )
+        for i in range(down):
+            for j in range(across):
+                for e in range(4):
+                    sums[i, j, e] = total(0)
+        for stage in range(stages - 1):
+            copy_a(tiles, uint32(stage * stage_size), a, start_a, row, first, limit, m, pitch_a)
+            copy_b(tiles, uint32(stage * stage_size + stage_a), b, start_b, col, first, limit, n, pitch_b)
+            commit_copies()
+            first = uint32(first + depth)
+        wait_copies(pending)
+        cuda.syncthreads()
+        stage, free, end = uint32(0), uint32(last_stage), uint32(limit + ahead)
+        read(tiles, at_a(warp_row, lane, 0), stage_a + at_b(warp_col, lane, 0), left, right, 0)
+        while first < end:
+            copy_a(tiles, free, a, start_a, row, first, limit, m, pitch_a)
+            copy_b(tiles, free + uint32(stage_a), b, start_b, col, first, limit, n, pitch_b)
+            commit_copies()
+            first, free = uint32(first + depth), stage
+            for part in range(0, parts_of_step, 2):
+                from_a = stage + at_a(warp_row, lane, part + 1)
+                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, part + 1)
+                read(tiles, from_a, from_b, left, right, 1)
+                multiply(sums, left, right, 0)
+                following = (part + 2) % parts_of_step
+                if following == 0:
+                    wait_copies(pending)
+                    cuda.syncthreads()
+                    stage = uint32(stage + stage_size if stage < last_stage else 0)
+                from_a = stage + at_a(warp_row, lane, following)
+                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, following)
+                read(tiles, from_a, from_b, left, right, 0)
+                multiply(sums, left, right, 1)
+        # The tiles' memory is free: no copy is pending, and no warp reads.
+        wait_copies(0)
+        cuda.syncthreads()
+        start = (uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)) * m
+        store(out, memory, sums, start, row + warp_row, col + warp_col, m, n)
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(m, n):
+        """Row and column of the block's tile: down 8 rows of tiles, then in the next column."""
+        tile_down, tile_across = (
+            uint32(m + uint32(rows - 1)) // uint32(rows),
+            uint32(n + uint32(columns - 1)) // uint32(columns),
+        )
+        number, group = uint32(cuda.blockIdx.x), uint32(tile_across * uint32(RASTER))
+        above = uint32(number // group * uint32(RASTER))
+        inside, high = uint32(number % group), min(uint32(RASTER), uint32(tile_down - above))
+        return uint32(above + inside % high) * uint32(rows), uint32(inside // high) * uint32(columns)
+
+    return warps
+
+
+# -- from global to shared memory ------------------------------------------------------------------
+
+
+@functools.cache
+def make_copy(tile, name, extent, along):
+    """Make the device function by which a thread copies its chunks of a part of a matrix; zeros for those outside.
+
+    In shared memory chunk c of row r is at place c ^ r % 8; in rows of 64 bytes at c ^ r // 2 % 4.
+    """
+    itemsize = FORMATS[name].itemsize
+    depth, width = tile.depth // itemsize, CHUNK // itemsize
+    copy = {4: copy_async4, 8: copy_async8, 16: copy_async16}[width]
+    height, length = (extent, depth) if along else (depth, extent)
+    chunks = length // width
+    at_once = max(1, tile.threads // chunks)
+    whole = height % at_once == 0
+    swizzle = make_swizzle(chunks)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_part(tiles, to, matrix, start, corner, first, limit, size, pitch):
+        tid = uint32(cuda.threadIdx.x)
+        r, c = tid // uint32(chunks), tid % uint32(chunks)
+        at = to + r * uint32(length) + swizzle(r, c) * uint32(width)
+        row, col = (corner + r, first + c * uint32(width)) if along else (first + r, corner + c * uint32(width))
+        most_row, most_col = (size, limit) if along else (limit, size)
+        source = start + uint64(row) * pitch + col
+        for i in range(0, height, at_once):
+            if whole or r + uint32(i) < height:
+                inside = (uint32(row + i) < most_row) & (col < most_col)
+                copy(tiles, at + uint32(i * length), matrix, source + uint64(pitch) * uint64(i), inside)
+
+    return copy_part
+
+
+@functools.cache
+def make_swizzle(chunks):
+    """Make the device function that finds the place of a chunk in a row of so many."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def swizzle(row, chunk):
+        if chunks == 4:
+            return chunk ^ (row // uint32(2) % uint32(4))
+        return chunk ^ (row % uint32(8))
+
+    return swizzle
+
+
+# -- from shared memory to registers, and to the tensor cores --------------------------------------
+
+
+@functools.cache
+def make_at_a(tile, name, along):
+    """Make the device function that finds where a lane reads the first 16 rows of ``a``, for one part of a step."""
+    form = FORMATS[name]
+    depth, width = tile.depth // form.itemsize, CHUNK // form.itemsize
+    swizzle = make_swizzle(depth // width if along else tile.rows // width)
+
+    @cuda.jit(device=True, forceinline=True)
+    def at_a(row, lane, part):
+        if along:
+            r, c = row + lane % uint32(16), uint32(2 * part) + lane // uint32(16)
+            return r * uint32(depth) + swizzle(r, c) * uint32(width)
+        r = uint32(16 * part) + lane % uint32(8) + lane // uint32(16) * uint32(8)
+        c = row // uint32(8) + lane // uint32(8) % uint32(2)
+        return r * uint32(tile_rows) + swizzle(r, c) * uint32(width)
+
+    tile_rows = tile.rows
+    return at_a
+
+
+@functools.cache
+def make_at_b(tile, name, along):
+    """Make the device function that finds where a lane reads the first 16 columns of ``b``, for one part of a step."""
+    form = FORMATS[name]
+    depth, width, tile_columns = tile.depth // form.itemsize, CHUNK // form.itemsize, tile.columns
+    swizzle = make_swizzle(depth // width if along else tile.columns // width)
+
+    @cuda.jit(device=True, forceinline=True)
+    def at_b(col, lane, part):
+        if along:
+            r = col + lane % uint32(8) + lane // uint32(16) * uint32(8)
+            c = uint32(2 * part) + lane // uint32(8) % uint32(2)
+            return r * uint32(depth) + swizzle(r, c) * uint32(width)
+        r, c = uint32(16 * part) + lane % uint32(16), col // uint32(8) + lane // uint32(16)
+        return r * uint32(tile_columns) + swizzle(r, c) * uint32(width)
+
+    return at_b
+
+
+@functools.cache
+def make_read(tile, name, layout):
+    """Make the device function by which a lane reads its operands for one part of a step."""
+    _, count_a, count_b = HELD[name]
+    down, across = tile.warp_rows // 16, tile.warp_columns // 8
+    along_a, along_b = layout[0] == "N", layout[1] == "T"
+    across_a, across_b = not along_a, not along_b
+    depth, width = tile.depth // FORMATS[name].itemsize, CHUNK // FORMATS[name].itemsize
+    # Chunks further on in a row: their number has no bit in common with that of the first one.
+    step = 2 * width
+
+    @cuda.jit(device=True, forceinline=True)
+    def read(tiles, at_a, at_b, left, right, which):
+        for i in range(down):
+            at = at_a + uint32(16 * i * depth) if along_a else at_a ^ uint32(i * step)
+            held = ldmatrix4(tiles, at, across_a)
+            for e in range(count_a):
+                left[which, i, e] = held[e]
+        for j in range(0, across, 2):
+            at = at_b + uint32(8 * j * depth) if along_b else at_b ^ uint32(j // 2 * step)
+            held = ldmatrix4(tiles, at, across_b)
+            for e in range(count_b):
+                right[which, j, e], right[which, j + 1, e] = held[e], held[count_b + e]
+
+    return read
+
+
+@functools.cache
+def make_multiply(tile, name):
+    """Make the device function by which a warp multiplies one set of operands, along one row of 16 and back along the
+    next, so that neighbouring instructions share an operand.
+    """
+    down, across = tile.warp_rows // 16, tile.warp_columns // 8
+    eight = HELD[name][1] == 8
+
+    @cuda.jit(device=True, forceinline=True)
+    def product(left, right, sums, which, i, j):
+        old = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
+        rows = left[which, i, 0], left[which, i, 1], left[which, i, 2], left[which, i, 3]
+        columns = right[which, j, 0], right[which, j, 1]
+        if eight:
+            more = left[which, i, 4], left[which, i, 5], left[which, i, 6], left[which, i, 7]
+            return mma(rows + more, columns + (right[which, j, 2], right[which, j, 3]), old)
+        return mma(rows, columns, old)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(sums, left, right, which):
+        for i in range(down):
+            for along in range(across):
+                j = across - 1 - along if i % 2 else along
+                w, x, y, z = product(left, right, sums, which, i, j)
+                sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = w, x, y, z
+
+    return multiply
+
+
+@functools.cache
+def make_store(tile, element, wide):
+    """Make the device function by which a warp stores its sums."""
+    down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
+    parts, blocks = tile.warp_columns // columns, columns // 8
+    view_rows, store_rows = make_rows(element, columns, tile.threads // 32), make_store_rows(element, columns, wide)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, memory, sums, start, row, col, m, n):
+        rows, words = view_rows(memory, 0)
+        first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
+        for i in range(down):
+            for part in range(parts):
+                cuda.syncwarp()
+                for block in range(blocks):
+                    j = part * blocks + block
+                    values = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
+                    store_fragment(rows, (first, uint32(8 * block)), values)
+                cuda.syncwarp()
+                store_rows(out, rows, words, start, row + uint32(16 * i), col + uint32(part * columns), m, n)
+
+    return store

@@ -1,0 +1,225 @@
+"""`gpukit.matmul` on tensor cores: every dtype and precision, by groups of warps and by single warps."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import laid_out
+
+import gpukit
+from gpukit import matmul, on_gpu
+from gpukit._host.call import forget
+from gpukit.backend import cuda
+from gpukit.errors import LaunchError
+from gpukit.matmul import tensor, warpgroups, warps
+from gpukit.matmul.cost import GROUP_SPEEDS, WARP_SPEEDS, choose_tensor
+from warpstep import device
+
+#: Rounding of an operand, by format: bits of float16 and bfloat16 are not lost, for the operands have no more.
+LOST = {"float16": 0, "bfloat16": 0, "int8": 0, "tf32": 2.0**-9, "high": 2.0**-20}
+#: Rounding of the result.
+ROUNDED = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 0, "tf32": 2.0**-24, "high": 2.0**-24}
+#: Each product and sum in float32.
+STEP = 2.0**-23
+#: What a GPU of either kind has; the emulator is either.
+CAPABILITIES = ("9.0", "8.0")
+
+
+@pytest.fixture(params=CAPABILITIES)
+def capability(request):
+    """A device of each kind; on a GPU, its own."""
+    if on_gpu():
+        if request.param != CAPABILITIES[0]:
+            pytest.skip("the GPU has one compute capability")
+        yield request.param
+        return
+    forget()
+    with device.device(request.param):
+        yield request.param
+    forget()
+
+
+def random_matrix(shape, name, seed=0):
+    """(matrix as it is passed, its values in float64)."""
+    rng = np.random.default_rng([seed, *shape])
+    if name == "int8":
+        found = rng.integers(-128, 128, shape).astype(np.int8)
+        return found, found.astype(np.float64)
+    found = rng.standard_normal(shape).astype(np.float16 if name == "float16" else np.float32)
+    if name != "bfloat16":
+        return found, found.astype(np.float64)
+    bits = found.view(np.uint32) & np.uint32(0xFFFF0000)
+    return (bits >> 16).astype(np.uint16).view("V2"), bits.view(np.float32).astype(np.float64)
+
+
+def values_of(result):
+    result = result if isinstance(result, np.ndarray) else result.copy_to_host()
+    if result.dtype.kind == "V":
+        return (result.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return result.astype(np.float64)
+
+
+def multiply(a, b, name, **more):
+    return matmul.matmul(a, b, precision=name if name in ("tf32", "high") else "highest", **more)
+
+
+def check(result, a, b, name, alpha=1, beta=0, old=0.0):
+    exact = alpha * np.matmul(a, b) + beta * old
+    terms = abs(alpha) * np.matmul(abs(a), abs(b)) + abs(beta * old)
+    bound = (LOST[name] + STEP * (a.shape[-1] ** 0.5 + 4) * (name != "int8")) * terms + ROUNDED[name] * abs(exact)
+    assert result.shape == exact.shape
+    assert (abs(values_of(result) - exact) <= bound).all()
+
+
+@settings(max_examples=8)
+@given(st.data())
+def test_any_problem(data):
+    name = data.draw(st.sampled_from(sorted(LOST)))
+    m, n, k = (data.draw(st.integers(1, most)) for most in (140, 140, 300))
+    lead = data.draw(st.sampled_from(((), (), (3,), (2, 2))))
+    orders = [data.draw(st.sampled_from(((0, 1), (1, 0)))) for _ in "ab"]
+    step = data.draw(st.sampled_from((1, 1, 1, 2)))
+    operands = []
+    for shape, order in zip(((m, k), (k, n)), orders, strict=True):
+        stored, values = random_matrix((*lead, *shape), name)
+        axes = *range(len(lead)), *(len(lead) + axis for axis in order)
+        operands.append((laid_out(stored, axes, step), values))
+    (a, wide_a), (b, wide_b) = operands
+    check(multiply(a, b, name), wide_a, wide_b, name)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_both_kinds_of_tensor_cores(name, capability):
+    for m, n, k in ((70, 40, 200), (5, 264, 33)):
+        (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
+        result = multiply(a, b, name)
+        assert result.dtype == (np.int32 if name == "int8" else a.dtype)
+        check(result, wide_a, wide_b, name)
+
+
+def tiles():
+    """(tile, format, layout of the operands): the largest and the smallest tiles, every format."""
+    choices = itertools.cycle((("float16", (0, 1)), ("bfloat16", (1, 0)), ("int8", (0, 1)), ("tf32", (0, 1))))
+    for speed in (GROUP_SPEEDS[-1], GROUP_SPEEDS[0], WARP_SPEEDS[0], WARP_SPEEDS[-1]):
+        yield speed.tile, *next(choices)
+
+
+@pytest.mark.parametrize(("tile", "name", "order"), list(tiles()))
+def test_no_tile_has_a_finding(tile, name, order, monkeypatch):
+    if on_gpu() and not isinstance(tile, warpgroups.GroupTile):
+        pytest.skip("traced as another device")
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
+    m, n, k = tile.rows + 3, tile.columns + 8, (tile.stages + 2) * 128
+    (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
+    with device.device("9.0" if isinstance(tile, warpgroups.GroupTile) else "8.0"):
+        arrays = laid_out(a, order), laid_out(b, order)
+        out = cuda.to_device(np.zeros((m, n), np.int32 if name == "int8" else a.dtype))
+        precision = "tf32" if name == "tf32" else "highest"
+        for launch, arguments in matmul.steps("fast", *arrays, out, precision=precision):
+            assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, name)
+
+
+@pytest.mark.skipif(on_gpu(), reason="a mistake is planted; the GPU would not come back")
+def test_a_forgotten_wait_is_found(monkeypatch):
+    @cuda.jit(device=True)
+    def nothing(most):
+        pass
+
+    monkeypatch.setattr(warps, "wait_copies", nothing)
+    warps.warps.cache_clear()
+    try:
+        with device.device("8.0"):
+            a, b, out = (cuda.to_device(np.ones((64, 64), np.float16)) for _ in range(3))
+            ((launch, arguments),) = matmul.steps("fast", a, b, out)
+            assert "race" in {finding.kind for finding in gpukit.trace(launch, *arguments).findings}
+    finally:
+        warps.warps.cache_clear()
+
+
+def test_batches_factors_and_parts_of_k(capability):
+    for name in ("bfloat16", "int8"):
+        (a, wide_a), (b, wide_b) = random_matrix((2, 1, 20, 1500), name), random_matrix((3, 1500, 17), name)
+        check(multiply(a, b, name), wide_a, wide_b, name)
+        old, wide_old = random_matrix((2, 3, 20, 17), name, 1)
+        out = old.astype(np.int32) if name == "int8" else old.copy()
+        assert multiply(a, b, name, alpha=-2, beta=3, out=out) is out
+        check(out, wide_a, wide_b, name, -2, 3, wide_old)
+
+
+def test_a_repeated_call_reads_its_own_arrays(capability):
+    for seed in range(20):
+        (a, wide_a), (b, wide_b) = (random_matrix(shape, "float16", seed) for shape in ((40, 63), (63, 24)))
+        check(multiply(cuda.to_device(a), cuda.to_device(b.T).T, "float16"), wide_a, wide_b, "float16")
+
+
+def test_what_is_not_finite(capability):
+    for name in ("float16", "bfloat16", "tf32"):
+        (a, wide_a), (b, wide_b) = random_matrix((8, 40), name), random_matrix((40, 8), name)
+        a, b = a.copy(), b.copy()
+        for value, (row, col) in ((np.inf, (1, 3)), (np.nan, (2, 5)), (-np.inf, (4, 39))):
+            bits = np.float32(value).view(np.uint32) >> 16
+            a[row, col] = np.uint16(bits).view("V2") if name == "bfloat16" else value
+            wide_a[row, col] = value
+        with np.errstate(invalid="ignore"):
+            exact = wide_a @ wide_b
+        found = values_of(multiply(a, b, name))
+        assert (np.isnan(found) == np.isnan(exact)).all()
+        assert (found[np.isinf(exact)] == exact[np.isinf(exact)]).all()
+
+
+def test_precision():
+    (a, wide_a), (b, wide_b) = random_matrix((64, 512), "high"), random_matrix((512, 64), "high")
+    exact = wide_a @ wide_b
+    errors = {p: abs(matmul.matmul(a, b, precision=p) - exact).max() for p in ("highest", "high", "tf32")}
+    assert errors["high"] < 8 * errors["highest"] < errors["tf32"] / 20
+
+
+def test_parts_of_k_have_steps():
+    for m, n, nbytes in itertools.product((1, 64, 500, 4096), (1, 300, 4096), (2, 130, 1000, 40000)):
+        for groups in (False, True):
+            tile, parts = choose_tensor(m, n, nbytes, 1, 132, groups)
+            steps = -(-nbytes // tile.depth)
+            share = -(-steps // parts)
+            assert share * (parts - 1) < steps <= share * parts
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU")
+@pytest.mark.parametrize("name", sorted(LOST))
+@pytest.mark.parametrize("shape", [(512, 512, 512), (1000, 1001, 999), (2304, 4096, 128), (17, 4100, 1025)])
+def test_large_shapes(shape, name):
+    m, n, k = shape
+    (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
+    check(multiply(a, b, name), wide_a, wide_b, name)
+
+
+HALF, BYTES, SINGLE = np.ones((4, 4), np.float16), np.ones((4, 4), np.int8), np.ones((4, 4), np.float32)
+WRONG = [
+    (lambda: matmul.matmul(HALF, SINGLE), TypeError, "b has dtype float32; it must be float16, as a is"),
+    (lambda: matmul.matmul(HALF, HALF.view("V2")), TypeError, "b has dtype bfloat16; it must be float16"),
+    (lambda: matmul.matmul(HALF, HALF, "tiled"), TypeError, "a has dtype float16; variant must be 'auto' or 'fast'"),
+    (
+        lambda: matmul.matmul(SINGLE, SINGLE, "wide", precision="tf32"),
+        TypeError,
+        "precision is 'tf32'; variant must be",
+    ),
+    (lambda: matmul.matmul(SINGLE, SINGLE, precision="medium"), ValueError, "precision is 'medium'; it must be one of"),
+    (lambda: matmul.matmul(BYTES, BYTES, out=BYTES.copy()), TypeError, "out has dtype int8; it must be int32"),
+    (lambda: matmul.matmul(BYTES, BYTES, alpha=0.5), ValueError, "alpha is 0.5; for int8 it must be an int"),
+    (lambda: matmul.matmul(np.ones((4, 4), np.int16), BYTES), TypeError, "a has dtype int16; it must be"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.skipif(on_gpu(), reason="the GPU has one compute capability")
+def test_an_older_device_is_named():
+    with device.device("7.5"), pytest.raises(LaunchError, match=r"need compute capability 8.0 or more.*has 7.5"):
+        matmul.matmul(HALF, HALF)
