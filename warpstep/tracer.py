@@ -11,8 +11,10 @@ from os import PathLike
 
 import numpy as np
 
+from warpstep.api import order
 from warpstep.api.arrays import DeviceArray, byte_span
 from warpstep.api.host import to_device
+from warpstep.api.streams import key_of
 from warpstep.errors import KernelError
 from warpstep.launch import configuration, prepare
 from warpstep.limits import WARP
@@ -22,6 +24,7 @@ from warpstep.report.comparison import Comparison, compare
 from warpstep.tracing import gpu, storage
 from warpstep.tracing.batch import run
 from warpstep.tracing.build import summarize
+from warpstep.tracing.host_order import find_unordered
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import Recording
 from warpstep.tracing.shadow import THREAD_BITS
@@ -226,6 +229,7 @@ def trace(
         recorder = Recorder(prepared.run, heat)
         if chosen is None and prepared.run.element is None:
             prepared.run.rehearse = _rehearsal(configured, here, prepared.overload)
+        mark = order.queue(key_of(configured.stream)) if order.watched() else None
         try:
             with _Progress(configured.dispatcher.py_func.__name__) as progress:
                 run(prepared, recorder, chosen, progress)
@@ -234,7 +238,10 @@ def trace(
             raise
         for write in prepared.transfers.copy_back:
             write()
-    return Trace(**summarize(prepared, recorder, registers, advice))
+    found = summarize(prepared, recorder, registers, advice)
+    if mark is not None:
+        found["findings"] += find_unordered(prepared, recorder, mark, found["accesses"])
+    return Trace(**found)
 
 
 #: Bytes of device arrays that are copied for a rehearsal.

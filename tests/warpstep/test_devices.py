@@ -91,8 +91,60 @@ def cuda_of_the_gpu():
     return cuda
 
 
+@cuda.jit
+def inside(u, out):
+    """All but the first and the last element."""
+    i = cuda.grid(1) + 1
+    if i < u.size - 1:
+        out[i] = u[i]
+
+
+def test_a_copy_that_no_event_orders_before_the_kernel(two):
+    streams, arrays = [], []
+    for number in (0, 1):
+        with cuda.gpus[number]:
+            streams.append(cuda.stream())
+            arrays.append([cuda.to_device(np.ones(1000, np.float32)) for _ in range(2)])
+    (x, _), (y, out) = arrays
+
+    def traced(kernel=scale, order=lambda: None, part=slice(None)):
+        y[part].copy_to_device(x[part], stream=streams[0])
+        order()
+        with cuda.gpus[1]:
+            found = trace(kernel[4, 256, streams[1]], y, out).findings
+            cuda.synchronize()
+        streams[0].synchronize()
+        return [(f.kind, f.line - kernel.py_func.__code__.co_firstlineno, f.array) for f in found]
+
+    def with_event():
+        event = cuda.event()
+        event.record(streams[0])
+        event.wait(streams[1])
+
+    def other_event():
+        event = cuda.event()
+        event.wait(streams[1])  # not recorded yet
+        event.record(streams[0])
+
+    assert traced() == traced(order=other_event) == [("race", 4, "x")]
+    assert traced(order=cuda.gpus[1].get_primary_context().synchronize) == []  # of device 0, the current one
+    with cuda.gpus[1]:
+        assert traced(order=cuda.synchronize) == [("race", 4, "x")]
+    assert traced(order=with_event) == traced(order=streams[0].synchronize) == []
+    # Only bytes that both use count: the halo may come while the inside is computed.
+    assert traced(kernel=inside, part=slice(0, 1)) == []
+    assert traced(kernel=inside, part=slice(0, 2)) == [("race", 5, "u")]
+    assert not trace(scale[4, 256], x, arrays[0][1]).findings
+    y.copy_to_device(x)  # without a stream: both devices wait
+    with cuda.gpus[1]:
+        assert not trace(scale[4, 256, streams[1]], y, out).findings
+    out.copy_to_host(stream=streams[0])
+    with cuda.gpus[1]:
+        assert "writes out; a copy in stream" in trace(scale[4, 256, streams[1]], y, out).findings[0].message
+
+
 def test_environment():
-    def run(devices, code="from warpstep import cuda; print(len(cuda.gpus))"):
+    def run(devices, code="from warpstep import device; print(device.count())"):
         environment = {**os.environ, "GPUKIT_DEVICES": devices}
         return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
 

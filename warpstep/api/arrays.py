@@ -28,9 +28,9 @@ from warpstep._numba import (
     sentry_contiguous,
     types,
 )
-from warpstep.api import sharing
+from warpstep.api import order, sharing
 from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
-from warpstep.api.streams import check_stream
+from warpstep.api.streams import check_stream, key_of
 from warpstep.errors import KernelError
 from warpstep.values import check_items, describe
 
@@ -229,8 +229,10 @@ class _OnDevice:
         """
         if any(stride < 0 for stride in self.strides):
             raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")
-        self._default_stream(stream)
+        stream = self._default_stream(stream)
         source = self.gpu_data.bytes[: self.alloc_size]
+        if order.watched():
+            order.copied(key_of(stream), None, self.gpu_data, not stream)
         if ary is None:
             return np.ndarray(self.shape, self.dtype, source.copy(), strides=self.strides if self.size else None)
         if not isinstance(ary, np.ndarray):
@@ -262,7 +264,9 @@ class _OnDevice:
         if ary.size == 0:
             return
         sentry_contiguous(self.host)
-        self._default_stream(stream)
+        stream = self._default_stream(stream)
+        if order.watched():
+            order.copied(key_of(stream), self.gpu_data, source and source.gpu_data, source is None and not stream)
         target = array_core(self.host)
         if source is None:
             source = np.asanyarray(array_core(ary), order="C" if target.flags["C_CONTIGUOUS"] else "F")

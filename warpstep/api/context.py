@@ -14,7 +14,7 @@ import numpy as np
 
 from warpstep import device as devices
 from warpstep._numba import DEVICE_ATTRIBUTES, CudaAPIError, CUresult, MemoryInfo
-from warpstep.api import allocations, arrays, sharing
+from warpstep.api import allocations, arrays, order, sharing
 from warpstep.api.streams import DEFAULT, LEGACY, PER_THREAD, Event, Stream
 from warpstep.device import Limits, current
 from warpstep.errors import UnsupportedError
@@ -372,7 +372,9 @@ class Context:
         return Event(timing)
 
     def synchronize(self):
-        """Wait for everything that was launched: it is done already."""
+        """Wait for everything that was launched on the current device: it is done already."""
+        if order.watched():
+            order.wait_for_device(devices.number())
 
     # -- the thread's stack of contexts --
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from warpstep import device
 from warpstep._numba import CudaAPIError, CUresult
+from warpstep.api import order
 from warpstep.errors import UnsupportedError
 from warpstep.values import check_type, describe
 
@@ -59,6 +60,8 @@ class Stream:
 
     def synchronize(self):
         """Wait until all operations of the stream are done; here they always are."""
+        if order.watched():
+            order.wait_on_host(order.record(key_of(self)))
 
     @contextmanager
     def auto_synchronize(self):
@@ -119,6 +122,12 @@ def device_of(stream) -> int:
     return device.number() if found is None or found.device is None else found.device
 
 
+def key_of(stream) -> order.Key:
+    """The stream by the number of its device and its handle, of which 0 stands for the default stream."""
+    handle = int(stream or 0)
+    return device_of(stream), 0 if handle == LEGACY else handle
+
+
 def check_launch_stream(stream) -> None:
     """Raise CudaAPIError for a stream of another device: a kernel runs on the device of its stream."""
     if isinstance(stream, int) and stream in _NAMES:
@@ -145,6 +154,7 @@ class Event:
         self.timing = timing
         self.recorded = False
         self.device = device.number()
+        self._before: order.Clock = {}
 
     def record(self, stream: Any = 0):
         """Set the mark behind everything that the stream has been asked to do.
@@ -160,17 +170,24 @@ class Event:
                 f"event to device {self.device}",
             )
         self.recorded = True
+        if order.watched():
+            self._before = order.record(key_of(stream))
 
     def query(self) -> bool:
         """True when everything before the mark is done; as in CUDA, also if it was never recorded."""
+        self.synchronize()
         return True
 
     def synchronize(self):
         """Wait until everything before the mark is done; here it always is."""
+        if self._before:
+            order.wait_on_host(self._before)
 
     def wait(self, stream: Any = 0):
         """Let what the stream is asked to do from now on wait for the mark."""
         check_stream(stream)
+        if self._before:
+            order.wait(key_of(stream), self._before)
 
     def elapsed_time(self, evtend: "Event") -> float:
         """Raise: see `event_elapsed_time`."""
