@@ -1,12 +1,9 @@
 """Exercises of chapter 02, a matrix product."""
 
-from math import ceil
-from operator import index
-
 import numpy as np
 
 from gpukit.backend import cuda
-from gpukit.exercises.exercise import AnswerExercise, Case, FunctionExercise, InOut, KernelExercise, Out, Wrong
+from gpukit.exercises.exercise import AnswerExercise, Case, InOut, KernelExercise, Out, Wrong
 from warpstep.integers import ceil_div
 
 # -- 02-naive -------------------------------------------------------------------------------------------------------
@@ -128,95 +125,6 @@ NAIVE = KernelExercise(
         "if row < out.shape[0] and col < out.shape[1]: total = np.float32(0), the loop, out[row, col] = total.",
     ],
     why="The two outer loops of the CPU are the grid. The sum stays in a register, so out is written once.",
-)
-
-
-# -- 02-grid --------------------------------------------------------------------------------------------------------
-
-
-def whole(function, shape, block):
-    """Return the grid, of whole numbers as a launch needs them."""
-    grid = function(shape, block)
-    return tuple(map(index, grid)) if isinstance(grid, (tuple, list)) else grid
-
-
-def shapes_and_blocks(rng):
-    for shape, block in (
-        *(((1024, 512), (16, 16)), ((53, 37), (16, 16)), ((1, 1), (32, 8)), ((100, 7), (32, 8))),
-        *(((64, 2000), (1, 256)), ((33, 33), (4, 32))),
-    ):
-        yield Case((shape, block), label=f"shape {shape}, block {block}")
-
-
-def grid_for(shape, block):
-    # HOLE about 1 line: return (blocks along x, blocks along y); x runs along the columns, and no element is left out
-    return ceil(shape[1] / block[0]), ceil(shape[0] / block[1])
-    # END
-
-
-def grid_by_floor(shape, block):
-    rows, columns = shape
-    return (columns + block[0] - 1) // block[0], (rows + block[1] - 1) // block[1]
-
-
-GRID = FunctionExercise(
-    "02-grid",
-    task="Compute the grid for a matrix of this shape (rows, columns) and this block (x, y).",
-    spec=lambda shape, block: (ceil_div(shape[1], block[0]), ceil_div(shape[0], block[1])),
-    cases=shapes_and_blocks,
-    call=whole,
-    solutions=[grid_for, grid_by_floor],
-    wrong=[
-        Wrong(
-            "Rounding down leaves the elements at the right and at the bottom without a thread. Round up.",
-            {"ceil(shape[1] / block[0])": "shape[1] // block[0]", "ceil(shape[0] / block[1])": "shape[0] // block[1]"},
-        ),
-        Wrong(
-            "One more block than the quotient is right only where the division leaves a remainder.",
-            {
-                "ceil(shape[1] / block[0])": "shape[1] // block[0] + 1",
-                "ceil(shape[0] / block[1])": "shape[0] // block[1] + 1",
-            },
-        ),
-        Wrong(
-            "A shape is (rows, columns), a grid (x, y): x runs along the columns, so shape[1] goes first.",
-            {
-                "ceil(shape[1] / block[0]), ceil(shape[0] / block[1])": "ceil(shape[0] / block[0]), "
-                "ceil(shape[1] / block[1])"
-            },
-        ),
-        Wrong(
-            "The grid is right but for its order: x, the number of blocks along the columns, comes first.",
-            {
-                "ceil(shape[1] / block[0]), ceil(shape[0] / block[1])": "ceil(shape[0] / block[1]), "
-                "ceil(shape[1] / block[0])"
-            },
-        ),
-        Wrong(
-            "A grid has whole blocks, given as integers: round up with math.ceil, or use //. np.ceil gives floats.",
-            {"ceil(shape[1] / block[0])": "shape[1] / block[0]", "ceil(shape[0] / block[1])": "shape[0] / block[1]"},
-            "raises",
-        ),
-        Wrong(
-            "The block's x belongs to the columns, its y to the rows.",
-            {
-                "ceil(shape[1] / block[0]), ceil(shape[0] / block[1])": "ceil(shape[1] / block[1]), "
-                "ceil(shape[0] / block[0])"
-            },
-        ),
-        Wrong(
-            "This is the number of blocks in all; a launch in two dimensions needs it as (x, y).",
-            {
-                "ceil(shape[1] / block[0]), ceil(shape[0] / block[1])": "ceil(shape[1] / block[0]) * "
-                "ceil(shape[0] / block[1])"
-            },
-        ),
-    ],
-    hints=[
-        "37 columns in blocks of 16 take three blocks. Python rounds up with ceil(37 / 16).",
-        "ceil(shape[1] / block[0]) is x; and y?",
-    ],
-    why="x counts blocks along the columns, shape[1]; y along the rows, shape[0]. Rounding up leaves nothing out.",
 )
 
 
@@ -473,4 +381,4 @@ GEMM = KernelExercise(
     "once per thread; inside the loop nothing is float64.",
 )
 
-EXERCISES = [NAIVE, GRID, SECTORS, FADE, GEMM]
+EXERCISES = [NAIVE, SECTORS, FADE, GEMM]

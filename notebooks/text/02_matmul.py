@@ -92,20 +92,7 @@ def naive(a, b, out):
 exercises.check("02-naive", naive)
 
 # %% [markdown]
-# The launch has to provide a thread for each element. A shape is (rows, columns), a grid is (x, y), and x numbers the columns.
-
-
-# %%
-def grid_for(shape, block):
-    # About 1 line: return (blocks along x, blocks along y); x runs along the columns, and no
-    # element is left out
-    ...
-
-
-exercises.check("02-grid", grid_for)
-
-# %% [markdown]
-# The rest of the page has its own `grid_for` (folded), and uses gpukit's `matmul.naive`. In `multiply`, everything that a caller pays for has a line of its own:
+# The launch has to provide a thread for each element: the grid that you computed in chapter 01, from the number of columns for x and of rows for y. It is in the folded cell. The rest of the page uses gpukit's `matmul.naive`. In `multiply`, everything that a caller pays for has a line of its own:
 
 # %% jupyter={"source_hidden": true}
 def grid_for(shape, block):
