@@ -1,9 +1,13 @@
 """Tiles for tensor cores: what loads, copies, multiplies and stores them, against NumPy."""
 
+import re
+
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
-from gpukit import intrinsics
+import gpukit
+from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda, float32, int32, types, uint8, uint64
 from gpukit.intrinsics import (
     commit_stores,
@@ -31,6 +35,7 @@ from gpukit.intrinsics import (
     wgmma_wait,
     zeros,
 )
+from warpstep import KernelError, LaunchError
 
 uint16, float16 = types.uint16, types.float16
 
@@ -436,3 +441,151 @@ def test_named_barriers_order_some_warps():
     out = np.zeros(128, np.int32)
     exchange[1, 128](out)
     np.testing.assert_array_equal(out, np.arange(128).reshape(2, 64)[:, ::-1].ravel())
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def findings_of(launch, arguments):
+    """(kind, message) of each finding of a trace, also of one that a deadlock ends."""
+    try:
+        trace = gpukit.trace(launch, *arguments)
+    except KernelError as error:
+        assert error.kind == "no-progress"
+        return [*((f.kind, f.message) for f in error.trace.findings), ("no-progress", str(error))]
+    return [(f.kind, f.message) for f in trace.findings]
+
+
+MISTAKES = {
+    "wait": (False, r"left\[0, 0, 0\] \(shared\) is read, but was never written"),
+    "release": (False, r"reads right\[.*\] .* copies to it .* has not been waited for"),
+    "expect": (False, r"does not end: 16,384 bytes more have come than it expects"),
+    "done": (False, r"copies to left\[.*\] .* reads it at line \d+, and may not have finished"),
+    "fence": (False, "changes sums that other instructions have written, without a wgmma_fence"),
+    "parity": (1, "does not end: 2 of 2 arrivals are missing"),
+}
+
+
+def test_a_right_pipeline_has_no_findings():
+    kernel, arguments, out, expected = launch_product(product_pipeline(), 200, 100, 320)
+    trace = gpukit.trace(kernel, *arguments)
+    assert trace.findings == [] and np.array_equal(out, expected)
+    boxes = trace.total("global", "tensor load")
+    # Rows of 128 bytes of a, in 4 sectors each, but 72 rows of the second box. Rows of 128 and 80 bytes of b, which
+    # start at odd multiples of 16 bytes by turns: 4 and 3 sectors, or 5 and 3.
+    assert (boxes.requests, boxes.sectors) == (40, 2 * 5 * (128 + 72) * 4 + 2 * 320 * 15 // 2)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_of_a_pipeline_is_found(name):
+    value, message = MISTAKES[name]
+    kernel, arguments, _, _ = launch_product(product_pipeline(**{name: value}), 128, 64, 512)
+    found = findings_of(kernel, arguments)
+    assert any(re.search(message, text) for _, text in found), found
+
+
+def box_exchange(init_barrier=True, fence=True, barrier=True, wait_in=True, wait_out=True, order=True):
+    """A kernel that copies a box in, changes it, copies it out, and changes it again."""
+
+    @cuda.jit
+    def exchange_box(source, target, out):
+        tile = cuda.shared.array((16, 32), float32, alignment=1024)
+        barriers = cuda.shared.array(1, uint64)
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            mbarrier_init(barriers, 0, 1)
+            fence_barrier_init()
+        if init_barrier:
+            cuda.syncthreads()
+        if tid == 0:
+            mbarrier_expect(barriers, 0, 2048)
+            copy_tensor(tile, (0, 0), source, (0, 0), barriers, 0)
+        if wait_in:
+            mbarrier_wait(barriers, 0, 0)
+        for row in range(16):
+            tile[row, tid] = -tile[row, tid]
+        if fence:
+            fence_async()
+        if barrier:
+            cuda.syncthreads()
+        if tid == 0:
+            store_tensor(target, (0, 0), tile, (0, 0))
+            commit_stores()
+            if wait_out:
+                wait_stores(0)
+        if order:
+            cuda.syncthreads()
+        tile[0, tid] = 1
+        mbarrier_wait(barriers, 0, 0)
+        out[tid] = tile[0, tid]
+
+    return exchange_box
+
+
+BOX_MISTAKES = {
+    "init_barrier": r"of barriers|barriers\[0\] .* nothing orders the two",
+    "fence": r"a copy of a tensor reads 'tile' .* no fence_async",
+    "barrier": r"reads tile\[.*\] .* writes it .* nothing orders the two",
+    "wait_in": "the phase in which the copy arrives has not been waited for",
+    "wait_out": "reads it at line .*, and may not have finished",
+    "order": r"writes tile\[.*\] .* nothing orders the two",
+}
+
+
+@pytest.mark.parametrize("name", ["", *BOX_MISTAKES])
+def test_each_mistake_around_a_copy_is_found(name):
+    source = np.random.default_rng(0).standard_normal((16, 32), np.float32)
+    arrays = [cuda.to_device(x) for x in (source, np.zeros_like(source))]
+    maps = [tensor_map(array, (16, 32), 0) for array in arrays]
+    kernel = box_exchange(**{name: False} if name else {})
+    found = findings_of(kernel[1, 32], (*maps, np.zeros(32, np.float32)))
+    if not name:
+        assert found == []
+        np.testing.assert_array_equal(arrays[1].copy_to_host(), -source)
+    else:
+        assert any(re.search(BOX_MISTAKES[name], text) for _, text in found), found
+
+
+def test_words_that_order_others_are_needed():
+    @cuda.jit
+    def pass_plainly(data, flags, out):
+        if cuda.threadIdx.x == 0 and cuda.blockIdx.x == 0:
+            data[0] = 5
+            flags[0] = 1
+        if cuda.threadIdx.x == 0 and cuda.blockIdx.x == 1:
+            while load_acquire(flags, 0) == 0:
+                pass
+            out[0] = data[0]
+
+    arrays = np.zeros(20, np.int64), np.zeros(20, np.int32), np.zeros(20, np.int64)
+    assert findings_of(pass_on[20, 32], arrays) == []
+    arrays = [np.zeros(20, x.dtype) for x in arrays]
+    found = findings_of(pass_plainly[2, 32], arrays)
+    assert {re.search(r"(reads|changes) (\w+)\[0\]", text)[2] for _, text in found} == {"data", "flags"}, found
+
+
+def test_named_barriers_order_only_those_that_meet():
+    @cuda.jit
+    def too_few(out):
+        tile = cuda.shared.array(96, int32)
+        tid = cuda.threadIdx.x
+        tile[tid] = tid
+        if tid < 64:
+            named_barrier(1, 64)
+        out[tid] = tile[(tid + 32) % 96] if tid < 64 else 0
+
+    assert findings_of(exchange[1, 128], (np.zeros(128, np.int32),)) == []
+    ((kind, message),) = findings_of(too_few[1, 96], (np.zeros(96, np.int32),))
+    assert kind == "race" and "reads tile[64]" in message
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU has one compute capability")
+def test_an_older_device_names_what_it_lacks():
+    import warpstep
+
+    kernel, arguments, _, _ = launch_product(product_pipeline(), 128, 64, 64)
+    with warpstep.use_device("8.0"):
+        with pytest.raises(TypingError, match=r"needs compute capability 9\.0, and the device has 8\.0"):
+            kernel(*arguments)
+        with pytest.raises(LaunchError, match=r"compute capability 9\.0, and the device has 8\.0"):
+            tensor_map(cuda.to_device(np.zeros((64, 64), np.float16)), (8, 64))

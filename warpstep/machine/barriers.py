@@ -116,7 +116,7 @@ class Barriers:
     # -- barriers ------------------------------------------------------------------------------------------------------
 
     def init(self, view, index, count, mask, site):
-        keys, lanes = self.find(view, index, mask, site, "store")
+        keys, lanes = self.find(view, index, mask, site, "make barrier")
         count = np.broadcast_to(count, lanes.shape).astype(np.int64)
         wrong = lanes & ((count < 1) | (count > MAX_COUNT))
         if wrong.any():
@@ -131,7 +131,7 @@ class Barriers:
 
     def arrive(self, view, index, nbytes, mask, site):
         """Arrive; with ``nbytes``, so many bytes are to come first."""
-        keys, lanes = self.find(view, index, mask, site, "reduction")
+        keys, lanes = self.find(view, index, mask, site, "barrier")
         if not lanes.any():
             return
         self.arriving(keys, lanes, site)
@@ -171,7 +171,7 @@ class Barriers:
 
     def key(self, view, index, parity, mask, site):
         """The keys of what threads wait for: (B, T)."""
-        keys, lanes = self.find(view, index, mask, site, "reduction")
+        keys, lanes = self.find(view, index, mask, site, "barrier")
         if lanes.any():
             items, places = self.words(keys[lanes])
             self._made(items, places, keys, lanes, site)
@@ -184,14 +184,21 @@ class Barriers:
             return result
         waiting = keys[lanes]
         unique, which = np.unique(waiting, return_inverse=True)
-        self.land(np.unique(unique & ~np.int64(1)))
-        done = np.empty(unique.size, bool)
-        for buffer in np.unique(unique >> BUFFER_AT):
-            at = unique >> BUFFER_AT == buffer
-            items, places = self.words(unique[at])
-            done[at] = Words(items[places]).phase != unique[at] & 1
+        done = self._over(unique)
+        if not done.all() and self.flights:
+            self.land(np.unique(unique[~done] & ~np.int64(1)))
+            done = self._over(unique)
         result[lanes] = done[which]
         return result
+
+    def _over(self, keys):
+        """Mask the keys whose phase has ended."""
+        done = np.empty(keys.size, bool)
+        for buffer in np.unique(keys >> BUFFER_AT):
+            at = keys >> BUFFER_AT == buffer
+            items, places = self.words(keys[at])
+            done[at] = Words(items[places]).phase != keys[at] & 1
+        return done
 
     def missing(self, key):
         """Say what a barrier waits for."""
@@ -199,10 +206,12 @@ class Barriers:
         state = Words(items[places])
         parts = []
         if state.pending[0]:
-            parts.append(f"{state.pending[0]:,} of {state.count[0]:,} arrivals")
-        if state.nbytes[0]:
-            parts.append(f"{state.nbytes[0]:,} bytes")
-        return " and ".join(parts) or "another phase"
+            parts.append(f"{state.pending[0]:,} of {state.count[0]:,} arrivals are missing")
+        if state.nbytes[0] > 0:
+            parts.append(f"{state.nbytes[0]:,} bytes are missing")
+        if state.nbytes[0] < 0:
+            parts.append(f"{-state.nbytes[0]:,} bytes more have come than it expects")
+        return " and ".join(parts)
 
     # -- hooks for traces ----------------------------------------------------------------------------------------------
 
@@ -256,7 +265,7 @@ class Barriers:
 
     def copy_in(self, target, index, map, corner, barriers, i, mask, site):
         """Begin to copy a box to shared memory."""
-        keys, lanes = self.find(barriers, i, mask, site, "reduction")
+        keys, lanes = self.find(barriers, i, mask, site, "barrier")
         box = self._box(target, index, map, corner, lanes, site)
         if box is None:
             return

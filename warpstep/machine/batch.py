@@ -490,7 +490,7 @@ class Batch:
         missing = self.memory.barriers.missing(int(waiting.named[lane]))
         self.fail(
             "no-progress",
-            f"a thread waits in mbarrier_wait for a phase that does not end: {missing} of it are missing",
+            f"a thread waits in mbarrier_wait for a phase that does not end: {missing}",
             waiting.site,
             waiting.lanes,
             "On a GPU this hangs. Count the arrivals of mbarrier_init, the bytes of mbarrier_expect, and the parity.",

@@ -20,7 +20,7 @@ NAN, PRODUCT_AT, PRODUCTS = 0x7FC00000, 7, 1 << 15
 
 def to_bfloat16(value):
     """The bits of the nearest bfloat16, ties to even."""
-    bits = np.asarray(value, np.float32).view(np.uint32)
+    bits = value.astype(np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(value != value, np.uint32(0x7FFF), rounded).astype(np.uint16)
 
@@ -100,11 +100,11 @@ class Tiles:
             return sums
         size = b.dtype.itemsize
         columns, depth = 2 * len(sums), 32 // size
-        right = self.tile(b, b_index, rows, groups, columns, depth, trans_b, site)
+        right = self.tile(b, b_index, rows, groups, columns, depth, trans_b, site, split=False)
         if isinstance(a, tuple):
             left = self._in_registers(a, rows, groups, depth)
         else:
-            left = self.tile(a, a_index, rows, groups, ROWS, depth, trans_a, site)
+            left = self.tile(a, a_index, rows, groups, ROWS, depth, trans_a, site, split=True)
         kind = np.dtype(np.int32 if size == 1 else np.float32)
         before = self.before(sums, rows, groups, kind, site)
         if add is not None:
@@ -133,12 +133,12 @@ class Tiles:
             self.batch.fail("barrier-divergence", message, site, lanes, "All 128 threads must run it together.")
         return np.nonzero(whole.all(axis=2))
 
-    def tile(self, view, index, rows, groups, count, depth, trans, site):
-        """The numbers (n, count, depth) of an operand in shared memory."""
+    def tile(self, view, index, rows, groups, count, depth, trans, site, split):
+        """The numbers (n, count, depth) of an operand in shared memory; ``split``: each warp reads a quarter of it."""
         places = self._places(view, index, rows, groups, count, depth, trans, site)
         if places is None:
             return np.zeros((rows.size, count, depth))
-        self.reading(view, places, rows, groups, trans or view.name, site)
+        self.reading(view, places, rows, groups, split, site)
         return tensor.exact(view.items[places])
 
     def _places(self, view, index, rows, groups, count, depth, trans, site):
@@ -280,7 +280,7 @@ class Tiles:
         """A value without what a trace notes with it."""
         return value
 
-    def reading(self, view, places, rows, groups, which, site):
+    def reading(self, view, places, rows, groups, split, site):
         """Note that groups read a tile until they wait."""
 
     def waited(self, rows, groups, done):

@@ -17,6 +17,7 @@ from warpstep.tracing.memory import TracedMemory
 from warpstep.tracing.recorder import is_contiguous
 from warpstep.tracing.records import element_name
 from warpstep.tracing.shadow import IN_FLIGHT, IN_FLIGHT_KEYS, THREAD, THREAD_BITS
+from warpstep.tracing.tiles import TracedBarriers, TracedTiles
 
 #: What to do about a race, by the distance of the threads: in one warp, in one block, in two blocks.
 RACE_CURES = (
@@ -30,6 +31,11 @@ COPY_CURE = (
     "The thread that began the copy must wait for it, with wait_copies; then a cuda.syncthreads() makes it visible to "
     "the others."
 )
+TENSOR_CURE = "Wait for that phase of the barrier, with mbarrier_wait, before anything else uses what the copy brings."
+READ_CURE = (
+    "Wait until it is over, with wgmma_wait for a product or wait_stores for a copy, before the memory that it reads "
+    "changes."
+)
 FENCE_CURES = {
     "behind the write": "Put a cuda.threadfence() between the write and the atomic operation that announces it.",
     "behind the barrier": "The flag is raised by a thread whose fence came before the barrier, or that has none: put "
@@ -37,14 +43,17 @@ FENCE_CURES = {
     "anywhere": "Blocks run in any order: if an atomic operation announces the write, put a cuda.threadfence() between "
     "the two. Otherwise do the second part in another launch.",
 }
-#: Why the value of a shuffle is undefined, and what to do.
+#: Why the value of a shuffle is undefined: the kind of finding, what the thread does, and what to do.
 ABSENT = (
-    "which the mask names but which is not there (it has returned, or the block has no such thread)",
+    "barrier-divergence",
+    "takes a value from lane {lane} of its warp, which the mask names but which is not there (it has "
+    "returned, or the block has no such thread)",
     "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or use the value "
     "only where its lane takes part.",
 )
 UNNAMED = (
-    "which the mask does not name",
+    "barrier-divergence",
+    "takes a value from lane {lane} of its warp, which the mask does not name",
     "Name the source lane in the mask too, and let it call the shuffle, or use the value only where it comes from a "
     "lane that the mask names.",
 )
@@ -81,7 +90,7 @@ class TracedScheduler(Scheduler):
             unnamed = lanes & (members >> (np.arange(batch.threads) % WARP) & 1 == 0)
             if unnamed.any():
                 batch.not_in_mask(site, unnamed)
-        elif self.alive is not None:
+        elif kind in ("block", "grid") and self.alive is not None:
             gone = ~np.broadcast_to(self.alive, batch.shape) & lanes.any(axis=1, keepdims=True)
             if gone.any() and site not in batch.recorder.returned:
                 batch.recorder.returned[site] = batch.place(gone)[:2]
@@ -100,6 +109,14 @@ class TracedScheduler(Scheduler):
                 alive = batch.by_warp(True if self.alive is None else self.alive, False)
                 for mask in np.unique(held.named[lanes]).tolist():  # lanes with another mask meet elsewhere
                     order.warp_barrier(batch.by_warp(lanes & (held.named == mask), False), alive, now)
+            return
+        if held.kind == "phase":
+            order.acquire(held.named & ~np.int64(1), lanes)
+        if held.kind == "named":
+            for row in np.flatnonzero(lanes.any(axis=1)).tolist():
+                for number in np.unique(held.named[row, lanes[row]]).tolist():
+                    order.meet(row, np.flatnonzero(lanes[row] & (held.named[row] == number)), now)
+        if held.kind in ("phase", "named", "group"):
             return
         rows = lanes.any(axis=1)
         recorder.barriers[held.site, held.kind] += int(np.count_nonzero(rows))
@@ -133,6 +150,12 @@ class TracedBatch(Batch):
 
     def make_memory(self):
         return TracedMemory(self)
+
+    def make_barriers(self, memory):
+        return TracedBarriers(memory)
+
+    def make_tiles(self, memory):
+        return TracedTiles(memory)
 
     def suspend(self):
         super().suspend()
@@ -210,15 +233,20 @@ class TracedBatch(Batch):
         in_flight = conflict.earlier == "store" and conflict.keys[0] >= IN_FLIGHT_KEYS
         first = np.zeros(self.shape, bool)
         first[row, mine] = True
-        did = {"load": "reads", "store": "writes", "begin copy": "copies to"}
+        did = {"load": "reads", "store": "writes", "begin copy": "copies to", "acquire": "reads", "release": "writes"}
         blocks = ("", "")
         if not same_block:
             numbers = int(self.ids[row]), recorder.position(block)
             blocks = [f" of block {unravel(number, self.launch.grid)}" for number in numbers]
         now, earlier = (did.get(what, "changes") for what in (op, conflict.earlier))
         rest = "and nothing orders the two"
+        still_reads = conflict.earlier == "load" and conflict.keys[0] >= IN_FLIGHT_KEYS
         if in_flight:
             earlier, rest = "copies to", "and has not waited for its copy"
+            if there.op == "copy tensor":
+                rest = "and the phase in which the copy arrives has not been waited for"
+        if still_reads:
+            rest = "and may not have finished"
         element = self.element_at(view, position, first, unit)
         message = (
             f"thread {unravel(mine, self.launch.block)}{blocks[0]} {now} {element} "
@@ -227,7 +255,9 @@ class TracedBatch(Batch):
         )
         pair = min((here.filename, here.line), (there.filename, there.line))
         weight = int(self.distances(threads, conflict.keys).max())
-        cure = COPY_CURE if in_flight else RACE_CURES[weight]
+        cure = COPY_CURE if in_flight else READ_CURE if still_reads else RACE_CURES[weight]
+        if in_flight and there.op == "copy tensor":
+            cure = TENSOR_CURE
         where = recorder.order.missing_fence(int(conflict.keys[0]), int(self.ranks[row]) * self.threads + mine)
         if not same_block and not recorder.order.fenced_yet and recorder.changed:
             where = "anywhere" if (op, conflict.earlier) == ("load", "store") else ""
@@ -306,10 +336,9 @@ class TracedBatch(Batch):
             return
         lane = int(marks[self.place(lanes)[2]]) & (1 << LANE_BITS) - 1
         where = "" if user is None else f" at line {recorder.sites[user].line}"
-        message = (
-            f"a thread takes a value from lane {lane} of its warp, {why[0]}: the value is undefined, and {how}{where}"
-        )
-        recorder.problem(self, "barrier-divergence", site, message, lanes, why[1])
+        kind, what, remedy = why
+        message = f"a thread {what.format(lane=lane)}: the value is undefined, and {how}{where}"
+        recorder.problem(self, kind, site, message, lanes, remedy)
 
     def vote(self, mode, warp_mask, predicate, mask):
         self.use(DECIDES, (predicate,), mask)

@@ -14,6 +14,7 @@ from warpstep.tracing.advice import advise
 from warpstep.tracing.counting import Counts
 from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import (
+    BOXES,
     FINDINGS,
     Access,
     Barrier,
@@ -123,7 +124,7 @@ def _accesses(recorder, scale):
                 itemsize=itemsize,
                 requests=round(requests * scale),
                 active_lanes=sum(c.lanes for c in counts) / requests,
-                worst=Request(**max(counts, key=lambda c: c.excess).worst),
+                worst=None if op in BOXES else Request(**max(counts, key=lambda c: c.excess).worst),
                 link_bytes=scaled["sectors"] * SECTOR if space == "global" and array in remote else 0,
                 **scaled,
             )

@@ -72,6 +72,9 @@ class Order:
 
     def warp_barrier(self, lanes, alive, now):
         """``lanes``, ``alive``: (B, W, 32)."""
+        if self.present.seen is not None:  # the lanes pass on what they know of other warps
+            for row, warp in zip(*np.nonzero(lanes.any(axis=2)), strict=True):
+                self.meet(row, warp * WARP + np.flatnonzero(lanes[row, warp]), now)
         present = lanes.any(axis=2)
         whole = present & (lanes == alive).all(axis=2)
         batch = self.present
@@ -90,6 +93,70 @@ class Order:
         joined = np.where(members[:, None, :], known, 0).max(axis=2)
         joined = np.where(members, now, joined)
         batch.pair_time[partial] = np.where(members[:, None, :], joined[:, :, None], known)
+
+    # -- barriers of some threads of a block ---------------------------------------------------------------------------
+
+    def seen_by(self):
+        """``seen[row, later, earlier]``: before when the later thread knows what the earlier one did."""
+        batch = self.present
+        if batch.seen is None:
+            batch.seen = np.zeros((batch.ids.size, self.threads, self.threads), np.int32)
+        return batch.seen
+
+    def _knowledge(self, row, lanes, now):
+        """What any of some threads of a block knows: (T,) times."""
+        batch, seen = self.present, self.seen_by()
+        known = seen[row, lanes].max(axis=0)
+        known[lanes] = now
+        for warp in np.unique(lanes // WARP).tolist():
+            first = warp * WARP
+            part = known[first : first + WARP]
+            np.maximum(part, batch.warp_time[row, warp], out=part)
+            if batch.pair_time is not None:
+                inside = lanes[lanes // WARP == warp] - first
+                times = batch.pair_time[row, warp][:, inside].max(axis=1)
+                np.maximum(part, times[: part.size], out=part)
+        return known
+
+    def arrive(self, keys, lanes, now):
+        """Let threads arrive at barriers, by their keys (B, T)."""
+        for row in np.flatnonzero(lanes.any(axis=1)).tolist():
+            threads = np.flatnonzero(lanes[row])
+            for key in np.unique(keys[row, threads]).tolist():
+                known = self._knowledge(row, threads[keys[row, threads] == key], now)
+                self._add(self.present.coming, key, known)
+
+    def bring(self, key, lane, now):
+        """Let a copy that a thread has begun arrive at a barrier."""
+        known = np.zeros(self.threads, np.int32)
+        known[lane] = now
+        self._add(self.present.coming, key, known)
+
+    def _add(self, phases, key, known):
+        phases[key] = np.maximum(phases[key], known) if key in phases else known
+
+    def end_phases(self, keys):
+        """End the phases of barriers: what their arrivals knew is known to all that wait for them."""
+        for key in keys:
+            known = self.present.coming.pop(key, None)
+            if known is not None:
+                self._add(self.present.ended, key, known)
+
+    def acquire(self, keys, lanes):
+        """Let threads pass barriers, by their keys (B, T)."""
+        seen = self.seen_by()
+        for row in np.flatnonzero(lanes.any(axis=1)).tolist():
+            threads = np.flatnonzero(lanes[row])
+            for key in np.unique(keys[row, threads]).tolist():
+                known = self.present.ended.get(key)
+                if known is not None:
+                    at = threads[keys[row, threads] == key]
+                    seen[row, at] = np.maximum(seen[row, at], known)
+
+    def meet(self, row, lanes, now):
+        """Let some threads of a block meet: each knows what all of them knew."""
+        seen = self.seen_by()
+        seen[row, lanes] = np.maximum(seen[row, lanes], self._knowledge(row, lanes, now))
 
     def fence(self, lanes, now, whole_device=True):
         """Let the threads ``lanes`` (B, T) fence: later releases publish what they have done and seen so far.
@@ -145,6 +212,10 @@ class Order:
         at = np.flatnonzero(loose & same)
         if at.size:
             loose[at] = ~self._in_warp(times[at], earlier[at], later[at])
+            if self.present.seen is not None:
+                row = np.searchsorted(self.present.ids, later[at] // self.threads)
+                known = self.present.seen[row, later[at] % self.threads, earlier[at] % self.threads]
+                loose[at] &= times[at] >= known
         return loose
 
     def _in_warp(self, times, earlier, later):
@@ -266,6 +337,10 @@ class _Present:
         self.warp_time = np.ones((ids.size, ceil_div(threads, WARP)), np.int64)
         self.pair_time: Any = None
         self.number = number
+        #: (B, T, T) int32 ndarray of `Order.seen_by`, or None without barriers of some threads; what has come to the
+        #: phases of barriers, and what those knew that have ended, by key.
+        self.seen: Any = None
+        self.coming, self.ended = {}, {}
         self.fenced = np.zeros((2, 4, ids.size, threads), np.int64)
 
 

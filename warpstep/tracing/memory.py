@@ -14,6 +14,11 @@ from warpstep.machine.memory import Either, Memory
 from warpstep.tracing.marks import LANE_BITS, Marked, mark, plain
 from warpstep.tracing.shadow import IN_FLIGHT, THREAD_BITS, Cells, Conflict, shifted
 
+#: What accesses count as.
+COUNTED = {"begin copy": "store", "reduction": "atomic", "acquire": "load", "release": "store"}
+#: Accesses that the hardware counts elsewhere.
+UNCOUNTED = ("land copy", "barrier", "make barrier")
+
 
 class TracedMemory(Memory):
     """Memory that records every access, and skips it in the lanes where it is out of bounds."""
@@ -33,6 +38,28 @@ class TracedMemory(Memory):
         self._reads = defaultdict(dict)
         #: What to add to the number of a thread of the first block for the same thread of each block.
         self.shifts = self.tids[:, 0] - self.tids[0, 0]
+
+    @functools.cached_property
+    def barriers(self):
+        return self.batch.make_barriers(self)
+
+    @functools.cached_property
+    def tiles(self):
+        return self.batch.make_tiles(self)
+
+    def locate(self, view, index, mask, site):
+        return self._check(view, index, mask, site, "load", None)
+
+    def load_acquire(self, view, index, mask, site):
+        position, _ = self.reach(view, index, mask, site, "acquire")
+        return self._mark(self.fetch(view, position), view, index, mask, site)
+
+    def store_release(self, view, index, value, mask, site):
+        self.batch.fence(mask, True)
+        self.batch.use("it is stored", (value,), mask, site)
+        position, mask = self.reach(view, index, mask, site, "release")
+        if mask is None or mask.any():
+            self.put(view, position, plain(value), mask)
 
     # -- which lanes, and where ----------------------------------------------------------------------------------------
 
@@ -204,8 +231,8 @@ class TracedMemory(Memory):
             self.batch.launch.element.world.tracker.access(
                 self.batch, view, address, position, mask, site, op, nbytes, unit
             )
-        if op != "land copy":
-            counted = {"begin copy": "store", "reduction": "atomic"}.get(op, op)
+        if op not in UNCOUNTED:
+            counted = COUNTED.get(op, op)
             self.recorder.count(self.batch, view, address, mask, site, counted, nbytes)
         if view.space == "local":
             self._access_local(view, position, mask, site, op, nbytes, unit)
@@ -232,19 +259,29 @@ class TracedMemory(Memory):
             cell, tids = cell.reshape(-1)[lanes], tids.reshape(-1)[lanes]
         times = max(1, nbytes // cells.size)
         cell, tids = cells.spread(cell, tids, nbytes)
-        access = _Access(self, cells, view, position, unit, lanes, times, site, op, rows)
+        access = Access(self, cells, view, position, unit, lanes, times, site, op, rows)
         time = self.recorder.tick(site)
         if op == "land copy":
             cells.land_copy(cell, tids, time)
+            return None
+        if op == "make barrier":
+            access.report_races([c for found in cells.store_conflicts(cell, tids) for c in found])
+            cells.store(cell, tids, time, ())
+            return None
+        if op == "barrier":
+            access.report_races([c for found in cells.atomic(cell, tids, time, False) for c in found])
             return None
         if op == "begin copy":
             access.report_races(cells.begin_copy(cell, tids, time))
             return None
         if op != "store":
-            unknown = cells.unknown(cell)
+            unknown = None if op == "release" else cells.unknown(cell)
             if unknown is not None:
                 access.report_unknown(unknown)
-            if op == "load":
+            if op in ("acquire", "release"):
+                races, doubtful = cells.atomic(cell, tids, time, op == "acquire")
+                self._note_atomic(view, cells, cell, tids, time, releases=op == "release")
+            elif op == "load":
                 races, doubtful = cells.load(cell, tids, time)
                 if self.recorder.sites[site].op == "poll":
                     self._note_atomic(view, cells, cell, tids, time, releases=False)
@@ -368,7 +405,7 @@ def _without(lanes, others):
     return others if lanes is None else others & ~lanes
 
 
-class _Access:
+class Access:
     """One access: turns the flat lanes of the shadow back into threads for a report."""
 
     def __init__(self, memory, cells, view, position, unit, lanes, times, site, op, rows):

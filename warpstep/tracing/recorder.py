@@ -11,7 +11,7 @@ import numpy as np
 
 from warpstep.api.allocations import find_allocation
 from warpstep.integers import ceil_div
-from warpstep.limits import LINE, WARP
+from warpstep.limits import LINE, SECTOR, WARP
 from warpstep.machine.batch import split_warps, unravel
 from warpstep.tracing import counting
 from warpstep.tracing.happens_before import Order
@@ -224,6 +224,15 @@ class Recorder:
             number = worst if numbers is None else int(numbers[worst])
             lanes = np.ones(WARP, bool) if active is None else active[worst].copy()
             count.worst = self._request(batch, view, number, np.array(rows[worst]), lanes, nbytes, counts[2])
+
+    def count_boxes(self, batch, base, offsets, valid, site, op):
+        """Add copies of boxes of a tensor to the counts: (threads, elements) byte offsets from ``base``."""
+        count = self.accesses[site, "global", f"tensor {op}", 0, self.sites[site].array]
+        for each, there in zip(offsets, valid, strict=True):
+            sectors = np.unique((each[there] + base) // SECTOR).size
+            count.requests += 1
+            count.lanes += 1
+            count.counts += np.array([0, 0, 0, sectors, sectors, np.unique((each[there] + base) // LINE).size, 0])
 
     def _warm(self, heat, batch, view, address, mask, op, nbytes):
         """Add an access to the map of its array."""

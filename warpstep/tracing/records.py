@@ -14,7 +14,9 @@ from warpstep.tracing.steps import Steps
 from warpstep.values import describe
 
 SPACES = ("global", "shared", "local")
-OPERATIONS = ("load", "store", "atomic")
+OPERATIONS = ("load", "store", "atomic", "tensor load", "tensor store")
+#: Those of copies of tensors, in global memory: a request is one copy, of which its sectors are counted.
+BOXES = ("tensor load", "tensor store")
 #: Kinds of `Finding`, in the order in which a report lists them.
 FINDINGS = (
     "out-of-bounds",
@@ -118,9 +120,10 @@ class Access(Place):
     array : str
     space : "global" | "shared" | "local"
         Constant memory is not counted.
-    op : "load" | "store" | "atomic"
+    op : "load" | "store" | "atomic" | "tensor load" | "tensor store"
+        The last two: copies of tensors, of which each is a request.
     itemsize : int
-        Bytes per lane; 16 for the 128-bit accesses of `gpukit.intrinsics`.
+        Bytes per lane; 16 for the 128-bit accesses of `gpukit.intrinsics`, 0 of copies of tensors.
     requests : int
         Warp instructions with at least one active lane.
     wavefronts, ideal_wavefronts, bank_conflicts : int
@@ -137,7 +140,8 @@ class Access(Place):
     link_bytes : int
         Of an array on another device, else 0: bytes that go over the link between the two, a sector at a time.
     worst : Request or None
-        The request with the most wavefronts (shared) or sectors (global, local) over the ideal.
+        The request with the most wavefronts (shared) or sectors (global, local) over the ideal; None of copies of
+        tensors.
     """
 
     array: str
@@ -495,7 +499,7 @@ class Recording:
         Parameters
         ----------
         space : "global" | "shared" | "local", optional
-        op : "load" | "store" | "atomic", optional
+        op : "load" | "store" | "atomic" | "tensor load" | "tensor store", optional
             All of them unless given.
 
         Raises

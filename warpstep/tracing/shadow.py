@@ -62,6 +62,8 @@ class Cells:
         self.read = np.zeros(count, bool)
         self.written = np.zeros(count, bool)
         self.last_write = np.zeros(count, np.int64)
+        #: The keys of reads that go on after their instruction, of tensor cores and copies; 0 elsewhere.
+        self.pending = np.zeros(count, np.int64)
         self.reads = Log(self._past)
         self.atomics = Log(self._past)
         #: The atomics whose result the kernel uses: it has seen what was done at the cell before.
@@ -78,7 +80,7 @@ class Cells:
         times = self.size // size
         for log in self._logs:
             log.split(times)
-        for name in ("known", "read", "written", "last_write"):
+        for name in ("known", "read", "written", "last_write", "pending"):
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, np.repeat(values, times))
@@ -90,7 +92,7 @@ class Cells:
             log.repeat(shifts)
         for name in ("known", "read", "written"):
             setattr(self, name, np.tile(getattr(self, name), shifts.size))
-        self.last_write = shifted(self.last_write, shifts)
+        self.last_write, self.pending = shifted(self.last_write, shifts), shifted(self.pending, shifts)
 
     @property
     def _logs(self):
@@ -147,7 +149,9 @@ class Cells:
         """Check a plain write before it: (`Conflict`s with earlier writes, those with earlier reads and atomics)."""
         if not self.races:
             return (), ()
-        others = self._conflicts(self.reads, cell, tids, "load") + self._atomic_conflicts(cell, tids)
+        at = np.flatnonzero(self.pending[cell])
+        others = [Conflict(at, self.pending[cell[at]] | IN_FLIGHT_KEYS, "load")] if at.size else []
+        others += self._conflicts(self.reads, cell, tids, "load") + self._atomic_conflicts(cell, tids)
         return self._write_conflicts(cell, tids), others
 
     def store(self, cell, tids, time, conflicts):
@@ -181,6 +185,17 @@ class Cells:
         lost = np.flatnonzero(self.last_write[cell] != key)
         same = [Conflict(lost, self.last_write[cell[lost]], "store")] if lost.size else []
         return [*writes, *reads, *same]
+
+    def begin_read(self, cell, tids, time):
+        """Begin a read that goes on after its instruction; returns the `Conflict`s with earlier writes and atomics."""
+        writes, others = self.load(cell, tids, time)
+        self.pending[cell] = (time << THREAD_BITS) | tids
+        return [*writes, *others]
+
+    def end_reads(self, times):
+        """End the reads that have begun at these times."""
+        at = np.flatnonzero(self.pending)
+        self.pending[at[np.isin(self.pending[at] >> THREAD_BITS, times)]] = 0
 
     def land_copy(self, cell, tids, time):
         """Land a copy that its thread has waited for: it is a plain write from now on."""
