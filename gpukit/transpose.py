@@ -10,6 +10,7 @@ Each kernel reads M N values and writes M N values, so the plain copy is the cei
 6. `tall`: larger tiles, and every thread loads all of its values before it stores the first.
 7. `wide`: 128-bit accesses; a thread transposes 4 x 4 elements in its registers. `wide_pairs`: 2 x 2 of 8 bytes.
    `wide_copy`: its control.
+8. `thin`: few rows or columns. `gather`: few elements. `line`: a single row or column.
 
 The kernels move bits: ``transpose`` passes elements of any type as unsigned integers of the same size.
 """
@@ -28,10 +29,11 @@ from gpukit._host.arrays import (
     configure_quietly,
     dtype_of,
     stream_of,
+    window,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
-from gpukit.backend import cuda, int64, types, uint32
+from gpukit.backend import cuda, int64, types, uint32, uint64
 from gpukit.intrinsics import load2, load4, store2, store4
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ
@@ -383,6 +385,47 @@ def thin(dtype):
     return thin
 
 
+# -- few elements, and a single row or column ------------------------------------------------------
+
+#: Elements up to which `gather` is the fastest; threads of a block of it and of `line`; accesses of a thread of `line`.
+GATHER_MAX, FLAT_THREADS, LINE_LOADS = 1 << 17, 256, 4
+
+
+@cuda.jit
+def gather(a, out):
+    """A thread for each element of out, in its order: few instructions, and no barrier."""
+    i, rows = uint32(cuda.grid(1)), uint32(a.shape[0])
+    if i < uint32(out.size):
+        row = i // rows
+        out[row, uint32(i - row * rows)] = a[uint32(i - row * rows), row]
+
+
+@functools.cache
+def line(dtype):
+    """Make the kernel for a single row or column, whose transpose lies in memory as it does: a copy by 16 bytes.
+
+    It takes both flat, as words and as they are: the first thread copies what is left at the end.
+    """
+    lanes = 16 // (dtype.bitwidth // 8)
+
+    @cuda.jit
+    def line(words, out_words, a, out):
+        held = cuda.local.array((LINE_LOADS, 4), uint32)
+        first, chunks = int64(cuda.blockIdx.x) * FLAT_THREADS * LINE_LOADS + cuda.threadIdx.x, words.size // 4
+        for k in range(LINE_LOADS):
+            i = uint64(4 * min(first + k * FLAT_THREADS, chunks - 1))
+            held[k, 0], held[k, 1], held[k, 2], held[k, 3] = load4(words, i)
+        for k in range(LINE_LOADS):
+            i = first + k * FLAT_THREADS
+            if i < chunks:
+                store4(out_words, uint64(4 * i), held[k, 0], held[k, 1], held[k, 2], held[k, 3])
+        if first == 0:
+            for i in range(chunks * lanes, a.size):
+                out[i] = a[i]
+
+    return line
+
+
 @cuda.jit
 def wide_copy(a, out):
     """out = a for elements of up to 4 bytes, four at a time, with the threads and tiles of `wide`."""
@@ -433,7 +476,8 @@ def transpose(a, variant: str = "auto", *, out=None, stream=None):
         Any M and N, also 0; elements of 1, 2, 4 or 8 bytes: integers, floats, booleans, complex64, dates. One that is
         not C-contiguous is copied first.
     variant : str
-        One of ``VARIANTS``, or "auto": "thin" for few rows or columns, "wide" where it can be, "tall" elsewhere.
+        One of ``VARIANTS``, or "auto": "thin" for few rows or columns, "wide" where it can be, "tall" elsewhere; for
+        small matrices, and for a single row or column, kernels without shared memory.
         "wide" needs M and N in multiples of 4 (of 2 for elements of 8 bytes) and memory aligned to 16 bytes.
     out : array of shape (N, M), optional
         Of the same kind and dtype. On the device it must not share memory with ``a``.
@@ -476,6 +520,15 @@ def _launches(variant, source, target, stream):
     """List (launch, arguments) for contiguous device arrays."""
     bits = np.dtype(f"u{source.dtype.itemsize}")
     source, target = source.view(bits), target.view(bits)
+    if variant == "auto" and source.size <= GATHER_MAX:
+        blocks = ceil_div(source.size, FLAT_THREADS)
+        return [(configure_quietly(gather, blocks, FLAT_THREADS, stream), (source, target))]
+    if variant == "auto" and 1 in source.shape and _is_aligned(source) and _is_aligned(target):
+        flat = source.reshape(source.size), target.reshape(target.size)
+        words = [window(array, np.uint32, source.nbytes // 16 * 4) for array in flat]
+        blocks = ceil_div(source.nbytes // 16, FLAT_THREADS * LINE_LOADS)
+        launch = configure_quietly(line(getattr(types, bits.name)), blocks, FLAT_THREADS, stream)
+        return [(launch, (*words, *flat))]
     chosen = _choose(variant, source, target)
     step = MAX_BLOCKS * TILE
     parts = [(source, target)]

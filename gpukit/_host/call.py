@@ -102,7 +102,9 @@ def make_key(plan, inputs, out, stream, settings):
         keys.append(found[1] % 16)
         pointers.append(found[1])
     queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-    return (plan, *keys, out is None, queue, settings_key(settings)), pointers
+    # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
+    same = None if len({*pointers}) == len(pointers) else tuple(map(pointers.index, pointers))
+    return (plan, *keys, out is None, queue, same, settings_key(settings)), pointers
 
 
 class Problem:

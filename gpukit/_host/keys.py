@@ -113,14 +113,38 @@ _EXACT = frozenset({int, bool, str, type(None), object})
 _EXACT_OR_FLOAT = _EXACT | {float}
 
 
+#: Keys of settings by the ids of their values, and the settings, so that these ids stay theirs. A call usually has the
+#: values of the one before: defaults, small ints, constants of the caller.
+_KNOWN: dict = {}
+MAX_KNOWN = 1024
+
+
 def settings_key(settings: tuple):
     """A key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0."""
+    ids = tuple(map(id, settings))
+    known = _KNOWN.get(ids)
+    if known is not None:
+        return known[0]
+    key, is_constant = _make_settings_key(settings)
+    if is_constant:
+        if len(_KNOWN) >= MAX_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[ids] = key, settings
+    return key
+
+
+def _make_settings_key(settings):
+    """(the key of settings, whether none of them can change)."""
     kinds = tuple(map(type, settings))
     if _EXACT.issuperset(kinds):
-        return settings, kinds
-    if _EXACT_OR_FLOAT.issuperset(kinds):
-        return settings, kinds, tuple([math.copysign(1, value) for value in settings if type(value) is float])
-    return tuple(map(_exactly, settings))
+        return (settings, kinds), True
+    is_constant = _EXACT_OR_FLOAT.issuperset(kinds)
+    if is_constant:
+        signs = tuple([math.copysign(1, value) for value in settings if type(value) is float])
+        return (settings, kinds, signs), True
+    nested = {type(part) for value in settings if type(value) is tuple for part in value}
+    is_constant = _EXACT.issuperset(nested | {kind for kind in kinds if kind is not tuple})
+    return tuple(map(_exactly, settings)), is_constant
 
 
 def _exactly(value):

@@ -30,7 +30,7 @@ class RecordedCall:
     ----------
     replayable : bool
         Whether it can stand for other calls: the launches use every input and the output in place, these do not
-        overlap, and the launches keep little other memory alive.
+        overlap, except for inputs that begin together, and the launches keep little other memory alive.
     """
 
     __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held", "_maps", "_version")
@@ -58,12 +58,12 @@ class RecordedCall:
                 own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
                 if inside:
                     places[position] = inside[0], address_of(array) - starts[inside[0]]
+                    used.update(i for i in inside if starts[i] == starts[inside[0]])
                 elif own is not None:
                     own.uses.append((partial(launch.move, position), address_of(array) - own.start))
                     fixed.append(position)
                 else:
                     kept += high - low
-            used.update(source for source, _ in places.values())
             launch.bind(places, fixed)
         self._maps = []
         for each in moved:
@@ -72,11 +72,16 @@ class RecordedCall:
             own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
             if inside:
                 self._maps.append((each, inside[0], low - starts[inside[0]]))
-                used.add(inside[0])
+                used.update(i for i in inside if starts[i] == starts[inside[0]])
             elif own is not None:
                 own.uses.append((each.move, low - own.start))
             each.map.release()
-        apart = all(a[1] <= b[0] or b[1] <= a[0] for i, a in enumerate(spans) for b in spans[:i])
+        last = len(spans) - 1
+        apart = all(
+            a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j]
+            for i, a in enumerate(spans)
+            for j, b in enumerate(spans[:i])
+        )
         self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
 
     def overlaps(self, pointers):

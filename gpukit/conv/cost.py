@@ -10,8 +10,9 @@ from gpukit import intrinsics, matmul
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of
 from gpukit.backend import cuda
 from gpukit.conv import ladder
+from gpukit.conv.depthwise import MAX_RUN, MAX_TAPS, THREADS, depthwise
 from gpukit.conv.fast import Layout, specialised
-from gpukit.conv.halves import HalfTile, halves
+from gpukit.conv.halves import CHUNK, LAST_THREADS, HalfTile, channels_last, halves, tiles_last
 from gpukit.conv.implicit import MAX_KERNEL, implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 #: The direct kernels, from the naive one to those made for one layout.
-DIRECT = {**LADDER, "specialised": specialised, "paired": specialised}
+DIRECT = {**LADDER, "specialised": specialised, "paired": specialised, "depthwise": depthwise}
 #: Algorithms that have layouts, and whether values are in pairs there; for "direct" whichever is faster.
 PAIRED = {"direct": None, "specialised": False, "paired": True}
 #: Bytes of a workspace up to which the columns of several samples are written at a time.
@@ -52,6 +53,10 @@ IM2COL_SPEED = 2.7e6
 MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
 #: Block of "naive", and out channels of a thread of "blocked", at most.
 NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
+
+
+#: Values of a depthwise result from which a thread has several; rows from one value of the kernel to the next, at most.
+DEPTHWISE_MANY, MAX_DILATION = 1 << 20, 4
 
 
 class Convolution(NamedTuple):
@@ -86,6 +91,8 @@ def expected(
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or float16, that is not empty."""
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, None)
+    if _is_depthwise(weight_shape, geometry, groups):
+        return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
     times = {
         "direct": DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf,
@@ -111,6 +118,12 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     """Make (launch, arguments) of a direct kernel; "direct" is the fastest that fits."""
     x, weight, bias, out, geometry, groups = convolution
     limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    is_depthwise = _is_depthwise(weight.shape, geometry, groups) and x.size < 2**32
+    if name == "depthwise" or name == "direct" and is_depthwise:
+        if not is_depthwise:
+            shape = f"weight has shape {tuple(weight.shape)}, in {groups} groups"
+            raise ValueError(f"algorithm is 'depthwise'; {shape}: it needs one in channel to a group, and few values")
+        return _launch_depthwise(convolution, stream)
     if name in PAIRED:
         wide = is_wide(x, geometry)
         layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), PAIRED[name])
@@ -125,6 +138,23 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
             f"algorithm is {describe(name)}; its tile, with kernel and dilation, is more than {limit:,} bytes"
         )
     return _launch_rung(rung, convolution, stream)
+
+
+def _is_depthwise(weight_shape, geometry, groups):
+    """Whether each of several groups has one in channel, and a thread can hold the values of the kernel."""
+    (kernel_h, kernel_w), (_, (dilation_h, _)) = map(int, weight_shape[2:]), _steps(geometry)
+    return groups > 1 and weight_shape[1] == 1 and kernel_h * kernel_w <= MAX_TAPS and dilation_h <= MAX_DILATION
+
+
+def _launch_depthwise(convolution, stream):
+    """Make (launch, arguments), with several values to a thread where there are enough of them."""
+    x, weight, bias, out, geometry, _ = convolution
+    run = MAX_RUN if out.size >= DEPTHWISE_MANY else 1
+    sizes, threads = _sizes(convolution, (run, 1), 1, False)
+    kernel = depthwise(tuple(map(int, weight.shape[2:])), *_steps(geometry), run)
+    launch = configure_quietly(kernel, ceil_div(threads, THREADS), THREADS, stream)
+    arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
+    return launch, (*arrays, sizes)
 
 
 def launch_blocked(convolution: Convolution, pixels: int, stream: Any = 0) -> tuple:
@@ -290,21 +320,40 @@ def implicit_launches(convolution: Convolution, work: Any, chosen: tuple | None 
         raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
     half = dtype_of(x) == np.float16
     tile, parts = chosen or choose_tile(x.shape, weight.shape, geometry, groups, half)[1:]
-    m, n, k = weight.shape[0] // groups, x.shape[0] * geometry.counts[1], weight.shape[1] * geometry.counts[0]
+    m, n = weight.shape[0] // groups, x.shape[0] * geometry.counts[1]
     flat = [array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out)]
     target = flat[3] if parts == 1 else work.take("parts", parts * out.size, np.float32)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts, groups
+    sizes = tuple(np.uint32(size) for size in (x.shape[0], weight.shape[1], m, bias is not None))
+    launches: list[tuple] = []
     if half:
-        kernel = halves(tile, k % 4 == 0 and address_of(weight) % 8 == 0, geometry.counts[1] % 2 == 0)
+        copies, launches = _channels_last(convolution, work)
+        kernel, chunks = halves(tile, geometry.counts[1] % 2 == 0), ceil_div(weight.shape[1], CHUNK)
         launch = _configure(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
+        launches.append((launch, (*copies, flat[2], target, geometry, sizes, make_divisor(chunks))))
     else:
         wide = geometry.counts[1] % 4 == 0 and address_of(target) % 16 == 0
         launch = configure_quietly(implicit(tile, wide), grid, tile.threads, work.stream)
-    sizes = tuple(np.uint32(size) for size in (x.shape[0], weight.shape[1], m, bias is not None))
-    launches: list[tuple] = [(launch, (*flat[:3], target, geometry, sizes))]
+        launches.append((launch, (*flat[:3], target, geometry, sizes)))
     if parts > 1:
         launches.append(_launch_sum(target, flat[3], parts, work.stream))
     return launches
+
+
+def _channels_last(convolution, work):
+    """Images and weights with the channels of each group last, and the launch that writes them."""
+    x, weight, geometry = convolution.x, convolution.weight, convolution.geometry
+    channels, pixels, (taps, _) = weight.shape[1], int(geometry.pixels.value), geometry.counts
+    padded = ceil_div(channels, CHUNK) * CHUNK
+    planes = x.size // (channels * pixels)
+    rows = planes * pixels, weight.shape[0] * taps
+    copies = [work.take(f"last {i}", count * padded, np.float16) for i, count in enumerate(rows)]
+    down, across = tiles_last(padded, pixels)
+    blocks = planes * down * across
+    grid = blocks + ceil_div(copies[1].size, LAST_THREADS)
+    sizes = tuple(np.uint32(size) for size in (channels, padded, pixels, across, down, blocks, taps))
+    launch = configure_quietly(channels_last, grid, LAST_THREADS, work.stream)
+    return copies, [(launch, (x.reshape(x.size), weight.reshape(weight.size), *copies, sizes))]
 
 
 def _launch_sum(results, out, parts, stream):

@@ -1,26 +1,28 @@
-"""Implicit GEMM of float16 on tensor cores, with sums in float32: `gpukit.conv.implicit` with other tiles.
+"""Implicit GEMM of float16 on tensor cores, with sums in float32.
 
-Asynchronous copies have four bytes or more, so a thread loads the pixels of its windows to registers, each on its own,
-while the warps multiply the step before, and stores eight neighbours along K in shared memory, where rows of both
-operands are along K, as tensor cores take them.
+Asynchronous copies have four bytes or more, and tensor cores take their operands along K. So a first kernel writes the
+images and the weights with the channels last, in multiples of four: K is then KH KW C / groups, and four neighbours
+along it are four channels of one pixel. They are copied together, to rows of shared memory that are along K.
 """
 
 import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, float32, types, uint32, uint64
-from gpukit.conv.implicit import find_pixels, make_list_pixels
+from gpukit.conv.implicit import COLUMN_BITS, OUTSIDE, find_window
 from gpukit.conv.windows import divided
-from gpukit.intrinsics import commit_copies, copy_async4, load2, load4, mma, store2, store4, wait_copies
+from gpukit.intrinsics import commit_copies, copy_async4, load2, mma, store2, wait_copies
+from warpstep.integers import ceil_div
 
-__all__ = ["HalfTile", "halves"]
+__all__ = ["CHUNK", "LAST_THREADS", "HalfTile", "channels_last", "halves", "tiles_last"]
 
 float16 = types.float16
-
-#: Elements of a row of shared memory, for a depth of 32: words of eight rows at four neighbours are in different banks.
+#: K of a step; elements of a row of shared memory: words of eight rows, at four neighbours, are in different banks.
 DEPTH, PITCH = 32, 40
-#: Neighbours along K that a thread loads for one window.
-RUN = 8
+#: Channels of a copy, and copies along K of a step.
+CHUNK, CHUNKS = 4, DEPTH // 4
+#: Steps for which there is shared memory.
+STAGES = 3
 
 
 class HalfTile(NamedTuple):
@@ -52,35 +54,77 @@ class HalfTile(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory of a block."""
-        return 2 * 2 * PITCH * (self.rows + self.columns)
+        return 2 * STAGES * PITCH * (self.rows + self.columns)
+
+
+# -- channels last ---------------------------------------------------------------------------------
+
+#: Positions and channels of a tile of `channels_last`, elements of its rows in shared memory, threads of a block.
+POSITIONS, CHANNELS, LAST_PITCH, LAST_THREADS = 64, 32, 66, 256
+
+
+def tiles_last(channels: int, positions: int) -> tuple[int, int]:
+    """Count the tiles of `channels_last` along the channels, padded to whole chunks, and along the positions."""
+    return ceil_div(channels, CHANNELS), ceil_div(positions, POSITIONS)
+
+
+@cuda.jit
+def channels_last(x, weight, x_out, weight_out, sizes):
+    """Copy images (C, H W) to (H W, C), and weights (C, KH KW) to (KH KW, C), with zeros for channels up to a multiple
+    of four. Blocks take a tile of an image each; those after ``sizes.blocks`` the weights.
+
+    ``sizes`` are C, its multiple, H W, tiles along them and along C, blocks of images, KH KW.
+    """
+    tile = cuda.shared.array((CHANNELS, LAST_PITCH), float16)
+    channels, padded, positions, across, down, blocks, taps = sizes
+    block, tid, zero = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x), float16(0)
+    if block >= blocks:
+        i = uint64(uint32(block - blocks)) * uint64(LAST_THREADS) + tid
+        if i < uint64(weight_out.size):
+            rest, c = i // padded, uint32(i % padded)
+            o, tap = rest // taps, rest % taps
+            weight_out[i] = weight[(o * channels + c) * taps + tap] if c < channels else zero
+        return
+    rest, first_position = block // across, uint32(block % across * uint32(POSITIONS))
+    plane, first_channel = uint64(rest // down), uint32(rest % down * uint32(CHANNELS))
+    p, c = tid % uint32(POSITIONS), tid // uint32(POSITIONS)
+    for i in range(0, CHANNELS, LAST_THREADS // POSITIONS):
+        channel, position = uint32(first_channel + c + uint32(i)), uint32(first_position + p)
+        inside = channel < channels and position < positions
+        tile[c + uint32(i), p] = x[(plane * channels + channel) * positions + position] if inside else zero
+    cuda.syncthreads()
+    c, p = tid % uint32(CHANNELS), tid // uint32(CHANNELS)
+    for i in range(0, POSITIONS, LAST_THREADS // CHANNELS):
+        channel, position = uint32(first_channel + c), uint32(first_position + p + uint32(i))
+        if channel < padded and position < positions:
+            x_out[(plane * positions + position) * padded + channel] = tile[c, p + uint32(i)]
+
+
+# -- the product -----------------------------------------------------------------------------------
 
 
 @functools.cache
-def halves(tile, wide_a, wide_out):
-    """Make the kernel of a convolution of float16, with the arguments of `gpukit.conv.implicit.implicit`.
+def halves(tile, wide_out):
+    """Make the kernel of a convolution of float16 with the channels last, as `channels_last` writes them.
 
-    ``out`` is float16, or float32 for parts of K. ``wide_a`` tells whether the weights are copied by four: K is a
-    multiple of four, and they begin at one of 8 bytes; ``wide_out`` whether ``out`` is stored by two: OH OW is even.
-    Launch it with ``tile.shared_bytes`` of dynamic shared memory.
+    Its grid and arguments are those of `gpukit.conv.implicit.implicit`, and the Divisor of C / groups in chunks of
+    four. ``out`` is float16, or float32 for parts of K, with the channels first. ``wide_out`` tells whether it is
+    stored by two: OH OW is even. Launch it with ``tile.shared_bytes`` of dynamic shared memory.
     """
     rows, columns, warp_rows, warp_columns = tile
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     stage_a, stage_size, threads = rows * PITCH, (rows + columns) * PITCH, tile.threads
-    runs, table_size = columns * DEPTH // RUN // threads, 2 * 2 * DEPTH
-    singles = 1 if wide_a else rows * DEPTH // threads
-    find_window, list_pixels = find_pixels(tile), make_list_pixels(tile)
-    load_windows, store_windows = make_load_windows(tile), make_store_windows(tile)
-    copy_a, load_a, store_a = make_copy_weights(tile, wide_a)
-    multiply, store = make_multiply(tile), make_store(tile, wide_out)
+    at_once, pending, ahead = threads // CHUNKS, STAGES - 2, (STAGES - 1) * DEPTH
+    count = columns // at_once
+    copy, multiply, store = make_copy(tile), make_multiply(tile), make_store(tile, wide_out)
 
     @cuda.jit
-    def halves(x, weight, bias, out, geometry, sizes):
+    def halves(x, weight, bias, out, geometry, sizes, chunks):
         tiles = cuda.shared.array(0, float16)
-        table = cuda.shared.array(table_size, uint32, alignment=16)
         sums = cuda.local.array((down, across, 4), float32)
-        pixels, weights = cuda.local.array((runs, RUN), float16), cuda.local.array(singles, float16)
-        zero = float16(0)
-        samples, channels, m, biased = sizes
+        windows = cuda.local.array((count, 2), uint32)
+        samples, _, m, biased = sizes
+        channels = uint32(chunks.value * uint32(CHUNK))
         n, k = uint32(samples * geometry.positions.value), uint32(channels * geometry.taps.value)
         # The block: a tile of the product, a part of K, a group.
         block, parts, group = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y), uint32(cuda.blockIdx.z)
@@ -89,135 +133,72 @@ def halves(tile, wide_a, wide_out):
         steps_in_all = uint32(uint32(k + uint32(DEPTH - 1)) // uint32(DEPTH))
         part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * DEPTH)
         first = uint32(uint32(cuda.blockIdx.y) * part)
-        limit, rows_left = uint32(min(k, uint32(first + part))), uint32(m - row)
+        limit = uint32(min(k, uint32(first + part)))
+        limits = limit, uint32(m - row), k
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid // uint32(32), tid % uint32(32)
         warp_row, warp_col = warp // warps_across * warp_rows, warp % warps_across * warp_columns
-        from_a = (uint64(group) * m + row) * k
-        window, outside = find_window(geometry, col, n, group, channels)
+        from_a = (uint64(group) * m + row + tid // uint32(CHUNKS)) * k + tid % uint32(CHUNKS) * uint32(CHUNK)
+        for i in range(count):
+            own = uint32(col + tid // uint32(CHUNKS) + uint32(i * at_once))
+            sample, pixel, outside = find_window(geometry, own, n)
+            image = uint32(uint32(sample * cuda.gridDim.z + group) * geometry.pixels.value)
+            windows[i, 0], windows[i, 1] = uint32(uint32(image + pixel) * channels), outside
         for i in range(down):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = float32(0)
-        list_pixels(table, uint32(0), first, limit, geometry)
-        list_pixels(table, uint32(1), uint32(first + DEPTH), limit, geometry)
-        cuda.syncthreads()
-        load_windows(pixels, x, window, outside, table, uint32(0), zero)
-        load_a(weights, weight, from_a, first, limit, rows_left, k, zero)
-        copy_a(tiles, uint64(0), weight, from_a, first, limit, rows_left, k)
-        store_windows(tiles, uint64(stage_a), pixels)
-        store_a(tiles, uint64(0), weights)
-        stage = uint32(0)
+        for stage in range(STAGES - 1):
+            copy(tiles, uint64(stage * stage_size), x, weight, windows, from_a, first, limits, geometry, chunks)
+            first = uint32(first + DEPTH)
+        stage, free, end = uint32(0), uint32((STAGES - 1) * stage_size), uint32(limit + ahead)
         # Where the lane's operands lie in a stage.
         my_a = uint64(uint32(warp_row + lane // uint32(4)) * uint32(PITCH) + lane % uint32(4) * uint32(2))
         my_b = uint64(uint32(stage_a + (warp_col + lane // uint32(4)) * PITCH) + lane % uint32(4) * uint32(2))
-        while first < limit:
-            wait_copies(0)
+        while first < end:
+            wait_copies(pending)
             cuda.syncthreads()
-            first, other = uint32(first + DEPTH), uint32(1 - stage)
-            at, to = uint64(stage * uint32(stage_size)), uint64(other * uint32(stage_size))
-            load_windows(pixels, x, window, outside, table, other, zero)
-            load_a(weights, weight, from_a, first, limit, rows_left, k, zero)
-            copy_a(tiles, to, weight, from_a, first, limit, rows_left, k)
-            multiply(tiles, at + my_a, at + my_b, sums)
-            multiply(tiles, at + my_a + uint64(DEPTH // 2), at + my_b + uint64(DEPTH // 2), sums)
-            store_windows(tiles, to + uint64(stage_a), pixels)
-            store_a(tiles, to, weights)
-            list_pixels(table, stage, uint32(first + DEPTH), limit, geometry)
-            stage = other
+            copy(tiles, uint64(free), x, weight, windows, from_a, first, limits, geometry, chunks)
+            at_a, at_b = uint64(stage) + my_a, uint64(stage) + my_b
+            multiply(tiles, at_a, at_b, sums)
+            multiply(tiles, at_a + uint64(DEPTH // 2), at_b + uint64(DEPTH // 2), sums)
+            first, free = uint32(first + DEPTH), stage
+            stage = uint32(stage + stage_size if stage < uint32((STAGES - 1) * stage_size) else 0)
         of_part = uint64(cuda.blockIdx.y) * uint64(cuda.gridDim.z) * m * n
-        my_row, my_col = uint32(row + warp_row + lane // 4), uint32(col + warp_col + lane % 4 * 2)
-        place = group, my_row, my_col
+        place = group, uint32(row + warp_row + lane // 4), uint32(col + warp_col + lane % 4 * 2)
         store(out, of_part, sums, place, n, m, geometry.positions, bias, biased != 0 and cuda.blockIdx.y == 0)
 
     return halves
 
 
-# -- from global to shared memory ------------------------------------------------------------------
-
-
 @functools.cache
-def make_load_windows(tile):
-    """Make the device function that loads a thread's pixels of one step; zeros for what lies outside."""
-    columns, at_once, runs = tile.columns, tile.threads // tile.columns, tile.columns * DEPTH // RUN // tile.threads
+def make_copy(tile):
+    """Make the device function that begins the copies of one step from ``first`` on; zeros for what lies outside."""
+    rows, columns, at_once = tile.rows, tile.columns, tile.threads // CHUNKS
+    stage_a = rows * PITCH
 
     @cuda.jit(device=True, forceinline=True)
-    def load_windows(pixels, x, window, outside, table, stage, zero):
-        entry = uint32(stage * uint32(2 * DEPTH) + uint32(cuda.threadIdx.x) // uint32(columns) * uint32(2 * RUN))
-        for r in range(runs):
-            for i in range(0, RUN, 2):
-                at = uint64(entry) + uint64(2 * (r * at_once * RUN + i))
-                distance, bits, next_distance, next_bits = load4(table, at)
-                pixels[r, i] = pixels[r, i + 1] = zero
-                if uint32(outside & bits) == uint32(0):
-                    pixels[r, i] = x[uint32(window + distance)]
-                if uint32(outside & next_bits) == uint32(0):
-                    pixels[r, i + 1] = x[uint32(window + next_distance)]
-
-    return load_windows
-
-
-@functools.cache
-def make_store_windows(tile):
-    """Make the device function that stores these pixels in shared memory, a window in a row."""
-    columns, at_once, runs = tile.columns, tile.threads // tile.columns, tile.columns * DEPTH // RUN // tile.threads
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_windows(tiles, to, pixels):
+    def copy(tiles, to, x, weight, windows, from_a, first, limits, geometry, chunks):
+        limit, rows_left, k = limits
         tid = uint32(cuda.threadIdx.x)
-        at = to + uint64(tid % uint32(columns) * uint32(PITCH) + tid // uint32(columns) * uint32(RUN))
-        for r in range(runs):
-            for i in range(0, RUN, 4):
-                place = at + uint64(r * at_once * RUN + i)
-                store4(tiles, place, pixels[r, i], pixels[r, i + 1], pixels[r, i + 2], pixels[r, i + 3])
-
-    return store_windows
-
-
-@functools.cache
-def make_copy_weights(tile, wide):
-    """Make the device functions that bring one step's weights to shared memory: by asynchronous copies of four, or
-    else by loads to registers, and stores.
-    """
-    rows, threads = tile.rows, tile.threads
-    lanes, singles = DEPTH // 4, rows * DEPTH // threads
-
-    @cuda.jit(device=True, forceinline=True)
-    def copy(tiles, to, weight, start, first, limit, rows_left, k):
-        tid = uint32(cuda.threadIdx.x)
-        r, c = tid // uint32(lanes), tid % uint32(lanes) * uint32(4)
-        source, at = start + uint64(r) * k + uint64(first + c), to + uint64(r * uint32(PITCH) + c)
-        for i in range(0, rows, threads // lanes):
-            inside = (uint32(first + c) < limit) & (uint32(r + uint32(i)) < rows_left)
-            copy_async4(tiles, at + uint64(i * PITCH), weight, source + uint64(i) * k, inside)
+        r, chunk = tid // uint32(CHUNKS), tid % uint32(CHUNKS)
+        at, has = to + uint64(r * uint32(PITCH) + chunk * uint32(CHUNK)), uint32(first + chunk * CHUNK) < limit
+        for i in range(0, rows, at_once):
+            inside = has & (uint32(r + uint32(i)) < rows_left)
+            copy_async4(tiles, at + uint64(i * PITCH), weight, from_a + first + uint64(i) * k, inside)
+        # All copies of the thread are of the same channels of pixels at the same place in their windows.
+        tap, c = divided(uint32(first // uint32(CHUNK) + chunk), chunks)
+        down, right = divided(tap, geometry.kernel_w)
+        place = uint32(down * geometry.dilation_h * geometry.width.value + right * geometry.dilation_w)
+        distance = uint32((place * chunks.value + c) * uint32(CHUNK))
+        bits = uint32(uint32(1) << down | uint32(1) << uint32(COLUMN_BITS + right) if has else OUTSIDE)
+        for i in range(columns // at_once):
+            inside = uint32(windows[i, 1] & bits) == uint32(0)
+            place = at + uint64(stage_a + i * at_once * PITCH)
+            copy_async4(tiles, place, x, uint32(windows[i, 0] + distance), inside)
         commit_copies()
 
-    @cuda.jit(device=True, forceinline=True)
-    def load(weights, weight, start, first, limit, rows_left, k, zero):
-        tid = uint32(cuda.threadIdx.x)
-        r, c = tid // uint32(DEPTH), tid % uint32(DEPTH)
-        source = start + uint64(r) * k + uint64(first + c)
-        for i in range(singles):
-            down = i * (threads // DEPTH)
-            inside = uint32(first + c) < limit and uint32(r + uint32(down)) < rows_left
-            weights[i] = weight[source + uint64(down) * k] if inside else zero
-
-    @cuda.jit(device=True, forceinline=True)
-    def store(tiles, to, weights):
-        tid = uint32(cuda.threadIdx.x)
-        at = to + uint64(tid // uint32(DEPTH) * uint32(PITCH) + tid % uint32(DEPTH))
-        for i in range(singles):
-            tiles[at + uint64(i * (threads // DEPTH) * PITCH)] = weights[i]
-
-    return (copy, nothing, nothing) if wide else (nothing, load, store)
-
-
-@cuda.jit(device=True, forceinline=True)
-def nothing(*arguments):
-    pass
-
-
-# -- products, and the result ----------------------------------------------------------------------
+    return copy
 
 
 @functools.cache
@@ -245,6 +226,11 @@ def make_multiply(tile):
                 sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = new
 
     return multiply
+
+
+@cuda.jit(device=True, forceinline=True)
+def nothing(*arguments):
+    pass
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from gpukit.matmul.fast import (
     pitches,
 )
 
-__all__ = ["MAX_KERNEL", "implicit"]
+__all__ = ["COLUMN_BITS", "MAX_KERNEL", "OUTSIDE", "find_window", "implicit"]
 
 #: Rows and columns of the largest kernel: each has a bit of a word, and one is left for what is outside of K.
 MAX_KERNEL = 16, 15
@@ -59,7 +59,7 @@ def implicit(tile, wide_out):
     all_tiles, table_size, pending = stages * stage_size, 2 * stages * depth, stages - 2
     ahead, last = (stages - 1) * depth, (slice_depth - 1) % 2
     start_a, copy_a = make_start(rows, True, False), make_copy_along(rows, tile, row_a)
-    find_window, list_pixels, copy_windows = find_pixels(tile), make_list_pixels(tile), make_copy_windows(tile)
+    list_pixels, copy_windows = make_list_pixels(tile), make_copy_windows(tile)
     clear, read, multiply, join = make_clear(tile), make_read(tile), make_multiply(tile), make_join(tile)
     steps, store = make_steps(tile, read, multiply), make_store(tile, wide_out)
 
@@ -88,7 +88,8 @@ def implicit(tile, wide_out):
         my_slice = tid // slice_threads * slice_depth
         # Where its copies begin.
         from_a = uint64(group) * m * k + start_a(row, first, k)
-        window, outside = find_window(geometry, col, n, group, channels)
+        sample, pixel, outside = find_window(geometry, uint32(col + tid % uint32(columns)), n)
+        window = uint32(uint32(sample * cuda.gridDim.z + group) * channels * geometry.pixels.value + pixel)
         for stage in range(stages):
             list_pixels(table, uint32(stage), uint32(first + stage * depth), limit, geometry)
         cuda.syncthreads()
@@ -128,35 +129,27 @@ def implicit(tile, wide_out):
 # -- from images to shared memory ------------------------------------------------------------------
 
 
-@functools.cache
-def find_pixels(tile):
-    """Make the device function that finds the window a thread copies, and which of its pixels lie outside.
+@cuda.jit(device=True, forceinline=True)
+def find_window(geometry, own, n):
+    """Find window ``own`` of ``n``, and which of its pixels lie outside of the image.
 
-    It returns the number of its first pixel, modulo 2**32 where that is outside, too; and a word with a bit for each
-    row, and from bit 16 on for each column, of the kernel that lies outside, and the highest bit.
+    It returns the sample; the number of the first pixel in it, modulo 2**32 where that is outside, too; and a word with
+    a bit for each row, and from bit 16 on for each column, of the kernel that lies outside, and the highest bit.
     """
-    columns = tile.columns
-
-    @cuda.jit(device=True, forceinline=True)
-    def find_window(geometry, col, n, group, channels):
-        own = uint32(col + uint32(cuda.threadIdx.x) % uint32(columns))
-        sample, position = divided(own if own < n else uint32(0), geometry.positions)
-        down, right = divided(position, geometry.out_w)
-        top = uint32(down * geometry.stride_h.value - geometry.padding_h)
-        left = uint32(right * geometry.stride_w.value - geometry.padding_w)
-        outside = uint32(OUTSIDE)
-        for i in range(geometry.kernel_h):
-            if uint32(top + uint32(i) * geometry.dilation_h) >= geometry.height:
-                outside = uint32(outside | uint32(1) << uint32(i))
-        for i in range(geometry.kernel_w.value):
-            if uint32(left + uint32(i) * geometry.dilation_w) >= geometry.width.value:
-                outside = uint32(outside | uint32(1) << uint32(COLUMN_BITS + i))
-        if own >= n:
-            outside = uint32(NOWHERE)
-        plane = uint32(uint32(sample * cuda.gridDim.z + group) * channels * geometry.pixels.value)
-        return uint32(plane + top * geometry.width.value + left), outside
-
-    return find_window
+    sample, position = divided(own if own < n else uint32(0), geometry.positions)
+    down, right = divided(position, geometry.out_w)
+    top = uint32(down * geometry.stride_h.value - geometry.padding_h)
+    left = uint32(right * geometry.stride_w.value - geometry.padding_w)
+    outside = uint32(OUTSIDE)
+    for i in range(geometry.kernel_h):
+        if uint32(top + uint32(i) * geometry.dilation_h) >= geometry.height:
+            outside = uint32(outside | uint32(1) << uint32(i))
+    for i in range(geometry.kernel_w.value):
+        if uint32(left + uint32(i) * geometry.dilation_w) >= geometry.width.value:
+            outside = uint32(outside | uint32(1) << uint32(COLUMN_BITS + i))
+    if own >= n:
+        outside = uint32(NOWHERE)
+    return sample, uint32(top * geometry.width.value + left), outside
 
 
 @functools.cache

@@ -169,12 +169,17 @@ def test_what_a_repeated_call_must_not_do(cache):
     # The same shapes, but the output is an input: checked anew, and refused.
     with pytest.raises(ValueError, match="out shares memory with a"):
         add(a, b, out=a)
-    # An input twice; then two inputs of that kind.
+    # An input twice; then two inputs of that kind; then one that begins inside of the other.
     fresh, planned = make_add()
     check(fresh, a, a)
+    check(fresh, b, b)
+    assert len(planned) == 1
     check(fresh, a, b)
-    assert len(planned) == 2
     check(fresh, b, a)
+    assert len(planned) == 2
+    whole = device(202)
+    for _ in range(2):
+        check(fresh, whole[4:105], whole[:101])
     assert len(planned) == 2
     # NumPy arrays are planned anew each time.
     cache.clear()
