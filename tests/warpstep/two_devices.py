@@ -8,12 +8,15 @@ each thread has its own current device.
 
 import gc
 import json
+import os
+import re
 import sys
 import threading
 
 import numpy as np
 
 N = 1000
+UNIT = 32 << 20
 QUESTIONS = {}
 #: Questions after which the process has no use of its devices any more.
 FATAL = {}
@@ -30,12 +33,12 @@ def fatal(function):
 
 
 def outcome(call, *args, **named):
-    """What a call returns, or the name of what it raises; of an error of the driver, its code too."""
+    """What a call returns, or the name of what it raises; of an error of the driver, its code."""
     try:
         found = call(*args, **named)
     except Exception as error:
-        code = getattr(error, "code", None)
-        return type(error).__name__ if code is None else f"{type(error).__name__} {getattr(code, 'name', code)}"
+        code = re.search(r"CUDA_ERROR_\w+", str(error))
+        return code[0] if code else type(error).__name__
     return found if isinstance(found, str | int | float | list | tuple | dict | None) else "done"
 
 
@@ -211,11 +214,11 @@ def memory_of_each(cuda):
             with cuda.gpus[current]:
                 free.append([context.get_memory_info().free for context in contexts])
     del held
-    used = [[(b - a) // -(32 << 20) for a, b in zip(x, y, strict=True)] for x, y in zip(free, free[2:], strict=False)]
+    used = [[round((a - b) / UNIT) for a, b in zip(x, y, strict=True)] for x, y in zip(free, free[2:], strict=False)]
     with cuda.gpus[0]:
         memory = contexts[1].memalloc(64 << 20)  # of the current device, whichever context is asked
         free.append(contexts[0].get_memory_info().free)
-    return used, (free[-1] - free[2][0]) // -(32 << 20), memory.size
+    return used, round((free[2][0] - free[-1]) / UNIT), memory.size
 
 
 @question
@@ -349,6 +352,7 @@ def main(backend, *names):
         set_device(count=2)
     for name in names or QUESTIONS:
         print(json.dumps({name: ask(cuda, name)}), flush=True)
+    os._exit(0)  # a context that a kernel has broken cannot be closed
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 #: Barriers that are called where no lanes wait, too: what they wait for are not lanes alone.
 ALWAYS = ("grid", "phase", "named")
 
+#: Files of functions that work for the line that calls them: their accesses are that line's, their arithmetic nobody's.
+LIBRARIES: set[str] = set()
+
 
 class FrameInfo:
     """A function of the source in which a kernel can stop: the kernel, or a device function that is called at a line.
@@ -366,7 +369,8 @@ class Pools:
         for block in blocks:
             labels.append(len(self.operations) if block.statements else None)
             if block.statements:
-                kinds = ((s.place, kind) for s in block.statements for kind in s.expression.operations)
+                own = [s for s in block.statements if s.place is None or s.place[0] not in LIBRARIES]
+                kinds = ((s.place, kind) for s in own for kind in s.expression.operations)
                 self.operations.append(Counter(kinds))
                 places = [s.place for s in block.statements if s.place]
                 self.lines.append([place for place, _ in itertools.groupby(places)])

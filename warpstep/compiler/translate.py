@@ -31,6 +31,7 @@ from warpstep.api.arrays import as_device_array
 from warpstep.compiler import calls, instructions, lowering, ops, vectors
 from warpstep.compiler import successor as _adds_to_calls  # noqa: F401
 from warpstep.compiler.blocks import (
+    LIBRARIES,
     Barrier,
     Branch,
     Builder,
@@ -56,10 +57,6 @@ _NUMBA_FILES = re.compile(r"[/\\](numba|numba_cuda|numba_cuda_mlir)[/\\]")
 #: The index of an element of ``array.flat``.
 _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-
-
-#: Files of functions that do their work for the line that calls them: what they do is attributed to it.
-LIBRARIES: set[str] = set()
 
 
 def lower(typed, infer_options, debugging=False):
@@ -217,15 +214,10 @@ class Translator:
     # -- places --------------------------------------------------------------------------------------------------------
 
     def site(self, array=None, op=None, line=None):
-        filename, line = self.place(line)
-        return self.pools.site(Site(line, filename, array, op))
-
-    def place(self, line=None):
-        """Return (file, line) of what is being translated, the present line unless given."""
         frame, line = self.frame, self.line if line is None else line
         while frame.typed.filename in LIBRARIES and frame.caller is not None:
             frame, line = frame.caller, frame.info.line
-        return frame.typed.filename, line
+        return self.pools.site(Site(line, frame.typed.filename, array, op))
 
     def unsupported(self, what, cause=None) -> NoReturn:
         frame, line = self.frame, self.line
@@ -398,7 +390,7 @@ class Translator:
             return
         if statement.loc.line:
             self.line = statement.loc.line
-        self.b.place = self.place()
+        self.b.place = (self.frame.typed.filename, self.line)
         try:
             if self.pools.stops is not None:
                 self.stop(statement)

@@ -1,10 +1,10 @@
 """Functions for kernels that ``nvshmem.core.device.numba`` lacks."""
 
-from warpstep.compiler import translate
+from warpstep.compiler.blocks import LIBRARIES
 from warpstep.launch import jit
 from warpstep.nvshmem.core.device._primitives import complete_puts
 
-translate.LIBRARIES.add(__file__)
+LIBRARIES.add(__file__)
 
 
 @jit(device=True)

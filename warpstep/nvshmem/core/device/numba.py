@@ -6,7 +6,7 @@ or ``_block`` is called by all threads of a warp or block, with the same argumen
 """
 
 from warpstep._numba import cuda
-from warpstep.compiler import translate
+from warpstep.compiler.blocks import LIBRARIES
 from warpstep.launch import jit
 from warpstep.nvshmem.core.device._primitives import (
     acquired,
@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 # A finding or count of what these functions do belongs to the line that calls them.
-translate.LIBRARIES.add(__file__)
+LIBRARIES.add(__file__)
 
 #: ``SignalOp`` and ``ComparisonType`` as they are in a kernel.
 _SET, _ADD = 9, 10
