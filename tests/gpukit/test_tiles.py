@@ -12,8 +12,10 @@ from gpukit.backend import cuda, float32, int32, types, uint8, uint64
 from gpukit.intrinsics import (
     commit_stores,
     copy_tensor,
+    decrease_registers,
     fence_async,
     fence_barrier_init,
+    increase_registers,
     ldmatrix1,
     ldmatrix2,
     ldmatrix4,
@@ -577,6 +579,20 @@ def test_named_barriers_order_only_those_that_meet():
     assert findings_of(exchange[1, 128], (np.zeros(128, np.int32),)) == []
     ((kind, message),) = findings_of(too_few[1, 96], (np.zeros(96, np.int32),))
     assert kind == "race" and "reads tile[64]" in message
+
+
+@pytest.mark.skipif(on_gpu(), reason="how many registers there are to hand over is up to the compiler")
+def test_registers_that_are_handed_over_change_nothing():
+    @cuda.jit(launch_bounds=256)
+    def hand_over(out):
+        if cuda.threadIdx.x < 128:
+            decrease_registers(40)
+        else:
+            increase_registers(232)
+        out[cuda.threadIdx.x] = 1
+
+    out = np.zeros(256, np.int32)
+    assert findings_of(hand_over[1, 256], (out,)) == [] and out.all()
 
 
 @pytest.mark.skipif(on_gpu(), reason="a GPU has one compute capability")
