@@ -59,7 +59,7 @@ from numba_cuda_mlir.numba_cuda.np.numpy_support import ufunc_find_matching_loop
 from numba_cuda_mlir.numba_cuda.types import unliteral
 from numba_cuda_mlir.numba_cuda.types.ext_types import Dim3, GridGroup
 from numba_cuda_mlir.numba_cuda.typing import make_concrete_template, signature
-from numba_cuda_mlir.numba_cuda.typing.templates import AttributeTemplate, fold_arguments
+from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate, AttributeTemplate, fold_arguments
 from numba_cuda_mlir.numba_cuda.typing.typeof import Purpose, typeof, typeof_impl
 from numba_cuda_mlir.type_defs.vector_types import VectorType
 from numba_cuda_mlir.typing.externals import ExternMLIRLibrary as extern_functions

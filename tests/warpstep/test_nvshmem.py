@@ -255,6 +255,7 @@ def test_what_no_signal_orders_is_found_with_pe_and_line(kernel):
 
 def test_link_bytes_are_counted_at_the_line_that_calls():
     made = nvshmem.run(traced, args=(ring,))[0]
+    assert "PE 0 of 2, 1 block of 64 threads" in str(made).replace(";", ",")
     line = ring.py_func.__code__.co_firstlineno + 3
     counted = {(a.array, a.op): (a.line, a.link_bytes) for a in made.accesses if a.link_bytes}
     assert counted == {("inbox of PE 1", "store"): (line, 4 * N), ("signal of PE 1", "atomic"): (line, 32)}

@@ -54,7 +54,7 @@ class IpcHandle:
         return _rebuild, (self.handle.reserved, self.size, self.source_info, self.offset)
 
     def can_access_peer(self, context) -> bool:
-        """True: there is one device."""
+        """True: every device can access memory that processes share."""
         return True
 
     def open(self, context) -> DevicePointer:

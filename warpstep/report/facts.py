@@ -146,7 +146,7 @@ def status(trace: Recording) -> str:
 def about(trace: Recording) -> list[str]:
     """Short texts about the launch: its size, what was traced, its file."""
     blocks, threads = prod(trace.grid), prod(trace.block)
-    facts = [f"{plural(blocks, 'block')} of {plural(threads, 'thread')}"]
+    facts = [trace.where] * bool(trace.where) + [f"{plural(blocks, 'block')} of {plural(threads, 'thread')}"]
     if trace.occupancy.shared_bytes:
         dynamic = f", {trace.shared_bytes:,} of them dynamic" if trace.shared_bytes else ""
         facts.append(f"{trace.occupancy.shared_bytes:,} bytes of shared memory per block{dynamic}")

@@ -78,7 +78,14 @@ def summarize(prepared, recorder: Recorder, registers: int | None, advice: bool,
         "stopped": stopped,
         "heat": _heat(prepared, recorder),
         "steps": Steps(recorder.log),
+        "where": _where(launch),
     }
+
+
+def _where(launch):
+    if launch.element is not None:
+        return f"PE {launch.element.number} of {len(launch.element.world.elements)}"
+    return f"device {device.number()}" if device.count() > 1 else ""
 
 
 def _source(function):

@@ -462,6 +462,8 @@ class Recording:
         Reads and writes by element of each array in global and shared memory; None if they were too many to map.
     steps : Steps or None
         What the first block did, in order; None in a trace of an earlier version.
+    where : str
+        The processing element or the device that ran it, where there are several; else "".
     """
 
     kernel: str
@@ -485,6 +487,7 @@ class Recording:
     stopped: str = ""
     heat: list[Heat] | None = None
     steps: Steps | None = None
+    where: str = ""
 
     @property
     def status(self) -> str:
