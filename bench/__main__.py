@@ -307,7 +307,7 @@ def find_record(name, options):
 def machine_of(name):
     """Name the machine that a measurement's file is called after."""
     if on_gpu() and name not in ON_CPU:
-        return _gpu()
+        return _module(name, "machine_name", str)(_gpu())
     if name != "predictions":
         return "host"
     return results.read(_module(name, "RECORDED"))[0]["gpu"]  # predicted again for that GPU

@@ -21,6 +21,7 @@ __all__ = [
     "PLATES",
     "PRODUCTS",
     "REDUCED",
+    "machine_name",
     "measure_all_reduce",
     "measure_cluster",
     "measure_frames",
@@ -32,11 +33,11 @@ __all__ = [
 ]
 
 #: (rows, columns, "strong" or "weak": whether the rows are those of all devices or of each)
-PLATES = ((16384, 16384, "strong"), (8192, 8192, "strong"), (2048, 2048, "strong"), (8192, 16384, "weak"))
+PLATES = ((16384, 16384, "strong"), (8192, 8192, "strong"), (2048, 2048, "strong"), (8192, 8192, "weak"))
 STEPS, ROWS = 60, 64  # timed; rows that are checked
-PRODUCTS = (4096, 16384)
+PRODUCTS = (16384, 4096)
 #: Bytes of the arrays that are summed.
-REDUCED = tuple(2**k for k in (12, 16, 20, 22, 24, 26, 28, 30))
+REDUCED = tuple(2**k for k in (24, 28, 14, 18, 20, 22, 26))
 QUEUED = 10  # runs in a row
 FRAMES = (256, 1080, 1920, 3)
 SMALL, CHUNKS = (640, 640), 64
@@ -44,6 +45,11 @@ LINK_BYTES = 2**28
 ROUNDS = 5
 
 _record = partial(results.record, "multi")
+
+
+def machine_name(gpu):
+    """Name a machine by its GPUs and their number, for the name of a record."""
+    return f"{gpu} x{len(cuda.gpus)}"
 
 
 def _counts(devices):
@@ -317,7 +323,7 @@ def work_of_a_second(number, products=50, n=8192):
     return float(out[number, number])
 
 
-def measure_cluster(devices, report=print, batches=5, **size):
+def measure_cluster(devices, report=print, batches=3, **size):
     """Time batches on a cluster of one worker per device, and in a plain loop on one device."""
     work = partial(work_of_a_second, **size)
     expected = work(0)
@@ -339,12 +345,12 @@ def measurements(options):
     """Yield (title, function); with ``--quick`` for one size of each."""
     devices, quick = len(cuda.gpus), options.quick
     yield "links", partial(measure_links, devices)
-    for nbytes in REDUCED[4:5] if quick else REDUCED if devices > 1 else ():
-        yield f"all-reduce of {nbytes:,} bytes", partial(measure_all_reduce, nbytes, devices)
     for plate in PLATES[2:3] if quick else PLATES:
         yield f"heat on {plate[0]} x {plate[1]}, {plate[2]} scaling", partial(measure_heat, *plate, devices)
-    for n in PRODUCTS[:1] if quick else PRODUCTS:
+    for n in PRODUCTS[1:] if quick else PRODUCTS:
         yield f"product of {n}", partial(measure_product, n, devices)
     yield "frames", partial(measure_frames, devices)
+    for nbytes in REDUCED[:1] if quick else REDUCED if devices > 1 else ():
+        yield f"all-reduce of {nbytes:,} bytes", partial(measure_all_reduce, nbytes, devices)
     if find_spec("distributed"):
         yield "batches on a cluster", partial(measure_cluster, devices)

@@ -48,6 +48,7 @@ MODULES = {
         "gpukit.reduce",
         "gpukit.scan",
         "gpukit.tensor",
+        "gpukit.multi",
         "gpukit.resize",
         "gpukit.conv",
         "gpukit.pitfalls",

@@ -157,6 +157,7 @@ def step_reaching(u, above, below, new):
             new[row, col] = mid  # the rim
         else:
             # HOLE about 2 lines: the temperatures above and below the point, from whose memory they are in
+            #| up, down = mid, mid
             up = u[row - 1, col] if row > 0 else above[col]
             down = u[row + 1, col] if row < u.shape[0] - 1 else below[col]
             # END

@@ -297,6 +297,7 @@ print(f"the picture has the rows 0 to {height - 1}")
 # | [10 Profiling](10_profiling.ipynb) | a profiler's report next to a trace, rooflines, predicted times, five slow kernels and their cures | `gpukit.predict`, `gpukit.pitfalls` |
 # | [11 Scan, histogram, sort](11_scan.ipynb) | running sums in a block and in one pass, compaction, histograms, radix sort, sparse rows | `gpukit.scan` |
 # | [12 Tensor cores](12_tensor_cores.ipynb) | one instruction by hand, ldmatrix, swizzled tiles, TMA and wgmma, what 16 bits cost | `gpukit.tensor`, `gpukit.intrinsics` |
+# | [13 Several GPUs](13_several_gpus.ipynb) | two memories, halos, peer copies and peer loads, overlap, scaling, ring all-reduce, signals, a cluster | `gpukit.multi`, `gpukit.streams` |
 # | [99 Projects](99_projects.ipynb) | a histogram, a separable blur, a stencil over time, from a blank page | `gpukit.exercises` |
 #
 # All chapters have exercises like the two above. `exercises.progress()` shows which you have passed. It is kept in your user directory, so it survives a restart.

@@ -544,4 +544,4 @@ exercises.check("12-int8", quantised_layer)
 # - TMA needs one thread, and an mbarrier that counts its bytes. Whatever is asynchronous needs a wait: before reading what it brings, and before overwriting what it reads.
 # - Inputs are rounded, products are exact. Three products of split numbers give float32's accuracy.
 #
-# **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [99 Projects](99_projects.ipynb).
+# **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [13 Several GPUs](13_several_gpus.ipynb).

@@ -21,6 +21,7 @@ import os
 import signal
 import warnings
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -28,7 +29,6 @@ import numpy as np
 import gpukit
 from gpukit import conv, cuda, emulator, exercises, multi, on_gpu, plot, reduce, resize, results, show, streams
 from gpukit.emulator import KernelError
-from gpukit.multi import stencil
 
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
 if not on_gpu():
@@ -102,6 +102,8 @@ else:
 
 # %%
 show.source(multi.connect)
+
+# %%
 print("connected:", multi.connect(devices))
 before = parts[-1].copy_to_host()
 add_one[4, 256](parts[-1])
@@ -184,10 +186,10 @@ def exchange(parts):
 exercises.check("13-halo", exchange)
 
 # %% [markdown]
-# The kernel knows nothing of GPUs. It computes rows `first` to `last` - 1 of its band:
+# The kernel knows nothing of GPUs. It computes rows `first` to `last` - 1 of its band, four rows of a column in each thread:
 
 # %%
-show.source(stencil.heat_rows)
+show.source(multi.stencil.heat_rows)
 
 # %% [markdown]
 # ## First way: through the host
@@ -211,7 +213,7 @@ print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
 def timeline(variant, side=8192, steps=3):
     """What ran when: measured on two GPUs, modelled on the emulator, recorded elsewhere."""
     if on_gpu() and len(devices) == 1:
-        record = results.first(recorded(case="heat timeline", shape=(side, side)), variant=variant, devices=2)
+        record = results.first(recorded(case="heat timeline", shape=(16384, 16384)), variant=variant, devices=2)
         return streams.Timeline.of(record)
     schedule = multi.Heat(np.zeros((side, side), np.float32), devices, variant).schedule(steps)
     if not on_gpu():
@@ -223,7 +225,7 @@ def timeline(variant, side=8192, steps=3):
 timeline("host").plot("device");
 
 # %% [markdown]
-# The kernels wait while 32 KB go out and come in. It is not the bandwidth: it is that each copy has to start, and that four of them follow one another.
+# The kernels wait while 32 KB go out and come in. It is not the bandwidth: it is that each copy has to start, and that two of them follow one another. (GPU 1 begins a little later, because one thread of the host queues everything.)
 #
 # ## Second way: peer copies
 #
@@ -262,7 +264,7 @@ def step_reaching(u, above, below, new):
         else:
             # About 2 lines: the temperatures above and below the point, from whose memory they
             # are in
-            ...
+            up, down = mid, mid
             new[row, col] = mid + RATE * (up + down + u[row, col - 1] + u[row, col + 1] - 4 * mid)
 
 
@@ -274,7 +276,7 @@ exercises.check("13-peer", step_reaching)
 # %%
 reaching = multi.Heat(plate, devices, variant="peer_load")
 (upper, new), below = reaching.buffers[0], reaching.buffers[-1][0][1]
-launch = stencil.heat_reaching[(3, 26), (64, 4)]
+launch = multi.stencil.heat_reaching[(2, 26), 128]
 trace = gpukit.trace(launch, upper, upper[0], below, new, 1, upper.shape[0] - 1, np.float32(0.2))
 moved, crossed = 32 * trace.total("global", "load").sectors, sum(a.link_bytes for a in trace.accesses)
 print(f"{moved:,} bytes loaded, {crossed:,} of them over the link")
@@ -319,7 +321,7 @@ print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
 timeline("overlap").plot("device");
 
 # %% [markdown]
-# Which of the four is best? On an H200's link, peer loads and overlap are close. Overlap needs no peer access from kernels, and it is the one that also works where the neighbour is in another machine. You will write its schedule at the end of this page.
+# Which of the four is best? Look again at the two lists at the top of the page. On the large plate the exchange is a small part, and overlap hides it. On the small one a step takes a few microseconds, less than one thread of the host needs to queue the operations of two GPUs. There the way with the fewest operations wins: peer loads. You will write the schedule of the overlap at the end of this page.
 #
 # ## What more GPUs can gain
 #
@@ -332,13 +334,17 @@ timeline("overlap").plot("device");
 
 
 # %%
-def step_seconds(rows, columns, count, overlap, model=streams.Model()):
+MODEL = streams.Model()
+
+
+def step_seconds(rows, columns, count, overlap, model=MODEL):
     """The formula, with the time in which a kernel starts."""
     compute = model.kernel_start + 8 * rows * columns / count / model.memory
     exchange = 0 if count == 1 else model.link_start + 4 * columns / model.link
     return max(compute, exchange) if overlap else compute + exchange
 
 
+# %%
 counts = np.arange(1, 9)
 mark = f"lines: the formula, with an H200's figures; dots: {WHERE}"
 with plot.figure(size=(8, 3.4), columns=2, mark=mark) as axes:
@@ -349,8 +355,10 @@ with plot.figure(size=(8, 3.4), columns=2, mark=mark) as axes:
             axes[0].plot(counts, speedup, line, color=plot.PALETTE[color], label=f"{side}" if overlap else None)
             grown = [one / step_seconds(side * n, side, n, overlap) for n in counts]
             axes[1].plot(counts, grown, line, color=plot.PALETTE[color])
-        found = {r["devices"]: r["value"] for r in recorded(case="heat, strong", shape=(side, side), variant="overlap")}
-        axes[0].plot([2], [found[1] / found[2]], "o", color=plot.PALETTE[color])
+        for ax, case in zip(axes, ("heat, strong", "heat, weak"), strict=True):
+            found = {r["devices"]: r["value"] for r in recorded(case=case, shape=(side, side), variant="overlap")}
+            for count in set(found) - {1}:
+                ax.plot([count], [found[1] / found[count]], "o", color=plot.PALETTE[color])
     axes[0].set(xlabel="GPUs", ylabel="times as fast", title="strong: one plate, divided")
     axes[1].set(xlabel="GPUs", ylabel="efficiency", ylim=(0, 1.05), title="weak: a plate for each GPU")
     axes[0].legend(title="side of the plate")
@@ -467,7 +475,7 @@ with plot.figure("All-reduce of float32", size=(8, 3.6), mark=WHERE) as ax:
 # - **loads** adds straight from the neighbour's memory.
 # - **pipelined** cuts the array into pieces, each in a stream of its own. While one piece waits for an event, another one moves.
 #
-# Small arrays are slow in any form: two events and two launches cost more than the bytes. NCCL's kernels wait for flags in memory instead of events. The last section but one does that too.
+# Small arrays are slow in any form: two events and two launches cost more than the bytes. NCCL's kernels wait for flags in memory instead of events. So does the next section but one.
 #
 # ## Frames on all GPUs
 #
@@ -502,6 +510,56 @@ both = links["copy in, all devices"]["value"] * links["copy in, all devices"]["d
 print(f"copies alone: {links['copy in, one device']['value'] / 1e9:.1f} GB/s to one, {both / 1e9:.1f} GB/s to two")
 
 # %% [markdown]
+# ## From inside the kernel
+#
+# So far the host decided when something moves. A kernel can do that itself: it writes into the other GPU's memory, and then sets a **signal** there, for which the other kernel waits. **NVSHMEM** is NVIDIA's library for this. A program runs as several **processing elements** (PEs), each a process with its GPU. All of them allocate the same arrays, on the **symmetric heap**, so a kernel can name an array of another PE by its own array and the PE's number.
+#
+# Here is the step of the plate in this form, for Numba through nvshmem4py. Waits, edges and inside are in one kernel, and blocks of the inside never wait:
+
+# %%
+show.source(multi.shmem.make_step)
+
+# %% [markdown]
+# Without GPUs the same text runs on emulated PEs:
+
+# %%
+if on_gpu():
+    print("start it in a script: each PE is a process of its own")
+else:
+    result = multi.heat_by_signals(plate, 20, pes=3)
+    print("right:", np.allclose(result, specification(plate, 20), atol=1e-3))
+
+# %% [markdown]
+# What if a signal is lost? On GPUs the kernels wait forever. In this program, PE 0 signals itself instead of its neighbour:
+
+
+# %%
+def one_way(rank, nranks, uid):
+    """Run one PE, whose kernel sends x to the next PE and waits for what comes in."""
+    core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
+    x, inbox, signal = core.array(64), core.array(64), core.array(1, "int64")
+    send[1, 64](x, inbox, signal)
+    core.finalize()
+
+
+core, shmem = emulator.nvshmem.core, import_module("warpstep.nvshmem.core.device.numba")
+SET, GE = core.SignalOp.SIGNAL_SET, core.ComparisonType.CMP_GE
+
+
+@emulator.cuda.jit
+def send(x, inbox, signal):
+    target = max(shmem.my_pe() - 1, 0)  # planted: PE 1 never hears of it
+    shmem.put_signal_block(inbox, x, signal, 1, SET, target)
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait(signal, GE, 1)
+
+
+try:
+    emulator.nvshmem.run(one_way, pes=2)
+except KernelError as error:
+    print(error)
+
+# %% [markdown]
 # ## Beyond one machine
 #
 # One process reaches the GPUs of one machine. For more, there are cluster libraries, and you should use one. `multi.map_frames` sends batches to the workers of a **Dask** cluster and adds three things: results come in order, a bounded number of batches is under way, and each worker has a GPU of its own. If a worker dies, Dask gives its batches to others. On a cluster you connect with `distributed.Client("tcp://scheduler:8786")`; here two workers on this machine do.
@@ -514,6 +572,7 @@ def shrink(number):
     return resize.resize(batch, (18, 32))
 
 
+# %%
 def shrink_all(batches, kill_after):
     """Resize batches on two workers, and kill one of them on the way; returns the results."""
     small = []
@@ -565,4 +624,4 @@ exercises.check("13-overlap", fill_steps)
 # - Strong scaling bends where the exchange, the launches or the host take over. Weak scaling keeps its efficiency.
 # - A ring all-reduce sends less than twice the array, whatever the number of GPUs.
 #
-# **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [99 Projects](99_projects.ipynb).
+# **Back:** [12 Tensor cores](12_tensor_cores.ipynb). **Next:** [99 Projects](99_projects.ipynb).

@@ -250,4 +250,4 @@ exercises.progress()
 # - A tile needs a halo. All threads load, and none may return before the barrier.
 # - Work that is repeated in shared memory can be cheaper than traffic to global memory.
 #
-# **Back:** [12 Tensor cores](12_tensor_cores.ipynb), and the [map](00_start.ipynb) of the course.
+# **Back:** [13 Several GPUs](13_several_gpus.ipynb), and the [map](00_start.ipynb) of the course.
