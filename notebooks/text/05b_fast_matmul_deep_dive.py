@@ -286,7 +286,7 @@ def my_warp_product(a, b, out):
 exercises.check("05b-mma", my_warp_product)
 
 # %% [markdown]
-# `gpukit.matmul.double` is `fast` with this instruction. The asynchronous copies and the stages are the same, but a warp computes its tile in pieces of 16 x 8. (Loads of 8 bytes are served half a warp at a time. A pad of 4 puts the operands of half a warp into different banks.)
+# `gpukit.matmul.double` is `fast` with this instruction. The asynchronous copies and the stages are the same, but a warp computes its tile in pieces of 16 x 8. (Loads of 8 bytes are served half a warp at a time. A pad of 4 puts the operands of half a warp into different banks.) Tensor cores are much faster with fewer bits: that is [chapter 12](12_tensor_cores.ipynb).
 
 # %%
 show.source(double.make_read, double.make_multiply)
