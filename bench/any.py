@@ -6,7 +6,6 @@ cache, and of a call with the wait for its result, as a NumPy-like program makes
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def measure(problem: Problem, rng: np.random.Generator) -> tuple[list[dict[str, 
     first = time.perf_counter() - began
     if not right:
         print(f"  WRONG: {problem}", flush=True)
-    runs = {"gpukit": partial(problem.call, arrays)} | problem.rivals(arrays, torch, cupy)
+    runs = {"gpukit": problem.bind(arrays)} | problem.rivals(arrays, torch, cupy)
     for name in list(runs):
         try:
             runs[name]()

@@ -329,7 +329,7 @@ def measure_layer(network, layer, samples, report=print):
     if not problem.is_right(problem.call(arrays), arrays):
         report(f"WRONG: {problem}")
         return [], False
-    runs = {"conv2d": partial(problem.call, arrays)} | problem.rivals(arrays, torch)
+    runs = {"conv2d": problem.bind(arrays)} | problem.rivals(arrays, torch)
     timings = timing.bench_many(runs, min_time=SECONDS, warmup=0.005)
     case, further = f"{network}, {samples} images", layer.problem(samples)
     records = [

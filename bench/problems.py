@@ -80,7 +80,11 @@ class Problem:
 
     def call(self, arrays: list) -> Any:
         """Call gpukit."""
-        return FUNCTIONS[self.function].call(arrays, **self.settings)
+        return self.bind(arrays)()
+
+    def bind(self, arrays: list) -> Callable[[], Any]:
+        """Bind gpukit's function to its arguments, to be called as directly as the libraries' functions."""
+        return FUNCTIONS[self.function].bind(arrays, **self.settings)
 
     def rivals(self, arrays: list, torch: Any = None, cupy: Any = None) -> dict[str, Callable[[], Any]]:
         """Make {"torch (matmul)": function, ...} of the libraries that take this problem."""
@@ -189,8 +193,8 @@ class _Matmul:
         return [source((*lead[0], m, k), dtype, ways[0]), source((*lead[1], k, n), dtype, ways[1])]
 
     @staticmethod
-    def call(arrays, **_):
-        return matmul.matmul(*arrays)
+    def bind(arrays, **_):
+        return functools.partial(matmul.matmul, *arrays)
 
     @staticmethod
     def rivals(arrays, torch, cupy, dtype, **_):
@@ -260,8 +264,8 @@ class _Conv2d:
         return [*arrays, source(weight[:1], dtype) if bias else None]
 
     @staticmethod
-    def call(arrays, stride=1, padding=0, dilation=1, groups=1, **_):
-        return conv.conv2d(*arrays, stride, padding, dilation, groups)
+    def bind(arrays, stride=1, padding=0, dilation=1, groups=1, **_):
+        return functools.partial(conv.conv2d, *arrays, stride, padding, dilation, groups)
 
     @staticmethod
     def rivals(arrays, torch, cupy, stride=1, padding=0, dilation=1, groups=1, **_):
@@ -325,8 +329,8 @@ class _Reduce:
         return [source(shape, dtype, layout)]
 
     @staticmethod
-    def call(arrays, axis, op, **_):
-        return reduce.reduce(arrays[0], tuple(axis), op)
+    def bind(arrays, axis, op, **_):
+        return functools.partial(reduce.reduce, arrays[0], tuple(axis), op)
 
     @staticmethod
     def rivals(arrays, torch, cupy, axis, op, dtype="float32", **_):
@@ -375,8 +379,8 @@ class _Transpose:
         return [source(shape, dtype)]
 
     @staticmethod
-    def call(arrays, **_):
-        return transpose.transpose(arrays[0])
+    def bind(arrays, **_):
+        return functools.partial(transpose.transpose, arrays[0])
 
     @staticmethod
     def rivals(arrays, torch, cupy, **_):
@@ -414,8 +418,8 @@ class _Scan:
         return [source(shape, dtype)]
 
     @staticmethod
-    def call(arrays, axis, op, **_):
-        return scan.scan(arrays[0], axis, op)
+    def bind(arrays, axis, op, **_):
+        return functools.partial(scan.scan, arrays[0], axis, op)
 
     @staticmethod
     def rivals(arrays, torch, cupy, axis, op, **_):
@@ -470,8 +474,8 @@ class _Histogram:
         return [x]
 
     @staticmethod
-    def call(arrays, bins, dtype, **_):
-        return scan.histogram(arrays[0], bins, _span(dtype))[0]
+    def bind(arrays, bins, dtype, **_):
+        return lambda: scan.histogram(arrays[0], bins, _span(dtype))[0]
 
     @staticmethod
     def rivals(arrays, torch, cupy, bins, dtype, **_):
@@ -518,8 +522,8 @@ class _Compress:
         return [abs(chosen) < {0.01: 0.0125, 0.5: 0.6745, 0.99: 2.576}[share], source(shape, dtype)]
 
     @staticmethod
-    def call(arrays, **_):
-        return scan.compress(*arrays)
+    def bind(arrays, **_):
+        return functools.partial(scan.compress, *arrays)
 
     @staticmethod
     def rivals(arrays, torch, cupy, **_):
@@ -553,8 +557,8 @@ class _Sort:
         return [source(shape, dtype)]
 
     @staticmethod
-    def call(arrays, indices, **_):
-        return (scan.argsort if indices else scan.sort)(arrays[0])
+    def bind(arrays, indices, **_):
+        return functools.partial(scan.argsort if indices else scan.sort, arrays[0])
 
     @staticmethod
     def rivals(arrays, torch, cupy, indices, **_):
@@ -596,8 +600,8 @@ class _Resize:
         return [source_of((samples, *source, 3), "float32")]
 
     @staticmethod
-    def call(arrays, target, **_):
-        return resize.resize(arrays[0], tuple(target), swap_rb=False)
+    def bind(arrays, target, **_):
+        return functools.partial(resize.resize, arrays[0], tuple(target), swap_rb=False)
 
     @staticmethod
     def rivals(arrays, torch, cupy, target, **_):
@@ -629,8 +633,9 @@ class _Blob:
         return [source_of((samples, *source, 3), "uint8")]
 
     @classmethod
-    def call(cls, arrays, target, **_):
-        return resize.blob(arrays[0], tuple(target), cls.mean, cls.factor, cls.fill).image
+    def bind(cls, arrays, target, **_):
+        size = tuple(target)
+        return lambda: resize.blob(arrays[0], size, cls.mean, cls.factor, cls.fill).image
 
     @classmethod
     def rivals(cls, arrays, torch, cupy, source, target, **_):

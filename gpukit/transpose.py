@@ -387,17 +387,24 @@ def thin(dtype):
 
 # -- few elements, and a single row or column ------------------------------------------------------
 
-#: Elements up to which `gather` is the fastest; threads of a block of it and of `line`; accesses of a thread of `line`.
-GATHER_MAX, FLAT_THREADS, LINE_LOADS = 1 << 17, 256, 4
+#: Elements up to which `gather` is the fastest, of any matrix and of one with few rows or columns, unless these are
+#: bytes, of which "thin" moves one at a time too; threads of a block, and accesses of a thread, of `gather` and `line`.
+GATHER_MAX, GATHER_MAX_THIN, FLAT_THREADS, FLAT_LOADS = 1 << 16, 1 << 21, 256, 4
 
 
 @cuda.jit
 def gather(a, out):
-    """A thread for each element of out, in its order: few instructions, and no barrier."""
-    i, rows = uint32(cuda.grid(1)), uint32(a.shape[0])
-    if i < uint32(out.size):
-        row = i // rows
-        out[row, uint32(i - row * rows)] = a[uint32(i - row * rows), row]
+    """Threads take the elements of out in their order: few instructions, and no barrier."""
+    held = cuda.local.array(FLAT_LOADS, a.dtype)
+    rows, size = uint32(a.shape[0]), uint32(out.size)
+    first = uint32(cuda.blockIdx.x * (FLAT_THREADS * FLAT_LOADS) + cuda.threadIdx.x)
+    for k in range(FLAT_LOADS):
+        i = min(uint32(first + uint32(k * FLAT_THREADS)), uint32(size - uint32(1)))
+        held[k] = a[uint32(i % rows), uint32(i // rows)]
+    for k in range(FLAT_LOADS):
+        i = uint32(first + uint32(k * FLAT_THREADS))
+        if i < size:
+            out[uint32(i // rows), uint32(i % rows)] = held[k]
 
 
 @functools.cache
@@ -410,12 +417,12 @@ def line(dtype):
 
     @cuda.jit
     def line(words, out_words, a, out):
-        held = cuda.local.array((LINE_LOADS, 4), uint32)
-        first, chunks = int64(cuda.blockIdx.x) * FLAT_THREADS * LINE_LOADS + cuda.threadIdx.x, words.size // 4
-        for k in range(LINE_LOADS):
+        held = cuda.local.array((FLAT_LOADS, 4), uint32)
+        first, chunks = int64(cuda.blockIdx.x) * FLAT_THREADS * FLAT_LOADS + cuda.threadIdx.x, words.size // 4
+        for k in range(FLAT_LOADS):
             i = uint64(4 * min(first + k * FLAT_THREADS, chunks - 1))
             held[k, 0], held[k, 1], held[k, 2], held[k, 3] = load4(words, i)
-        for k in range(LINE_LOADS):
+        for k in range(FLAT_LOADS):
             i = first + k * FLAT_THREADS
             if i < chunks:
                 store4(out_words, uint64(4 * i), held[k, 0], held[k, 1], held[k, 2], held[k, 3])
@@ -520,15 +527,15 @@ def _launches(variant, source, target, stream):
     """List (launch, arguments) for contiguous device arrays."""
     bits = np.dtype(f"u{source.dtype.itemsize}")
     source, target = source.view(bits), target.view(bits)
-    if variant == "auto" and source.size <= GATHER_MAX:
-        blocks = ceil_div(source.size, FLAT_THREADS)
-        return [(configure_quietly(gather, blocks, FLAT_THREADS, stream), (source, target))]
-    if variant == "auto" and 1 in source.shape and _is_aligned(source) and _is_aligned(target):
+    if variant == "auto" and 1 in source.shape and source.size > GATHER_MAX and _are_aligned(source, target):
         flat = source.reshape(source.size), target.reshape(target.size)
         words = [window(array, np.uint32, source.nbytes // 16 * 4) for array in flat]
-        blocks = ceil_div(source.nbytes // 16, FLAT_THREADS * LINE_LOADS)
+        blocks = ceil_div(source.nbytes // 16, FLAT_THREADS * FLAT_LOADS)
         launch = configure_quietly(line(getattr(types, bits.name)), blocks, FLAT_THREADS, stream)
         return [(launch, (*words, *flat))]
+    if variant == "auto" and _is_for_gather(source):
+        blocks = ceil_div(source.size, FLAT_THREADS * FLAT_LOADS)
+        return [(configure_quietly(gather, blocks, FLAT_THREADS, stream), (source, target))]
     chosen = _choose(variant, source, target)
     step = MAX_BLOCKS * TILE
     parts = [(source, target)]
@@ -633,6 +640,16 @@ def _is_aligned(array):
     return not array.is_c_contiguous() or address_of(array) % 16 == 0
 
 
+def _are_aligned(source, target):
+    return _is_aligned(source) and _is_aligned(target)
+
+
+def _is_for_gather(source):
+    is_thin = min(source.shape) <= MAX_THIN
+    few = source.size <= (GATHER_MAX_THIN if is_thin else GATHER_MAX)
+    return few or is_thin and source.dtype.itemsize == 1 and source.size < 2**31
+
+
 def _choose(variant, source, target):
     """The variant to launch for contiguous device arrays: "wide" needs whole chunks that are aligned."""
     if variant != "auto":
@@ -640,5 +657,5 @@ def _choose(variant, source, target):
     _, _, lanes = WIDE[source.dtype.itemsize]
     if min(source.shape) <= MAX_THIN and max(source.shape) >= MIN_LONG:
         return "thin"
-    fits = all(n % lanes == 0 for n in source.shape) and _is_aligned(source) and _is_aligned(target)
+    fits = all(n % lanes == 0 for n in source.shape) and _are_aligned(source, target)
     return "wide" if fits else "tall"

@@ -138,13 +138,13 @@ def _make_settings_key(settings):
     kinds = tuple(map(type, settings))
     if _EXACT.issuperset(kinds):
         return (settings, kinds), True
-    is_constant = _EXACT_OR_FLOAT.issuperset(kinds)
-    if is_constant:
+    if _EXACT_OR_FLOAT.issuperset(kinds):
         signs = tuple([math.copysign(1, value) for value in settings if type(value) is float])
         return (settings, kinds, signs), True
-    nested = {type(part) for value in settings if type(value) is tuple for part in value}
-    is_constant = _EXACT.issuperset(nested | {kind for kind in kinds if kind is not tuple})
-    return tuple(map(_exactly, settings)), is_constant
+    inner = tuple([tuple(map(type, value)) if type(value) is tuple else type(value) for value in settings])
+    if all([_EXACT.issuperset(kind) if type(kind) is tuple else kind in _EXACT for kind in inner]):
+        return (settings, inner), True
+    return tuple(map(_exactly, settings)), False
 
 
 def _exactly(value):

@@ -94,11 +94,16 @@ def expected(
     if _is_depthwise(weight_shape, geometry, groups):
         return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
+    if half and tuple(cuda.get_current_device().compute_capability) < (8, 0):
+        return {"direct": LAUNCH_US}
     times = {
         "direct": DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf,
         "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half)[0] if is_taken else np.inf,
     }
-    return times if half else times | {"im2col": _predict_im2col(x_shape, weight_shape, geometry, groups)}
+    if half and not geometry.is_image:
+        return times
+    predict_product = _predict_half_product if half else _predict_im2col
+    return times | {"im2col": predict_product(x_shape, weight_shape, geometry, groups)}
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups):
@@ -109,6 +114,14 @@ def _predict_im2col(x_shape, weight_shape, geometry, groups):
     nbytes = 0 if geometry.is_image else 4 * samples * groups * k * positions
     launches = min(samples, ceil_div(nbytes, WORKSPACE))
     return MATMUL_EXTRA_US + MATMUL_TIME_FACTOR * (product + launches * LAUNCH_US + nbytes / IM2COL_SPEED)
+
+
+def _predict_half_product(x_shape, weight_shape, geometry, groups):
+    """Microseconds of the product on tensor cores, and of copies of operands whose rows are no multiples of 16 bytes."""
+    (_, positions), m, k = geometry.counts, weight_shape[0] // groups, weight_shape[1]
+    time = matmul.predicted_time(m, positions, k, x_shape[0] * groups, np.float16)
+    copied = (m * k if k % 8 else 0) + (x_shape[0] * k * positions if positions % 8 else 0)
+    return time + (LAUNCH_US + 4 * groups * copied / BYTES_PER_US if copied else 0)
 
 
 # -- launches --------------------------------------------------------------------------------------
@@ -281,10 +294,10 @@ IMPLICIT_SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.364, 0.225, 2.6),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.379, 0.478, 1.0),
 )
-#: The same for float16.
+#: The same for float16, estimated by the products of tensor cores and the operands that shared memory delivers.
 HALF_SPEEDS = (
-    Speed(HalfTile(256, 128, 64, 64), 1, 0.55, 0.65, 5.0),
-    Speed(HalfTile(128, 128, 64, 32), 2, 0.35, 0.5, 2.5),
+    Speed(HalfTile(256, 128, 64, 64), 1, 0.75, 0.75, 5.0),
+    Speed(HalfTile(128, 128, 64, 32), 2, 0.42, 0.5, 2.5),
     Speed(HalfTile(64, 128, 32, 32), 2, 0.25, 0.45, 2.0),
     Speed(HalfTile(128, 64, 32, 32), 2, 0.22, 0.45, 2.0),
     Speed(HalfTile(64, 64, 32, 32), 4, 0.13, 0.4, 1.5),
@@ -310,6 +323,8 @@ def _choose_tile(m, n, k, groups, size, half, multiprocessors):
     nbytes = int(IMPLICIT_BYTES * (2 if half else 4) * size)
     found = choices(m, n, k, groups, multiprocessors, nbytes, HALF_SPEEDS if half else IMPLICIT_SPEEDS)
     time, tile, parts = min(found, key=lambda choice: choice[0])
+    if half:  # the channels are written last first
+        time += LAUNCH_US + 4 * size / BYTES_PER_US
     return time + IMPLICIT_EXTRA_US, tile, parts
 
 

@@ -8,6 +8,9 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
@@ -128,8 +131,8 @@ def predict(
     return time
 
 
-def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
-    """Predict the microseconds of one launch for a product of float32 by the best tile, with K in one part.
+def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
+    """Predict the microseconds of a product of float32 or float16 by the best tile, of float32 with K in one part.
 
     TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1.
 
@@ -142,8 +145,11 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1) -> float:
         [check_int(name, size, 1, MAX_SIZE) for name, size in {"m": m, "n": n, "batch": batch}.items()],
         check_int("k", k, 0, MAX_SIZE),
     )
-    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    return min(predict(speed, m, n, k, batch, 1, multiprocessors) for speed in SPEEDS)
+    device = cuda.get_current_device()
+    if np.dtype(dtype) == np.float16:
+        speeds = GROUP_SPEEDS if device.compute_capability[0] == 9 else WARP_SPEEDS
+        return _best(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, speeds)[0]
+    return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in SPEEDS)
 
 
 @functools.lru_cache(4096)
