@@ -53,6 +53,8 @@ class Ceilings:
     written_back : tuple of (int, float)
         (bytes, seconds): the extra time of so many bytes through a cache full of modified lines, which must be written
         back first.
+    link : float
+        Bytes per second between two devices, each direction: nominal, that of NVLink 4, not measured.
     """
 
     device: str
@@ -74,6 +76,7 @@ class Ceilings:
     launch: float
     touch: float
     written_back: tuple[tuple[int, float], ...]
+    link: float = 450e9
 
     def writing_back(self, nbytes: float) -> float:
         """Seconds to write back the modified lines that so many bytes replace in the cache."""

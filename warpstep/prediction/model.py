@@ -1,6 +1,7 @@
 """The model: from the counts of a trace to the least time of each resource."""
 
 import math
+from collections import defaultdict
 from html import escape
 from typing import NamedTuple
 
@@ -86,6 +87,8 @@ def _uses(counts, blocks, warps, instructions, ceilings):
     uses = _memory_uses(counts, ceilings)
     per_multiprocessor, per_scheduler = _spread(blocks, warps, ceilings.multiprocessors)
     shared, lines = counts.total("shared", None, "wavefronts"), counts.total("global", None, "l1_wavefronts")
+    if any(access.link_bytes for access in counts.trace.accesses):
+        uses["link"] = _link(counts, ceilings)
     uses["shared memory, L1"] = Use(
         f"{_amount(shared, 'wavefronts')} in shared memory, {_amount(lines, '')} in L1",
         (shared + lines) / ceilings.wavefronts * per_multiprocessor,
@@ -128,6 +131,21 @@ def _memory_uses(counts, ceilings):
     }
 
 
+def _link(counts, ceilings):
+    """The bytes to and from other devices; what is loaded again may be in L1."""
+    distinct = {c.array: c.read * c.dtype.itemsize for c in counts.trace.coverage}
+    loaded, stored = defaultdict(int), 0
+    for access in counts.trace.accesses:
+        if access.op == "load":
+            loaded[access.array] += access.link_bytes
+        else:
+            stored += access.link_bytes
+    loads = counts.times * sum(min(nbytes, distinct.get(array, nbytes)) for array, nbytes in loaded.items())
+    stores = counts.times * stored
+    amount = f"{_amount(loads, 'B')} from other devices, {_amount(stores, 'B')} to them"
+    return Use(amount, max(loads, stores) / ceilings.link)
+
+
 def _waiting(counts, blocks, ceilings):
     """Blocks that run one after the other on a multiprocessor, each with a trip to memory and its barriers."""
     rounds = ceil_div(blocks, ceilings.multiprocessors * counts.trace.occupancy.blocks)
@@ -156,7 +174,8 @@ class Prediction:
     kernel : str
     grid, block : tuple of 3 int
     uses : dict of str to Use
-        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting".
+        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting", and
+        "link" where memory of other devices is used.
     seconds : float
         The prediction: the largest of these bounds and the launch itself.
     limit : str
