@@ -39,6 +39,7 @@ MODULES = {
         "gpukit.prediction",
         "gpukit.launching",
         "gpukit.errors",
+        "warpstep.nvshmem",
     ],
     "The chapters": [
         "gpukit.indexing",

@@ -42,6 +42,27 @@ def run(program: Callable, pes: int = 2, args: Sequence = ()) -> list[Any]:
         If a kernel waits for a signal that never comes; it names PE and line.
     Stuck
         If elements wait for each other on the host.
+
+    Examples
+    --------
+    >>> from warpstep.nvshmem.core.device.numba import my_pe, put_signal, signal_wait
+    >>> SET, EQ = core.SignalOp.SIGNAL_SET, core.ComparisonType.CMP_EQ
+    >>> @cuda.jit
+    ... def exchange(own, inbox, signal):
+    ...     own[0] = my_pe()
+    ...     put_signal(inbox, own, signal, 1, SET, 1 - my_pe())
+    ...     signal_wait(signal, EQ, 1)
+    >>> def program(rank, nranks, uid):
+    ...     core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
+    ...     own, inbox, signal = core.array(1), core.array(1), core.array(1, "int64")
+    ...     signal.copy_to_device(np.zeros(1, np.int64))
+    ...     core.barrier_all(cuda.default_stream())
+    ...     exchange[1, 1](own, inbox, signal)
+    ...     received = float(inbox.copy_to_host()[0])
+    ...     core.finalize()
+    ...     return received
+    >>> run(program, pes=2)
+    [1.0, 0.0]
     """
     check_callable("program", program, "a function of rank, nranks and uid")
     world, uid = World(check_int("pes", pes, 1, MAX_DEVICES)), core.get_unique_id()
