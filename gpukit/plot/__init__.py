@@ -7,7 +7,7 @@ except ImportError as error:
 
 from gpukit.plot.arrays import fragment, im2col_product, layouts, padded_window, reduce_axes, swizzle
 from gpukit.plot.hardware import memory_hierarchy, multiprocessor, waves
-from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, scan_steps
+from gpukit.plot.in_time import barrier_in_time, butterfly, double_buffering, errors_in_time, scan_steps
 from gpukit.plot.measured import dots, image, lines, photograph, rungs, shaded
 from gpukit.plot.style import figure
 from gpukit.plot.threads import FIELDS, grid_stride, launch, mapping, warps
@@ -27,6 +27,7 @@ __all__ = [
     "dots",
     "double_buffering",
     "edge_blocks",
+    "errors_in_time",
     "figure",
     "fragment",
     "grid_stride",

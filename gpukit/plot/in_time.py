@@ -1,4 +1,4 @@
-"""Pictures of what happens when: warps at a barrier, and loads that overlap with arithmetic."""
+"""Pictures of what happens when: warps at a barrier, loads that overlap with arithmetic, errors."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from gpukit.plot.style import COLUMN, box, drawn, sheet, tint, write
 from warpstep.report.axes import INK, PALETTE
 from warpstep.values import check_int, check_items, check_number
 
-__all__ = ["barrier_in_time", "double_buffering"]
+__all__ = ["barrier_in_time", "double_buffering", "errors_in_time"]
 
 LEFT, RIGHT, ROW = 0.95, 0.15, 0.36  # inches: names, the right margin, the pitch of rows
 EARLY = PALETTE[6]
@@ -133,6 +133,59 @@ def double_buffering(
             box(ax, LEFT + begun * scale, top + 0.31 + ROW, compute * scale, 0.31, face, text, edge="white")
     write(ax, LEFT, 2.31, "number: the step; colour: the buffer", faint=True, ha="left", size=8.5)
     write(ax, COLUMN - RIGHT, 2.31, "time →", ha="right", faint=True)
+    return ax
+
+
+#: Of each kind of error: its name, and what host and GPU do: (what, begin, end, whether it raises, or fails, here).
+ERRORS = (
+    (
+        "at once: the driver refuses the launch, and everything else works",
+        (("launch", 0, 2, True), ("launch", 2.5, 4.5, False), ("copy", 5, 9.5, False)),
+        (("kernel", 4.5, 8, False),),
+    ),
+    (
+        "later, and for good: the call that waits says so, and every call after it",
+        (("launch", 0, 2, False), ("copy", 2.5, 6, True), ("launch", 6.5, 8.5, True), ("copy", 9, 11, True)),
+        (("kernel", 2, 6, True), ("lost", 6, 12, False)),
+    ),
+)
+
+
+@drawn
+def errors_in_time(*, ax: Axes | None = None) -> Axes:
+    """Draw when the host learns of an error: at the launch, or in a later call and in every call from then on.
+
+    Parameters
+    ----------
+    ax : matplotlib Axes, optional
+
+    Examples
+    --------
+    >>> axes = errors_in_time()
+    """
+    scale, panel = (COLUMN - LEFT - RIGHT) / 12, 0.4 + 2 * ROW
+    ax = sheet(ax, COLUMN, len(ERRORS) * panel + 0.36, "When the host learns of an error, and what works afterwards")
+    for number, (head, *rows) in enumerate(ERRORS):
+        top = panel * number
+        write(ax, 0.05, top + 0.14, head, ha="left", fontweight="bold")
+        for row, (name, bars) in enumerate(zip(("host", "GPU"), rows, strict=True)):
+            y = top + 0.3 + ROW * row
+            write(ax, LEFT - 0.1, y + 0.15, name, ha="right")
+            for what, begin, end, wrong in bars:
+                look = {"edge": EARLY if wrong else "white", "line": 1.8 if wrong else 0.9, "gid": "wrong" * wrong}
+                if what == "lost":
+                    look = {"edge": "#999999", "line": 0.0, "hatch": "////"}
+                face, text = ("white", "") if what == "lost" else (tint(2 if row else 0), what)
+                box(ax, LEFT + begin * scale, y, (end - begin) * scale, 0.3, face, text, **look)
+    x, y = LEFT, len(ERRORS) * panel + 0.08
+    for look, text in (
+        ({"edge": EARLY, "line": 1.8}, "fails, or raises"),
+        ({"edge": "#999999", "line": 0.0, "hatch": "////"}, "context lost"),
+    ):
+        box(ax, x, y, 0.26, 0.18, "white", **look)
+        write(ax, x + 0.34, y + 0.09, text, ha="left", size=8.5)
+        x += 2.0
+    write(ax, COLUMN - RIGHT, y + 0.09, "time →", ha="right", faint=True)
     return ax
 
 

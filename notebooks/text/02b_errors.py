@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 
 import gpukit
-from gpukit import cuda, device, emulator, errors, exercises, matmul, results, show
+from gpukit import cuda, device, emulator, errors, exercises, matmul, plot, results, show
 
 warnings.filterwarnings("ignore", ".*Grid size")  # grids are small on purpose here
 rng = np.random.default_rng(2)
@@ -44,7 +44,11 @@ print(f"{case['milliseconds']} ms; an element that should be {case['expected']} 
 # 1. **At once.** The driver refuses the launch, because it breaks a limit. Nothing ran, and everything else still works.
 # 2. **Later.** The kernel runs and goes wrong. The host learns of it in the next call that waits: a synchronisation, a copy, perhaps a call that has nothing to do with it.
 # 3. **For good.** An access to memory that is not there, for example, costs the process its **context**, which is all that the driver keeps for it: its memory, its kernels, its settings. The error is **sticky**: every call from then on fails, however right it is, and only a new process helps. In a notebook, restart the kernel.
-#
+
+# %%
+plot.errors_in_time();
+
+# %% [markdown]
 # And some mistakes are never reported.
 #
 # **Predict.** When does a GPU report each of these, `"at once"`, `"later"` or `"never"`? Write four words, `("later", ...)`.

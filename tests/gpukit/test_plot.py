@@ -383,6 +383,7 @@ EXPLAINING = {
     "swizzle": lambda: gpukit.plot.swizzle(),
     "fragment": lambda: gpukit.plot.fragment(gpukit.tensor.fragment_map((16, 8, 32), "int8", "a"), 5),
     "butterfly": lambda: gpukit.plot.butterfly(),
+    "errors_in_time": lambda: gpukit.plot.errors_in_time(),
 }
 
 
@@ -426,6 +427,12 @@ def test_warps_that_load_before_the_last_store_are_marked_and_wait_with_a_barrie
     assert [round(box.get_width() / unit, 3) for box in boxes(ax, "early")] == [3, 2]
     assert [round(box.get_width() / unit, 3) for box in boxes(ax, "waits")] == [3, 2]
     assert "25 units of time become 17" in gpukit.plot.double_buffering(3, 2, 5).get_title(loc="left")
+
+
+def test_after_a_kernel_that_fails_every_call_of_the_host_raises():
+    ax = gpukit.plot.errors_in_time()
+    hosts = [box for box in ax.patches if round(box.get_y() % 1.12, 2) == 0.3 and box.get_width() > 0.3]
+    assert [box.get_gid() or "" for box in hosts] == ["wrong", "", "", "", "wrong", "wrong", "wrong"]
 
 
 def test_a_value_has_the_same_number_and_channel_in_all_layouts():
