@@ -34,8 +34,10 @@ def choose_devices(devices: int | Sequence[int] | None = None) -> tuple[int, ...
     return chosen
 
 
-def connect(devices: Sequence[int]) -> bool:
+def connect(devices: Sequence[int], cuda: Any = cuda) -> bool:
     """Let kernels of each device reach the memory of the others; False, and nothing done, where a pair cannot.
+
+    ``cuda`` is `gpukit.cuda`, or that of the emulator.
 
     Examples
     --------

@@ -113,7 +113,11 @@ print("right:", np.array_equal(parts[-1].copy_to_host(), before + 1))
 # A trace counts what goes over the link, line by line:
 
 # %%
-trace = gpukit.trace(add_one[4, 256], parts[-1])
+with emulator.use_device(count=2):  # a trace runs on emulated devices, also where there are GPUs
+    multi.connect((0, 1), emulator.cuda)
+    with emulator.cuda.gpus[1]:
+        far = emulator.cuda.to_device(np.zeros(1000, np.float32))
+    trace = gpukit.trace(add_one[4, 256], far)
 for access in trace.accesses:
     print(f"{access.op:5} {access.sectors:4} sectors, {access.link_bytes:6,} bytes over the link")
 
@@ -274,10 +278,12 @@ exercises.check("13-peer", step_reaching)
 # gpukit's kernel of this kind is `heat_reaching`. A trace of the upper GPU's part shows how little goes over the link:
 
 # %%
-reaching = multi.Heat(plate, devices, variant="peer_load")
-(upper, new), below = reaching.buffers[0], reaching.buffers[-1][0][1]
-launch = multi.stencil.heat_reaching[(2, 26), 128]
-trace = gpukit.trace(launch, upper, upper[0], below, new, 1, upper.shape[0] - 1, np.float32(0.2))
+with emulator.use_device(count=2):
+    with emulator.cuda.gpus[1]:
+        below = emulator.cuda.to_device(plate[102])
+    upper, new = (emulator.cuda.to_device(plate[:103]) for _ in range(2))
+    launch = multi.stencil.heat_reaching[(2, 26), 128]
+    trace = gpukit.trace(launch, upper, upper[0], below, new, 1, 102, np.float32(0.2))
 moved, crossed = 32 * trace.total("global", "load").sectors, sum(a.link_bytes for a in trace.accesses)
 print(f"{moved:,} bytes loaded, {crossed:,} of them over the link")
 
@@ -301,6 +307,7 @@ exercises.check("13-events", my_answer)
 # An event recorded in a stream of one GPU can be waited for in a stream of another, with the same two calls as in chapter 06. What if one is missing? Drop any of them, and the schedule has a race:
 
 # %%
+reaching = multi.Heat(plate, devices, variant="peer_load")
 schedule = reaching.schedule(steps=4)
 print("races with all events:", len(schedule.races()))
 waiting = [number for number, operation in enumerate(schedule.operations) if operation.after]
