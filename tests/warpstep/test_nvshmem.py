@@ -104,6 +104,26 @@ def test_transfers_by_thread_warp_and_block_and_atomic_operations():
 
 
 @cuda.jit
+def collectives(x, inbox, everyone, exchanged):
+    shmem.reduce_block(WORLD, inbox, x, "sum")
+    shmem.fcollect_block(WORLD, everyone, x)
+    shmem.alltoall_block(WORLD, exchanged, everyone)
+    shmem.broadcast_block(WORLD, x, x, 2)
+
+
+def test_collectives_in_a_kernel():
+    def program(rank, nranks, uid):
+        x, inbox, _, _ = begin(rank, nranks, uid)
+        everyone, exchanged = core.array(N * nranks), core.array(N * nranks)
+        made = trace(collectives[1, 32], x, inbox, everyone, exchanged)
+        assert not made.findings
+        return [array.copy_to_host().reshape(-1, N)[:, 5].tolist() for array in (inbox, everyone, exchanged, x)]
+
+    found = nvshmem.run(program, 3)
+    assert found == [[[6], [1, 2, 3], [rank + 1] * 3, [3]] for rank in range(3)]
+
+
+@cuda.jit
 def block_waits_for_later_blocks(x, inbox, signal, out):
     other = 1 - shmem.my_pe()
     if cuda.blockIdx.x == 0:

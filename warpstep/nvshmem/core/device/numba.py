@@ -22,6 +22,9 @@ from warpstep.nvshmem.core.device._primitives import (
 )
 
 __all__ = [
+    "alltoall",
+    "alltoall_block",
+    "alltoall_warp",
     "atomic_add",
     "atomic_and",
     "atomic_compare_swap",
@@ -42,6 +45,12 @@ __all__ = [
     "barrier_all_warp",
     "barrier_block",
     "barrier_warp",
+    "broadcast",
+    "broadcast_block",
+    "broadcast_warp",
+    "fcollect",
+    "fcollect_block",
+    "fcollect_warp",
     "g",
     "get",
     "get_block",
@@ -65,6 +74,9 @@ __all__ = [
     "put_signal_nbi_warp",
     "put_signal_warp",
     "put_warp",
+    "reduce",
+    "reduce_block",
+    "reduce_warp",
     "signal_op",
     "signal_wait",
     "sync",
@@ -257,6 +269,22 @@ def _meet():
 
 
 @_device
+def _meet_as_warp():
+    cuda.syncwarp()
+    if cuda.laneid == 0:
+        _meet()
+    cuda.syncwarp()
+
+
+@_device
+def _meet_as_block():
+    cuda.syncthreads()
+    if _rank() == 0:
+        _meet()
+    cuda.syncthreads()
+
+
+@_device
 def sync_all():
     """Wait for all elements. Puts need not have arrived: see `barrier_all`."""
     _meet()
@@ -272,10 +300,7 @@ def barrier_all():
 @_device
 def sync_all_warp():
     """As `sync_all`, by a warp."""
-    cuda.syncwarp()
-    if cuda.laneid == 0:
-        _meet()
-    cuda.syncwarp()
+    _meet_as_warp()
 
 
 @_device
@@ -288,10 +313,7 @@ def barrier_all_warp():
 @_device
 def sync_all_block():
     """As `sync_all`, by a block."""
-    cuda.syncthreads()
-    if _rank() == 0:
-        _meet()
-    cuda.syncthreads()
+    _meet_as_block()
 
 
 @_device
@@ -347,6 +369,151 @@ def team_my_pe(team):
 def team_n_pes(team):
     """How many elements a team has."""
     return n_pes()
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------
+
+
+@_device
+def _collect(dst, src, first, step):
+    for pe in range(n_pes()):
+        part = flat(get_peer_array(src, pe))
+        _copy(dst[pe * part.size : (pe + 1) * part.size], part, first, step)
+
+
+@_device
+def _exchange(dst, src, first, step):
+    size = dst.size // n_pes()
+    for pe in range(n_pes()):
+        part = flat(get_peer_array(src, pe))[my_pe() * size : (my_pe() + 1) * size]
+        _copy(dst[pe * size : (pe + 1) * size], part, first, step)
+
+
+@_device
+def _combined(a, b, op):
+    if op == "sum":
+        return a + b
+    if op == "prod":
+        return a * b
+    if op == "min":
+        return min(a, b)
+    return max(a, b)
+
+
+@_device
+def _reduce(dst, src, op, first, step):
+    for i in range(first, dst.size, step):
+        total = flat(get_peer_array(src, 0))[i]
+        for pe in range(1, n_pes()):
+            total = _combined(total, flat(get_peer_array(src, pe))[i], op)
+        dst[i] = total
+
+
+@_device
+def broadcast(team, dst_array, src_array, root=0):
+    """Copy ``src_array`` of element ``root`` to ``dst_array`` of each."""
+    _meet()
+    if my_pe() != root:
+        _copy(flat(dst_array), flat(get_peer_array(src_array, root)), 0, 1)
+    _meet()
+    if my_pe() == root:  # once the others have read its array, which may be this one
+        _copy(flat(dst_array), flat(src_array), 0, 1)
+
+
+@_device
+def broadcast_warp(team, dst_array, src_array, root=0):
+    """As `broadcast`, by a warp."""
+    _meet_as_warp()
+    if my_pe() != root:
+        _copy(flat(dst_array), flat(get_peer_array(src_array, root)), cuda.laneid, _lanes())
+    _meet_as_warp()
+    if my_pe() == root:  # once the others have read its array, which may be this one
+        _copy(flat(dst_array), flat(src_array), cuda.laneid, _lanes())
+    cuda.syncwarp()
+
+
+@_device
+def broadcast_block(team, dst_array, src_array, root=0):
+    """As `broadcast`, by a block."""
+    _meet_as_block()
+    if my_pe() != root:
+        _copy(flat(dst_array), flat(get_peer_array(src_array, root)), _rank(), _threads())
+    _meet_as_block()
+    if my_pe() == root:  # once the others have read its array, which may be this one
+        _copy(flat(dst_array), flat(src_array), _rank(), _threads())
+    cuda.syncthreads()
+
+
+@_device
+def fcollect(team, dst_array, src_array):
+    """Copy ``src_array`` of all elements, one after the other, to ``dst_array`` of each."""
+    _meet()
+    _collect(flat(dst_array), src_array, 0, 1)
+    _meet()
+
+
+@_device
+def fcollect_warp(team, dst_array, src_array):
+    """As `fcollect`, by a warp."""
+    _meet_as_warp()
+    _collect(flat(dst_array), src_array, cuda.laneid, _lanes())
+    _meet_as_warp()
+
+
+@_device
+def fcollect_block(team, dst_array, src_array):
+    """As `fcollect`, by a block."""
+    _meet_as_block()
+    _collect(flat(dst_array), src_array, _rank(), _threads())
+    _meet_as_block()
+
+
+@_device
+def alltoall(team, dst_array, src_array):
+    """Copy part i of ``src_array`` to element i, as its part with the number of this element."""
+    _meet()
+    _exchange(flat(dst_array), src_array, 0, 1)
+    _meet()
+
+
+@_device
+def alltoall_warp(team, dst_array, src_array):
+    """As `alltoall`, by a warp."""
+    _meet_as_warp()
+    _exchange(flat(dst_array), src_array, cuda.laneid, _lanes())
+    _meet_as_warp()
+
+
+@_device
+def alltoall_block(team, dst_array, src_array):
+    """As `alltoall`, by a block."""
+    _meet_as_block()
+    _exchange(flat(dst_array), src_array, _rank(), _threads())
+    _meet_as_block()
+
+
+@_device
+def reduce(team, dst_array, src_array, op):
+    """Combine ``src_array`` of all elements into ``dst_array``, another array, of each: "sum", "prod", "min", "max"."""
+    _meet()
+    _reduce(flat(dst_array), src_array, op, 0, 1)
+    _meet()
+
+
+@_device
+def reduce_warp(team, dst_array, src_array, op):
+    """As `reduce`, by a warp."""
+    _meet_as_warp()
+    _reduce(flat(dst_array), src_array, op, cuda.laneid, _lanes())
+    _meet_as_warp()
+
+
+@_device
+def reduce_block(team, dst_array, src_array, op):
+    """As `reduce`, by a block."""
+    _meet_as_block()
+    _reduce(flat(dst_array), src_array, op, _rank(), _threads())
+    _meet_as_block()
 
 
 # -- atomic operations -------------------------------------------------------------------------------------------------
