@@ -117,7 +117,7 @@ def _predict_im2col(x_shape, weight_shape, geometry, groups):
 
 
 def _predict_half_product(x_shape, weight_shape, geometry, groups):
-    """Microseconds of the product on tensor cores, and of copies of operands whose rows are no multiples of 16 bytes."""
+    """Microseconds of the product on tensor cores, and of copying operands whose rows are no multiples of 16 bytes."""
     (_, positions), m, k = geometry.counts, weight_shape[0] // groups, weight_shape[1]
     time = matmul.predicted_time(m, positions, k, x_shape[0] * groups, np.float16)
     copied = (m * k if k % 8 else 0) + (x_shape[0] * k * positions if positions % 8 else 0)
