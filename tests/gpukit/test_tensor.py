@@ -1,5 +1,8 @@
 """`gpukit.tensor` against NumPy: which lane holds what, and products of any size by every rung."""
 
+import ctypes
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ from gpukit.intrinsics import (
     view_at,
 )
 from gpukit.tensor import lesson
+from warpstep.machine.tensor_maps import TensorMap
 from warpstep.report.axes import FAINT
 
 
@@ -86,16 +90,28 @@ def matrices(m, n, k, seed=4):
 @pytest.mark.parametrize("variant", tensor.VARIANTS)
 def test_every_rung_multiplies(variant):
     """Ragged sizes, one element, several tiles; traced without a finding."""
-    shapes = [(1, 1, 1), (131, 37, 70), *((300, 517, 1000) for _ in range(on_gpu()))]
-    for m, n, k in shapes:
+    random, limits = np.random.default_rng(list(variant.encode())), [150, *[1000] * 9] if on_gpu() else [150]
+    for m, n, k in [(1, 1, 1), *(random.integers(1, limit, 3) for limit in limits)]:
         a, b = matrices(m, n, k)
         exact, magnitude = a.astype(np.float64) @ b, abs(a.astype(np.float64)) @ abs(b)
+        got = tensor.multiply_by(a, b, variant)
+        assert np.all(abs(got - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
+        if max(m, n, k) > 150:
+            continue
         out = cuda.to_device(np.full((m, n), np.nan, np.float32))
         for launch, arguments in tensor.steps(variant, cuda.to_device(a), cuda.to_device(b), out):
             assert gpukit.trace(launch, *arguments).findings == []
         assert np.all(abs(out.copy_to_host() - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
-        got = tensor.multiply_by(a, b, variant)
-        assert np.all(abs(got - exact) <= 1e-6 * k**0.5 * magnitude + 1e-7)
+
+
+@pytest.mark.parametrize(("left_out", "kind"), [("wait_for_copy", "uninitialised-read"), ("wait_for_product", "race")])
+def test_a_missing_wait_is_found(left_out, kind):
+    a, b = matrices(64, 64, 64)
+    maps, out = [tensor_map(cuda.to_device(matrix), (64, 64)) for matrix in (a, b)], np.zeros((64, 64), np.float32)
+    assert gpukit.trace(lesson.make_product()[1, 128], *maps, out).findings == []
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=0, atol=1e-4)
+    found = gpukit.trace(lesson.make_product(**{left_out: False})[1, 128], *maps, out).findings
+    assert kind in {finding.kind for finding in found}
 
 
 @cuda.jit
@@ -113,6 +129,38 @@ def copy_twice(a, out):
     mbarrier_wait(full, 0, 0)
     for i in range(cuda.threadIdx.x, 4096, 32):
         out[0, i], out[1, i] = tile[i // 64, i % 64], rest[i // 64, i % 64]
+
+
+class _OnGpu(np.ndarray):
+    """Memory of the host in the place of a GPU's."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
+    def copy_to_host(self):
+        return np.array(self)
+
+    def copy_to_device(self, values):
+        self[...] = values
+
+
+def test_a_trace_brings_the_tensors_of_a_gpu(monkeypatch):
+    def as_cuda_array(x):
+        found = x.__cuda_array_interface__
+        read = np.lib.array_utils.byte_bounds(x)[0] if isinstance(x, np.ndarray) else found["data"][0]
+        count = int(np.prod(found["shape"])) * np.dtype(found["typestr"]).itemsize
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(read))
+        return memory.view(found["typestr"]).reshape(found["shape"]).view(_OnGpu)
+
+    there = SimpleNamespace(as_cuda_array=as_cuda_array, is_available=lambda: False)
+    monkeypatch.setattr("warpstep.tracing.gpu.cuda", there)
+    a = np.arange(4096, dtype=np.float32).astype(np.float16).reshape(64, 64).view(_OnGpu)
+    out, map = np.zeros((2, 4096), np.float16), np.zeros(128, np.uint8).view(_OnGpu)
+    map.tensor = a
+    map.described = TensorMap(a.ctypes.data, "<f2", (64, 64), (128, 2), (64, 64), 128)
+    assert gpukit.trace(copy_twice[1, 32, 0, 8192], map, out).findings == []
+    assert np.array_equal(np.sort(out[0]), a.reshape(-1)) and not np.asarray(map).any()
 
 
 def test_shared_arrays_start_where_their_alignment_says():

@@ -6,7 +6,7 @@ import numpy as np
 
 from warpstep._numba import cuda
 from warpstep.api.allocations import Allocation, DevicePointer
-from warpstep.api.arrays import DeviceArray, as_device_array, byte_span
+from warpstep.api.arrays import DeviceArray, as_device_array, byte_span, from_host
 from warpstep.values import describe, has_attributes
 
 ALIGNMENT = 256
@@ -29,7 +29,8 @@ class _Memory:
 def emulated_arguments(args):
     """Yield the arguments with each array of a GPU copied to the emulator; copy them back at the end.
 
-    Arrays that overlap on the GPU overlap here too, and keep their alignment to 256 bytes.
+    Arrays that overlap on the GPU overlap here too, and keep their alignment to 256 bytes. A description of a tensor,
+    an array with the attributes ``tensor`` and ``described``, brings its tensor and describes the copy.
     """
     real = [
         i for i, a in enumerate(args) if has_attributes(a, "__cuda_array_interface__") and as_device_array(a) is None
@@ -37,12 +38,16 @@ def emulated_arguments(args):
     if not real:
         yield args
         return
-    arrays = {i: _as_cuda_array(i, args[i]) for i in real}
+    arrays = {i: _as_cuda_array(i, getattr(args[i], "tensor", args[i])) for i in real}
     spans = {i: _span(array) for i, array in arrays.items()}
     pieces = [_copy_in(start, stop) for start, stop in _join(spans.values())]
     here = list(args)
     for i, array in arrays.items():
         here[i] = _window(array, spans[i][0], pieces)
+    held = list(here)  # tensors live as long as what describes them
+    for i in (i for i in real if has_attributes(args[i], "described")):
+        described = args[i].described._replace(address=held[i].device_ctypes_pointer.value)
+        here[i] = from_host(np.frombuffer(described.to_bytes(), np.uint8))
     yield tuple(here)
     for start, stop, allocation in pieces:
         offset = start % ALIGNMENT

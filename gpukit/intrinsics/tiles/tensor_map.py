@@ -45,7 +45,7 @@ def tensor_map(array, box, swizzle=None):
     """
     made = describe_tensor(array, box, swizzle)
     result = cuda.to_device(encode_tensor(made))
-    result.tensor = as_device_array(array)  # kept as long as the map
+    result.tensor, result.described = as_device_array(array), made  # for traces; the array lives as long as the map
     return result
 
 
