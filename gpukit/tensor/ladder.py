@@ -262,7 +262,7 @@ def ldmatrix(a, b, out):
 # -- copies in the background -----------------------------------------------------------------------------------------
 
 
-@cuda.jit(launch_bounds=(THREADS, 2))
+@cuda.jit
 def stages(a, b, out):
     """The same with copies that are under way while earlier tiles are multiplied. Blocks of 256 threads."""
     buffer = cuda.shared.array(0, uint8, alignment=1024)
@@ -284,7 +284,7 @@ def stages(a, b, out):
     store(out, row + my_row, col + my_col, sums)
 
 
-@cuda.jit(launch_bounds=(THREADS, 2))
+@cuda.jit
 def swizzled(a, b, out):
     """The same without a pad: in row r, the 8 elements at place p are at place p ^ r % 8. Blocks of 256 threads."""
     buffer = cuda.shared.array(0, uint8, alignment=1024)
@@ -389,23 +389,23 @@ def copy_step(tiles_a, tiles_b, full, step, a, b, row, col):
 
 # -- a warp that copies, and warps that multiply ----------------------------------------------------------------------
 
-#: Groups of four warps that multiply. The stages have twice the rows of a that one group needs.
-GROUPS = 2
-TALL = GROUPS * GROUP_ROWS
-TALL_A = GROUPS * RING_A
-TALL_BYTES = TALL_A + 2 * RING * WIDE * COLUMNS
+#: Groups of four warps that multiply, rows and columns of a block's tile, and the sums of a lane.
+GROUPS, TALL, BROAD, BROAD_SUMS = 2, 128, 256, 128
+BROAD_PARTS = BROAD // WIDE
+TALL_A = 2 * RING * TALL * WIDE
+TALL_BYTES = TALL_A + 2 * RING * WIDE * BROAD
 
 
 @cuda.jit
 def specialised(a, b, out, depth):
-    """Blocks compute tile after tile of 128 x 128: a warp copies, two groups multiply. Blocks of 288 threads."""
+    """Blocks compute tile after tile of 128 x 256: a warp copies, two groups multiply. Blocks of 288 threads."""
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (RING, TALL, WIDE), float16)
-    tiles_b = view_at(buffer, TALL_A, (RING, PARTS, WIDE, WIDE), float16)
+    tiles_b = view_at(buffer, TALL_A, (RING, BROAD_PARTS, WIDE, WIDE), float16)
     full = view_at(buffer, TALL_BYTES, RING, uint64)  # the tiles of a stage have come
     free = view_at(buffer, TALL_BYTES + 8 * RING, RING, uint64)  # both groups have read them
     tid, group = cuda.threadIdx.x, cuda.threadIdx.x // 128
-    across, steps = (out.shape[1] + COLUMNS - 1) // COLUMNS, (depth + WIDE - 1) // WIDE
+    across, steps = (out.shape[1] + BROAD - 1) // BROAD, (depth + WIDE - 1) // WIDE
     tiles = across * ((out.shape[0] + TALL - 1) // TALL)
     if tid == 0:
         for stage in range(RING):
@@ -417,19 +417,19 @@ def specialised(a, b, out, depth):
     if group == GROUPS:
         if tid == GROUPS * 128:
             for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
-                row, col = tile // across * TALL, tile % across * COLUMNS
+                row, col = tile // across * TALL, tile % across * BROAD
                 for step in range(steps):
                     stage, first = turn % RING, step * WIDE
                     mbarrier_wait(free, stage, 1 - turn // RING % 2)
                     mbarrier_expect(full, stage, TALL_BYTES // RING)
                     copy_tensor(tiles_a, (stage, 0, 0), a, (row, first), full, stage)
-                    for part in range(PARTS):
+                    for part in range(BROAD_PARTS):
                         copy_tensor(tiles_b, (stage, part, 0, 0), b, (first, col + part * WIDE), full, stage)
                     turn += 1
     else:
         for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
-            row, col = tile // across * TALL, tile % across * COLUMNS
-            sums = zeros(SUMS)
+            row, col = tile // across * TALL, tile % across * BROAD
+            sums = zeros(BROAD_SUMS)
             for _ in range(steps):
                 stage = turn % RING
                 mbarrier_wait(full, stage, turn // RING % 2)
@@ -464,7 +464,7 @@ BLOCKS = {
     "stages": (ROWS, COLUMNS, THREADS, PADDED_BYTES),
     "swizzled": (ROWS, COLUMNS, THREADS, SWIZZLED_BYTES),
     "tma_wgmma": (GROUP_ROWS, COLUMNS, 128, RING_BYTES + 8 * RING),
-    "specialised": (TALL, COLUMNS, 32 * (4 * GROUPS + 1), TALL_BYTES + 16 * RING),
+    "specialised": (TALL, BROAD, 32 * (4 * GROUPS + 1), TALL_BYTES + 16 * RING),
 }
 
 
