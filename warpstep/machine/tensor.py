@@ -7,8 +7,11 @@ import numpy as np
 from warpstep.limits import WARP
 from warpstep.machine.arithmetic import fma
 
-#: Bits behind the largest exponent with which a tensor core adds; no exponent counts as less.
-FRACTION, MIN_EXPONENT = 25, -900
+#: Bits behind the largest exponent with which a tensor core adds; no exponent counts as less; that of the smallest
+#: normal float32, which the total's is at least unless it is zero.
+FRACTION, MIN_EXPONENT, FLOAT32_EXPONENT = 25, -900, -126
+#: The NaN of tensor cores.
+NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 __all__ = ["Fragment", "add_products", "exact", "fragments", "multiply", "unpack"]
 
@@ -90,7 +93,12 @@ def add_products(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.n
     with np.errstate(all="ignore"):
         if all(np.isfinite(part).all() for part in (left, right, total)):
             return _add_aligned(left, right, total)
-        return (total + left @ right).astype(np.float32)
+        plain = total.astype(np.float64)
+        for k in range(left.shape[-1]):
+            plain = plain + left[..., k, None] * right[..., None, k, :]
+        finite = (np.where(np.isfinite(part), part, part.dtype.type(0)) for part in (left, right, total))
+        plain = np.where(np.isfinite(plain), _add_aligned(*finite), plain.astype(np.float32))
+        return np.where(np.isnan(plain), NAN, plain)
 
 
 def _add_aligned(left, right, total):
@@ -102,7 +110,7 @@ def _add_aligned(left, right, total):
     factors = _exponents(left)[..., None], _exponents(right)[..., None, :, :]
     totals = total.astype(np.float64)
     depth = left.shape[-1]
-    top = _exponents(totals)
+    top = np.where(total == 0, MIN_EXPONENT, np.maximum(_exponents(totals), FLOAT32_EXPONENT))
     for k in range(depth):
         top = np.maximum(top, factors[0][..., k, :] + factors[1][..., 0, k, None, :])
     top = np.maximum(top, MIN_EXPONENT)
