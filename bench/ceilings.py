@@ -9,15 +9,29 @@ import warnings
 from functools import partial
 
 import numpy as np
-from numba.cuda import float32, float64, uint32
+from numba.cuda import float32, float64, int8, int32, types, uint32
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
 from gpukit import launching, results, timing
 from gpukit.backend import cuda
-from gpukit.intrinsics import clock64, globaltimer, load4, store4
+from gpukit.intrinsics import (
+    clock64,
+    fence_async,
+    globaltimer,
+    load4,
+    mma,
+    store4,
+    store_fragment,
+    wgmma,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    zeros,
+)
 
 __all__ = ["measure", "measure_clock", "measure_launches", "measured", "measurements"]
 
+float16, uint16 = types.float16, types.uint16
 THREADS = 256
 #: Resident blocks of `THREADS` that fill a multiprocessor.
 FULL = 8
@@ -90,6 +104,56 @@ def mixed(scale, first, second, turns, out):
     for i in range(CHAINS):
         total += x[i]
     out[cuda.grid(1)] = total + float32(uint32(n[0] ^ n[1]) & uint32(255))
+
+
+#: Threads of a block of `tile_products`, two groups of four warps, and the columns of a product.
+PRODUCT_THREADS, COLUMNS, SUMS = 256, 256, 128
+#: Products in a row before a wait.
+PRODUCTS = 4
+
+
+@functools.cache
+def tile_products(dtype, total):
+    """Make a kernel in which groups of four warps multiply the same tiles of ones again and again, by `wgmma`."""
+    span = 128 * 8 // dtype.bitwidth
+    step, one = span // PRODUCTS, {uint16: 0x3F80, int8: 1}.get(dtype, np.float32(1))  # the bits of a bfloat16
+
+    @cuda.jit
+    def tile_products(turns, out):
+        left = cuda.shared.array((64, span), dtype, alignment=1024)
+        right = cuda.shared.array((COLUMNS, span), dtype, alignment=1024)
+        tid = cuda.threadIdx.x
+        for row in range(tid // span, COLUMNS, PRODUCT_THREADS // span):
+            right[row, tid % span] = one
+            if row < 64:
+                left[row, tid % span] = one
+        fence_async()
+        cuda.syncthreads()
+        sums = zeros(SUMS, total)
+        for _ in range(turns):
+            wgmma_fence()
+            for k in range(PRODUCTS):
+                sums = wgmma(sums, left, (0, k * step), right, (0, k * step))
+            wgmma_commit()
+            sums = wgmma_wait(0, sums)
+        store_fragment(out, (16 * (PRODUCT_THREADS // 32 * cuda.blockIdx.x + tid // 32), 0), sums)
+
+    return tile_products
+
+
+@cuda.jit
+def warp_products(turns, out):
+    """Multiply matrices of ones in float64 by `mma`, in four chains of each warp."""
+    one, zero = 1.0, 0.0
+    left = (one, one, one, one, one, one, one, one)
+    a = b = c = d = (zero, zero, zero, zero)
+    for _ in range(turns):
+        for _ in range(UNROLL):
+            a = mma(left, (one, one, one, one), a)
+            b = mma(left, (one, one, one, one), b)
+            c = mma(left, (one, one, one, one), c)
+            d = mma(left, (one, one, one, one), d)
+    out[cuda.grid(1)] = a[0] + b[1] + c[2] + d[3]
 
 
 @cuda.jit
@@ -348,6 +412,29 @@ def multiprocessor_cases(turns):
     yield Case("steps", "store, barrier, load", "1/s", turns, launch, (turns, out), right)
 
 
+def tensor_cases(turns):
+    """Yield the cases of tensor cores; none on a GPU without `wgmma`."""
+    if cuda.get_current_device().compute_capability < (9, 0):
+        return
+    blocks = 2 * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    kinds = (
+        ("tensor_fp16", float16, float32, np.float32),
+        ("tensor_fp16", uint16, float32, np.float32),
+        ("tensor_tf32", float32, float32, np.float32),
+        ("tensor_int8", int8, int32, np.int32),
+    )
+    for variant, dtype, total, held in kinds:
+        depth = PRODUCTS * 32 * 8 // dtype.bitwidth
+        out = cuda.device_array((blocks * PRODUCT_THREADS // 2, COLUMNS), held)
+        operations = 2 * out.size * depth * turns
+        launch, right = tile_products(dtype, total)[blocks, PRODUCT_THREADS], _equal(depth * turns)
+        yield Case("tensor", variant, "FLOP/s", operations, launch, (turns, out), right, dtype.name)
+    out = cuda.device_array(blocks * PRODUCT_THREADS, np.float64)
+    operations = 2 * 16 * 8 * 16 * 4 * UNROLL * (turns // 8) * (out.size // 32)
+    launch, right = warp_products[blocks, PRODUCT_THREADS], _equal(4 * 16 * UNROLL * (turns // 8))
+    yield Case("tensor", "tensor_fp64", "FLOP/s", operations, launch, (turns // 8, out), right, "float64")
+
+
 def _of_mixed(turns):
     """Make a check of the output of `mixed`."""
     n = [np.arange(THREADS, dtype=np.uint32) + np.uint32(i) for i in range(INTEGERS)]
@@ -522,6 +609,7 @@ def measurements(options):
 
 def _measurements(turns):
     yield "arithmetic, issue, shared memory", partial(_measure, multiprocessor_cases, turns)
+    yield "tensor cores", partial(_measure, tensor_cases, turns)
     yield "clock", partial(measure_clock, turns)
     yield "launches", measure_launches
     yield "blocks", measure_blocks

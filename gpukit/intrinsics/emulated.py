@@ -2,10 +2,11 @@
 
 from gpukit.backend import types
 from gpukit.intrinsics import functions
-from gpukit.intrinsics.signatures import COPIES, LOADS, STORES
+from gpukit.intrinsics.signatures import COPIES, LOADS, PRODUCTS, STORES, TENSOR_KINDS
 from warpstep.compiler import calls, ops
 from warpstep.compiler.expressions import Op, Trait
 from warpstep.compiler.values import counted
+from warpstep.limits import WARP
 
 
 @calls.entry(functions.clock64, functions.globaltimer)
@@ -40,7 +41,11 @@ def _emulate_dot(t, call):
 def _emulate_mma(t, call):
     operands = [t.b.temporary(t.value(argument)) for argument in call.arguments]
     t.barrier("warp", calls.WHOLE_WARP)
-    return Op("K.mma({}, {}, {}, m, {})", ops.ACTION)(*operands, t.site(op="mma")), call.result
+    name, sizes = PRODUCTS[call.types[0].dtype, call.types[2].dtype]
+    a, b, c = map(len, call.types)
+    rows, columns, depth = sizes[a, b, c]
+    made = Op("K.mma({}, {}, {}, m, {})", ops.ACTION)(*operands, t.site(op="mma"))
+    return made.counting((TENSOR_KINDS[name], 2 * rows * columns * depth // WARP)), call.result
 
 
 @calls.entry(*LOADS)

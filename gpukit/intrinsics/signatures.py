@@ -41,6 +41,15 @@ PRODUCTS = {
     (types.uint32, types.float32): ("bf16", {(4, 2, 4): (16, 8, 16), (2, 1, 4): (16, 8, 8)}),
     (types.int32, types.int32): ("s8", {(4, 2, 4): (16, 8, 32), (2, 1, 4): (16, 8, 16)}),
 }
+#: As what a trace counts the operations of a product, by its name in PTX.
+TENSOR_KINDS = {
+    "f64": "tensor_fp64",
+    "tf32": "tensor_tf32",
+    "f16": "tensor_fp16",
+    "bf16": "tensor_fp16",
+    "s8": "tensor_int8",
+    "u8": "tensor_int8",
+}
 #: Bytes of one access that the hardware knows.
 WIDTHS = (2, 4, 8, 16)
 #: Bytes of one asynchronous copy.

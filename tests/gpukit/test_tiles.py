@@ -605,3 +605,25 @@ def test_an_older_device_names_what_it_lacks():
             kernel(*arguments)
         with pytest.raises(LaunchError, match=r"compute capability 9\.0, and the device has 8\.0"):
             tensor_map(cuda.to_device(np.zeros((64, 64), np.float16)), (8, 64))
+
+
+# -- the emulator against a GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not on_gpu(), reason="needs a GPU to compare with")
+@pytest.mark.parametrize(("dtype", "columns", "trans_a", "trans_b", "registers", "row_bytes"), PRODUCTS)
+def test_the_emulator_rounds_sums_as_the_gpu_does(dtype, columns, trans_a, trans_b, registers, row_bytes):
+    """To the last bit; a trace runs on the emulator."""
+    random = np.random.default_rng(columns)
+    size = np.dtype(dtype).itemsize
+    a, b = (numbers(random, dtype, (rows, 64 // size), exact=size == 1) for rows in (64, columns))
+    kernel, nbytes = tile_multiplier(dtype, columns, trans_a, trans_b, registers, row_bytes)
+    intrinsics.allow_dynamic_shared(kernel, nbytes)
+    span = row_bytes // size
+    left = np.concatenate([a[:, :span].ravel(), a[:, span:].ravel()]) if registers else as_tile(a, span, trans_a)
+    results = [np.zeros((64, columns), np.int32 if size == 1 else np.float32) for _ in "12"]
+    arguments = left, as_tile(b, span, trans_b)
+    kernel[1, 128, 0, nbytes](*arguments, results[0])
+    gpukit.trace(kernel[1, 128, 0, nbytes], *arguments, results[1])
+    np.testing.assert_array_equal(*(x.view(np.uint32) for x in results))

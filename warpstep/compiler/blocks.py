@@ -370,8 +370,12 @@ class Pools:
             labels.append(len(self.operations) if block.statements else None)
             if block.statements:
                 own = [s for s in block.statements if s.place is None or s.place[0] not in LIBRARIES]
-                kinds = ((s.place, kind) for s in own for kind in s.expression.operations)
-                self.operations.append(Counter(kinds))
+                counts = Counter()
+                for statement in own:
+                    for kind in statement.expression.operations:
+                        name, times = kind if kind.__class__ is tuple else (kind, 1)
+                        counts[statement.place, name] += times
+                self.operations.append(counts)
                 places = [s.place for s in block.statements if s.place]
                 self.lines.append([place for place, _ in itertools.groupby(places)])
         return labels

@@ -63,8 +63,8 @@ class Expression:
     operands : tuple of Expression
     value : object
         The number of a variable, the value of a literal.
-    arithmetic : tuple of str
-        Kinds of arithmetic that a trace counts for this operation.
+    arithmetic : tuple
+        Kinds of arithmetic that a trace counts for this operation: str, or (str, how often).
     traits : int
         Of all operations in the tree.
     variables : tuple of Expression
@@ -87,7 +87,7 @@ class Expression:
 
     @property
     def operations(self):
-        """list of str : kinds of arithmetic in the tree."""
+        """list : kinds of arithmetic in the tree."""
         return [kind for node in self.walk() for kind in node.arithmetic]
 
     def walk(self):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from warpstep.compiler.instructions import ITERATION
+from warpstep.tracing.records import TENSOR
 from warpstep.values import check_items, check_path, check_type, describe
 
 __all__ = ["CASES", "RECORDED", "Ceilings", "from_records", "recorded"]
@@ -38,6 +40,8 @@ class Ceilings:
         Wavefronts per second of all multiprocessors, in shared memory and L1, which are one memory.
     fp32, fp64 : float
         Floating-point operations per second; a multiply-add is two.
+    tensor_fp16, tensor_tf32, tensor_fp64, tensor_int8 : float
+        The same of tensor cores, by what they multiply. Infinite in records that do not have them.
     conversions : float
         Conversions from or to float64 per second.
     instructions : float
@@ -77,6 +81,10 @@ class Ceilings:
     touch: float
     written_back: tuple[tuple[int, float], ...]
     link: float = 450e9
+    tensor_fp16: float = math.inf
+    tensor_tf32: float = math.inf
+    tensor_fp64: float = math.inf
+    tensor_int8: float = math.inf
 
     def writing_back(self, nbytes: float) -> float:
         """Seconds to write back the modified lines that so many bytes replace in the cache."""
@@ -140,6 +148,9 @@ def from_records(records: list[dict]) -> Ceilings:
         if not found:
             raise LookupError(f"no record of {case!r}{f', {variant!r}' if variant else ''} among the ceilings")
         values[name] = max(found)
+    for kind in TENSOR:
+        found = [r["value"] for r in records if (r["case"], r["variant"]) == ("tensor", kind)]
+        values |= {kind: max(found)} if found else {}
     values["multiprocessors"] = int(values["multiprocessors"])
     values["written_back"] = _written_back(records)
     return Ceilings(records[0]["gpu"], records[0]["date"], **values)

@@ -13,7 +13,7 @@ from warpstep.report import html
 from warpstep.report.facts import plural
 from warpstep.report.table import Table
 from warpstep.report.units import format_seconds
-from warpstep.tracing.records import Recording, check_trace
+from warpstep.tracing.records import TENSOR, Recording, check_trace
 from warpstep.values import check_int
 
 __all__ = ["Prediction", "Use", "predict"]
@@ -100,6 +100,10 @@ def _uses(counts, blocks, warps, instructions, ceilings):
         f"{_amount(fp64, 'operations')}, {_amount(conversions, 'conversions')}",
         max(fp64 / ceilings.fp64, conversions / ceilings.conversions) * per_scheduler,
     )
+    tensor = {kind: counts.arithmetic(kind) for kind in TENSOR}
+    if any(tensor.values()):
+        seconds = sum(number / getattr(ceilings, kind) for kind, number in tensor.items() if number)
+        uses["tensor cores"] = Use(_amount(sum(tensor.values()), "operations"), seconds * per_multiprocessor)
     executed = counts.instructions() if instructions is None else instructions
     how = "as written, with an estimate for addresses and loops" if instructions is None else "executed"
     # Instructions for values that a warp shares take longer.
@@ -115,9 +119,8 @@ def _uses(counts, blocks, warps, instructions, ceilings):
 def _memory_uses(counts, ceilings):
     """{resource: Use} of L2 and DRAM."""
     read, written = counts.traffic("cold_read"), counts.traffic("cold_written")
-    stored, lines = (
-        counts.total("global", "store", name) + counts.total("global", "atomic", name) for name in ("sectors", "lines")
-    )
+    writers = ("store", "atomic", "tensor store")
+    stored, lines = (sum(counts.total("global", op, name) for op in writers) for name in ("sectors", "lines"))
     loads, stores = read / SECTOR / ceilings.l2_loads, stored / ceilings.l2_stores
     return {
         "DRAM": Use(
@@ -149,7 +152,8 @@ def _link(counts, ceilings):
 def _waiting(counts, blocks, ceilings):
     """Blocks that run one after the other on a multiprocessor, each with a trip to memory and its barriers."""
     rounds = ceil_div(blocks, ceilings.multiprocessors * counts.trace.occupancy.blocks)
-    trips = rounds if counts.total("global", "load", "requests") else 0
+    loads = counts.total("global", "load", "requests") + counts.total("global", "tensor load", "requests")
+    trips = rounds if loads else 0
     passed = sum(barrier.passed for barrier in counts.trace.barriers if barrier.kind == "block")
     each = passed / math.prod(counts.trace.grid)
     amount = f"{plural(rounds, 'block')} in a row, {plural(trips, 'trip')} to memory, {each:.3g} barriers per block"
@@ -174,8 +178,8 @@ class Prediction:
     kernel : str
     grid, block : tuple of 3 int
     uses : dict of str to Use
-        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting", and
-        "link" where memory of other devices is used.
+        By resource: "launch", "DRAM", "L2", "shared memory, L1", "FP32", "FP64", "issue", "blocks", "waiting",
+        "link" where memory of other devices is used, and "tensor cores" where they are.
     seconds : float
         The prediction: the largest of these bounds and the launch itself.
     limit : str

@@ -25,6 +25,10 @@ ARITHMETIC = {
     "int64": "int64",
     "int64_divisions": "int64 divisions",
     "fp64_conversions": "FP64 conversions",
+    "tensor_fp16": "tensor FP16",
+    "tensor_tf32": "tensor TF32",
+    "tensor_fp64": "tensor FP64",
+    "tensor_int8": "tensor int8",
 }
 UNITS = ("wavefronts", "sectors")
 WRONG = "the result is wrong, or can be"

@@ -16,6 +16,7 @@ from warpstep.tracing.recorder import Recorder
 from warpstep.tracing.records import (
     BOXES,
     FINDINGS,
+    TENSOR,
     Access,
     Barrier,
     Branch,
@@ -29,7 +30,7 @@ from warpstep.tracing.records import (
 )
 from warpstep.tracing.steps import Steps
 
-ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions")
+ARITHMETIC = ("fp16", "fp32", "fp64", "int32", "int64", "int64_divisions", "fp64_conversions", *TENSOR)
 
 
 def summarize(prepared, recorder: Recorder, registers: int | None, advice: bool, stopped: str = "") -> dict[str, Any]:
@@ -274,7 +275,13 @@ def _traffic(recorder, accesses, operations, coverage, scale):
         for name in ("read", "written")
     }
     moved = SECTOR * sum(a.sectors for a in accesses if a.space == "global")
-    return Traffic(needed, moved, sum(o.fp16 + o.fp32 + o.fp64 for o in operations), cold["read"], cold["written"])
+    return Traffic(
+        needed,
+        moved,
+        sum(getattr(o, kind) for o in operations for kind in ("fp16", "fp32", "fp64", *TENSOR)),
+        cold["read"],
+        cold["written"],
+    )
 
 
 def _sectors(cells, name, scale):

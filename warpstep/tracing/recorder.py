@@ -234,6 +234,13 @@ class Recorder:
             count.lanes += 1
             count.counts += np.array([0, 0, 0, sectors, sectors, np.unique((each[there] + base) // LINE).size, 0])
 
+    def count_wavefronts(self, site, array, requests, wavefronts):
+        """Add what tensor cores read of a tile in shared memory: as a tile is laid out, without bank conflicts."""
+        count = self.accesses[site, "shared", "tensor load", 0, array]
+        count.requests += requests
+        count.lanes += WARP * requests
+        count.counts += np.array([wavefronts, wavefronts, 0, 0, 0, 0, 0])
+
     def _warm(self, heat, batch, view, address, mask, op, nbytes):
         """Add an access to the map of its array."""
         self._heat_left -= batch.lanes

@@ -15,8 +15,11 @@ from warpstep.values import describe
 
 SPACES = ("global", "shared", "local")
 OPERATIONS = ("load", "store", "atomic", "tensor load", "tensor store")
-#: Those of copies of tensors, in global memory: a request is one copy, of which its sectors are counted.
+#: Those of copies of tensors, in global memory, of which each is a request, and of `wgmma` in shared memory, with a
+#: request for each warp and operand.
 BOXES = ("tensor load", "tensor store")
+#: The counts of `Operations` of tensor cores.
+TENSOR = ("tensor_fp16", "tensor_tf32", "tensor_fp64", "tensor_int8")
 #: Kinds of `Finding`, in the order in which a report lists them.
 FINDINGS = (
     "out-of-bounds",
@@ -121,7 +124,8 @@ class Access(Place):
     space : "global" | "shared" | "local"
         Constant memory is not counted.
     op : "load" | "store" | "atomic" | "tensor load" | "tensor store"
-        The last two: copies of tensors, of which each is a request.
+        The last two: copies of tensors in global memory, of which each is a request, and what `wgmma` reads in shared
+        memory, a request for each warp and operand.
     itemsize : int
         Bytes per lane; 16 for the 128-bit accesses of `gpukit.intrinsics`, 0 of copies of tensors.
     requests : int
@@ -233,6 +237,8 @@ class Operations(Place):
         Times that a thread ran the line.
     active_lanes : float
         Mean number of active lanes of the warps that ran it.
+    tensor_fp16, tensor_tf32, tensor_fp64, tensor_int8 : int
+        Multiplications and additions of tensor cores, by what they multiply; bfloat16 counts as fp16.
     """
 
     fp16: int
@@ -244,6 +250,10 @@ class Operations(Place):
     fp64_conversions: int
     threads: int
     active_lanes: float
+    tensor_fp16: int = 0
+    tensor_tf32: int = 0
+    tensor_fp64: int = 0
+    tensor_int8: int = 0
 
 
 @dataclass(frozen=True)

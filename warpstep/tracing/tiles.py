@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from warpstep.limits import WARP
+from warpstep.limits import LINE, WARP
 from warpstep.machine.barriers import Barriers
 from warpstep.machine.tiles import GROUP, Tiles
 from warpstep.tracing.marks import LANE_BITS, mark, plain
@@ -166,6 +166,7 @@ class TracedBarriers(_Shadowed, Barriers):
         rows, threads = np.nonzero(lanes)
         recorder = self.batch.recorder
         cells = recorder.memory_at(allocation.address)
+        recorder.arguments.add(cells.address)  # it has come with a map
         recorder.count_boxes(self.batch, cells.address, places, valid, site, op)
         found = []
         for each, there in zip(places, valid, strict=True):
@@ -229,7 +230,9 @@ class TracedTiles(_Shadowed, Tiles):
         places = places.reshape(4 * rows.size, -1) if split else np.repeat(places, 4, axis=0)
         cells, cell, owners, tids = self.cells_of(view, places, np.repeat(rows, 4), lanes)
         self.check_proxy(view, cells, cell, owners, site, "wgmma")
-        time = self.batch.recorder.tick(site)
+        recorder, wavefronts = self.batch.recorder, places.size * view.dtype.itemsize // (4 if not split else 1) // LINE
+        recorder.count_wavefronts(site, view.name, 4 * rows.size, wavefronts)
+        time = recorder.tick(site)
         access = Several(self.memory, cells, view, site, "load", owners)
         unknown = cells.unknown(cell)
         if unknown is not None:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from gpukit.backend import types
+from gpukit.intrinsics.signatures import TENSOR_KINDS
 from gpukit.intrinsics.tiles import functions
-from gpukit.intrinsics.tiles.signatures import MATRICES
+from gpukit.intrinsics.tiles.signatures import MATRICES, OPERANDS
 from warpstep.compiler import calls, ops
 from warpstep.compiler.expressions import NONE, Op, Trait, scalar
 from warpstep.compiler.values import dtype_of
@@ -170,7 +171,9 @@ def _multiply(t, call):
     multiply = Op("M.tiles.multiply({}, {}, {}, {}, {}, {}, {}, {}, m, {})", ops.ACTION)
     flags = (bool(_literal(kind)) for kind in kinds[5:7])
     found = multiply(held, left, left_index, right, right_index, *flags, add, t.site(b.unversioned_name, "wgmma"))
-    return found, call.result
+    name, depth, _ = OPERANDS[kinds[3].dtype]
+    # Each of 128 threads stands for so many of 2 * 64 * N * K operations.
+    return found.counting((TENSOR_KINDS[name], 2 * call.result.count * depth)), call.result
 
 
 @calls.entry(functions.wgmma_commit)
