@@ -28,8 +28,8 @@ UID_BYTES = 128
 
 
 @functools.cache
-def make_step(first: bool = True, last: bool = True) -> Any:
-    """Make the kernel of a time step, for a PE with a neighbour above (not ``first``) and below (not ``last``).
+def make_step() -> Any:
+    """Make the kernel of a time step. ``above`` and ``below`` are the rows of the neighbours, 0 where there is none.
 
     A block computes a row. The blocks of the edges wait until the neighbour's row has arrived, and send theirs on.
     """
@@ -37,11 +37,11 @@ def make_step(first: bool = True, last: bool = True) -> Any:
     SET, GE = core.SignalOp.SIGNAL_SET, core.ComparisonType.CMP_GE
 
     @cuda.jit
-    def step(u, new, arrived, number, rows, rows_above, rate):
+    def step(u, new, arrived, number, rows, above, below, rate):
         row, tid, me = 1 + cuda.blockIdx.x, cuda.threadIdx.x, shmem.my_pe()
-        if tid == 0 and row == 1 and not first:
+        if tid == 0 and row == 1 and above > 0:
             shmem.signal_wait(arrived[0:1], GE, number)
-        if tid == 0 and row == rows and not last:
+        if tid == 0 and row == rows and below > 0:
             shmem.signal_wait(arrived[1:2], GE, number)
         cuda.syncthreads()
         col = 1 + tid
@@ -50,9 +50,9 @@ def make_step(first: bool = True, last: bool = True) -> Any:
             new[row, col] = u[row, col] + rate * (around - np.float32(4) * u[row, col])
             col += cuda.blockDim.x
         cuda.syncthreads()
-        if row == 1 and not first:  # into the halo below the rows of the PE above
-            shmem.put_signal_block(new[rows_above + 1], new[1], arrived[1:2], number + 1, SET, me - 1)
-        if row == rows and not last:
+        if row == 1 and above > 0:  # into the halo below the rows of the PE above
+            shmem.put_signal_block(new[above + 1], new[1], arrived[1:2], number + 1, SET, me - 1)
+        if row == rows and below > 0:
             shmem.put_signal_block(new[0], new[row], arrived[0:1], number + 1, SET, me + 1)
 
     return step
@@ -101,8 +101,8 @@ def program(rank: int, nranks: int, uid: Any, u: np.ndarray, steps: int, rate: n
     core, _ = _bindings()
     core.init(**_own_device(rank), uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
     parts = rows_of(len(u) - 2, nranks)
-    counts = [part.stop - part.start for part in parts]
-    rows, above = counts[rank], counts[rank - 1]
+    counts = [0, *(part.stop - part.start for part in parts), 0]
+    above, rows, below = counts[rank : rank + 3]
     heap = [core.array((max(counts) + 2, u.shape[1]), "float32") for _ in range(2)] + [core.array((2,), "int64")]
     first, second, arrived = (cuda.as_cuda_array(array) if on_gpu() else array for array in heap)
     own = np.zeros(first.shape, np.float32)
@@ -110,9 +110,9 @@ def program(rank: int, nranks: int, uid: Any, u: np.ndarray, steps: int, rate: n
     for array, values in ((first, own), (second, own), (arrived, np.zeros(2, np.int64))):
         array.copy_to_device(values)
     _meet(core)
-    kernel = make_step(rank == 0, rank == nranks - 1)
+    kernel = make_step()
     for number in range(steps):
-        kernel[rows, THREADS](first, second, arrived, number, rows, above, rate)
+        kernel[rows, THREADS](first, second, arrived, number, rows, above, below, rate)
         first, second = second, first
     _meet(core)
     result = first.copy_to_host()[1 : rows + 1]

@@ -471,9 +471,11 @@ with plot.figure("All-reduce of float32", size=(8, 3.6), mark=WHERE) as ax:
     for variant in (*multi.RINGS, "nccl"):
         points = sorted((4 * r["shape"][0], r["bus"] / 1e9) for r in found if r["variant"] == variant)
         look = {"color": "black", "linestyle": "--"} if variant == "nccl" else {"marker": "o", "markersize": 4}
-        ax.plot(*zip(*points, strict=True), label=variant, **look)
+        if points:
+            ax.plot(*zip(*points, strict=True), label=variant, **look)
     ax.axhline(link, color="grey", linewidth=1)
-    ax.text(2e9, link, "peer copies both ways", va="bottom", ha="right", fontsize=8, color="grey")
+    side = {"transform": ax.get_yaxis_transform(), "va": "bottom", "fontsize": 8, "color": "grey"}
+    ax.text(0.01, link, "peer copies both ways", **side)
     ax.set(xscale="log", xlabel="bytes", ylabel="bus bandwidth, GB/s", ylim=(0, None))
     ax.legend()
 

@@ -226,13 +226,10 @@ def test_resizing_is_checked_before_it_is_timed(timed_at_once, monkeypatch):
 
 
 def test_several_devices_are_checked_before_they_are_timed(timed_at_once, monkeypatch):
-    """All of ``gpukit bench multi`` but the times, the timelines and NCCL."""
+    """``gpukit bench multi`` without the times, the timelines, NCCL and the frames."""
     monkeypatch.setattr(several, "_bars", lambda made: [])
     monkeypatch.setattr(several, "LINK_BYTES", 1024)
-    monkeypatch.setattr(several, "FRAMES", (5, 6, 8, 3))
-    monkeypatch.setattr(several, "CHUNKS", 4)
     monkeypatch.setattr(several, "STEPS", 3)
-    monkeypatch.setattr(several, "SMALL", (3, 4))
     monkeypatch.setattr(several.common, "libraries", dict)
     measured = [
         partial(several.measure_heat, 150, 40, "strong"),
@@ -241,7 +238,7 @@ def test_several_devices_are_checked_before_they_are_timed(timed_at_once, monkey
         partial(several.measure_all_reduce, 4000),
     ]
     with emulator.use_device(count=2):
-        for measure in (several.measure_links, several.measure_frames, *measured):
+        for measure in (several.measure_links, *measured):
             records, right = measure(2)
             assert right and {r["devices"] for r in records} >= {2}, measure
         monkeypatch.setattr(multi.Heat, "schedule", lambda *_: SimpleNamespace(run=lambda: None))
