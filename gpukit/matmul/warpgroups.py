@@ -12,8 +12,10 @@ from typing import NamedTuple
 from gpukit.backend import cuda, uint8, uint32, uint64
 from gpukit.intrinsics import (
     copy_tensor,
+    decrease_registers,
     fence_barrier_init,
     fence_tensor_map,
+    increase_registers,
     mbarrier_arrive,
     mbarrier_expect,
     mbarrier_init,
@@ -129,6 +131,8 @@ def warpgroups(tile, name, layout, parts, wide):
     free_at = full_at + 8 * stages
     place, count_tiles, following = make_place(tile, depth), make_count(tile), make_following(stages)
     store = make_store(tile, total if parts else result, wide)
+    # Three groups have 168 registers a thread, the most there are. Those that multiply 256 columns can use more.
+    gives = tile.threads == 3 * GROUP and columns == 256
 
     @cuda.jit(device=True, forceinline=True)
     def copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b):
@@ -169,27 +173,34 @@ def warpgroups(tile, name, layout, parts, wide):
         cuda.syncthreads()
         tiles = count_tiles(sizes)
         stage = uint32(0)
-        tile_number = uint32(cuda.blockIdx.x)
+        number = uint32(cuda.blockIdx.x)
         if group == groups:
+            if gives:
+                decrease_registers(40)
             if leads:
                 fence_tensor_map(map_a)
                 fence_tensor_map(map_b)
                 parity = uint32(1)
-                while tile_number < tiles:
-                    z, _, row, col, first, last = place(tile_number, sizes)
+                while number < tiles:
+                    z, _, row, col, first, last = place(number, sizes)
                     z_a, z_b = uint32(z // which[0] % which[1]), uint32(z // which[2] % which[3])
-                    for step in range(first, last):
+                    step = first
+                    while step < last:
                         mbarrier_wait(free, stage, parity)
-                        k = uint32(step * depth)
+                        k = uint32(step * uint32(depth))
                         copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b)
                         stage, parity = following(stage, parity)
-                    tile_number += uint32(cuda.gridDim.x)
+                        step = uint32(step + uint32(1))
+                    number = uint32(number + uint32(cuda.gridDim.x))
         else:
+            if gives:
+                increase_registers(232)
             parity, before = uint32(0), uint32(0)
-            while tile_number < tiles:
-                z, part, row, col, first, last = place(tile_number, sizes)
+            while number < tiles:
+                z, part, row, col, first, last = place(number, sizes)
                 sums = zeros(count, total)
-                for step in range(first, last):
+                step = first
+                while step < last:
                     mbarrier_wait(full, stage, parity)
                     sums = multiply_step(sums, tiles_a, tiles_b, stage, group, step > first)
                     # One group of products stays pending, so that the tensor cores never wait for this thread.
@@ -198,6 +209,7 @@ def warpgroups(tile, name, layout, parts, wide):
                         mbarrier_arrive(free, before)
                     before = stage
                     stage, parity = following(stage, parity)
+                    step = uint32(step + uint32(1))
                 sums = wgmma_wait(0, sums)
                 if leads:
                     mbarrier_arrive(free, before)
@@ -205,7 +217,7 @@ def warpgroups(tile, name, layout, parts, wide):
                 store(
                     out, memory, sums, uint64(z * sizes[3] + part) * uint64(sizes[0]), my_row, col, sizes[0], sizes[1]
                 )
-                tile_number += uint32(cuda.gridDim.x)
+                number = uint32(number + uint32(cuda.gridDim.x))
 
     return warpgroups
 
@@ -218,7 +230,7 @@ def make_following(stages):
     def following(stage, parity):
         if stage == uint32(stages - 1):
             return uint32(0), parity ^ uint32(1)
-        return stage + uint32(1), parity
+        return uint32(stage + uint32(1)), parity
 
     return following
 

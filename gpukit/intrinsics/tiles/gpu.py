@@ -48,16 +48,21 @@ def _base(context, builder, array_type, array):
     return builder.ptrtoint(builder.addrspacecast(data, ir.PointerType(data.type.pointee, SHARED)), WORD), struct
 
 
-def _offset(context, builder, struct, index_type, index):
-    """The offset of an element in bytes, of 32 bits."""
+def _offset(context, builder, struct, index_type, index, units=0):
+    """The offset of an element in units of 2 ** ``units`` bytes, of 32 bits; rows have a multiple of them."""
     index_types = index_type.types if isinstance(index_type, types.BaseTuple) else (index_type,)
     indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else (index,)
     extents, strides = (cgutils.unpack_tuple(builder, part) for part in (struct.shape, struct.strides))
     total = _word(0)
     for kind, i, extent, stride in zip(index_types, indices, extents, strides, strict=True):
         # A negative index counts from the end; an unsigned one needs no test.
-        wrapped = fix_integer_index(context, builder, kind, i, extent)
-        total = builder.add(total, builder.mul(builder.trunc(wrapped, WORD), builder.trunc(stride, WORD)))
+        wrapped, step = fix_integer_index(context, builder, kind, i, extent), builder.trunc(stride, WORD)
+        wrapped = builder.trunc(wrapped, WORD)
+        if stride is strides[-1]:
+            part = builder.lshr(builder.mul(wrapped, step), _word(units))
+        else:
+            part = builder.mul(wrapped, builder.lshr(step, _word(units)))
+        total = builder.add(total, part)
     return total
 
 
@@ -287,8 +292,9 @@ def _fence_tensor_map(context, builder, signature, arguments):
 
 # -- products of four warps ------------------------------------------------------------------------
 
-#: Where the parts of a descriptor lie: the distances of parts and of 8 rows in 16 bytes, and how rows are swizzled.
-PARTS_AT, ROWS_AT, SWIZZLE_AT = 16, 32, 62
+#: Where the parts of a descriptor lie: the distance of parts in 16 bytes, and how rows are swizzled. The distance of 8
+#: rows begins at bit 32.
+PARTS_AT, SWIZZLE_AT = 16, 62
 #: How rows are swizzled, by their bytes.
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 
@@ -296,7 +302,6 @@ SWIZZLES = {128: 1, 64: 2, 32: 3}
 def _descriptor(context, builder, tile_type, tile, index_type, index, trans):
     """Where a tile lies and how, as `wgmma` wants it: all but the address is constant where the tile's shape is."""
     base, struct = _base(context, builder, tile_type, tile)
-    offset = _offset(context, builder, struct, index_type, index)
     strides = [builder.trunc(s, WORD) for s in cgutils.unpack_tuple(builder, struct.strides)]
     row = strides[-2]
     rows = builder.shl(row, _word(3))
@@ -307,13 +312,13 @@ def _descriptor(context, builder, tile_type, tile, index_type, index, trans):
     if trans:  # without a swizzle the two distances change places
         plain = builder.icmp_unsigned("==", swizzle, _word(0))
         rows, parts = builder.select(plain, parts, rows), builder.select(plain, rows, parts)
-    address = builder.and_(builder.add(base, offset), _word(0x3FFFF))
-    fields = ((address, 0), (parts, PARTS_AT), (rows, ROWS_AT))
-    total = builder.shl(builder.zext(swizzle, LONG), ir.Constant(LONG, SWIZZLE_AT))
-    for nbytes, place in fields:
-        field = builder.zext(builder.lshr(nbytes, _word(4)), LONG)
-        total = builder.or_(total, builder.shl(field, ir.Constant(LONG, place)))
-    return total
+    # In units of 16 bytes: what does not change in a loop is one number, to which each product adds its own.
+    start = builder.lshr(builder.and_(base, _word(0x3FFFF)), _word(4))
+    low = builder.add(start, builder.shl(builder.lshr(parts, _word(4)), _word(PARTS_AT)))
+    low = builder.add(low, _offset(context, builder, struct, index_type, index, units=4))
+    high = builder.or_(builder.lshr(rows, _word(4)), builder.shl(swizzle, _word(SWIZZLE_AT - 32)))
+    total = builder.shl(builder.zext(high, LONG), ir.Constant(LONG, 32))
+    return builder.or_(total, builder.zext(low, LONG))
 
 
 @_lower(functions.wgmma, *[types.Any] * 8)
