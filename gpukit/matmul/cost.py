@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
+from gpukit.matmul.turned import TurnedTile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
 from warpstep.integers import ceil_div
@@ -72,18 +73,29 @@ DOUBLE_SPEEDS = (
     Speed(DoubleTile(16, 64, 16, 16, 4), 5, 0.22, 0.25, 0.7, 8),
     Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9, 8),
 )
-#: The same for tensor cores and shorter elements; a step is one of 128 bytes of K, or of 64.
-GROUP_SPEEDS = (
-    Speed(GroupTile(2, 256, 4), 1, 0.62, 0.62, 3.0, 1),
-    Speed(GroupTile(2, 128, 4), 1, 0.33, 0.36, 2.0, 1),
-    Speed(GroupTile(1, 128, 4, 2), 2, 0.18, 0.30, 1.5, 1),
-    Speed(GroupTile(1, 64, 6, 2), 2, 0.11, 0.25, 1.2, 1),
-)
-WARP_SPEEDS = (
-    Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 0.95, 0.95, 3.0, 1),
-    Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.27, 0.27, 1.5, 1),
-    Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.08, 0.12, 1.0, 1),
-)
+#: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
+#: across K; single warps. A step is one of 128 bytes of K, or of 64.
+TENSOR_SPEEDS = {
+    "groups": (
+        Speed(GroupTile(2, 256, 4), 1, 0.65, 0.65, 3.2, 1),
+        Speed(GroupTile(2, 128, 4), 1, 0.38, 0.38, 2.6, 1),
+        Speed(GroupTile(1, 128, 4, 2), 2, 0.25, 0.28, 2.3, 1),
+        Speed(GroupTile(1, 64, 6, 2), 2, 0.17, 0.18, 2.3, 1),
+    ),
+    "across a": (
+        Speed(TurnedTile(2, 128, 4, False), 1, 0.70, 0.70, 3.2, 1),
+        Speed(TurnedTile(1, 64, 6, False), 1, 0.30, 0.30, 2.3, 1),
+    ),
+    "across b": (
+        Speed(TurnedTile(2, 128, 4, True), 1, 0.70, 0.70, 3.2, 1),
+        Speed(TurnedTile(1, 64, 6, True), 1, 0.30, 0.30, 2.3, 1),
+    ),
+    "warps": (
+        Speed(WarpTile(128, 256, 64, 64, 5), 1, 0.55, 0.55, 3.0, 1),
+        Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
+        Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
+    ),
+}
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
@@ -208,12 +220,12 @@ def choose(
 
 
 @functools.lru_cache(4096)
-def choose_tensor(m: int, n: int, nbytes: int, batch: int, multiprocessors: int, groups: bool):
+def choose_tensor(m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str) -> tuple[Any, int]:
     """Choose the tile for tensor cores, and the parts of K, none of them empty; a row of K has ``nbytes``.
 
-    With ``groups`` it is a `GroupTile`, otherwise a `WarpTile`.
+    ``kind`` is a key of ``TENSOR_SPEEDS``.
     """
-    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, GROUP_SPEEDS if groups else WARP_SPEEDS)
+    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind])
     steps = ceil_div(nbytes, tile.depth)
     return tile, ceil_div(steps, ceil_div(steps, parts))
 

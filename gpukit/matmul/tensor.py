@@ -15,8 +15,9 @@ from gpukit.matmul.fast import SUM_THREADS, sum_parts, sum_shape
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
-from gpukit.matmul.warpgroups import GroupTile, boxes, warpgroups
-from gpukit.matmul.warps import warps
+from gpukit.matmul.turned import TurnedTile, turned, turned_boxes
+from gpukit.matmul.warpgroups import boxes, warpgroups
+from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 
@@ -77,17 +78,20 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         yield from _sum_launches(parts, flat, m, n, 0, form, factors, work.stream)
         return
     has_groups = _check_capability()
-    operands = []
-    for which, (operand, rows, way) in enumerate(zip((flat.a, flat.b), (m, n), ways, strict=True)):
-        found = _rows(operand, rows, flat.k, operand.layout == "NT"[which])
-        if _must_copy(found, form, way, has_groups):
-            launch, found = _copy(found, form, way, f"operand {which}", work)
+    found = [
+        _rows(operand, rows, flat.k, operand.layout == along)
+        for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
+    ]
+    stays, operands = _across_at_best(found, name, ways, has_groups), []
+    for which, (rows, way) in enumerate(zip(found, ways, strict=True)):
+        if which != stays and _must_copy(rows, form, way, has_groups):
+            launch, rows = _copy(rows, form, way, f"operand {which}", work)
             yield launch
-        operands.append(found)
-    a, b = operands
-    k = a.columns if a.along else a.rows
-    device = cuda.get_current_device()
-    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, device.MULTIPROCESSOR_COUNT, has_groups)
+        operands.append(rows)
+    k = operands[0].columns if operands[0].along else operands[0].rows
+    kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else "warps"
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind)
     plain = flat.alpha == 1 and flat.beta == 0
     if parts == 1 and plain:
         target, wide, element = flat.out, flat.wide_out, form.result
@@ -98,8 +102,8 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
             form.total,
         )
     words = target.view(np.uint32) if wide else target
-    launches = _group_launches if isinstance(tile, GroupTile) else _warp_launches
-    yield from launches(tile, name, (m, n, k, parts, batch), (a, b), words, element is form.total, wide, work)
+    launches = _warp_launches if isinstance(tile, WarpTile) else _group_launches
+    yield from launches(tile, name, (m, n, k, parts, batch), operands, words, element is form.total, wide, work)
     if target is not flat.out:
         yield from _sum_launches(target, flat, m, n, parts, form, factors, work.stream)
 
@@ -121,6 +125,13 @@ def _check_capability():
 def _rows(operand: Operand, extent: int, k: int, along: bool) -> Rows:
     rows, columns = (extent, k) if along else (k, extent)
     return Rows(operand.flat, along, operand.rule[1], rows, columns, operand.pitch, operand.step, operand.rule)
+
+
+def _across_at_best(found: list[Rows], name: str, ways: tuple, has_groups: bool) -> int | None:
+    """The operand of float32 that may lie across K for the kernel of `turned`, 0 or 1; None without one."""
+    if name != "tf32" or ways != (PLAIN, PLAIN) or not has_groups:
+        return None
+    return next((which for which in (1, 0) if not found[which].along and found[which].begins_aligned()), None)
 
 
 def _must_copy(rows: Rows, form: Format, way, has_groups):
@@ -153,17 +164,24 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     """One launch, whose blocks stay on their multiprocessors."""
     m, n, _, parts, batch = sizes
-    layout = ("N" if operands[0].along else "T") + ("T" if operands[1].along else "N")
-    kernel = warpgroups(tile, name, layout, is_total, wide)
+    if isinstance(tile, TurnedTile):
+        kernel, found_boxes = turned(tile, wide), turned_boxes(tile)
+        operands = operands[::-1] if tile.swapped else operands
+    else:
+        layout = _layout_of(operands)
+        kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
-    maps = [
-        movable_map(_array_of(rows), box, work) for rows, box in zip(operands, boxes(tile, name, layout), strict=True)
-    ]
+    maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     units = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * batch
     blocks = min(units, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     which = tuple(np.uint32(part) for rows in operands for part in rows.rule)
+    out = out.view(np.float32) if isinstance(tile, TurnedTile) else out
     yield launch, (*maps, out, tuple(np.uint32(size) for size in sizes), which)
+
+
+def _layout_of(operands):
+    return ("N" if operands[0].along else "T") + ("T" if operands[1].along else "N")
 
 
 def _array_of(rows: Rows):
@@ -176,8 +194,7 @@ def _array_of(rows: Rows):
 def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
     m, n, k, parts, batch = sizes
     a, b = operands
-    layout = ("N" if a.along else "T") + ("T" if b.along else "N")
-    kernel = warps(tile, name, layout, is_total, wide)
+    kernel = warps(tile, name, _layout_of(operands), is_total, wide)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
     sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch))

@@ -96,7 +96,7 @@ class TurnedTile(NamedTuple):
 
 
 def turned_boxes(tile: TurnedTile) -> tuple[tuple, tuple]:
-    """The boxes of the tensor maps of the left and the right factor: (matrices, rows, columns) in the order of memory."""
+    """The boxes of the tensor maps of the left and the right factor: (matrices, rows, columns) in memory."""
     return (1, DEPTH, DEPTH), (1, tile.right, DEPTH)
 
 
@@ -105,8 +105,8 @@ def turned(tile, wide):
     """Make the kernel of out = a b, with the arguments of `gpukit.matmul.warpgroups.warpgroups` but for the factors.
 
     ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_left, map_right, out, sizes, which)``: ``which`` has
-    the left factor's div and mod first. ``out`` is flat, of float32; ``wide`` says whether its rows begin at multiples of
-    16 bytes.
+    the left factor's div and mod first. ``out`` is flat, of float32; ``wide`` says whether its rows begin at multiples
+    of 16 bytes.
     """
     groups, right, stages, swapped, _ = tile
     parts = LEFT * groups // DEPTH
@@ -124,7 +124,9 @@ def turned(tile, wide):
         mbarrier_expect(full, stage, stage_bytes)
         for part in range(parts):
             corner = (z_left, k, left_row + uint32(part * DEPTH))
-            copy_tensor(left, ((stage * uint32(parts) + uint32(part)) * uint32(DEPTH), 0), map_left, corner, full, stage)
+            copy_tensor(
+                left, ((stage * uint32(parts) + uint32(part)) * uint32(DEPTH), 0), map_left, corner, full, stage
+            )
         copy_tensor(right_tiles, (stage, 0, 0), map_right, (z_right, right_row, k), full, stage)
 
     @cuda.jit(device=True, forceinline=True)
@@ -146,11 +148,11 @@ def turned(tile, wide):
         left, right_tiles = view_at(memory, 0, left_shape, float32), view_at(memory, right_at, right_shape, float32)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
         tid = uint32(cuda.threadIdx.x)
-        group, leads = tid // uint32(GROUP), tid % uint32(GROUP) == 0
+        group = tid // uint32(GROUP)
         if tid == 0:
             for stage in range(stages):
                 mbarrier_init(full, stage, 1)
-                mbarrier_init(free, stage, groups)
+                mbarrier_init(free, stage, 4 * groups)  # by each warp
             fence_barrier_init()
         cuda.syncthreads()
         tiles = count_tiles(sizes)
@@ -159,7 +161,7 @@ def turned(tile, wide):
         if group == groups:
             if gives:
                 decrease_registers(40)
-            if leads:
+            if tid % uint32(GROUP) == 0:
                 fence_tensor_map(map_left)
                 fence_tensor_map(map_right)
                 parity = uint32(1)
@@ -180,7 +182,7 @@ def turned(tile, wide):
             if gives:
                 increase_registers(232)
             held = cuda.local.array((PIECES, 8), float32)
-            parity, before = uint32(0), uint32(0)
+            parity = uint32(0)
             while number < tiles:
                 z, part, row, col, start, last = place(number, sizes)
                 first, second = zeros(count, float32), zeros(count, float32)
@@ -189,15 +191,14 @@ def turned(tile, wide):
                     mbarrier_wait(full, stage, parity)
                     read(left, held, stage)
                     first, second = multiply_step(first, second, held, right_tiles, stage, step > start)
-                    first, second = wgmma_wait(1, first), wgmma_wait(1, second)
-                    if leads and step > start:
-                        mbarrier_arrive(free, before)
-                    before = stage
+                    # The registers that the products read are needed for the next step. Meanwhile the other group's
+                    # products keep the tensor cores busy.
+                    first, second = wgmma_wait(0, first), wgmma_wait(0, second)
+                    cuda.syncwarp()  # all lanes have read
+                    if tid % uint32(32) == 0:
+                        mbarrier_arrive(free, stage)
                     stage, parity = following(stage, parity)
                     step = uint32(step + uint32(1))
-                first, second = wgmma_wait(0, first), wgmma_wait(0, second)
-                if leads:
-                    mbarrier_arrive(free, before)
                 matrix = uint64(z * sizes[3] + part) * uint64(sizes[0])
                 store(out, first, second, matrix, row, col, sizes[0], sizes[1])
                 number = uint32(number + uint32(cuda.gridDim.x))

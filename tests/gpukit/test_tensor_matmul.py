@@ -14,7 +14,7 @@ from gpukit._host.call import forget
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
 from gpukit.matmul import tensor, warpgroups, warps
-from gpukit.matmul.cost import GROUP_SPEEDS, WARP_SPEEDS, choose_tensor
+from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor
 from warpstep import device
 
 #: Rounding of an operand, by format: bits of float16 and bfloat16 are not lost, for the operands have no more.
@@ -69,11 +69,12 @@ def check(result, a, b, name, alpha=1, beta=0, old=0.0):
     exact = alpha * np.matmul(a, b) + beta * old
     terms = abs(alpha) * np.matmul(abs(a), abs(b)) + abs(beta * old)
     bound = (LOST[name] + STEP * (a.shape[-1] ** 0.5 + 4) * (name != "int8")) * terms + ROUNDED[name] * abs(exact)
+    bound += 2.0**-25 * (name == "float16")  # below its smallest normal number
     assert result.shape == exact.shape
     assert (abs(values_of(result) - exact) <= bound).all()
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.data())
 def test_any_problem(data):
     name = data.draw(st.sampled_from(sorted(LOST)))
@@ -90,8 +91,8 @@ def test_any_problem(data):
     check(multiply(a, b, name), wide_a, wide_b, name)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "int8"])
-def test_both_kinds_of_tensor_cores(name, capability):
+@pytest.mark.parametrize("name", ["bfloat16", "tf32"])
+def test_tensor_cores_of_both_kinds(name, capability):
     for m, n, k in ((70, 40, 200), (5, 264, 33)):
         (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
         result = multiply(a, b, name)
@@ -99,21 +100,21 @@ def test_both_kinds_of_tensor_cores(name, capability):
         check(result, wide_a, wide_b, name)
 
 
-def tiles():
-    """(tile, format, layout of the operands): the largest and the smallest tiles, every format."""
-    choices = itertools.cycle((("float16", (0, 1)), ("bfloat16", (1, 0)), ("int8", (0, 1)), ("tf32", (0, 1))))
-    for speed in (GROUP_SPEEDS[-1], GROUP_SPEEDS[0], WARP_SPEEDS[0], WARP_SPEEDS[-1]):
-        yield speed.tile, *next(choices)
+#: (tile, format, order of the operands' axes in memory): each kind of tile.
+TILES = [
+    (TENSOR_SPEEDS["groups"][-1].tile, "float16", (1, 0)),
+    (TENSOR_SPEEDS["warps"][-1].tile, "int8", (0, 1)),
+    (TENSOR_SPEEDS["across a"][-1].tile, "tf32", (1, 0)),
+    (TENSOR_SPEEDS["across b"][-1].tile, "tf32", (0, 1)),
+]
 
 
-@pytest.mark.parametrize(("tile", "name", "order"), list(tiles()))
+@pytest.mark.parametrize(("tile", "name", "order"), TILES)
 def test_no_tile_has_a_finding(tile, name, order, monkeypatch):
-    if on_gpu() and not isinstance(tile, warpgroups.GroupTile):
-        pytest.skip("traced as another device")
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
-    m, n, k = tile.rows + 3, tile.columns + 8, (tile.stages + 2) * 128
+    m, n, k = tile.rows + 4, tile.columns + 8, (tile.stages + 2) * 128
     (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
-    with device.device("9.0" if isinstance(tile, warpgroups.GroupTile) else "8.0"):
+    with device.device("8.0" if isinstance(tile, warps.WarpTile) else "9.0"):
         arrays = laid_out(a, order), laid_out(b, order)
         out = cuda.to_device(np.zeros((m, n), np.int32 if name == "int8" else a.dtype))
         precision = "tf32" if name == "tf32" else "highest"
@@ -123,24 +124,28 @@ def test_no_tile_has_a_finding(tile, name, order, monkeypatch):
 
 
 @pytest.mark.skipif(on_gpu(), reason="a mistake is planted; the GPU would not come back")
-def test_a_forgotten_wait_is_found(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name", "capability"), [(warps, "wait_copies", "8.0"), (warpgroups, "mbarrier_wait", "9.0")]
+)
+def test_a_forgotten_wait_is_found(module, name, capability, monkeypatch):
     @cuda.jit(device=True)
-    def nothing(most):
+    def nothing(*_):
         pass
 
-    monkeypatch.setattr(warps, "wait_copies", nothing)
-    warps.warps.cache_clear()
+    make = getattr(module, module.__name__.rpartition(".")[2])
+    monkeypatch.setattr(module, name, nothing)
+    make.cache_clear()
     try:
-        with device.device("8.0"):
+        with device.device(capability):
             a, b, out = (cuda.to_device(np.ones((64, 64), np.float16)) for _ in range(3))
             ((launch, arguments),) = matmul.steps("fast", a, b, out)
-            assert "race" in {finding.kind for finding in gpukit.trace(launch, *arguments).findings}
+            assert gpukit.trace(launch, *arguments).findings
     finally:
-        warps.warps.cache_clear()
+        make.cache_clear()
 
 
 def test_batches_factors_and_parts_of_k(capability):
-    for name in ("bfloat16", "int8"):
+    for name in ("bfloat16",) if capability == "8.0" else ("int8",):
         (a, wide_a), (b, wide_b) = random_matrix((2, 1, 20, 1500), name), random_matrix((3, 1500, 17), name)
         check(multiply(a, b, name), wide_a, wide_b, name)
         old, wide_old = random_matrix((2, 3, 20, 17), name, 1)
@@ -149,13 +154,13 @@ def test_batches_factors_and_parts_of_k(capability):
         check(out, wide_a, wide_b, name, -2, 3, wide_old)
 
 
-def test_a_repeated_call_reads_its_own_arrays(capability):
+def test_a_repeated_call_reads_its_own_arrays():
     for seed in range(20):
         (a, wide_a), (b, wide_b) = (random_matrix(shape, "float16", seed) for shape in ((40, 63), (63, 24)))
         check(multiply(cuda.to_device(a), cuda.to_device(b.T).T, "float16"), wide_a, wide_b, "float16")
 
 
-def test_what_is_not_finite(capability):
+def test_what_is_not_finite():
     for name in ("float16", "bfloat16", "tf32"):
         (a, wide_a), (b, wide_b) = random_matrix((8, 40), name), random_matrix((40, 8), name)
         a, b = a.copy(), b.copy()
@@ -179,8 +184,8 @@ def test_precision():
 
 def test_parts_of_k_have_steps():
     for m, n, nbytes in itertools.product((1, 64, 500, 4096), (1, 300, 4096), (2, 130, 1000, 40000)):
-        for groups in (False, True):
-            tile, parts = choose_tensor(m, n, nbytes, 1, 132, groups)
+        for kind in TENSOR_SPEEDS:
+            tile, parts = choose_tensor(m, n, nbytes, 1, 132, kind)
             steps = -(-nbytes // tile.depth)
             share = -(-steps // parts)
             assert share * (parts - 1) < steps <= share * parts
