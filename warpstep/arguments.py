@@ -110,9 +110,9 @@ class Transfers:
             if not any(j != i and np.may_share_memory(value, other) for j, other in arrays):
                 self.borrowed.add(parameters[i])
 
-    def remote(self) -> list[Remote]:
-        """The arrays that are on another device than the current one."""
-        here, found = device.number(), []
+    def remote(self, here: int) -> list[Remote]:
+        """The arrays that are on another device than the one of this number."""
+        found = []
         for name, array in self.arrays:
             memory = array.gpu_data.allocation
             if memory.device != here and memory.is_private:

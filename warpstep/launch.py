@@ -29,7 +29,7 @@ from warpstep._numba import (
     unliteral,
 )
 from warpstep.api.context import get_current_device
-from warpstep.api.streams import check_launch_stream, check_stream
+from warpstep.api.streams import check_stream, device_of
 from warpstep.arguments import Remote, Transfers, follow_writes, type_of
 from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
 from warpstep.compiler.frontend import (
@@ -413,7 +413,8 @@ class Launch:
         self.dynamic_shared = dynamic_shared
         self.loop_limit = self.turns_allowed = _loop_limit
         self.user_error = None
-        #: The arrays of other devices.
+        #: The number of the device that runs it, and the arrays of other devices.
+        self.device = device.number()
         self.remote: list[Remote] = []
         #: How often lanes had to wait until others change memory.
         self.waits = 0
@@ -558,10 +559,10 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
         check_cooperative(name, run.blocks, overload.max_cooperative_grid_blocks(block, shared))
     if borrow and not run.program.breakpoints:
         transfers.borrow(values, parameters, run.program.written)
-    if configured.stream:
-        check_launch_stream(configured.stream)
     lowered = [transfers.lower(*each) for each in zip(values, overload.argument_types, parameters, strict=True)]
-    run.remote = transfers.remote()
+    if configured.stream:  # a kernel runs on the device of its stream, which need not be the current one
+        run.device = device_of(configured.stream)
+    run.remote = transfers.remote(run.device)
     return Prepared(run, overload, lowered, transfers)
 
 

@@ -223,12 +223,10 @@ def memory_of_each(cuda):
 
 @question
 def a_stream_of_another_device(cuda):
-    add = make_add(cuda)
     with cuda.gpus[1]:
         stream = cuda.stream()
     out, host = cuda.to_device(np.ones(N, np.float32)), np.ones(N, np.float32)
-    found = [outcome(add[4, 256, stream], host, out)]
-    found.append(outcome(cuda.to_device, host, stream=stream))
+    found = [outcome(cuda.to_device, host, stream=stream)]
     found.append(outcome(out.copy_to_device, host, stream=stream))
     found.append(outcome(out.copy_to_host, stream=stream))
     found.append(outcome(stream.synchronize))
@@ -305,6 +303,17 @@ def _without_access(cuda, call):
             return "done"
         except Exception as error:
             return "illegal address" if "ILLEGAL_ADDRESS" in str(error) else getattr(error, "kind", repr(error))
+
+
+@fatal
+def a_launch_in_a_stream_of_another_device(cuda):
+    x, out = on(cuda, 1, fill=1), on(cuda, 1, fill=1)
+    with cuda.gpus[1]:
+        stream = cuda.stream()
+    with cuda.gpus[0]:
+        make_add(cuda)[4, 256, stream](x, out)
+        stream.synchronize()
+        return float(out.copy_to_host().sum()), here(cuda)
 
 
 @fatal

@@ -128,19 +128,6 @@ def key_of(stream) -> order.Key:
     return device_of(stream), 0 if handle == LEGACY else handle
 
 
-def check_launch_stream(stream) -> None:
-    """Raise CudaAPIError for a stream of another device: a kernel runs on the device of its stream."""
-    if isinstance(stream, int) and stream in _NAMES:
-        return
-    if device_of(stream) != device.number():
-        code = CUresult.CUDA_ERROR_INVALID_HANDLE
-        raise CudaAPIError(
-            code,
-            f"Call to cuLaunchKernelEx results in {code.name}: the stream belongs to device {device_of(stream)}, and "
-            f"device {device.number()} is the current one; launch inside `with cuda.gpus[{device_of(stream)}]:`",
-        )
-
-
 class Event:
     """A mark in a stream.
 

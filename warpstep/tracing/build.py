@@ -86,7 +86,7 @@ def summarize(prepared, recorder: Recorder, registers: int | None, advice: bool,
 def _where(launch):
     if launch.element is not None:
         return f"PE {launch.element.number} of {len(launch.element.world.elements)}"
-    return f"device {device.number()}" if device.count() > 1 else ""
+    return f"device {launch.device}" if device.count() > 1 else ""
 
 
 def _source(function):
