@@ -188,9 +188,9 @@ def test_boxes_are_copied_swizzled_and_cut_at_the_edges(shape, box, dtype, swizz
     random = np.random.default_rng(len(shape))
     source = random.integers(0, 100, shape).astype(dtype)
     target = np.zeros_like(source)
-    corners, copies = (
-        [[int(random.integers(-n, m)) for n, m in zip(box, shape, strict=True)] for _ in "012"] for _ in "01"
-    )
+    # A box may be copied from before the tensor, but not to there.
+    corners = [[int(random.integers(-n, m)) for n, m in zip(box, shape, strict=True)] for _ in "012"]
+    copies = [[int(random.integers(0, m)) for m in shape] for _ in "012"]
     corners[0] = copies[0] = [0] * len(shape)
     arrays = [cuda.to_device(x) for x in (source, target)]
     maps = [tensor_map(array, box, swizzle) for array in arrays]
@@ -627,3 +627,12 @@ def test_the_emulator_rounds_sums_as_the_gpu_does(dtype, columns, trans_a, trans
     kernel[1, 128, 0, nbytes](*arguments, results[0])
     gpukit.trace(kernel[1, 128, 0, nbytes], *arguments, results[1])
     np.testing.assert_array_equal(*(x.view(np.uint32) for x in results))
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU ends the process")
+def test_no_box_is_copied_to_before_a_tensor():
+    arrays = [cuda.to_device(np.zeros((50, 80), np.float32)) for _ in "12"]
+    maps = [tensor_map(array, (8, 32)) for array in arrays]
+    corners, out = np.array([[0, 0]]), np.zeros((1, 256), np.float32)
+    with pytest.raises(KernelError, match=r"store_tensor copies a box to corner \(0, -4\)"):
+        box_copier((8, 32), np.float32)[1, 64](maps[0], corners, np.array([[0, -4]]), maps[1], out)

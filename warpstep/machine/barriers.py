@@ -279,7 +279,14 @@ class Barriers:
 
     def copy_out(self, map, corner, source, index, mask, site):
         """Copy a box to global memory."""
-        box = self._box(source, index, map, corner, self.lanes(mask), site)
+        lanes = self.lanes(mask)
+        before = lanes & np.logical_or.reduce([np.broadcast_to(part < 0, lanes.shape) for part in corner])
+        if before.any():
+            place = tuple(int(np.broadcast_to(part, lanes.shape)[before][0]) for part in corner)
+            cure = "A copy to global memory may reach beyond the tensor, but its corner has no negative numbers."
+            self.batch.fail("out-of-bounds", f"store_tensor copies a box to corner {place}", site, before, cure)
+            lanes = lanes & ~before
+        box = self._box(source, index, map, corner, lanes, site)
         if box is None:
             return
         described, items, offsets, valid, places, lanes, _ = box

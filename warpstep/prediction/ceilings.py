@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -41,7 +40,7 @@ class Ceilings:
     fp32, fp64 : float
         Floating-point operations per second; a multiply-add is two.
     tensor_fp16, tensor_tf32, tensor_fp64, tensor_int8 : float
-        The same of tensor cores, by what they multiply. Infinite in records that do not have them.
+        The same of tensor cores, by what they multiply; in records that do not have them, those of NVIDIA's datasheet.
     conversions : float
         Conversions from or to float64 per second.
     instructions : float
@@ -81,10 +80,10 @@ class Ceilings:
     touch: float
     written_back: tuple[tuple[int, float], ...]
     link: float = 450e9
-    tensor_fp16: float = math.inf
-    tensor_tf32: float = math.inf
-    tensor_fp64: float = math.inf
-    tensor_int8: float = math.inf
+    tensor_fp16: float = 989.4e12
+    tensor_tf32: float = 494.7e12
+    tensor_fp64: float = 66.9e12
+    tensor_int8: float = 1978.9e12
 
     def writing_back(self, nbytes: float) -> float:
         """Seconds to write back the modified lines that so many bytes replace in the cache."""

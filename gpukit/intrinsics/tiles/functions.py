@@ -188,7 +188,7 @@ def store_tensor(map, corner, source, index):
     Parameters
     ----------
     map, corner, source, index
-        As for `copy_tensor`.
+        As for `copy_tensor`; but a corner with a negative number is an error.
     """
     refuse("store_tensor")
 
