@@ -61,7 +61,8 @@ def make_step() -> Any:
 def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) -> np.ndarray:
     """Let heat spread for a number of steps on several PEs, of which only the kernels talk to each other.
 
-    On GPUs each PE is a process with a GPU, and needs nvshmem4py.
+    On GPUs each PE is a process with a GPU, and needs nvshmem4py. A kernel that waits for signals is a cooperative one,
+    so its blocks, one for each row, must all fit on the GPU at once.
 
     Parameters
     ----------

@@ -539,12 +539,12 @@ else:
     print("right:", np.allclose(result, specification(plate, 20), atol=1e-3))
 
 # %% [markdown]
-# What if a signal is lost? On GPUs the kernels wait forever. In this program, PE 0 signals itself instead of its neighbour:
+# What if a signal is lost? On GPUs the kernels wait forever. In this program, both PEs signal PE 0:
 
 
 # %%
 def one_way(rank, nranks, uid):
-    """Run one PE, whose kernel sends x to the next PE and waits for what comes in."""
+    """Run one PE, whose kernel sends x on and waits for what comes in."""
     core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
     x, inbox, signal = core.array(64), core.array(64), core.array(1, "int64")
     send[1, 64](x, inbox, signal)
