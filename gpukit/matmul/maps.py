@@ -44,7 +44,7 @@ class MovableMap:
         """Let go of the array."""
         self.array = self.memory.tensor = None
 
-    def at(self, address: int):
+    def at(self, address: int) -> Any:
         """The map of an array at this address. The caller holds the stream's lock."""
         memory = self._kept.get(address)
         if memory is None:
