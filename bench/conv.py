@@ -118,7 +118,7 @@ SMALL = (
 )
 BY_THE_HOST = {"device": "cpu", "calls": 20, "min_time": 0.05}
 #: Kernels of the ladder, timed for the article's convolution.
-RUNGS = tuple(name for name in cost.DIRECT if name not in ("paired", "depthwise"))
+RUNGS = tuple(cost.DIRECT)[:-1]
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def measurements(options):
     for problem in SMALL:
         yield f"calls for {problem.x_shape}", partial(measure_calls, problem)
     for cell in (*CELLS, *OTHERS):
-        algorithms = ("im2col",) if _is_comparable(cell) else ()
+        algorithms = ("im2col", "implicit") if _is_comparable(cell) else ("implicit",)
         yield f"{cell.x_shape} to {cell.out_channels} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)
     for (network, layers), samples in itertools.product(NETWORKS.items(), SAMPLES):
         for layer in layers:

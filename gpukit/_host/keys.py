@@ -142,7 +142,7 @@ def _make_settings_key(settings):
         signs = tuple([math.copysign(1, value) for value in settings if type(value) is float])
         return (settings, kinds, signs), True
     inner = tuple([tuple(map(type, value)) if type(value) is tuple else type(value) for value in settings])
-    if all([_EXACT.issuperset(kind) if type(kind) is tuple else kind in _EXACT for kind in inner]):  # noqa: C419 - a list is faster
+    if all(_EXACT.issuperset(kind) if type(kind) is tuple else kind in _EXACT for kind in inner):
         return (settings, inner), True
     return tuple(map(_exactly, settings)), False
 

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 #: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, in memory and on the way, the
-#: fastest direct kernel for the shape, and each direct kernel by name.
-ALGORITHMS = ("im2col", "implicit", "direct", *DIRECT)
+#: kernel for groups of one channel, the fastest direct kernel for the shape, and each direct kernel by name.
+ALGORITHMS = ("im2col", "implicit", "depthwise", "direct", *DIRECT)
 CONV_DTYPES = (np.float16, np.float32, np.float64)
 #: Dtypes of "im2col", and of the other kernels, which sum float16 in float32.
 IM2COL_DTYPES, DIRECT_DTYPES = (np.float32, np.float64), (np.float16, np.float32)
@@ -347,7 +347,8 @@ def conv2d(
     algorithm : str
         One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
         fastest. "im2col" is not for float16, and float64 is for "im2col" only. "implicit" takes kernels of up to 16
-        rows and 15 columns; for float16 it uses tensor cores. "direct" is the fastest direct kernel. Where a
+        rows and 15 columns; for float16 it uses tensor cores. "depthwise" is for several groups of one channel of x and
+        kernels of up to 25 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a
         value has 100 terms or more and the kernel 5 columns or more, neighbours may share products ("paired"): errors
         are somewhat larger, and a value whose window has an infinity may be NaN instead. "naive" to "paired" are the
         direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: The direct kernels, from the naive one to those made for one layout.
-DIRECT = {**LADDER, "specialised": specialised, "paired": specialised, "depthwise": depthwise}
+DIRECT = {**LADDER, "specialised": specialised, "paired": specialised}
 #: Algorithms that have layouts, and whether values are in pairs there; for "direct" whichever is faster.
 PAIRED = {"direct": None, "specialised": False, "paired": True}
 #: Bytes of a workspace up to which the columns of several samples are written at a time.
@@ -117,7 +117,7 @@ def _predict_im2col(x_shape, weight_shape, geometry, groups):
 
 
 def _predict_half_product(x_shape, weight_shape, geometry, groups):
-    """Microseconds of the product on tensor cores, and of copying operands whose rows are no multiples of 16 bytes."""
+    """Microseconds of the product on tensor cores, and of copies of operands whose rows are not aligned to 16 bytes."""
     (_, positions), m, k = geometry.counts, weight_shape[0] // groups, weight_shape[1]
     time = matmul.predicted_time(m, positions, k, x_shape[0] * groups, np.float16)
     copied = (m * k if k % 8 else 0) + (x_shape[0] * k * positions if positions % 8 else 0)

@@ -27,7 +27,7 @@ from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, float32, float64
-from gpukit.matmul import ladder, tiles
+from gpukit.matmul import ladder, slim, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, fast, scale, sum_parts, sum_shape, widen
@@ -558,6 +558,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     if format_name is not None:
         yield from tensor_launches(flat, m, n, format_name, work)
         return
+    if vectors and 0 < k <= slim.MAX_K and n >= slim.COLUMNS // 2 and not flat.wide_out:
+        yield from _slim_launches(flat, m, n, work)
+        return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
     if widens_b:
@@ -569,6 +572,19 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True))
     for piece in pieces:
         yield from _piece_launches(piece, flat, work)
+
+
+def _slim_launches(flat: Flat, m, n, work):
+    """A product with a small K, of rows that are not aligned."""
+    dtype = dtype_of(flat.out)
+    kernel = slim.slim(NUMBERS[dtype], flat.a.layout + flat.b.layout, flat.beta != 0)
+    sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, flat.pitch_out))
+    tiles, factors = ceil_div(m, slim.ROWS) * ceil_div(n, slim.COLUMNS), (dtype.type(flat.alpha), dtype.type(flat.beta))
+    for z in range(0, flat.batch, MAX_BLOCKS):
+        blocks = tiles, 1, min(flat.batch - z, MAX_BLOCKS)
+        launch = configure_quietly(kernel, blocks, slim.THREADS, work.stream)
+        which = tuple(np.uint32(x) for x in (z, *flat.rules))
+        yield launch, (flat.a.flat, flat.b.flat, flat.out, sizes, which, flat.steps, *factors)
 
 
 def _vector_launches(flat: Flat, m, n, work):

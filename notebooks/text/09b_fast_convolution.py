@@ -23,7 +23,7 @@ import numpy as np
 
 import gpukit
 from gpukit import conv, cuda, device, exercises, on_gpu, plot, prediction, results, show, timing
-from gpukit.conv import columns, cost, fast, ladder
+from gpukit.conv import columns, cost, fast, implicit, ladder
 from gpukit.conv.windows import make_geometry
 
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays, on purpose
@@ -264,9 +264,19 @@ plot.shaded(shares("col2im", kernels), texts, kernels, title="col2im", mark=wher
 show.source(columns.first_tap, columns.strided)
 
 # %% [markdown]
+# ## Columns that are never written
+#
+# Where the product of im2col is long, writing the columns to memory and reading them again is what costs. *Implicit GEMM* leaves them out: the fast product of 05 copies its tiles from the image. A thread copies pixels of one window, always the same one, and knows where it begins. For each step along K, a few threads write a table to shared memory: how far from the beginning of a window the pixel of each K lies, and which row and column of the filter it belongs to, as two bits. A pixel outside of the image has one of the bits that its window has: zeros are copied instead.
+
+# %% jupyter={"outputs_hidden": true}
+show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_windows)
+
+# %% [markdown]
+# All else is the product's: the asynchronous copies, the tiles in registers, K in parts where the result is small. All samples are one product, so small images fill a tile as well as large ones.
+#
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks im2col.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks a product of windows, im2col or implicit GEMM.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many
@@ -280,7 +290,9 @@ def find(cell):
     found = results.by_variant(recorded, case="map", shape=x, out_channels=channels, kernel=kernel, stride=1)
     at = make_geometry(x[2:], kernel, 1, kernel // 2, 1)
     way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
-    return found["cudnn (torch)"], found.get(way, min(found.get("direct", np.inf), found.get("im2col", np.inf))), way
+    if way not in found:
+        way = min(("direct", "im2col"), key=lambda name: found.get(name, np.inf))
+    return found["cudnn (torch)"], found[way], way
 
 
 cells = {cell: find(cell) for cell in itertools.product(IMAGES, CHANNELS, KERNELS)}
@@ -290,7 +302,7 @@ with plot.figure(columns=len(IMAGES), size=(10, 3.6), mark=where) as axes:
         shown = np.array([[ratios[size, channels, kernel] for channels in CHANNELS] for kernel in KERNELS])
         for (row, col), ratio in np.ndenumerate(shown):
             color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
-            star = "*" if cells[size, CHANNELS[col], KERNELS[row]][2] == "im2col" else ""
+            star = "" if cells[size, CHANNELS[col], KERNELS[row]][2] == "direct" else "*"
             ax.text(col, row, f"{ratio:.2f}{star}", ha="center", va="center", fontsize=7, color=color)
         ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
         ax.set_xticks(range(len(CHANNELS)), CHANNELS)
@@ -319,7 +331,7 @@ for (size, channels, k), ratio in ratios.items():
 print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
-# How does `conv2d` choose? It has no map built in, but a small model with a dozen constants, fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the time it predicts for im2col and the product.
+# How does `conv2d` choose? It has no map built in, but a small model with a dozen constants, fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the times it predicts for the products.
 
 # %% jupyter={"outputs_hidden": true}
 show.source(cost.predict)

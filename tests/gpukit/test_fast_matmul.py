@@ -208,6 +208,26 @@ def test_a_matrix_by_a_vector(count, k, layout, dtype):
         check(result, matrix, vector)
 
 
+@pytest.mark.parametrize(("dtype", "layout"), [(np.float32, "NN"), (np.float32, "TT"), (np.float64, "TN")])
+def test_a_small_k_and_rows_that_are_not_aligned(dtype, layout):
+    """In batches with one b, with alpha and beta; what a trace finds."""
+    (m, n, k), matrices = (70, 131, 13), 2
+    a, b = (x.astype(dtype) for x in operands((matrices, m, k), (k, n)))
+    c = np.ones((matrices, m, n), dtype)
+    last = [(*range(x.ndim - 2), *(x.ndim - 2 + i for i in ORDERS[way])) for x, way in zip((a, b), layout, strict=True)]
+    on_device = [laid_out(x, order) for x, order in zip((a, b), last, strict=True)]
+    out = cuda.to_device(c)
+    matmul.matmul(*on_device, alpha=2, beta=-1, out=out)
+    result = out.copy_to_host()
+    for i in range(matrices):
+        check(result[i], a[i], b, 2, -1, c[i])
+    if dtype == np.float32 and layout == "NN":
+        result = np.full((m, n), np.nan, dtype)
+        steps = matmul.steps("auto", a[0], b, result)
+        assert len(steps) == 1 and gpukit.trace(steps[0][0], *steps[0][1]).findings == []
+        check(result, a[0], b)
+
+
 def test_the_same_input_gives_the_same_bits():
     a, b = operands((40, 3000), (3000, 24))
     first = matmul.matmul(a, b)
