@@ -159,7 +159,7 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
     )
     device = cuda.get_current_device()
     if np.dtype(dtype) == np.float16:
-        speeds = GROUP_SPEEDS if device.compute_capability[0] == 9 else WARP_SPEEDS
+        speeds = TENSOR_SPEEDS["groups" if device.compute_capability[0] == 9 else "warps"]
         return _best(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, speeds)[0]
     return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in SPEEDS)
 
