@@ -27,7 +27,7 @@ FORMATS = ("float16", "bfloat16", "int8", "tf32", "high", "float64")
 #: Roundings of an input, relative to its size: half of the last bit.
 ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-10, "high": 2.0**-19, "float64": 2.0**-52}
 ROWS = 256  # of the result that are compared
-SLOW = {"one_warp": 1024, "shared_tiles": 4096, "ldmatrix": 4096}  # the largest size that they are timed at
+SLOW = {"one_warp": 4096, "shared_tiles": 4096, "ldmatrix": 4096}  # the largest size that they are timed at
 LONG = 2e11  # operations above which fewer repetitions are enough
 
 
