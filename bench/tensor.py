@@ -16,14 +16,19 @@ from bench.fast_matmul import filled, poison
 from gpukit import matmul, results, tensor, timing
 from gpukit.backend import cuda
 
-__all__ = ["FORMATS", "LADDER_SIZES", "SHAPES", "measure_format", "measure_ladder", "measurements"]
+__all__ = ["CASES", "FORMATS", "LADDER_SIZES", "measure_format", "measure_ladder", "measurements"]
 
-#: What matters most comes first: a run that is cut short keeps what it has measured.
-LADDER_SIZES = (4096, 1024, 8192, 2048, 512)
-#: (M, N, K) of each format; the last ones are ragged or thin.
-SHAPES = (*((n, n, n) for n in LADDER_SIZES), (4097, 4095, 4100), (1000, 3000, 777), (64, 4096, 4096))
-#: The format of the inputs, by how it is asked for: "precision" is that of `matmul.matmul`.
+LADDER_SIZES = (4096, 1024, 2048, 8192, 512)
+#: The format of the inputs; "tf32" and "high" are the precision of `matmul.matmul` for float32.
 FORMATS = ("float16", "bfloat16", "int8", "tf32", "high", "float64")
+#: (format, (M, N, K)); the last ones are ragged or thin. What matters most comes first: a run that is cut short keeps
+#: what it has measured.
+CASES = (
+    *((name, (4096,) * 3) for name in FORMATS),
+    *((name, (n,) * 3) for n in (2048, 1024, 8192, 512) for name in ("float16", "bfloat16")),
+    *((name, shape) for shape in ((4097, 4095, 4100), (64, 4096, 4096)) for name in ("float16", "tf32")),
+    *((name, (n,) * 3) for n in (2048, 8192, 1024) for name in ("int8", "tf32", "float64", "high")),
+)
 #: Roundings of an input, relative to its size: half of the last bit.
 ROUNDINGS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-10, "high": 2.0**-19, "float64": 2.0**-52}
 ROWS = 256  # of the result that are compared
@@ -137,11 +142,12 @@ def measure_format(name, shape, libraries, report=print):
 
 def measurements(options):
     """Yield (title, function); with ``--quick`` for one size of each only."""
-    libraries, quick = common.libraries(), options.quick
-    for size in LADDER_SIZES[1:2] if quick else LADDER_SIZES:
-        yield f"ladder, {size} x {size} x {size} float16", partial(measure_ladder, size, libraries)
-    if "torch" not in libraries:
-        return
-    for shape in SHAPES[1:2] if quick else SHAPES:
-        for name in FORMATS:
-            yield f"{name}, {' x '.join(map(str, shape))}", partial(measure_format, name, shape, libraries)
+    libraries = common.libraries()
+    ladder = [(f"ladder, {n} x {n} x {n} float16", partial(measure_ladder, n, libraries)) for n in LADDER_SIZES]
+    formats = [
+        (f"{name}, {' x '.join(map(str, shape))}", partial(measure_format, name, shape, libraries))
+        for name, shape in CASES
+        if "torch" in libraries
+    ]
+    first = [*ladder[:1], *formats[: len(FORMATS)]]
+    yield from first if options.quick else [*first, *ladder[1:], *formats[len(FORMATS) :]]
