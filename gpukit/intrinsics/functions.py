@@ -260,8 +260,9 @@ def mma(a, b, c) -> tuple:
     signed bytes                  2, 1: K = 16      16 (i // 2); of b: row 4 t + j + 16 i, column g
     ============================  ================  ===================================================================
 
-    TF32 keeps 10 of float32's 23 bits: the others are ignored. Products of 16-bit floats are exact and their sums
-    are rounded by the hardware in a way of its own, so a GPU's last places differ from the emulator's.
+    TF32 keeps 10 of float32's 23 bits: the others are ignored. Products are exact, but those that are added in float32
+    are first cut off 25 bits behind the largest exponent among them and c, and so is the sum behind 24 bits. float64
+    adds in the order of K, by fused multiply-adds. So an H200 does it, and the emulator too, to the last bit.
 
     Parameters
     ----------

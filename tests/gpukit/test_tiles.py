@@ -1,6 +1,7 @@
 """Tiles for tensor cores: what loads, copies, multiplies and stores them, against NumPy."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from gpukit.intrinsics import (
     zeros,
 )
 from warpstep import KernelError, LaunchError
+from warpstep.machine.tensor import add_products, exact
 
 uint16, float16 = types.uint16, types.float16
 
@@ -636,3 +638,14 @@ def test_no_box_is_copied_to_before_a_tensor():
     corners, out = np.array([[0, 0]]), np.zeros((1, 256), np.float32)
     with pytest.raises(KernelError, match=r"store_tensor copies a box to corner \(0, -4\)"):
         box_copier((8, 32), np.float32)[1, 64](maps[0], corners, np.array([[0, -4]]), maps[1], out)
+
+
+RECORDED_SUMS = np.load(Path(__file__).with_name("tensor_core_sums.npz"))
+
+
+@pytest.mark.parametrize("name", sorted({key.rpartition(" ")[0] for key in RECORDED_SUMS.files}))
+def test_sums_are_rounded_as_on_an_h200(name):
+    """Random products that an H200 has added, of all kinds (wg: by `wgmma`), subnormal and infinite ones too."""
+    a, b, c, sums = (RECORDED_SUMS[f"{name} {part}"] for part in ("a", "b", "c", "sums"))
+    found = add_products(exact(a), exact(b), c)
+    assert found.dtype == sums.dtype and found.tobytes() == sums.tobytes()

@@ -22,6 +22,21 @@ def view_at(buffer, offset, shape, dtype):
     Returns
     -------
     C-contiguous array
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def fill(out):
+    ...     buffer = cuda.shared.array(1024, np.uint8, alignment=1024)
+    ...     tile = view_at(buffer, 256, (2, 8), np.float32)
+    ...     t = cuda.threadIdx.x
+    ...     tile[t // 8, t % 8] = t
+    ...     cuda.syncthreads()
+    ...     out[t] = tile[1, t % 8]
+    >>> out = np.zeros(16, np.float32)
+    >>> fill[1, 16](out)
+    >>> out[:4]
+    array([ 8.,  9., 10., 11.], dtype=float32)
     """
     refuse("view_at")
 
@@ -52,12 +67,32 @@ def ldmatrix1(tile, index, trans=False) -> tuple:
     ------
     numba.cuda.core.errors.TypingError
         When the kernel is compiled: an argument is none of the above, or the device is older than the instruction.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def load(out):
+    ...     tile = cuda.shared.array((8, 8), np.uint16, alignment=16)
+    ...     lane = cuda.threadIdx.x
+    ...     tile[lane // 4, 2 * (lane % 4)] = lane
+    ...     tile[lane // 4, 2 * (lane % 4) + 1] = 100
+    ...     cuda.syncthreads()
+    ...     out[lane] = ldmatrix1(tile, (lane % 8, 0))[0]
+    >>> out = np.zeros(32, np.uint32)
+    >>> load[1, 32](out)
+    >>> out.view(np.uint16)[:6]
+    array([  0, 100,   1, 100,   2, 100], dtype=uint16)
     """
     refuse("ldmatrix1")
 
 
 def ldmatrix2(tile, index, trans=False) -> tuple:
-    """Load two matrices like `ldmatrix1`: lanes 8 to 15 give the rows of the second one."""
+    """Load two matrices like `ldmatrix1`: lanes 8 to 15 give the rows of the second one.
+
+    Examples
+    --------
+    See `ldmatrix1`.
+    """
     refuse("ldmatrix2")
 
 
@@ -65,6 +100,10 @@ def ldmatrix4(tile, index, trans=False) -> tuple:
     """Load four matrices like `ldmatrix1`: lane i gives row i % 8 of matrix i // 8.
 
     For an operand of 16 x 16 of 2 bytes, lane i gives the address of row i % 16, column 8 (i // 16).
+
+    Examples
+    --------
+    See `ldmatrix1`.
     """
     refuse("ldmatrix4")
 
@@ -78,6 +117,10 @@ def zeros(count, dtype=None) -> tuple:
         4 for `mma` in a warp; half the columns of the product for `wgmma`.
     dtype : Numba type
         float32 unless given.
+
+    Examples
+    --------
+    See `store_fragment`.
     """
     refuse("zeros")
 
@@ -99,6 +142,18 @@ def store_fragment(array, corner, values, guard=False):
         4 for every 8 columns.
     guard : literal bool
         Leave out what lies outside of the array, and store elements one by one.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def multiply(a, b, out):
+    ...     g, t = cuda.laneid // 4, cuda.laneid % 4
+    ...     left = a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4]
+    ...     store_fragment(out, (0, 0), mma(left, (b[t, g], b[t + 4, g]), zeros(4)))
+    >>> a, b, out = np.ones((16, 8), np.float32), np.ones((8, 8), np.float32), np.zeros((16, 8), np.float32)
+    >>> multiply[1, 32](a, b, out)
+    >>> bool((out == a @ b).all())
+    True
     """
     refuse("store_fragment")
 
@@ -116,6 +171,26 @@ def mbarrier_init(barriers, i, count):
         Of the barrier.
     count : int
         1 or more.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def hand_over(out):
+    ...     word, barriers = cuda.shared.array(1, np.int32), cuda.shared.array(1, np.uint64)
+    ...     t = cuda.threadIdx.x
+    ...     if t == 0:
+    ...         mbarrier_init(barriers, 0, 1)
+    ...     cuda.syncthreads()
+    ...     if t == 0:
+    ...         word[0] = 7
+    ...         mbarrier_arrive(barriers, 0)
+    ...     if t >= 32:
+    ...         mbarrier_wait(barriers, 0, 0)
+    ...         out[t - 32] = word[0]
+    >>> out = np.zeros(32, np.int32)
+    >>> hand_over[1, 64](out)
+    >>> bool((out == 7).all())
+    True
     """
     refuse("mbarrier_init")
 
@@ -124,6 +199,10 @@ def fence_barrier_init():
     """Make this thread's new barriers visible to copies of tensors; for kernels and device functions.
 
     Needs compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("fence_barrier_init")
 
@@ -132,6 +211,10 @@ def mbarrier_arrive(barriers, i):
     """Arrive at a barrier without waiting; for kernels and device functions.
 
     What the thread did before is visible to threads that have waited for the phase. Needs compute capability 8.0.
+
+    Examples
+    --------
+    See `mbarrier_init`.
     """
     refuse("mbarrier_arrive")
 
@@ -140,6 +223,10 @@ def mbarrier_expect(barriers, i, nbytes):
     """Arrive at a barrier, and announce bytes that copies will bring; for kernels and device functions.
 
     The phase ends when the bytes have come and all other arrivals have happened. Needs compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("mbarrier_expect")
 
@@ -154,6 +241,10 @@ def mbarrier_wait(barriers, i, parity):
     parity : int
         0 for the first phase, the third and so on; 1 for the others. The phase before the first counts as ended: a
         producer that waits for 1 first goes on at once.
+
+    Examples
+    --------
+    See `mbarrier_init`.
     """
     refuse("mbarrier_wait")
 
@@ -175,6 +266,34 @@ def copy_tensor(target, index, map, corner, barriers, i):
         Of the box in the tensor, an int for each axis; it may lie outside.
     barriers, i
         The barrier, as for `mbarrier_init`.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def negate(source, target):
+    ...     tile = cuda.shared.array((8, 4), np.float32, alignment=1024)
+    ...     barriers = cuda.shared.array(1, np.uint64)
+    ...     t = cuda.threadIdx.x
+    ...     if t == 0:
+    ...         mbarrier_init(barriers, 0, 1)
+    ...         fence_barrier_init()
+    ...     cuda.syncthreads()
+    ...     if t == 0:
+    ...         mbarrier_expect(barriers, 0, 128)
+    ...         copy_tensor(tile, (0, 0), source, (2, 4), barriers, 0)
+    ...     mbarrier_wait(barriers, 0, 0)
+    ...     tile[t // 4, t % 4] = -tile[t // 4, t % 4]
+    ...     fence_async()
+    ...     cuda.syncthreads()
+    ...     if t == 0:
+    ...         store_tensor(target, (2, 4), tile, (0, 0))
+    ...         commit_stores()
+    ...         wait_stores(0)
+    >>> x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    >>> a, b = cuda.to_device(x), cuda.to_device(np.zeros_like(x))
+    >>> negate[1, 32](tensor_map(a, (8, 4)), tensor_map(b, (8, 4)))
+    >>> bool((b.copy_to_host()[2:10, 4:8] == -x[2:10, 4:8]).all())
+    True
     """
     refuse("copy_tensor")
 
@@ -189,12 +308,21 @@ def store_tensor(map, corner, source, index):
     ----------
     map, corner, source, index
         As for `copy_tensor`; but a corner with a negative number is an error.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("store_tensor")
 
 
 def commit_stores():
-    """Commit the `store_tensor`s that this thread has begun since the last call as a group."""
+    """Commit the `store_tensor`s that this thread has begun since the last call as a group.
+
+    Examples
+    --------
+    See `copy_tensor`.
+    """
     refuse("commit_stores")
 
 
@@ -204,6 +332,10 @@ def wait_stores(most):
     Parameters
     ----------
     most : literal int, 0 or more
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("wait_stores")
 
@@ -213,6 +345,10 @@ def fence_async():
 
     For kernels and device functions. These reach memory on a way of their own, the asynchronous proxy, that barriers
     alone do not order. Needs compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("fence_async")
 
@@ -221,6 +357,10 @@ def fence_tensor_map(map):
     """Make a tensor map that has changed since the last launch that used it visible; for kernels and device functions.
 
     Needs compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     refuse("fence_tensor_map")
 
@@ -254,17 +394,53 @@ def wgmma(accumulators, a, a_index, b, b_index, trans_a=False, trans_b=False, ad
     -------
     tuple
         The accumulators.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def multiply(a, b, out):
+    ...     left = cuda.shared.array((64, 16), np.float16, alignment=1024)
+    ...     right = cuda.shared.array((8, 16), np.float16, alignment=1024)
+    ...     t = cuda.threadIdx.x
+    ...     for i in range(t, 64 * 16, 128):
+    ...         row, place = i // 16, (i % 16 // 8 ^ i // 64 % 2) * 8 + i % 8  # rows of 32 bytes are swizzled
+    ...         left[row, place] = a[row, i % 16]
+    ...         if row < 8:
+    ...             right[row, place] = b[row, i % 16]
+    ...     fence_async()
+    ...     cuda.syncthreads()
+    ...     sums = zeros(4)
+    ...     wgmma_fence()
+    ...     sums = wgmma(sums, left, (0, 0), right, (0, 0))
+    ...     wgmma_commit()
+    ...     sums = wgmma_wait(0, sums)
+    ...     store_fragment(out, (16 * (t // 32), 0), sums)
+    >>> a, b = (np.random.default_rng(0).integers(-3, 4, (n, 16)).astype(np.float16) for n in (64, 8))
+    >>> out = np.zeros((64, 8), np.float32)
+    >>> multiply[1, 128](a, b, out)
+    >>> bool((out == a @ b.T).all())
+    True
     """
     refuse("wgmma")
 
 
 def wgmma_fence():
-    """Order the registers and shared memory that the four warps have written before the `wgmma` that follow."""
+    """Order the registers and shared memory that the four warps have written before the `wgmma` that follow.
+
+    Examples
+    --------
+    See `wgmma`.
+    """
     refuse("wgmma_fence")
 
 
 def wgmma_commit():
-    """Commit the `wgmma` that the four warps have begun since the last call as a group."""
+    """Commit the `wgmma` that the four warps have begun since the last call as a group.
+
+    Examples
+    --------
+    See `wgmma`.
+    """
     refuse("wgmma_commit")
 
 
@@ -276,6 +452,10 @@ def wgmma_wait(most, accumulators) -> tuple:
     most : literal int, 0 or more
     accumulators : tuple
         Of a product: use the tuple that is returned.
+
+    Examples
+    --------
+    See `wgmma`.
     """
     refuse("wgmma_wait")
 
@@ -289,6 +469,20 @@ def decrease_registers(count):
     ----------
     count : literal int
         A multiple of 8 from 24 to 256.
+
+    Examples
+    --------
+    >>> @cuda.jit(launch_bounds=256)
+    ... def share(out):
+    ...     if cuda.threadIdx.x < 128:
+    ...         decrease_registers(40)
+    ...     else:
+    ...         increase_registers(160)
+    ...     out[cuda.threadIdx.x] = 1
+    >>> out = np.zeros(256)
+    >>> share[1, 256](out)
+    >>> bool((out == 1).all())
+    True
     """
     refuse("decrease_registers")
 
@@ -297,6 +491,10 @@ def increase_registers(count):
     """Wait for registers that other warps give back, and have ``count`` a thread from here on.
 
     The counterpart of `decrease_registers`.
+
+    Examples
+    --------
+    See `decrease_registers`.
     """
     refuse("increase_registers")
 
@@ -310,6 +508,21 @@ def named_barrier(number, count):
         1 to 15: 0 is that of ``cuda.syncthreads()``.
     count : int
         A multiple of 32: warps arrive as a whole.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def turn(out):
+    ...     tile = cuda.shared.array(64, np.int32)
+    ...     t = cuda.threadIdx.x
+    ...     if t >= 32:
+    ...         tile[t - 32] = t
+    ...         named_barrier(1, 64)
+    ...         out[t - 32] = tile[95 - t]
+    >>> out = np.zeros(64, np.int32)
+    >>> turn[1, 96](out)
+    >>> out[:3]
+    array([95, 94, 93], dtype=int32)
     """
     refuse("named_barrier")
 
@@ -325,10 +538,30 @@ def load_acquire(array, index):
     array : C-contiguous array
         Of integers or floats of 4 or 8 bytes.
     index : int, or tuple of int
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def pass_on(flags, data):
+    ...     i = cuda.blockIdx.x
+    ...     if i > 0:
+    ...         while load_acquire(flags, i - 1) == 0:
+    ...             pass
+    ...         data[i] = data[i - 1] + 1
+    ...     store_release(flags, i, 1)
+    >>> data = np.zeros(4, np.int32)
+    >>> pass_on[4, 1](np.zeros(4, np.int32), data)
+    >>> data
+    array([0, 1, 2, 3], dtype=int32)
     """
     refuse("load_acquire")
 
 
 def store_release(array, index, value):
-    """Store an element after all earlier accesses of this thread; ``array`` and ``index`` as for `load_acquire`."""
+    """Store an element after all earlier accesses of this thread; ``array`` and ``index`` as for `load_acquire`.
+
+    Examples
+    --------
+    See `load_acquire`.
+    """
     refuse("store_release")

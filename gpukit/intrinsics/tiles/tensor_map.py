@@ -42,6 +42,10 @@ def tensor_map(array, box, swizzle=None):
         If an argument is none of the above.
     LaunchError
         If the device has no such copies: they need compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_tensor`.
     """
     made = describe_tensor(array, box, swizzle)
     result = cuda.to_device(encode_tensor(made))
