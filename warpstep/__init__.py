@@ -2,6 +2,7 @@
 
 ``from warpstep import cuda`` stands in for ``numba.cuda``. ``warpstep.trace(kernel[grid, block], *args)`` counts every
 access, bank conflict and sector by source line and finds races; ``warpstep.predict`` bounds the time on a GPU.
+``warpstep.nvshmem`` runs programs for several GPUs that talk from inside their kernels.
 """
 
 import importlib
@@ -9,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
-    from warpstep import cuda
+    from warpstep import cuda, nvshmem
     from warpstep.debugger import debug
     from warpstep.device import device as use_device
     from warpstep.device import set_device
@@ -31,6 +32,7 @@ __all__ = [
     "cuda",
     "debug",
     "load_trace",
+    "nvshmem",
     "predict",
     "set_device",
     "set_loop_limit",
@@ -56,8 +58,8 @@ _SOURCES = {
 
 
 def __getattr__(name):
-    if name == "cuda":
-        return importlib.import_module("warpstep.cuda")
+    if name in ("cuda", "nvshmem"):
+        return importlib.import_module(f"warpstep.{name}")
     if name in _SOURCES:
         module, attribute = _SOURCES[name]
         return getattr(importlib.import_module(f"warpstep.{module}"), attribute)

@@ -139,6 +139,7 @@ class World:
     changes : int
         Counts what may let a waiting element go on.
     error : (Element, exception) or None
+        What has ended the program, and in which element; None for an interrupt.
     tracker : what orders accesses of different elements in traces, or None
     """
 
@@ -147,7 +148,7 @@ class World:
         self.arrays: list[list[Allocation | None]] = []
         self.granules: list[int] = []
         self.changes = 0
-        self.error: tuple[Element, BaseException] | None = None
+        self.error: tuple[Element | None, BaseException] | None = None
         self.tracker: Any = None
 
     # -- the symmetric heap --------------------------------------------------------------------------------------------
@@ -206,10 +207,15 @@ class World:
         for thread in threads:
             thread.start()
         self.elements[0].go_on()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # an interrupt: each ends where it would wait
+            self.error = None, error
         if self.error is not None:
             element, error = self.error
+            if element is None:
+                raise error
             if f"PE {element.number}" not in str(error):
                 error.add_note(f"in PE {element.number} of {len(self.elements)}")
             raise error
