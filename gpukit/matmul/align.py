@@ -5,12 +5,10 @@ import functools
 from gpukit.backend import cuda, float32, uint32, uint64
 from warpstep.integers import ceil_div
 
-__all__ = ["HIGH_A", "HIGH_B", "PLAIN", "align", "align_grid"]
+__all__ = ["HIGH_A", "HIGH_B", "LANES", "PLAIN", "ROWS", "align", "align_grid"]
 
-#: Rows and columns of a tile, and rows that a block copies at a time.
-TILE, ROWS = 32, 8
-#: With an element more in each row of a tile, a column lies in 32 different banks.
-PITCH = TILE + 1
+#: Columns and rows that a block copies at a time: its threads.
+LANES, ROWS = 32, 8
 #: Blocks along y and z at most; they loop.
 MAX_BLOCKS = 1 << 15
 #: What follows what in a row of a copy: the element (0), its upper part (1), the rest of it (2). A product of operands
@@ -44,6 +42,14 @@ def part_of(which):
     return (whole, upper, rest)[which]
 
 
+def tile_of(itemsize: int) -> tuple[int, int]:
+    """(rows and columns of a tile, elements of a row in shared memory): a word more, and a column lies in different
+    banks. Short elements have larger tiles, so that as many bytes are on the way.
+    """
+    size = 32 if itemsize == 4 else 64
+    return size, size + 4 // itemsize
+
+
 @functools.cache
 def align(element, turned, ways=PLAIN):
     """Make the kernel that copies matrices to rows that begin at multiples of 16 bytes, filled up with zeros.
@@ -54,7 +60,7 @@ def align(element, turned, ways=PLAIN):
     ``source``. The columns come again for each of ``ways``, in its parts of the elements.
     """
     first, second, third = (part_of(ways[min(i, len(ways) - 1)]) for i in range(3))
-    count = len(ways)
+    count, (size, pitch_of_tile) = len(ways), tile_of(element.bitwidth // 8)
 
     @cuda.jit(device=True, forceinline=True)
     def put(target, at, columns, x):
@@ -65,29 +71,34 @@ def align(element, turned, ways=PLAIN):
 
     @cuda.jit
     def align(source, target, sizes, pitch, step):
-        tile = cuda.shared.array((TILE, PITCH), element)
+        tile = cuda.shared.array((size, pitch_of_tile), element)
         matrices, rows, columns, used = sizes
-        tx, ty, col = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x) * uint32(TILE)
+        tx, ty, col = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x) * uint32(size)
         for z in range(cuda.blockIdx.z, matrices, cuda.gridDim.z):
-            for row in range(cuda.blockIdx.y * TILE, rows, cuda.gridDim.y * TILE):
-                for i in range(0, TILE, ROWS):
-                    # Neighbouring threads read neighbours in memory.
-                    r, c = (ty + uint32(i), tx) if not turned else (tx, ty + uint32(i))
-                    inside = (row + r < rows) & (col + c < used)
-                    down, across = (row + r, col + c) if not turned else (col + c, row + r)
-                    at = uint64(z) * step + uint64(down) * pitch + uint64(across)
-                    tile[r, c] = source[at] if inside else element(0)
+            for row in range(cuda.blockIdx.y * size, rows, cuda.gridDim.y * size):
+                for i in range(0, size, ROWS):
+                    for j in range(0, size, LANES):
+                        # Neighbouring threads read neighbours in memory.
+                        r, c = ty + uint32(i), tx + uint32(j)
+                        if turned:
+                            r, c = c, r
+                        inside = (row + r < rows) & (col + c < used)
+                        down, across = (row + r, col + c) if not turned else (col + c, row + r)
+                        at = uint64(z) * step + uint64(down) * pitch + uint64(across)
+                        tile[r, c] = source[at] if inside else element(0)
                 cuda.syncthreads()
-                for i in range(0, TILE, ROWS):
-                    r, c = ty + uint32(i), tx
-                    if row + r < rows and col + c < columns:
-                        at = (uint64(z) * rows + uint64(row + r)) * columns * uint64(count) + uint64(col + c)
-                        put(target, at, uint64(columns), tile[r, c])
+                for i in range(0, size, ROWS):
+                    for j in range(0, size, LANES):
+                        r, c = ty + uint32(i), tx + uint32(j)
+                        if row + r < rows and col + c < columns:
+                            at = (uint64(z) * rows + uint64(row + r)) * columns * uint64(count) + uint64(col + c)
+                            put(target, at, uint64(columns), tile[r, c])
                 cuda.syncthreads()
 
     return align
 
 
-def align_grid(matrices: int, rows: int, columns: int) -> tuple[int, int, int]:
+def align_grid(matrices: int, rows: int, columns: int, itemsize: int) -> tuple[int, int, int]:
     """The blocks of a launch of `align`."""
-    return ceil_div(columns, TILE), min(ceil_div(rows, TILE), MAX_BLOCKS), min(matrices, MAX_BLOCKS)
+    size, _ = tile_of(itemsize)
+    return ceil_div(columns, size), min(ceil_div(rows, size), MAX_BLOCKS), min(matrices, MAX_BLOCKS)

@@ -37,7 +37,7 @@ class MovableMap:
         self.array, self.stream = array, stream
         self._tensor = describe_tensor(array, box)
         self._kept: OrderedDict[int, Any] = OrderedDict()
-        self.memory = self.at(self._tensor.address)
+        self.memory: Any = self.at(self._tensor.address)
         self.memory.tensor = array  # kept as long as the launch
 
     def release(self):

@@ -9,7 +9,7 @@ from gpukit._host.arrays import address_of, configure_quietly, device_array_of, 
 from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
-from gpukit.matmul.align import HIGH_A, HIGH_B, PLAIN, ROWS, TILE, align, align_grid
+from gpukit.matmul.align import HIGH_A, HIGH_B, LANES, PLAIN, ROWS, align, align_grid
 from gpukit.matmul.cost import choose_tensor
 from gpukit.matmul.fast import SUM_THREADS, sum_parts, sum_shape
 from gpukit.matmul.formats import FORMATS, Format
@@ -23,8 +23,8 @@ from warpstep.limits import MAX_GRID_YZ
 
 __all__ = ["Rows", "tensor_launches"]
 
-#: Bytes that rows must begin at multiples of.
-UNIT = 16
+#: Bytes that rows must begin at multiples of; and those of a copy do, so that a row of a tile is one line of the cache.
+UNIT, LINE = 16, 128
 
 
 class Rows(NamedTuple):
@@ -146,11 +146,14 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
     along = rows.along or not form.turns
     turned = along != rows.along
     down, used = (rows.columns, rows.rows) if turned else (rows.rows, rows.columns)
-    across = ceil_div(used * form.itemsize, UNIT) * UNIT // form.itemsize
+    across = ceil_div(used * form.itemsize, LINE) * LINE // form.itemsize
     pitch, dtype = across * len(way), dtype_of_type(form.element)
     copy = work.take(purpose, rows.matrices * down * pitch, dtype)
     launch = configure_quietly(
-        align(form.element, turned, way), align_grid(rows.matrices, down, across), (TILE, ROWS), work.stream
+        align(form.element, turned, way),
+        align_grid(rows.matrices, down, across, form.itemsize),
+        (LANES, ROWS),
+        work.stream,
     )
     sizes = tuple(np.uint32(size) for size in (rows.matrices, down, across, used))
     arguments = rows.flat, copy, sizes, np.uint64(rows.pitch), np.uint64(rows.step)

@@ -109,6 +109,7 @@ TILES = [
 ]
 
 
+@pytest.mark.skipif(on_gpu(), reason="the emulator cannot read the maps of a GPU")
 @pytest.mark.parametrize(("tile", "name", "order"), TILES)
 def test_no_tile_has_a_finding(tile, name, order, monkeypatch):
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
