@@ -13,10 +13,13 @@ import numpy as np
 
 from bench import common
 from bench.fast_matmul import filled, poison
-from gpukit import matmul, results, tensor, timing
+from gpukit import intrinsics, matmul, results, tensor, timing
 from gpukit.backend import cuda
+from gpukit.matmul.cost import TENSOR_SPEEDS
+from gpukit.matmul.warps import warps
+from warpstep.integers import ceil_div
 
-__all__ = ["CASES", "FORMATS", "LADDER_SIZES", "measure_format", "measure_ladder", "measurements"]
+__all__ = ["CASES", "FORMATS", "LADDER_SIZES", "measure_format", "measure_ladder", "measure_warps", "measurements"]
 
 LADDER_SIZES = (4096, 1024, 2048, 8192, 512)
 #: The format of the inputs; "tf32" and "high" are the precision of `matmul.matmul` for float32.
@@ -80,6 +83,38 @@ def measure_ladder(size, libraries, report=print):
         x, y = (torch.as_tensor(matrix, device="cuda") for matrix in (a, b))
         runs["cublas (torch)"] = partial(torch.matmul, x, y, out=torch.empty_like(x))
     return _timed("ladder", shape, "float16", runs, report), all_right
+
+
+def _single_warps(a, b, out):
+    """Make a launch of the kernel that older GPUs take, which multiplies by `mma` alone."""
+    n, tile = a.shape[0], TENSOR_SPEEDS["warps"][0].tile
+    kernel = warps(tile, "float16", "NN", False, True)
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    blocks = ceil_div(n, tile.rows) * ceil_div(n, tile.columns), 1, 1
+    one, nothing = np.uint32(1), np.uint32(0)
+    arguments = (np.uint32(n),) * 5, (nothing, one, one, one, one), (np.uint64(0),) * 2
+    words = out.reshape(-1).view(np.uint32)
+    return partial(kernel[blocks, tile.threads, 0, tile.shared_bytes], a.reshape(-1), b.reshape(-1), words, *arguments)
+
+
+def measure_warps(size, libraries, report=print):
+    """Check and time the product by single warps, which has no `wgmma`; return (records, whether it was right)."""
+    library = common.libraries().get("cupy", np)
+    a, b = (filled((size, size), seed, np.float16) for seed in (1, 2))
+    out = cuda.to_device(np.full((size, size), np.nan, np.float16))
+    run = _single_warps(a, b, out)
+    run()
+    left, right, got = (library.asarray(x if library is not np else x.copy_to_host()) for x in (a, b, out))
+    exact = left[:ROWS].astype(library.float64) @ right.astype(library.float64)
+    if not bool(library.isfinite(got).all() and (abs(got[:ROWS] - exact) <= 2e-3 * size**0.5).all()):
+        report("  WRONG: warps")
+        return [], False
+    runs = {"warps": run}
+    if "torch" in libraries:
+        torch = libraries["torch"]
+        x, y = (torch.as_tensor(matrix, device="cuda") for matrix in (a, b))
+        runs["cublas (torch)"] = partial(torch.matmul, x, y, out=torch.empty_like(x))
+    return _timed("mma", (size, size, size), "float16", runs, report), True
 
 
 # -- formats beside cuBLAS ---------------------------------------------------------------------------------------------
@@ -149,5 +184,6 @@ def measurements(options):
         for name, shape in CASES
         if "torch" in libraries
     ]
-    first = [*ladder[:1], *formats[: len(FORMATS)]]
-    yield from first if options.quick else [*first, *ladder[1:], *formats[len(FORMATS) :]]
+    ladder[1:1] = [(f"mma alone, {n} x {n} x {n} float16", partial(measure_warps, n, libraries)) for n in (4096, 8192)]
+    first = [*ladder[:2], *formats[: len(FORMATS)]]
+    yield from first if options.quick else [*first, *ladder[2:], *formats[len(FORMATS) :]]

@@ -429,6 +429,8 @@ def recorded(**wanted):
 ladder_records = recorded(case="ladder")
 if ladder_records and not times:
     times, where = results.by_variant(ladder_records, shape=(SIZE, SIZE, SIZE)), results.taken_on(ladder_records)
+    alone = results.by_variant(recorded(case="mma", shape=(SIZE, SIZE, SIZE)))
+    times |= {"warps": alone["warps"]} if alone else {}
 if times:
     best = min((value for name, value in times.items() if name.startswith("cublas")), default=np.nan)
     rows = []
@@ -455,7 +457,7 @@ if ladder_records:
     plot.rungs(sizes, rates, "TFLOP/s", named, title="float16 products: speed by size", **options)
 
 # %% [markdown]
-# No rung multiplies in another way than the one before, except for `wgmma`. What they gain is that the tensor cores wait less: for whole fragments instead of elements, for copies that started earlier, and at fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. On older GPUs it has a kernel with `mma`, like `swizzled`.
+# No rung multiplies in another way than the one before, except for `wgmma`. What they gain is that the tensor cores wait less: for whole fragments instead of elements, for copies that started earlier, and at fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. `warps` is its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.
 
 # %% [markdown]
 # ## What 16 bits cost

@@ -133,6 +133,8 @@ def test_the_ladder_of_tensor_cores_is_checked_before_it_is_timed(timed_at_once,
     monkeypatch.setattr(tensors.matmul, "matmul", lambda a, b, out: out)  # its own tests are elsewhere
     records, right = tensors.measure_ladder(40, {})
     assert right and {r["variant"] for r in records} == {*tensors.tensor.VARIANTS, "fast"}
+    records, right = tensors.measure_warps(104, {})
+    assert right and records[0]["variant"] == "warps"
     monkeypatch.setattr(tensors.tensor, "steps", lambda *_: [])
     records, right = tensors.measure_ladder(40, {})
     assert not right and {r["variant"] for r in records} == {"fast"}
