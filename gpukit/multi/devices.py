@@ -56,7 +56,12 @@ def connect(devices: Sequence[int], cuda: Any = cuda) -> bool:
 
 
 def synchronize(devices: Sequence[int]) -> None:
-    """Wait for all work of some devices."""
+    """Wait for all work of some devices.
+
+    Examples
+    --------
+    >>> synchronize([0])
+    """
     for device in devices:
         with cuda.gpus[device]:
             cuda.synchronize()
@@ -75,7 +80,13 @@ def rows_of(rows: int, count: int) -> list[slice]:
 
 
 def copy_to_devices(parts: Sequence[np.ndarray], devices: Sequence[int]) -> list[Any]:
-    """Copy a host array to each device."""
+    """Copy a host array to each device.
+
+    Examples
+    --------
+    >>> [array.shape for array in copy_to_devices([np.zeros(3)], [0])]
+    [(3,)]
+    """
     arrays = []
     for part, device in zip(parts, devices, strict=True):
         with cuda.gpus[device]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from gpukit.backend import cuda, on_gpu
 from gpukit.multi.devices import rows_of
-from warpstep import nvshmem as emulated
 from warpstep.values import check_int
 
 __all__ = ["heat_by_signals", "make_step"]
@@ -93,7 +92,8 @@ def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) 
     pes, steps = check_int("pes", pes, 1, len(u) - 2), check_int("steps", steps, 0)
     _bindings()
     arguments = (u, steps, np.float32(rate))
-    bands = (_on_gpus if on_gpu() else emulated.run)(program, pes, arguments)
+    run = _on_gpus if on_gpu() else import_module("warpstep.nvshmem").run
+    bands = run(program, pes, arguments)
     return np.concatenate((u[:1], *bands, u[-1:]))
 
 
@@ -129,7 +129,7 @@ def program(rank: int, nranks: int, uid: Any, u: np.ndarray, steps: int, rate: n
 def _bindings():
     """(nvshmem.core, its functions for kernels): the package's on a GPU, the emulator's elsewhere."""
     if not on_gpu():
-        return emulated.core, import_module("warpstep.nvshmem.core.device.numba")
+        return import_module("warpstep.nvshmem.core"), import_module("warpstep.nvshmem.core.device.numba")
     try:
         return import_module("nvshmem.core"), import_module("nvshmem.core.device.numba")
     except ImportError as error:
