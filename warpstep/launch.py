@@ -563,6 +563,8 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
     if configured.stream:  # a kernel runs on the device of its stream, which need not be the current one
         run.device = device_of(configured.stream)
     run.remote = transfers.remote(run.device)
+    if run.element is not None:
+        run.remote = [run.element.world.open(array) for array in run.remote]
     return Prepared(run, overload, lowered, transfers)
 
 

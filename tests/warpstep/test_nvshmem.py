@@ -297,9 +297,15 @@ def test_memory_without_a_counterpart_and_elements_that_are_not_there():
 
 
 def test_host_transfers_and_collectives():
+    @cuda.jit
+    def copy(x, out):
+        out[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
     def program(rank, nranks, uid):
         stream = cuda.stream()
         x, inbox, signal, out = begin(rank, nranks, uid)
+        copy[1, N](core.get_peer_array(x, 2 - rank), out)
+        assert set(out.copy_to_host().tolist()) == {3 - rank}
         core.put_signal(inbox, x, signal, 4, ADD, (rank + 1) % nranks, stream)
         core.signal_wait(signal, 4, EQ, stream)
         core.reduce(WORLD, out, x, "sum", stream)

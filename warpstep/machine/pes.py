@@ -168,6 +168,10 @@ class World:
                     return Part(array, number, address - each.address)
         return None
 
+    def open(self, array: Any) -> Any:
+        """A launch's array of another device, with access to it if it is in the symmetric heap."""
+        return array._replace(allowed=True) if self.find(array.first) is not None else array
+
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def choose(self, after: Element) -> Element | None:
