@@ -273,11 +273,15 @@ def _spans(tile, geometry):
 # -- implicit GEMM ---------------------------------------------------------------------------------
 
 
+#: Windows, values of x, and terms of a sum: indices have 32 bits, and channels may be padded to four times as many.
+MAX_IMPLICIT = 2**30
+
+
 def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether the kernel of implicit GEMM takes a convolution: its kernel and its sizes are small enough."""
     kernel = int(geometry.kernel_h), int(geometry.kernel_w.value)
     windows, size = x_shape[0] * geometry.counts[1], x_shape[0] * x_shape[1] * int(geometry.pixels.value)
-    small = max(windows, size, weight_shape[1] * geometry.counts[0]) < 2**31 and groups <= MAX_GRID_YZ
+    small = max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
     return small and all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
 
 

@@ -20,6 +20,8 @@ BLOCKS = 8
 ROW_LOADS = 4
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
+#: The same where there is one row, which a block would share otherwise.
+ALONE_LOADS = 4
 #: Accesses that a lane has under way there, for one row or for several at once.
 SHORT_ACCESSES = 4
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
@@ -82,7 +84,8 @@ def choose(operation: Operation, itemsize: int, offset: int, outer: int, n: int,
     """
     if inner == 1 and n > 1:
         vector = max_vector(itemsize, offset, n)
-        if outer > 1 and n <= WARP * vector * SHORT_LOADS[vector * itemsize]:
+        loads = SHORT_LOADS[vector * itemsize] if outer > 1 else ALONE_LOADS
+        if n <= WARP * vector * loads:
             return [_groups(operation, vector, outer, n)]
         return [_rows(operation, 16 // itemsize, offset, outer, n)]
     if inner == 1:
