@@ -8,15 +8,18 @@ is shown on purpose, the case says so in `Case.merges`.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import complex64, float32, float64, int16, int32, uint8
 
+from bench.corpus import tiles
 from gpukit.backend import cuda
-from gpukit.intrinsics import load2, load4, store2, store4
+from gpukit.intrinsics import allow_dynamic_shared, load2, load4, store2, store4
 
 #: Groups of counters that a case compares; `counters.FIGURES` lists the counters of each.
 GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "atomic sectors", "arithmetic")
+GROUPS += ("matrices", "tensor")
 SHARED, GLOBAL = GROUPS[:2], GROUPS[2:4]
 #: Elements of a driver's shared array, in accesses: enough for 32 lanes 33 apart.
 SLOTS = 1056
@@ -33,24 +36,37 @@ class Case:
     name : str
     kernel : kernel
     grid, block : int or tuple
-    inputs : tuple
-        NumPy arrays and numbers. A launch changes arrays: take `arguments`.
+    inputs : tuple, or function
+        NumPy arrays and numbers. A launch changes arrays: take `arguments`. A function makes arguments that need a
+        device.
     what : tuple of str
         The `GROUPS` that are compared.
     merges : str
         Why the compiled kernel does not access memory as written; "" where it does.
+    shared : int
+        Bytes of dynamic shared memory.
     """
 
     name: str
     kernel: object
     grid: object
     block: object
-    inputs: tuple
+    inputs: Any
     what: tuple
     merges: str = ""
+    shared: int = 0
+
+    @property
+    def launch(self):
+        """The kernel with its grid and block."""
+        if self.shared:
+            allow_dynamic_shared(self.kernel, self.shared)
+        return self.kernel[self.grid, self.block, 0, self.shared]
 
     def arguments(self):
         """Return fresh copies of the inputs."""
+        if callable(self.inputs):
+            return self.inputs()
         return tuple(value.copy() if isinstance(value, np.ndarray) else value for value in self.inputs)
 
 
@@ -1049,10 +1065,46 @@ def _arithmetic():
     yield Case("arithmetic, fma", fused, 1, 128, (a, b, c, np.zeros_like(a)), ("arithmetic",))
 
 
+# -- tensor cores ------------------------------------------------------------------------------------------------------
+
+
+def _matrices():
+    random, lane = np.random.default_rng(3), np.arange(32)
+    for pitch in (64, 72, 80):
+        for count in (1, 2, 4):
+            kernel, source = tiles.matrix_loader(count, np.uint16, False, pitch), np.zeros((64, pitch), np.uint16)
+            patterns = {"in order": (lane % 16, 8 * (lane // 16))}
+            for i in range(2 if count == 4 else 0):
+                patterns[f"random {i}"] = random.integers(0, 64, 32), 8 * random.integers(0, 8, 32)
+            for name, (rows, columns) in patterns.items():
+                inputs = source, rows, columns, np.zeros((32, count), np.uint32)
+                yield Case(f"ldmatrix{count}, pitch {pitch}, {name}", kernel, 1, 32, inputs, ("matrices",))
+
+
+def _products():
+    kernel, shared = tiles.product_pipeline()
+
+    def arguments():
+        return tiles.launch_product((kernel, shared), 256, 128, 256)[1]
+
+    yield Case("wgmma, tiles by tensor copies", kernel, (2, 2), 384, arguments, ("tensor",), shared=shared)
+    for dtype, columns, trans_a, trans_b, registers, nbytes in tiles.PRODUCTS:
+        kernel, shared = tiles.tile_multiplier(dtype, columns, trans_a, trans_b, registers, nbytes)
+        size, span = np.dtype(dtype).itemsize, nbytes // np.dtype(dtype).itemsize
+        shapes = ((64, trans_a), (columns, trans_b))
+        left, right = (np.zeros(np.prod(tiles.tile_shape(n, 64 // size, span, t)), dtype) for n, t in shapes)
+        out = np.zeros((64, columns), np.int32 if size == 1 else np.float32)
+        flags = "t" * trans_a + "n" * (not trans_a) + "t" * trans_b + "n" * (not trans_b) + " in registers" * registers
+        name = f"wgmma, {np.dtype(dtype).name}, {columns} columns, rows of {nbytes} bytes, {flags}"
+        yield Case(name, kernel, 1, 128, (left, right, out), ("tensor",), shared=shared)
+
+
 def _all():
     for cases in (_strides, _agreements, _random, _partial_warps, _masked, _tiles):
         yield from cases()
     for cases in (_transposes, _matmuls, _reductions, _images, _global, _local, _atomics, _parts, _arithmetic):
+        yield from cases()
+    for cases in (_matrices, _products):
         yield from cases()
 
 

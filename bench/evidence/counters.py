@@ -100,6 +100,16 @@ def _figures():
     # Local stores are left out: Numba fills a local array with zeros where its function begins.
     yield Figure("local", "local", "load", "requests", _one("smsp__inst_executed_op_local_ld.sum"))
     yield Figure("local", "local", "load", "sectors", _one("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"))
+    yield Figure("matrices", "shared", "load", "requests", _one("smsp__sass_inst_executed_op_ldsm.sum"))
+    yield Figure("matrices", "shared", "load", "wavefronts", _one(f"{_WAVEFRONTS}_op_ld.sum"))
+    yield Figure("matrices", "shared", "load", "bank_conflicts", _one(f"{_CONFLICTS}_op_ld.sum"))
+    yield Figure("tensor", "shared", "tensor load", "wavefronts", _one(f"{_WAVEFRONTS}_op_gmma.sum"))
+    yield Figure("tensor", "global", "tensor load", "requests", _one("l1tex__tmain_requests.sum"))
+    metric = "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum"
+    yield Figure("tensor", "global", "tensor load", "sectors", _one(metric))
+    for field, kinds in (("fp16", ("hgmma_src_fp16", "hgmma_src_bf16_dst_fp32")), ("int8", ("igmma_src_int8",))):
+        metrics = _one(*(f"sm__ops_path_tensor_op_{kind}.sum" for kind in kinds))
+        yield Figure("tensor", "arithmetic", "", f"tensor_{field}", metrics)
     for letter, field in (("f", "fp32"), ("d", "fp64")):
         names = {f"{_THREADS}_{letter}{op}_pred_on.sum": weight for op, weight in (("add", 1), ("mul", 1), ("fma", 2))}
         yield Figure("arithmetic", "arithmetic", "", field, names)
@@ -197,7 +207,7 @@ def launch_cases(numbers):
     for number in numbers:
         case = CASES[number]
         arguments = [cuda.to_device(a) if isinstance(a, np.ndarray) else a for a in case.arguments()]
-        case.kernel[case.grid, case.block](*arguments)
+        case.launch(*arguments)
         cuda.synchronize()
         _child.answer(number)
 
@@ -421,7 +431,7 @@ def traced(case):
     """Trace a case."""
     import gpukit
 
-    return gpukit.trace(case.kernel[case.grid, case.block], *case.arguments())
+    return gpukit.trace(case.launch, *case.arguments())
 
 
 def compare(case, trace, values):
