@@ -270,7 +270,7 @@ class Schedule:
         program = self._program(recorder)
         if recorder:
             recorder.begin()
-        _queue(program)
+        _queue(program, self._crosses())
         for number, streams in self._streams.items():
             with on_device(number):
                 for stream in streams:
@@ -279,7 +279,10 @@ class Schedule:
 
     def queue(self) -> None:
         """Queue all operations, in order, and do not wait."""
-        _queue(self._program(None))
+        _queue(self._program(None), self._crosses())
+
+    def _crosses(self):
+        return any(device is not None for device in self._streams)
 
     def _program(self, recorder):
         """The calls that queue everything, in order; made once, so that a run costs the host little."""
@@ -350,13 +353,14 @@ def _bring(context):
     return prepare_call("cuCtxSetCurrent", ("CUcontext", context.handle), keep=context)
 
 
-def _queue(program):
+def _queue(program, crosses):
+    """Make the calls; where they cross devices, make the one of before the current one again."""
     here = cuda.current_context()  # bind it to this thread, which may not be the one that made the schedule
     try:
         for call in program:
             call()
     finally:
-        if on_gpu():
+        if crosses and on_gpu():
             _bring(here)()
 
 
