@@ -242,7 +242,7 @@ def _redirect_driver(changes):
     from warpstep.api.driver import FUNCTIONS
 
     answers = {
-        "get_device": lambda driver, devnum=0: context.get_context(devnum).device,
+        "get_device": lambda driver, devnum=0: context.gpus[devnum]._device,
         "get_device_count": lambda driver: len(context.gpus),
         "get_version": lambda driver: CUDA_VERSION,
         "is_available": True,

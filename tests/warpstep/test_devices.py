@@ -11,6 +11,7 @@ import two_devices
 
 from warpstep import KernelError, cuda, trace, use_device
 from warpstep.device import end_access
+from warpstep.run import emulated
 
 #: What ``numba.cuda`` answers on a machine with two GPUs that are linked.
 ANSWERS = {
@@ -142,6 +143,16 @@ def test_a_copy_that_no_event_orders_before_the_kernel(two):
     out.copy_to_host(stream=streams[0])
     with cuda.gpus[1]:
         assert "writes out; a copy in stream" in trace(scale[4, 256, streams[1]], y, out).findings[0].message
+
+
+def test_numbas_driver_shows_both_devices_and_copies_between_them(two):
+    x, y = two_devices.on(cuda, 0, fill=3), two_devices.on(cuda, 1, fill=1)
+    with emulated():
+        from numba.cuda.cudadrv import driver
+
+        assert (driver.driver.get_device_count(), driver.driver.get_device(1).id) == (2, 1)
+        driver.device_to_device(y, x, 400)
+    assert cuda.get_current_device().id == 0 and y.copy_to_host().sum() == 300 + 900
 
 
 def test_environment():
