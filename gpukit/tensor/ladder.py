@@ -427,6 +427,7 @@ def specialised(a, b, out, depth):
                         copy_tensor(tiles_b, (stage, part, 0, 0), b, (first, col + part * WIDE), full, stage)
                     turn += 1
     else:
+        top = group * GROUP_ROWS
         for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
             row, col = tile // across * TALL, tile % across * BROAD
             sums = zeros(BROAD_SUMS)
@@ -435,7 +436,7 @@ def specialised(a, b, out, depth):
                 mbarrier_wait(full, stage, turn // RING % 2)
                 wgmma_fence()
                 for k in range(0, WIDE, K):
-                    sums = wgmma(sums, tiles_a, (stage, group * GROUP_ROWS, k), tiles_b, (stage, 0, k, 0), False, True)
+                    sums = wgmma(sums, tiles_a, (stage, top, k), tiles_b, (stage, 0, k, 0), False, True)
                 wgmma_commit()
                 sums = wgmma_wait(0, sums)
                 if tid % 128 == 0:

@@ -454,7 +454,9 @@ if ladder_records:
     against = [name for name in names if name.startswith("cublas")]
     named = [name for name in ("stages", "swizzled", "tma_wgmma", "specialised", "fast", *against) if name in names]
     options = {"against": against, "xlabel": "M = N = K", "mark": results.taken_on(ladder_records)}
-    plot.rungs(sizes, rates, "TFLOP/s", named, title="float16 products: speed by size", **options)
+    for ax in plot.rungs(sizes, rates, "TFLOP/s", named, title="float16 products: speed by size", **options):
+        ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        ax.minorticks_off()
 
 # %% [markdown]
 # No rung multiplies in another way than the one before, except for `wgmma`. What they gain is that the tensor cores wait less: for whole fragments instead of elements, for copies that started earlier, and at fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. `warps` is its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.
@@ -466,7 +468,8 @@ if ladder_records:
 
 # %%
 formats = [["float16", 5, 10], ["bfloat16", 8, 7], ["TF32", 8, 10], ["float32", 8, 23], ["float64", 11, 52]]
-rows = [[name, e, m, f"{2.0**-m / 2:.0e}", f"{(2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1):.0e}"] for name, e, m in formats]
+largest = [(2 - 2.0**-m) * 2.0 ** (2 ** (e - 1) - 1) for _, e, m in formats]
+rows = [[*row, f"{2.0 ** -row[2] / 2:.0e}", f"{most:.0e}"] for row, most in zip(formats, largest, strict=True)]
 show.Table(["", "exponent", "mantissa", "rounding error", "largest"], rows)
 
 # %% [markdown]
@@ -496,9 +499,9 @@ title = "Largest error of a product with K = 512"
 plot.dots(limits, "of the sum of magnitudes", log=True, title=title, mark="computed with NumPy");
 
 # %% [markdown]
-# float16 is eight times as precise as bfloat16, but it overflows above 65,504. That is why neural networks are trained in bfloat16, or in float16 with scale factors. TF32 has the precision of the one and the range of the other, and takes the time of twice the bits.
+# float16 is eight times as precise as bfloat16, but it overflows above 65,504. That is why neural networks are trained in bfloat16, or in float16 with scale factors. TF32 has the precision of the one and the range of the other, and takes twice the time.
 #
-# And if you need float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is eight times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
+# And if you need float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is seven times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
 
 
 # %%
@@ -533,7 +536,7 @@ show.Table(heads, rows) if rows else print("There is no record yet.")
 #
 # ## Exercise
 #
-# **A layer of bytes.** Networks are often *quantised* once they are trained: weights and inputs are rounded to bytes, each row with a scale factor of its own. The instruction for bytes has K = 32, and its sums are int32, which are exact. Four bytes along K share a register. Multiply two such matrices and scale the result. Both come with K along their rows, so a row of `b` is a *column* of the product.
+# **A layer of bytes.** Networks are often *quantised* once they are trained: weights and inputs are rounded to bytes, each row with a scale factor of its own. The instruction for bytes has K = 32, and its sums are int32, which are exact. Four bytes along K share a register, and the matrices come as such words, int32 with four bytes each. `word(array, row, k)` is one of them, or zero beyond the last row. Multiply two such matrices, and scale the result. Both have K along their rows, so a row of `b` is a *column* of the product.
 
 
 # %%
@@ -564,4 +567,4 @@ exercises.check("12-int8", quantised_layer)
 # - TMA needs one thread, and an mbarrier that counts its bytes. Whatever is asynchronous needs a wait: before reading what it brings, and before overwriting what it reads.
 # - Inputs are rounded, products are exact. Three products of split numbers give float32's accuracy.
 #
-# **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [99 Projects](99_projects.ipynb).
+# **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [13 Several GPUs](13_several_gpus.ipynb).
