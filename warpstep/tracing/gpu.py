@@ -38,14 +38,15 @@ def emulated_arguments(args):
     if not real:
         yield args
         return
-    arrays = {i: _as_cuda_array(i, getattr(args[i], "tensor", args[i])) for i in real}
+    maps = [i for i in real if has_attributes(args[i], "described")]
+    arrays = {i: _as_cuda_array(i, args[i].tensor if i in maps else args[i]) for i in real}
     spans = {i: _span(array) for i, array in arrays.items()}
     pieces = [_copy_in(start, stop) for start, stop in _join(spans.values())]
     here = list(args)
     for i, array in arrays.items():
         here[i] = _window(array, spans[i][0], pieces)
     held = list(here)  # tensors live as long as what describes them
-    for i in (i for i in real if has_attributes(args[i], "described")):
+    for i in maps:
         described = args[i].described._replace(address=held[i].device_ctypes_pointer.value)
         here[i] = from_host(np.frombuffer(described.to_bytes(), np.uint8))
     yield tuple(here)
