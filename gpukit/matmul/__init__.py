@@ -4,7 +4,9 @@ Throughout, ``a`` has M rows and K columns, ``b`` K rows and N columns, ``out`` 
 function that makes a kernel are constants of it, so the compiler knows the shape of its tiles and unrolls its loops.
 
 ``tiles`` has the kernels of the chapters on shared memory, ``ladder`` those that lead on to the one of ``fast``;
-``cost`` chooses a tile of that for a shape; ``api`` has the functions for arrays.
+``cost`` chooses a tile of that for a shape; ``api`` has the functions for arrays. Tensor cores multiply float64 in
+``double``, and shorter elements in ``warpgroups`` and ``turned`` (compute capability 9.0) or ``warps`` (8.0 and above);
+``tensor`` has their launches.
 """
 
 from gpukit.matmul.api import DTYPES, LADDER, SIMPLE, TILES, VARIANTS, configure, matmul, steps

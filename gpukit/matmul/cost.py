@@ -78,6 +78,7 @@ DOUBLE_SPEEDS = (
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(2, 256, 4), 1, 0.65, 0.65, 3.2, 1),
+        Speed(GroupTile(2, 192, 4), 1, 0.52, 0.52, 2.9, 1),
         Speed(GroupTile(2, 128, 4), 1, 0.38, 0.38, 2.6, 1),
         Speed(GroupTile(1, 128, 4, 2), 2, 0.25, 0.28, 2.3, 1),
         Speed(GroupTile(1, 64, 6, 2), 2, 0.17, 0.18, 2.3, 1),

@@ -47,7 +47,7 @@ class GroupTile(NamedTuple):
     groups : int
         Warp groups that multiply, 64 rows of the result each.
     columns : int
-        Of the result: 64, 128 or 256.
+        Of the result: a multiple of 64 up to 256.
     stages : int
         Steps for which there is shared memory.
     resident : int
@@ -290,20 +290,19 @@ def make_store(tile, element, wide):
         cuda.syncwarp()
         store_rows(out, rows, words, start, row, col, m, n)
 
-    return make_halves(store_least, tile.columns, least)
+    return make_parts(store_least, tile.columns, least)
 
 
 @functools.cache
-def make_halves(store_least, columns, least):
-    """Make the device function that stores the left half of the columns, then the right one."""
+def make_parts(store_least, columns, least):
+    """Make the device function that stores the first ``least`` columns, then the others."""
     if columns == least:
         return store_least
-    half, count = columns // 2, columns // 4
-    store_half = make_halves(store_least, half, least)
+    count, store_rest = least // 2, make_parts(store_least, columns - least, least)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, memory, sums, start, row, col, m, n):
-        store_half(out, memory, sums[:count], start, row, col, m, n)
-        store_half(out, memory, sums[count:], start, row, col + uint32(half), m, n)
+        store_least(out, memory, sums[:count], start, row, col, m, n)
+        store_rest(out, memory, sums[count:], start, row, col + uint32(least), m, n)
 
     return store
