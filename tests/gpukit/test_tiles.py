@@ -139,14 +139,16 @@ def test_boxes_are_copied_swizzled_and_cut_at_the_edges(shape, box, dtype, swizz
     random = np.random.default_rng(len(shape))
     source = random.integers(0, 100, shape).astype(dtype)
     target = np.zeros_like(source)
-    # A box may be copied from before the tensor, but not to there.
-    corners = [[int(random.integers(-n, m)) for n, m in zip(box, shape, strict=True)] for _ in "012"]
-    copies = [[int(random.integers(0, m)) for m in shape] for _ in "012"]
-    corners[0] = copies[0] = [0] * len(shape)
+    boxes = [-(-m // n) for n, m in zip(box, shape, strict=True)]
+    corners, copies = (
+        [[n * int(random.integers(0, m)) for n, m in zip(box, boxes, strict=True)] for _ in "012"] for _ in "01"
+    )
+    corners[0], copies[0] = [0] * len(box), [n * (m - 1) for n, m in zip(box, boxes, strict=True)]
     arrays = [cuda.to_device(x) for x in (source, target)]
     maps = [tensor_map(array, box, swizzle) for array in arrays]
-    out = np.zeros((3, int(np.prod(box))), dtype)
-    box_copier(box, dtype)[1, 64](maps[0], np.array(corners), np.array(copies), maps[1], out)
+    out, kernel = np.zeros((3, int(np.prod(box))), dtype), box_copier(box, dtype)
+    for i in range(3):
+        kernel[1, 64](maps[0], np.array(corners[i : i + 1]), np.array(copies[i : i + 1]), maps[1], out[i : i + 1])
     for row, corner, copy in zip(out, corners, copies, strict=True):
         found, _, _ = box_of(source, corner, box)
         _, inside, within = box_of(target, copy, box)
@@ -435,3 +437,16 @@ def test_sums_are_rounded_as_on_an_h200(name):
     a, b, c, sums = (RECORDED_SUMS[f"{name} {part}"] for part in ("a", "b", "c", "sums"))
     found = add_products(exact(a), exact(b), c)
     assert found.dtype == sums.dtype and found.tobytes() == sums.tobytes()
+
+
+@pytest.mark.skipif(on_gpu(), reason="has not been tried on a GPU")
+def test_boxes_begin_anywhere_and_one_after_the_other():
+    random = np.random.default_rng(4)
+    source = random.standard_normal((50, 80)).astype(np.float16)
+    corners = np.array([[-3, -5], [45, 71], [-16, 7], [0, 0]])
+    array, target = (cuda.to_device(x) for x in (source, np.zeros_like(source)))
+    out = np.zeros((4, 16 * 64), np.float16)
+    maps = tensor_map(array, (16, 64)), tensor_map(target, (16, 64))
+    box_copier((16, 64), np.float16)[1, 64](maps[0], corners, np.zeros_like(corners), maps[1], out)
+    for row, corner in zip(out, corners.tolist(), strict=True):
+        np.testing.assert_array_equal(row.reshape(16, 64), swizzled(box_of(source, corner, (16, 64))[0]))
