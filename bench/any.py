@@ -2,25 +2,35 @@
 
 Each problem is checked against a reference in float64 first. Then two times are taken: of the device, with a cold L2
 cache, and of a call with the wait for its result, as a NumPy-like program makes it: new output, host's clock.
+
+Most of a problem's time goes to the compilation of kernels for its arrays. So several processes share the problems. They
+compile at the same time; while one of them measures, all others wait.
 """
 
+import contextlib
+import os
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bench import common, ratios
+from bench import _child, common, ratios
 from bench.problems import FUNCTIONS, KEPT, Problem, draw
 from gpukit import results, timing
 from gpukit.backend import cuda
 from warpstep.report.table import Table
 
-__all__ = ["add_options", "distribution", "measure", "ratios_of", "run"]
+__all__ = ["add_options", "distribution", "measure", "measure_part", "ratios_of", "run"]
 
 #: Repetitions of each function for the device's time; and for a call, and calls of one repetition.
 REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
 LOWEST = 10
+#: Processes, unless more are asked for.
+MAX_JOBS = 8
 
 
 def add_options(parser):
@@ -31,6 +41,8 @@ def add_options(parser):
         "--function", action="append", choices=FUNCTIONS, help="draw for this one only; may be repeated"
     )
     parser.add_argument("--seconds", type=float, help="stop after so many")
+    jobs = max(1, min(MAX_JOBS, (os.cpu_count() or 1) // 2))
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"processes that share the problems (default: {jobs})")
 
 
 def problems_of(seed: int, count: int, functions: list[str]) -> list[Problem]:
@@ -40,29 +52,32 @@ def problems_of(seed: int, count: int, functions: list[str]) -> list[Problem]:
     return kept + [draw(functions[i % len(functions)], rng) for i in range(count)]
 
 
-def measure(problem: Problem, rng: np.random.Generator) -> tuple[list[dict[str, Any]], bool]:
+@contextlib.contextmanager
+def holding(path: str, alone: bool):
+    """Hold a lock in a file, ``alone`` or with others that do not ask for that."""
+    import fcntl  # not on Windows, where this module can be imported all the same
+
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def measure(problem: Problem, rng: np.random.Generator, lock: str = os.devnull) -> tuple[list[dict[str, Any]], bool]:
     """Check a problem, and time it beside the libraries; return (records, whether the result was right)."""
     found = common.libraries()
     torch, cupy = found.get("torch"), found.get("cupy")
     torch.backends.cudnn.benchmark = True
-    arrays = problem.make(rng, torch)
-    began = time.perf_counter()
-    right = problem.is_right(problem.call(arrays), arrays)
-    first = time.perf_counter() - began
+    with holding(lock, alone=False):
+        arrays = problem.make(rng, torch)
+        began = time.perf_counter()
+        right = problem.is_right(problem.call(arrays), arrays)
+        first = time.perf_counter() - began
     if not right:
         print(f"  WRONG: {problem}", flush=True)
-    runs = {"gpukit": problem.bind(arrays)} | problem.rivals(arrays, torch, cupy)
-    for name in list(runs):
-        try:
-            runs[name]()
-            cuda.synchronize()
-        except Exception as error:  # a library that does not take this problem
-            if name == "gpukit":
-                raise
-            print(f"  {name} does not take {problem}: {type(error).__name__}")
-            del runs[name]
-    device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
-    call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
+    with holding(lock, alone=True):
+        runs = _running({"gpukit": problem.bind(arrays)} | problem.rivals(arrays, torch, cupy), problem)
+        device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
+        call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
     what = problem.shape, problem.dtype
     records = [
         results.of_timing("any", case, name, *what, timed, problem=problem.settings)
@@ -72,6 +87,35 @@ def measure(problem: Problem, rng: np.random.Generator) -> tuple[list[dict[str, 
     if first > 5:
         print(f"  the first call took {first:.1f} s: {problem}")
     return records, right
+
+
+def _running(runs: dict[str, Callable], problem: Problem) -> dict[str, Callable]:
+    """Call each function once; those of libraries that do not take this problem are left out."""
+    found = {}
+    for name, run in runs.items():
+        try:
+            run()
+            cuda.synchronize()
+        except Exception as error:
+            if name == "gpukit":
+                raise
+            print(f"  {name} does not take {problem}: {type(error).__name__}", flush=True)
+            continue
+        found[name] = run
+    return found
+
+
+def measure_part(part: int, jobs: int, drawn: list, stop: float | None, lock: str) -> None:
+    """Measure every ``jobs``-th problem, in a child process, and answer [number, records, whether all was right]."""
+    for i, problem in list(enumerate(problems_of(*drawn)))[part::jobs]:
+        if stop and time.time() > stop:
+            return
+        try:
+            records, right = measure(problem, np.random.default_rng([drawn[0], i]), lock)
+        except Exception as error:
+            print(f"  FAILED: {problem}: {type(error).__name__}: {error}", flush=True)
+            records, right = [], False
+        _child.answer([i, records, right])
 
 
 def _call_times(runs: dict[str, Callable]) -> dict[str, list[float]]:
@@ -94,25 +138,33 @@ def run(options) -> int:
         raise common.MissingLibrary("PyTorch is not installed: there is nothing to measure beside")
     functions = options.function or list(FUNCTIONS)
     count = 12 if options.quick else options.count
-    rng, head = np.random.default_rng(options.seed), results.machine() | {"seed": options.seed, "count": count}
+    head = results.machine() | {"seed": options.seed, "count": count}
     print(common.described(head))
-    records, all_right, began = [], True, time.perf_counter()
-    for done, problem in enumerate(problems_of(options.seed, count, functions)):
-        if options.seconds and time.perf_counter() - began > options.seconds:
-            print(f"{options.seconds:g} seconds are over after {done} problems")
-            break
+    drawn, stop = [options.seed, count, functions], time.time() + options.seconds if options.seconds else None
+    found: dict[int, list] = {}
+    with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(options.jobs) as pool:
+        parts = [
+            pool.submit(_measure_in_child, found, part, options.jobs, drawn, stop, lock.name)
+            for part in range(options.jobs)
+        ]
         try:
-            more, right = measure(problem, rng)
-        except Exception as error:
-            print(f"  FAILED: {problem}: {type(error).__name__}: {error}", flush=True)
+            all_right = all(part.result() for part in parts)
+        except KeyboardInterrupt:  # the children have been interrupted too
             all_right = False
-            continue
-        records += more
-        all_right &= right
+    answers = sorted((answer for of_part in found.values() for answer in of_part), key=lambda answer: answer[0])
+    records = [record for _, of_problem, _ in answers for record in of_problem]
+    print(f"{len(answers)} problems of {len(problems_of(*drawn))}")
     results.save(options.save, records, head)
     for part in ("device", "call"):
         print(f"\n{tables(records, part)}")
-    return int(not all_right)
+    return int(not (all_right and all(right for *_, right in answers)))
+
+
+def _measure_in_child(found: dict[int, list], part: int, *arguments: Any) -> bool:
+    """Put the answers of one part of the problems into ``found``; return whether its process ended as it should."""
+    child = _child.run(measure_part, part, *arguments, capture=False, report=partial(found.__setitem__, part))
+    found[part] = child.answers
+    return child.status == 0
 
 
 def ratios_of(records: list[dict[str, Any]]) -> dict[str, list[tuple[float, dict, dict]]]:

@@ -49,6 +49,26 @@ def test_a_problem_is_told_by_its_settings():
     assert {function for function, _ in KEPT} <= set(FUNCTIONS)
 
 
+def test_processes_share_the_problems(monkeypatch, tmp_path):
+    """Each answers for its own ones, also for one that fails."""
+
+    def measure(problem, rng, lock):
+        with bench_any.holding(lock, alone=True):
+            if problem.function == "reduce":
+                raise ValueError("made up")
+        return [str(problem)], True
+
+    monkeypatch.setattr(bench_any, "measure", measure)
+    monkeypatch.setenv("GPUKIT_BENCH_ANSWERS", str(tmp_path / "answers"))
+    drawn = 3, 6, ["resize", "reduce"]
+    for part in range(2):
+        bench_any.measure_part(part, 2, drawn, None, str(tmp_path / "answers"))
+    problems = bench_any.problems_of(*drawn)
+    answers = [json.loads(line)[1] for line in (tmp_path / "answers").read_text().splitlines()]
+    expected = [[i, [], False] if p.function == "reduce" else [i, [str(p)], True] for i, p in enumerate(problems)]
+    assert sorted(answers) == expected
+
+
 def test_the_distribution_of_the_ratios():
     settings = {"shape": [3, 4], "dtype": "float32"}
     records = [
