@@ -352,7 +352,7 @@ def tma_wgmma(a, b, out, depth):
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (RING, GROUP_ROWS, WIDE), float16)
     tiles_b = view_at(buffer, RING_A, (RING, PARTS, WIDE, WIDE), float16)
-    full = view_at(buffer, RING_BYTES, RING, uint64)  # a barrier for each stage: its tiles have come
+    full = view_at(buffer, RING_BYTES, RING, uint64)  # a barrier for each stage: its tiles are here
     row, col, tid = cuda.blockIdx.y * GROUP_ROWS, cuda.blockIdx.x * COLUMNS, cuda.threadIdx.x
     steps = (depth + WIDE - 1) // WIDE
     if tid == 0:
@@ -402,7 +402,7 @@ def specialised(a, b, out, depth):
     buffer = cuda.shared.array(0, uint8, alignment=1024)
     tiles_a = view_at(buffer, 0, (RING, TALL, WIDE), float16)
     tiles_b = view_at(buffer, TALL_A, (RING, BROAD_PARTS, WIDE, WIDE), float16)
-    full = view_at(buffer, TALL_BYTES, RING, uint64)  # the tiles of a stage have come
+    full = view_at(buffer, TALL_BYTES, RING, uint64)  # the tiles of a stage are here
     free = view_at(buffer, TALL_BYTES + 8 * RING, RING, uint64)  # both groups have read them
     tid, group = cuda.threadIdx.x, cuda.threadIdx.x // 128
     across, steps = (out.shape[1] + BROAD - 1) // BROAD, (depth + WIDE - 1) // WIDE

@@ -194,7 +194,7 @@ show.Table(COLUMNS, [cost_of("shared_tiles")])
 # | `ldmatrix4(tile, index)` | lanes 16 to 31: those of a third and fourth | 8 |
 # | `ldmatrix4(tile, index, True)` | the same | 8, of matrices that are transposed on the way |
 #
-# The first eight elements of a lane are the operand a, if the four matrices are the quarters of a in the order of the registers. b is transposed: in memory its neighbours lie along a row, but the fragment wants pairs along a column.
+# The eight elements that a lane gets are its fragment of a, if the four matrices are the quarters of a in the order of the registers. b has to be transposed: in memory its neighbours lie along a row, but the fragment wants pairs along a column. Load both:
 
 
 # %%
@@ -291,7 +291,7 @@ exercises.check("12-tile", my_tiles)
 
 
 # %% [markdown]
-# That is the third rung. Compared with `shared_tiles`, only the lines that load fragments have changed:
+# That is the third rung. Compared with `shared_tiles`, only the pad and the lines that load fragments are new:
 
 # %% jupyter={"outputs_hidden": true}
 show.source(ladder.multiply_tiles, ladder.ldmatrix)
@@ -342,8 +342,8 @@ show.Table(COLUMNS, [cost_of(variant) for variant in ("ldmatrix", "stages", "swi
 # An H200 (compute capability 9.0) can hand over more of this work:
 #
 # - **TMA**, the tensor memory accelerator, copies a box of a matrix to shared memory. One thread starts it. Addresses, edges and the swizzle are the hardware's task. They are described in a **tensor map**, which the host makes.
-# - An **mbarrier** is a barrier in shared memory that counts threads *and bytes*. The thread that starts a copy announces its bytes, and everybody else waits for the phase to end: then the bytes have come.
-# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous, too: the sums may be used after `wgmma_wait`.
+# - An **mbarrier** is a barrier in shared memory that counts threads *and bytes*. The thread that starts a copy announces its bytes, and everybody else waits for the phase to end: then the bytes have arrived.
+# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous too: the sums may be used after `wgmma_wait`.
 #
 # This section is for reading. Follow one step through the loop: who waits for what?
 
@@ -351,7 +351,7 @@ show.Table(COLUMNS, [cost_of(variant) for variant in ("ldmatrix", "stages", "swi
 show.source(ladder.tma_wgmma, ladder.copy_step)
 
 # %% [markdown]
-# Three things are asynchronous in this kernel, and each has a way to go wrong: the copies may not have come, the products may not be complete, or a stage may be overwritten that somebody still reads. On a GPU the result is then right most of the time. Here is a small kernel, which comes with both waits or without one of them:
+# This kernel can go wrong in three ways: the copies may not have arrived, the products may not be complete, or a stage may be overwritten while somebody still reads it. On a GPU the result would be right most of the time. Here is a small kernel that can be made without one of its waits:
 
 # %%
 show.source(lesson.make_product)
@@ -473,7 +473,7 @@ rows = [[*row, f"{2.0 ** -row[2] / 2:.0e}", f"{most:.0e}"] for row, most in zip(
 show.Table(["", "exponent", "mantissa", "rounding error", "largest"], rows)
 
 # %% [markdown]
-# Products of such numbers are exact, and are summed in float32. So the error comes from rounding the *inputs*. Here are products with K = 512 of inputs in each format, compared with float64:
+# Products of such numbers, if they have 16 bits or are TF32, are exact in float32, and that is what they are summed in. So the error comes from rounding the *inputs*. Here are products with K = 512 of inputs in each format, compared with float64:
 
 # %% jupyter={"source_hidden": true}
 random = np.random.default_rng(8)
