@@ -3,8 +3,8 @@
 Each problem is checked against a reference in float64 first. Then two times are taken: of the device, with a cold L2
 cache, and of a call with the wait for its result, as a NumPy-like program makes it: new output, host's clock.
 
-Most of a problem's time goes to the compilation of kernels for its arrays. So several processes share the problems. They
-compile at the same time; while one of them measures, all others wait.
+Most of a problem's time goes to the compilation of kernels for its arrays. So several processes share the problems.
+They compile at the same time; while one of them measures, all others wait.
 """
 
 import contextlib
