@@ -416,6 +416,8 @@ class Launch:
         #: The number of the device that runs it, and the arrays of other devices.
         self.device = device.number()
         self.remote: list[Remote] = []
+        #: True if it may not access one of them.
+        self.has_denied = False
         #: How often lanes had to wait until others change memory.
         self.waits = 0
         #: Called once a loop of a trace has taken many turns.
@@ -447,11 +449,6 @@ class Launch:
         array = Remote(name, self.element.number, allocation.device, True, first, end)
         if array not in self.remote:
             self.remote.append(array)
-
-    @property
-    def has_denied(self) -> bool:
-        """True if there are arrays of another device whose memory this one may not access."""
-        return any(not array.allowed for array in self.remote)
 
     @property
     def resident_blocks(self) -> int:
@@ -562,9 +559,11 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
     lowered = [transfers.lower(*each) for each in zip(values, overload.argument_types, parameters, strict=True)]
     if configured.stream:  # a kernel runs on the device of its stream, which need not be the current one
         run.device = device_of(configured.stream)
-    run.remote = transfers.remote(run.device)
-    if run.element is not None:
-        run.remote = [run.element.world.open(array) for array in run.remote]
+    if device.count() > 1:
+        run.remote = transfers.remote(run.device)
+        if run.element is not None:
+            run.remote = [run.element.world.open(array) for array in run.remote]
+        run.has_denied = any(not array.allowed for array in run.remote)
     return Prepared(run, overload, lowered, transfers)
 
 
