@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,8 @@ __all__ = ["find_tool", "inner_loops", "loop_of", "measure", "mix", "occupancy",
 
 #: The compute capability to compile for.
 TARGET = (9, 0)
+#: The instruction set: that of this capability alone, as numba-cuda compiles for a device of it.
+INSTRUCTIONS = (*TARGET, "a")
 #: Limits of its multiprocessors: registers, bytes of shared memory, bytes of it that the system reserves per block,
 #: threads, blocks.
 REGISTERS, SHARED, SYSTEM, THREADS, BLOCKS = 65536, 227 * 1024, 1024, 2048, 32
@@ -35,9 +38,12 @@ REGISTER_COUNT, FRAME_SIZE, SIZED = 0x2F, 0x11, 4
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA(?:\.\S+)?\s.*`\((\.L_x_\d+)\)")
+#: What a loop with most of the work has most of.
+MULTIPLIES = re.compile(r"FFMA|MMA\b|MMA\.")
 #: Groups of instructions by the prefixes of their names; the first group that fits counts.
 GROUPS = {
     "multiply-add": ("FFMA",),
+    "tensor cores": ("HMMA", "IMMA", "DMMA", "HGMMA", "IGMMA"),
     "shared, 16 bytes": ("LDS.128", "STS.128"),
     "shared, less": ("LDS", "STS"),
     "copies": ("LDGSTS",),
@@ -79,8 +85,10 @@ def inner_loops(disassembly):
 
 
 def loop_of(disassembly):
-    """Return the instructions of the inner loop with the most multiply-adds; [] without one."""
-    return max(inner_loops(disassembly), key=lambda loop: sum("FFMA" in text for text in loop), default=[])
+    """Return the instructions of the inner loop with the most multiply-adds, or products of tensor cores; [] without
+    one.
+    """
+    return max(inner_loops(disassembly), key=lambda loop: sum(map(bool, map(MULTIPLIES.search, loop))), default=[])
 
 
 def opcode(instruction):
@@ -160,8 +168,16 @@ def blocked_convolutions():
     return [("blocked", (6, rows)) for rows in (1, 4, 8, 16, 24, 32, 40)]
 
 
+def tensor_products():
+    """List (variant, tile) of the products on tensor cores: bfloat16, float32 as TF32 with an operand across K."""
+    from gpukit.matmul.cost import TENSOR_SPEEDS
+
+    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "warps": "warps"}
+    return [(names[kind], speed.tile) for kind, speeds in TENSOR_SPEEDS.items() for speed in speeds]
+
+
 #: Kernels to compile, by chapter.
-CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions}
+CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions, "tensor": tensor_products}
 
 
 def kernel_of(variant, tile):
@@ -174,6 +190,8 @@ def kernel_of(variant, tile):
     number = types.float32
     if variant == "blocked":
         return _blocked_convolution(tile)
+    if variant in ("warpgroups", "turned", "warps"):
+        return _tensor_product(variant, tile)
     matrices = (types.Array(number, 2, "C"),) * 3
     if variant == "naive":
         return matmul.naive, matrices, 256
@@ -190,6 +208,28 @@ def kernel_of(variant, tile):
         return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, which, steps, number, number), tile.threads
     kernel = matmul.VARIANTS[variant](number if variant.startswith("registers") else True)
     return kernel, matrices, ladder.THREADS_1D if variant == "registers_1d" else ladder.THREADS
+
+
+def _tensor_product(variant, tile):
+    from numba.cuda import types
+
+    from gpukit.matmul import turned, warpgroups, warps
+
+    word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
+    numbers = types.UniTuple(word, 5), types.UniTuple(word, 4)
+    if variant == "turned":
+        return (
+            turned.turned(tile, True),
+            (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers),
+            tile.threads,
+        )
+    out, flat = types.Array(word, 1, "C"), types.Array(types.uint16, 1, "C")
+    if variant == "warpgroups":
+        kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, True)
+        return kernel, (map_type, map_type, out, *numbers), tile.threads
+    kernel = warps.warps(tile, "bfloat16", "NN", False, True)
+    steps = types.UniTuple(types.uint64, 2)
+    return kernel, (flat, flat, out, types.UniTuple(word, 5), types.UniTuple(word, 5), steps), tile.threads
 
 
 def _blocked_convolution(sums):
@@ -210,14 +250,18 @@ def _compiled(variant, tile):
     from numba.cuda.dispatcher import _Kernel
 
     kernel, arguments, threads = kernel_of(variant, tile)
-    binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=TARGET).code
-    registers, local, shared = resources(binary)
+    began = time.perf_counter()
+    binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=INSTRUCTIONS).code
+    seconds, (registers, local, shared) = time.perf_counter() - began, resources(binary)
+    if variant in ("warpgroups", "turned", "warps"):
+        shared += tile.shared_bytes
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
         done = subprocess.run([find_tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True)
     blocks, share = occupancy(registers, shared, threads)
-    record = {"variant": variant, "tile": tile and f"{tile[0]} x {tile[1]}", "threads": threads}
+    shape = tile and (f"{tile.rows} x {tile.columns}" if hasattr(tile, "rows") else f"{tile[0]} x {tile[1]}")
+    record = {"variant": variant, "tile": shape, "threads": threads, "seconds": seconds}
     record |= {"registers": registers, "local": local, "shared": shared, "blocks": blocks, "occupancy": share}
     return record | {"loop": mix(loop_of(done.stdout))}
 
@@ -231,17 +275,19 @@ def measure(variants=(), report=print, chapter="fast_matmul"):
     Parameters
     ----------
     variants : sequence of str
-        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``. None for all of the chapter.
+        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``; "warpgroups", "turned" or "warps" of
+        ``tensor``. None for all of the chapter.
     report : callable
     chapter : str
-        "fast_matmul", or "conv": `gpukit.conv.ladder.blocked` with more and more sums per thread.
+        "fast_matmul"; "tensor": the products of `matmul.matmul` on tensor cores; or "conv":
+        `gpukit.conv.ladder.blocked` with more and more sums per thread.
 
     Returns
     -------
     list of dict
-        For each kernel "variant", "tile", "threads", "registers" per thread, bytes of "local" memory, to which
-        registers are spilled, bytes of "shared" memory, resident "blocks" of a multiprocessor, its "occupancy", and
-        "loop": the number of instructions of each kind in the loop with most of the work.
+        For each kernel "variant", "tile", "threads", "seconds" to compile it, "registers" per thread, bytes of "local"
+        memory, to which registers are spilled, bytes of "shared" memory, resident "blocks" of a multiprocessor, its
+        "occupancy", and "loop": the number of instructions of each kind in the loop with most of the work.
 
     Raises
     ------
@@ -261,14 +307,15 @@ def measure(variants=(), report=print, chapter="fast_matmul"):
 
 
 def _table(records):
-    shown = ("multiply-add", "shared, 16 bytes", "shared, less", "copies", "global", "other")
-    header = ["kernel", "threads", "registers", "local", "shared", "blocks", "occupancy", *shown, "share"]
+    shown = ("multiply-add", "tensor cores", "shared, 16 bytes", "shared, less", "copies", "global", "other")
+    header = ["kernel", "threads", "seconds", "registers", "local", "shared", "blocks", "occupancy", *shown, "share"]
     rows = []
     for record in records:
         loop, name = record["loop"], " ".join(filter(None, (record["variant"], record["tile"])))
         counts = [loop[group] for group in shown]
-        share = counts[0] / max(1, sum(loop.values()))
-        numbers = [record[key] for key in ("threads", "registers", "local", "shared", "blocks")]
+        share = sum(counts[:2]) / max(1, sum(loop.values()))
+        numbers = [record["threads"], f"{record['seconds']:.1f}"]
+        numbers += [record[key] for key in ("registers", "local", "shared", "blocks")]
         rows.append([name, *map(str, numbers), f"{record['occupancy']:.0%}", *map(str, counts), f"{share:.0%}"])
     return Table(header, rows, words=["kernel"])
 
