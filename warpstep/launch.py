@@ -273,7 +273,11 @@ class Kernel(InspectedKernel):
     def select(self, argument_types: tuple) -> "Overload":
         """The overload for these argument types: compiled now if the kernel declares no signatures."""
         if self._declared is None:
-            return self.overloads.get(argument_types) or self.compile(argument_types)
+            found = self.overloads.get(argument_types)
+            if found is not None and found.compute_capability > device.current().compute_capability:
+                del self.overloads[argument_types]  # an older device may lack what it uses
+                found = None
+            return found or self.compile(argument_types)
         fitting = [next(iter(self._declared))] if self.specialized else _best_matches(self._declared, argument_types)
         if len(fitting) > 1:
             candidates = "".join(f"\n{declared} -> none" for declared in fitting)
@@ -316,6 +320,11 @@ class Overload(InspectedOverload):
         self.argument_types = argument_types
         self.program = kernel.lower(argument_types, options)
         self._options = options
+
+    @property
+    def compute_capability(self) -> tuple:
+        """That of the device for which it was compiled; later devices run it too."""
+        return self._options["compute_capability"]
 
     @functools.cached_property
     def debugged(self):

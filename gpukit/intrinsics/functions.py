@@ -267,8 +267,8 @@ def mma(a, b, c) -> tuple:
     Parameters
     ----------
     a, b, c : tuples
-        c has 4 elements, of the type in parentheses. float64 and K = 8 with 16 rows or more: compute capability 9.0;
-        the rest 8.0.
+        c has 4 elements, of the type in parentheses. float64 with 16 rows needs compute capability 9.0, float16 with
+        K = 8 7.5, the rest 8.0.
 
     Returns
     -------

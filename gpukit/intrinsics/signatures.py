@@ -2,7 +2,7 @@
 
 import inspect
 
-from gpukit._numba import AbstractTemplate, ConcreteTemplate, NumbaTypeError, cudadecl, signature
+from gpukit._numba import AbstractTemplate, ConcreteTemplate, NumbaTypeError, cudadecl, signature, target_capability
 from gpukit.backend import types
 from gpukit.intrinsics import functions
 
@@ -115,7 +115,7 @@ def _wait_types(name, count, most):
 def _product_types(name, count, *operands):
     counts = tuple(len(operand) if isinstance(operand, types.UniTuple) else 0 for operand in operands)
     held = [operand.dtype if isinstance(operand, types.UniTuple) else None for operand in operands]
-    _, sizes = PRODUCTS.get((held[0], held[2]), ("", {})) if held[0] == held[1] else ("", {})
+    kind, sizes = PRODUCTS.get((held[0], held[2]), ("", {})) if held[0] == held[1] else ("", {})
     if counts not in sizes:
         meant = [pair for pair in PRODUCTS if pair[0] in held[:2]]
         allowed = "; ".join(
@@ -124,7 +124,19 @@ def _product_types(name, count, *operands):
         )
         found = ", ".join(map(str, operands))
         raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of one of these ({allowed})")
+    rows, _, depth = sizes[counts]
+    needed = {("f64", 16): (9, 0), ("f16", 8): (7, 5)}.get((kind, rows if kind == "f64" else depth), (8, 0))
+    check_capability(f"{name} of {held[0]} with {rows} rows and K = {depth}", needed)
     return operands[2], *operands
+
+
+def check_capability(name, needed):
+    """Raise NumbaTypeError if what the kernel is compiled for is older than an instruction."""
+    found = target_capability()
+    if found is not None and found < needed:
+        raise NumbaTypeError(
+            "{} needs compute capability {}.{}, and the device has {}.{}".format(name, *needed, *found)
+        )
 
 
 def register(function, count, types_of, literals=False):

@@ -8,6 +8,7 @@ import pytest
 from numba.core.errors import TypingError
 
 import gpukit
+import warpstep
 from bench.corpus.tiles import (
     PRODUCTS,
     as_tile,
@@ -33,12 +34,14 @@ from gpukit.intrinsics import (
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
+    mma,
     named_barrier,
     store_release,
     store_tensor,
     tensor_map,
     view_at,
     wait_stores,
+    zeros,
 )
 from warpstep import KernelError, LaunchError
 from warpstep.machine.tensor import add_products, exact
@@ -387,8 +390,6 @@ def test_registers_that_are_handed_over_change_nothing():
 
 @pytest.mark.skipif(on_gpu(), reason="a GPU has one compute capability")
 def test_an_older_device_names_what_it_lacks():
-    import warpstep
-
     kernel, arguments, _, _ = launch_product(product_pipeline(), 128, 64, 64)
     with warpstep.use_device("8.0"):
         with pytest.raises(TypingError, match=r"needs compute capability 9\.0, and the device has 8\.0"):
@@ -398,6 +399,26 @@ def test_an_older_device_names_what_it_lacks():
 
 
 # -- the emulator against a GPU ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(on_gpu(), reason="a GPU has one compute capability")
+def test_each_product_of_a_warp_has_its_capability():
+    @cuda.jit
+    def multiply(a, b):
+        mma((a[0], a[1]), (b[0],), zeros(4))
+
+    with warpstep.use_device("7.5"), pytest.raises(TypingError, match=r"mma of float32 .* K = 4 needs .* 8\.0"):
+        multiply[1, 32](*np.zeros((2, 2), np.float32))
+    halves = np.zeros((2, 4), np.float16)
+
+    @cuda.jit
+    def multiply_halves(a, b):
+        mma((a[0], a[1], a[2], a[3]), (b[0], b[1]), zeros(4))
+
+    with warpstep.use_device("7.5"):
+        multiply_halves[1, 32](*halves)
+    with warpstep.use_device("7.0"), pytest.raises(TypingError, match=r"mma of float16 .* K = 8 needs .* 7\.5"):
+        multiply_halves[1, 32](*halves)
 
 
 @pytest.mark.gpu

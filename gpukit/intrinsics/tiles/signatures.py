@@ -3,9 +3,9 @@
 import inspect
 from typing import Any
 
-from gpukit._numba import NumbaTypeError, target_capability
+from gpukit._numba import NumbaTypeError
 from gpukit.backend import types
-from gpukit.intrinsics.signatures import register
+from gpukit.intrinsics.signatures import check_capability, register
 from gpukit.intrinsics.tiles import functions
 
 #: How many matrices each loads.
@@ -316,11 +316,7 @@ def _finder(function, types_of, needed):
     literals = LITERALS | ({"count"} if function in _COUNTED else set())
 
     def find(name, parameter, *arguments):
-        found = target_capability()
-        check(
-            found is None or found >= needed,
-            "{} needs compute capability {}.{}, and the device has {}.{}".format(name, *needed, *(found or (0, 0))),
-        )
+        check_capability(name, needed)
         arguments = [
             argument if argument_name in literals else types.unliteral(argument)
             for argument_name, argument in zip(parameters, arguments, strict=True)
