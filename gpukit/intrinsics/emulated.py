@@ -25,6 +25,13 @@ def _emulate_byte_perm(t, call):
     return counted(Op("byte_perm")(*values), types.uint32), call.result
 
 
+@calls.entry(functions.match_byte)
+def _emulate_match_byte(t, call):
+    value = t.b.temporary(Op("{} & 255")(t.value(call.arguments[0], types.uint32)))
+    t.barrier("warp", calls.WHOLE_WARP)
+    return calls.MATCH("any", 0xFFFFFFFF, value), call.result
+
+
 @calls.entry(functions.dp2a_lo, functions.dp2a_hi)
 def _emulate_dot_pair(t, call):
     values = [t.value(argument, types.uint32) for argument in call.arguments]

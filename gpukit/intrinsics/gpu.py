@@ -6,7 +6,18 @@ from llvmlite import ir
 
 from gpukit._numba import cgutils, cudaimpl, fix_integer_index
 from gpukit.backend import types
-from gpukit.intrinsics.functions import commit_copies, load2, load4, load8, load16, mma, store2, store4, wait_copies
+from gpukit.intrinsics.functions import (
+    commit_copies,
+    load2,
+    load4,
+    load8,
+    load16,
+    match_byte,
+    mma,
+    store2,
+    store4,
+    wait_copies,
+)
 from gpukit.intrinsics.signatures import COPIES, PRODUCTS, REGISTERS, THREE_WORDS
 
 # -- special registers and byte instructions, in PTX ------------------------------------------------
@@ -40,6 +51,16 @@ def _three_words_code(function, instruction, type_):
 for _function, _instructions in THREE_WORDS.items():
     for _type, _name in _instructions.items():
         _three_words_code(_function, _name, _type)
+
+
+@cudaimpl.lower(match_byte, types.uint32)
+def _generate_match_byte(context, builder, signature, arguments):
+    """For each bit, keep the lanes that vote as this one does."""
+    text = "{ .reg .pred has; .reg .b32 votes; mov.b32 $0, 0xffffffff; "
+    for bit in range(8):
+        text += f"and.b32 votes, $1, {1 << bit}; setp.ne.u32 has, votes, 0; "
+        text += "vote.sync.ballot.b32 votes, has, 0xffffffff; @!has not.b32 votes, votes; and.b32 $0, $0, votes; "
+    return emit(builder, text + "}", "=&r,r", arguments, ir.IntType(32))
 
 
 # -- tensor cores ----------------------------------------------------------------------------------

@@ -602,7 +602,7 @@ def _libdevice(t, call, op):
 # -- the execution model -----------------------------------------------------------------------------------------------
 
 _COUNT, _VOTE = Op("K.count({}, {}, m)", ops.STATE), Op("K.vote({}, {}, {}, m)", ops.STATE)
-_MATCH, _NAMED = Op("K.match({}, {}, {}, m)", ops.STATE), Op("K.named({})", ops.STATE)
+MATCH, _NAMED = Op("K.match({}, {}, {}, m)", ops.STATE), Op("K.named({})", ops.STATE)
 #: The lanes that an operation of the whole warp waits for.
 WHOLE_WARP = _NAMED(scalar(-1, np.int32))
 _SHUFFLE = Op("K.shuffle({}, {}, {}, {}, m, {})", ops.ACTION)
@@ -665,7 +665,7 @@ def _vote(t, call):
 def _match(t, call):
     mode = "any" if call.key is cuda.match_any_sync else "all"
     mask, value = _warp_arguments(t, call)
-    return _MATCH(mode, mask, value), call.result
+    return MATCH(mode, mask, value), call.result
 
 
 @entry(cuda.activemask)
