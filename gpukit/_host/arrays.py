@@ -10,7 +10,7 @@ import numpy as np
 
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
-from warpstep.values import describe
+from warpstep.values import describe, is_int
 
 #: NumPy arrays up to this size are not compared with the memory that the device has left.
 UNCHECKED_BYTES = 2**28
@@ -136,6 +136,17 @@ def check_numbers(name: str, array, dimensions: int, more: bool = False) -> np.d
             f"{name} has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order"
         )
     return dtype
+
+
+def check_axis(axis: Any, dimensions: int) -> int | None:
+    """Return an axis of x, counted from 0, or None; TypeError or ValueError for anything else."""
+    if axis is None:
+        return None
+    if not is_int(axis):
+        raise TypeError(f"axis is {describe(axis)}; it must be an int or None")
+    if not -dimensions <= axis < dimensions:
+        raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
+    return int(axis) % dimensions
 
 
 def _side(array):

@@ -12,12 +12,13 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
+    check_axis,
     check_numbers,
     configure_quietly,
 )
 from gpukit._host.call import Problem, call
 from gpukit.scan import cost, ladder
-from warpstep.values import check_choice, check_flag, describe, is_int
+from warpstep.values import check_choice, check_flag
 
 __all__ = ["scan", "scan_by"]
 
@@ -82,7 +83,7 @@ def _scan(problem: Problem):
     """The launches of ``scan``."""
     (x,), (axis, op, exclusive) = problem.inputs, problem.settings
     operation, _ = operators.checked_operations(op, check_numbers("x", x, 0, more=True), OPERATORS)
-    exclusive, axis = check_flag("exclusive", exclusive), _check_axis(axis, len(x.shape))
+    exclusive, axis = check_flag("exclusive", exclusive), check_axis(axis, len(x.shape))
     size = math.prod(x.shape)
     shape = (size,) if axis is None else tuple(x.shape)
     if problem.out is not None:
@@ -100,8 +101,8 @@ def _scan(problem: Problem):
     aligned = max(1, min(aligned[0], aligned[1] // min(operation.result.itemsize, 4)))
     for choice in cost.choose(operation, itemsize, aligned, outer, n, inner, exclusive):
         work = () if choice.amounts is None else (problem.work.take("published", choice.amounts, operation.partial),)
-        if choice.flags is not None:
-            work += (problem.work.flags(choice.flags),)
+        if choice.words is not None:
+            work += (problem.work.flags(2 * choice.words).view(np.uint64),)
         launch = configure_quietly(choice.kernel, choice.grid, choice.block, problem.stream)
         made.append((launch, (x.reshape(size), flat, *work, *choice.numbers)))
     return made
@@ -149,17 +150,3 @@ def _scan_by(problem: Problem):
         check_apart("out", problem.out, x=x)
     out = problem.output(tuple(x.shape))
     return ladder.steps(variant, problem.on_device(x), out, problem.stream) if x.shape[0] else []
-
-
-# -- arguments ------------------------------------------------------------------------------------------------------
-
-
-def _check_axis(axis, dimensions):
-    """The axis counted from 0, or None."""
-    if axis is None:
-        return None
-    if not is_int(axis):
-        raise TypeError(f"axis is {describe(axis)}; it must be an int or None")
-    if not -dimensions <= axis < dimensions:
-        raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
-    return int(axis) % dimensions

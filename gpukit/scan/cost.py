@@ -10,13 +10,15 @@ from warpstep.limits import MAX_GRID_YZ, WARP
 
 __all__ = ["Launch", "choose"]
 
-#: Threads of a block, and the bytes that a thread has in flight.
+#: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
-IN_FLIGHT = 64
+HELD = 128
+#: Blocks for each multiprocessor, as many as can be there: they scan one tile after the other.
+RESIDENT = 8
 #: Max elements of one access.
 MAX_VECTOR = 4
 #: Rounds of a lane in ``groups`` at most.
-GROUP_ROUNDS = 4
+GROUP_ROUNDS = 8
 #: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
 COLUMN_LOADS = 8
 COLUMN_THREADS = 1024
@@ -32,9 +34,9 @@ class Launch(NamedTuple):
     kernel, grid, block
     numbers : tuple of int
     amounts : int or None
-        Accumulators that blocks leave to each other.
-    flags : int or None
-        Counters for them.
+        Accumulators that one launch leaves to the next.
+    words : int or None
+        Words of 64 bits that blocks publish to each other.
     """
 
     kernel: Any
@@ -42,7 +44,7 @@ class Launch(NamedTuple):
     block: int
     numbers: tuple[int, ...]
     amounts: int | None = None
-    flags: int | None = None
+    words: int | None = None
 
 
 def choose(
@@ -62,7 +64,7 @@ def choose(
     """
     if inner > 1:
         return _columns(operation, aligned, outer, n, inner, exclusive)
-    vector = min(MAX_VECTOR, 16 // max(itemsize, 2), aligned)
+    vector = min(MAX_VECTOR, 16 // max(itemsize, operation.result.itemsize, 2), aligned)
     while outer > 1 and n % vector:
         vector //= 2
     if n <= WARP * vector * GROUP_ROUNDS and outer > 1:
@@ -70,12 +72,14 @@ def choose(
         rounds = next_power_of_two(ceil_div(n, vector * lanes))
         kernel = fast.make_groups(operation, vector, lanes, rounds, THREADS, exclusive)
         return [Launch(kernel, ceil_div(outer, THREADS // lanes), THREADS, (outer, n))]
-    rounds = max(1, min(16, IN_FLIGHT // max(itemsize, 4)) // vector)
+    rounds = HELD // max(itemsize, operation.partial.itemsize, 4) // vector
     threads = min(THREADS, max(WARP, next_power_of_two(ceil_div(n, vector * rounds))))
     tiles = ceil_div(n, threads * vector * rounds)
     kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, tiles == 1)
-    published = outer * fast.count_published(tiles) if tiles > 1 else 1
-    return [Launch(kernel, outer * tiles, threads, (n, tiles), published, fast.FLAGS + published)]
+    words = fast.count_words(operation, outer, tiles) if tiles > 1 else 1
+    resident = RESIDENT * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    grid = outer * tiles if tiles == 1 else min(outer * tiles, resident)
+    return [Launch(kernel, grid, threads, (n, tiles, outer * tiles), words=words)]
 
 
 def _columns(operation, aligned, outer, n, inner, exclusive):

@@ -10,12 +10,13 @@ additions does not matter, and the result is the same in every run.
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpukit import reduce
 from gpukit._host.arrays import (
+    address_of,
     as_device_array,
     check_alike,
     check_apart,
@@ -25,7 +26,7 @@ from gpukit._host.arrays import (
     dtype_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit.backend import cuda, float64, int64, uint32, uint64
+from gpukit.backend import cuda, float64, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
@@ -37,8 +38,10 @@ __all__ = ["global_atomics", "histogram", "make_find_bin", "make_private", "shar
 THREADS = 512
 BLOCKS = 4
 SHARED_BYTES = 48 * 1024
-#: Accesses that a thread has in flight.
-LOADS = 4
+#: Elements of one access at most.
+MAX_VECTOR = 16
+#: Bins are found in float32 if that leaves less of a bin in doubt.
+MAX_DOUBT = 1 / 32
 
 
 # -- for reading ----------------------------------------------------------------------------------------------------
@@ -81,99 +84,127 @@ def clear(counts):
         counts[i] = 0
 
 
+class Bins(NamedTuple):
+    """How a bin is found; numbers are of one type, "float32" or "float64".
+
+    Attributes
+    ----------
+    low, high : number
+        The smallest and the largest number that is in a bin.
+    first, scale : number
+        The bin of a value is (value - first) * scale, but for rounding.
+    doubt : number
+        How far from an edge, in bins, that may be wrong.
+    """
+
+    low: Any
+    high: Any
+    first: Any
+    scale: Any
+    doubt: Any
+
+
 @functools.cache
-def make_find_bin(even: bool):
-    """Make ``find_bin(value, edges, bins, first, scale, doubt)``: the bin of a value; ``bins`` if it is in none.
+def make_find_bin(even: bool, name: str = "float64"):
+    """Make ``find_bin(value, edges, bins, low, high, first, scale, doubt)``: the bin of a value; ``bins`` for none.
 
     Bin b holds edges[b] <= value < edges[b + 1], the last one its right edge too. If the bins are ``even``, the bin is
-    computed, and the edges are consulted where rounding leaves a doubt about it; otherwise it is searched for.
+    computed, in numbers of the type ``name``, and the edges are consulted where rounding leaves a doubt about it;
+    otherwise it is searched for.
     """
+    number = getattr(types, name)
     if even:
 
         @cuda.jit(device=True)
-        def find_bin(value, edges, bins, first, scale, doubt):
-            value = float64(value)
-            if not (value >= edges[0] and value <= edges[bins]):  # NaN too
+        def find_bin(value, edges, bins, low, high, first, scale, doubt):
+            held = number(value)
+            if not (held >= number(low) and held <= number(high)):  # NaN too
                 return bins
-            place = (value - first) * scale
+            place = (held - number(first)) * number(scale)
             b = min(uint32(place), bins - uint32(1))
-            inside = place - float64(b)
-            if inside < doubt or inside > float64(1) - doubt:
-                if value < edges[b]:
+            inside = place - number(b)
+            if inside < number(doubt) or inside > number(1) - number(doubt):
+                if float64(value) < edges[b]:
                     b -= uint32(1)
-                elif b < bins - uint32(1) and value >= edges[b + uint32(1)]:
+                elif b < bins - uint32(1) and float64(value) >= edges[b + uint32(1)]:
                     b += uint32(1)
             return b
 
         return find_bin
 
     @cuda.jit(device=True)
-    def find_bin(value, edges, bins, first, scale, doubt):
+    def find_bin(value, edges, bins, low, high, first, scale, doubt):
         value = float64(value)
-        if not (value >= edges[0] and value <= edges[bins]):
+        if not (value >= low and value <= high):
             return bins
-        low, high = uint32(0), bins - uint32(1)
-        while low < high:
-            middle = (low + high + uint32(1)) // uint32(2)
+        lowest, highest = uint32(0), bins - uint32(1)
+        while lowest < highest:
+            middle = (lowest + highest + uint32(1)) // uint32(2)
             if value >= edges[middle]:
-                low = middle
+                lowest = middle
             else:
-                high = middle - uint32(1)
-        return low
+                highest = middle - uint32(1)
+        return lowest
 
     return find_bin
 
 
 @functools.cache
-def make_private(even, vector, copies):
+def make_private(even, name, vector, copies, offset=None):
     """Make the kernel ``private``: counters [bin, copy] in dynamic shared memory; lanes with one copy share it.
 
-    With ``copies`` 0 the counters are the result itself, in global memory.
+    With ``copies`` 0 the counters are the result itself, in global memory. With an ``offset`` the elements are bytes:
+    the counters are for each byte plus the offset, and a bin is found for 256 values only.
     """
-    find_bin, load = make_find_bin(even), make_load(vector)
+    find_bin, load, bytes_only = make_find_bin(even, name), make_load(vector), offset is not None
+    shift = offset or 0
+
+    @cuda.jit(device=True)
+    def count(value, own, copy, counts, edges, bins, low, high, first, scale, doubt):
+        if bytes_only:
+            cuda.atomic.add(own, uint32(int32(value) + int32(shift)) * uint32(copies) + copy, uint32(1))
+            return
+        b = find_bin(value, edges, bins, low, high, first, scale, doubt)
+        if b < bins:
+            if copies:
+                cuda.atomic.add(own, b * uint32(copies) + copy, uint32(1))
+            else:
+                cuda.atomic.add(counts, b, int64(1))
 
     @cuda.jit
-    def private(x, counts, edges, bins, first, scale, doubt):
+    def private(x, counts, edges, bins, low, high, first, scale, doubt):
         own = cuda.shared.array(0, uint32)
-        tid, step, bins = uint64(cuda.threadIdx.x), uint64(cuda.gridDim.x) * uint64(THREADS), uint32(bins)
+        tid, bins = int32(cuda.threadIdx.x), uint32(bins)
+        slots = int32(256) if bytes_only else int32(bins)
         copy = uint32(tid) % uint32(max(copies, 1))
         if copies:
-            place = tid
-            while place < uint64(bins) * uint64(copies):
+            for place in range(tid, slots * copies, THREADS):
                 own[place] = uint32(0)
-                place += uint64(THREADS)
             cuda.syncthreads()
-        accesses = uint64(x.size) // uint64(vector)
-        i = uint64(cuda.blockIdx.x) * uint64(THREADS) + tid
-        while i < accesses + uint64(x.size) % uint64(vector):
-            if i < accesses:
-                values = load(x, i * uint64(vector))
-                for v in range(vector):
-                    b = find_bin(values[v], edges, bins, first, scale, doubt)
-                    if b < bins:
-                        if copies:
-                            cuda.atomic.add(own, b * uint32(copies) + copy, uint32(1))
-                        else:
-                            cuda.atomic.add(counts, b, int64(1))
-            else:  # the elements past the last whole access
-                b = find_bin(x[accesses * uint64(vector) + (i - accesses)], edges, bins, first, scale, doubt)
-                if b < bins:
-                    if copies:
-                        cuda.atomic.add(own, b * uint32(copies) + copy, uint32(1))
-                    else:
-                        cuda.atomic.add(counts, b, int64(1))
-            i += step
+        step = uint64(cuda.gridDim.x) * uint64(THREADS * vector)
+        at = (uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(tid)) * uint64(vector)
+        size = uint64(x.size)
+        while at + uint64(vector) <= size:
+            values = load(x, at)
+            for v in range(vector):
+                count(values[v], own, copy, counts, edges, bins, low, high, first, scale, doubt)
+            at += step
+        if at < size:  # the elements past the last whole access
+            for v in range(vector):
+                if at + uint64(v) < size:
+                    count(x[at + uint64(v)], own, copy, counts, edges, bins, low, high, first, scale, doubt)
         if copies:
             cuda.syncthreads()
-            b = uint32(tid)
-            while b < bins:
+            for slot in range(tid, slots, THREADS):
                 total = uint32(0)
                 for c in range(copies):
                     # Neighbouring threads begin with different copies, so that they read different banks.
-                    total += own[b * uint32(copies) + (uint32(c) + b) % uint32(copies)]
-                if total > uint32(0):
+                    total += own[slot * copies + (c + slot) % copies]
+                b = uint32(slot)
+                if bytes_only:
+                    b = find_bin(slot - shift, edges, bins, low, high, first, scale, doubt)
+                if total > uint32(0) and b < bins:
                     cuda.atomic.add(counts, b, int64(total))
-                b += uint32(THREADS)
 
     return private
 
@@ -253,11 +284,16 @@ def _edges(x, bins, span, stream):
     if low == high:
         low, high = low - 0.5, high + 0.5
     kind = np.result_type(low, high, dtype_of(x))
-    kind = kind if kind.kind == "f" else np.dtype(float)
+    return _even_edges(int(bins), low, high, kind if kind.kind == "f" else np.dtype(float)), True
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _even_edges(bins, low, high, kind):
     edges = np.linspace(low, high, bins + 1, dtype=kind)
     if not (edges[:-1] < edges[1:]).all():
         raise ValueError(f"bins is {bins}, too many for {kind} numbers from {low} to {high}; some would be empty")
-    return edges, True
+    edges.flags.writeable = False
+    return edges
 
 
 def _extent(x, stream):
@@ -287,26 +323,41 @@ def _histogram(problem: Problem):
     size = math.prod(x.shape)
     if size == 0:
         return made
-    x = problem.on_device(x).reshape(size)
-    copies = WARP
-    while copies and bins * copies * 4 > SHARED_BYTES:
+    x, of_bytes = problem.on_device(x).reshape(size), dtype_of(x).itemsize == 1
+    copies, slots = WARP, 256 if of_bytes else bins
+    while copies and slots * copies * 4 > SHARED_BYTES:
         copies //= 2
     vector = _vector(x)
-    kernel = make_private(even, vector, copies)
+    name, numbers = _numbers(edges, np.dtype(edge_dtype), dtype_of(x))
+    offset = (128 if dtype_of(x).kind == "i" else 0) if of_bytes else None
+    kernel = make_private(even, name if even else "float64", vector, copies, offset)
     blocks = min(ceil_div(size, THREADS * vector), BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
-    # A place is off by a few roundings of the largest place there is.
-    width = float(edges[-1] - edges[0])
-    eps = np.finfo(edge_dtype).eps if np.dtype(edge_dtype).kind == "f" else np.finfo(float).eps
-    doubt = min(0.5, 8 * float(eps) * max(bins, float(np.abs(edges).max()) / width * bins))
-    launch = configure_quietly(kernel, blocks, THREADS, problem.stream, bins * copies * 4)
+    launch = configure_quietly(kernel, blocks, THREADS, problem.stream, slots * copies * 4)
     on_device = cuda.to_device(edges, stream=problem.stream)
-    made.append((launch, (x, out, on_device, bins, float(edges[0]), bins / width, doubt)))
+    made.append((launch, (x, out, on_device, bins, *numbers)))
     return made
 
 
+def _numbers(edges, edge_dtype, dtype):
+    """The type in which bins of one width are found, and its `Bins`."""
+    bins, width = edges.size - 1, float(edges[-1] - edges[0])
+    if width == 0:
+        return "float64", Bins(edges[0], edges[-1], edges[0], 0.0, 0.5)
+    # A place is off by a few roundings of the largest place there is.
+    largest = max(bins, float(np.abs(edges).max()) / width * bins)
+    eps = float(np.finfo(edge_dtype if edge_dtype.kind == "f" else float).eps)
+    doubt = 16 * max(eps, float(np.finfo(np.float32).eps)) * largest
+    if dtype.kind == "f" and dtype.itemsize <= 4 and doubt < MAX_DOUBT:
+        low, high = (np.float32(edge) for edge in (edges[0], edges[-1]))
+        low = low if low >= edges[0] else np.nextafter(low, np.float32(np.inf))
+        high = high if high <= edges[-1] else np.nextafter(high, np.float32(-np.inf))
+        return "float32", Bins(*(np.float32(value) for value in (low, high, edges[0], bins / width, doubt)))
+    return "float64", Bins(edges[0], edges[-1], edges[0], bins / width, min(0.5, 8 * eps * largest))
+
+
 def _vector(x):
-    """Elements of one access: up to 4, as the address allows."""
-    address, vector = x.device_ctypes_pointer.value or 0, min(4, 16 // x.dtype.itemsize)
+    """Elements of one access, as the address allows."""
+    address, vector = address_of(x), min(MAX_VECTOR, 16 // x.dtype.itemsize)
     while address % (vector * x.dtype.itemsize):
         vector //= 2
     return vector

@@ -8,23 +8,29 @@ A tile needs the sum of all tiles before it. It does not wait for its neighbour'
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
 publishes its total, the last tile of a section the total up to its end. A tile combines the sections before its own,
 the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
-the same too. Tiles are numbered as blocks start, so those that a block waits for are running.
+the same too. Blocks draw the numbers of their tiles one after the other, so a tile waits for such only as running
+blocks have drawn before.
 """
 
 import functools
 
-from gpukit.backend import cuda, types, uint32, uint64
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.intrinsics import load_acquire
 from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.scan.primitives import FULL, make_fold_lanes, make_scan_lanes, make_scan_warps, make_shift_lanes
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
-__all__ = ["FLAGS", "GROUP", "count_published", "make_columns", "make_groups", "make_tiles"]
+__all__ = ["FIRST", "GROUP", "count_words", "draw", "make_columns", "make_groups", "make_look_back", "make_tiles"]
 
 #: Tiles of a group, and groups of a section: what one warp reads at a time.
 GROUP = WARP
-#: Where the ticket, the number of the last launch, and the flags of the tiles lie among the counters.
-TICKET, LAUNCH, FLAGS = 0, 1, WARP
+#: Where what blocks have published begins among the words, and the lower half of a word.
+FIRST, LOWER = WARP // 2, (1 << 32) - 1
+#: Registers of a thread of ``tiles`` at most: four blocks fit on a multiprocessor, which is worth a few spills.
+REGISTERS = 64
+#: Nanoseconds between two looks at a word.
+NAP = 20
 
 
 # -- a lane's elements ----------------------------------------------------------------------------------------------
@@ -32,42 +38,43 @@ TICKET, LAUNCH, FLAGS = 0, 1, WARP
 
 @functools.cache
 def make_take(operation, vector, rounds, step):
-    """Make ``take(x, first, place, n, whole, tile)``: read the elements of a lane into a tile.
+    """Make ``take(x, at, left, tile)``: read the elements of a lane into a tile.
 
-    A round is ``vector`` neighbouring elements; the next begins ``step`` elements later. The row begins at ``first``
-    and has ``n`` elements. Where not all that a block takes are in it (``whole``), those past its end count as the
-    identity. No loop has a branch on a lane's place, so that all are unrolled and the tile stays in registers.
+    A round is ``vector`` neighbouring elements; the next begins ``step`` elements later. The lane's first element is
+    ``at``, and ``left`` of the row's are there from it on. Those past the end count as the identity. No loop has a
+    branch on a lane's place, so that all are unrolled and the tile stays in registers.
     """
     accumulator, identity, load = operation.accumulator, operation.identity, make_load(vector)
+    most = (rounds - 1) * step + vector
 
     @cuda.jit(device=True)
-    def take(x, first, place, n, whole, tile):
-        if whole:
+    def take(x, at, left, tile):
+        if left >= most:
             for r in range(rounds):
-                values = load(x, first + place + uint64(r * step))
+                values = load(x, at + uint64(r * step))
                 for v in range(vector):
                     tile[r * vector + v] = accumulator(values[v])
         else:
             for r in range(rounds):
                 for v in range(vector):
-                    at = place + uint64(r * step + v)
-                    value = accumulator(x[first + at if at < n else uint64(0)])
-                    tile[r * vector + v] = value if at < n else accumulator(identity)
+                    inside = int32(r * step + v) < left
+                    value = accumulator(x[at + uint64(int32(r * step + v) if inside else int32(0))])
+                    tile[r * vector + v] = value if inside else accumulator(identity)
 
     return take
 
 
 @functools.cache
 def make_put(operation, vector, rounds, step, exclusive):
-    """Make ``put(out, first, place, n, whole, tile, prefixes, before)``: write a lane's scan.
+    """Make ``put(out, at, left, tile, prefixes, before)``: write a lane's scan, where `make_take` has read.
 
     ``prefixes`` come before the rounds of the lane, ``before`` before all of them.
     """
     combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
-    store, number = make_store(vector, result.itemsize), getattr(types, result.name)
+    store, number, most = make_store(vector, result.itemsize), getattr(types, result.name), (rounds - 1) * step + vector
 
     @cuda.jit(device=True)
-    def put(out, first, place, n, whole, tile, prefixes, before):
+    def put(out, at, left, tile, prefixes, before):
         made = cuda.local.array(vector, number)
         for r in range(rounds):
             held = accumulator(combine(before, prefixes[r]))
@@ -77,15 +84,24 @@ def make_put(operation, vector, rounds, step, exclusive):
                 held = accumulator(combine(held, tile[r * vector + v]))
                 if not exclusive:
                     made[v] = finish(held, 1)
-            at = place + uint64(r * step)
-            if whole:
-                store(out, first + at, made, 0)
+            if left >= most:
+                store(out, at + uint64(r * step), made, 0)
             else:
                 for v in range(vector):
-                    if at + uint64(v) < n:
-                        out[first + at + uint64(v)] = made[v]
+                    if int32(r * step + v) < left:
+                        out[at + uint64(r * step + v)] = made[v]
 
     return put
+
+
+@cuda.jit(device=True)
+def place_of(first, place, n, most):
+    """(Where a lane's first element is, how many of the row's there are from it on). ``first`` is where the row begins.
+
+    A lane with none gets the row's first element, to read something.
+    """
+    left = int32(max(int64(0), min(int64(n) - int64(place), int64(most))))
+    return first + (place if left > 0 else uint64(0)), left
 
 
 @functools.cache
@@ -94,21 +110,13 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
 
     A round is ``vector`` elements of each lane, and lies in memory before the next. Returns what all rounds amount to.
     """
-    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
-    identity = operation.identity
-    scan_lanes, shift_lanes = make_scan_lanes(operation, lanes), make_shift_lanes(operation, lanes)
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    scan_each = _make_scan_each(operation, vector, lanes, 0, rounds)
 
     @cuda.jit(device=True)
     def scan_rounds(tile, prefixes):
         ends = cuda.local.array(rounds, accumulator)
-        for r in range(rounds):  # these do not depend on one another: their latencies overlap
-            held = tile[r * vector]
-            for v in range(1, vector):
-                held = accumulator(combine(held, tile[r * vector + v]))
-            held = scan_lanes(held)
-            prefixes[r] = shift_lanes(held)
-            last = cuda.laneid // lanes * lanes + lanes - 1
-            ends[r] = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))
+        scan_each(tile, prefixes, ends)
         before = accumulator(identity)
         for r in range(rounds):
             prefixes[r] = accumulator(combine(before, prefixes[r]))
@@ -118,6 +126,39 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
     return scan_rounds
 
 
+@functools.cache
+def _make_scan_each(operation, vector, lanes, first, count):
+    """Make ``scan_each(tile, prefixes, ends)``: scan some rounds, each by itself.
+
+    There is no loop over the rounds. The compiler would take the comparisons of a lane with the distances out of it,
+    and lane 0 would run shuffles of its own, which the warp has to wait for.
+    """
+    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
+    if count > 1:
+        left = _make_scan_each(operation, vector, lanes, first, count // 2)
+        right = _make_scan_each(operation, vector, lanes, first + count // 2, count - count // 2)
+
+        @cuda.jit(device=True)
+        def scan_each(tile, prefixes, ends):
+            left(tile, prefixes, ends)
+            right(tile, prefixes, ends)
+
+        return scan_each
+    scan_lanes, shift_lanes = make_scan_lanes(operation, lanes), make_shift_lanes(operation, lanes)
+
+    @cuda.jit(device=True)
+    def scan_one(tile, prefixes, ends):
+        held = tile[first * vector]
+        for v in range(1, vector):
+            held = accumulator(combine(held, tile[first * vector + v]))
+        held = scan_lanes(held)
+        prefixes[first] = shift_lanes(held)
+        last = int32(uint32(cuda.laneid) | uint32(lanes - 1))
+        ends[first] = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))
+
+    return scan_one
+
+
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +166,7 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
 def make_groups(operation, vector, lanes, rounds, threads, exclusive):
     """Make the kernel ``groups``: ``lanes`` lanes scan a row of at most lanes * vector * rounds elements."""
     step, held, accumulator, identity = lanes * vector, vector * rounds, operation.accumulator, operation.identity
+    most = (rounds - 1) * step + vector
     take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
     scan_rounds = make_scan_rounds(operation, vector, rounds, lanes)
 
@@ -135,11 +177,10 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
         tid, outer, n = uint64(cuda.threadIdx.x), uint64(outer), uint64(n)
         row = uint64(cuda.blockIdx.x) * uint64(threads // lanes) + tid // uint64(lanes)
         size = n if row < outer else uint64(0)  # a lane without a row takes part in the shuffles
-        whole = size == uint64(step * rounds)
-        place = tid % uint64(lanes) * uint64(vector)
-        take(x, row * n, place, size, whole, tile)
+        at, left = place_of(row * n if row < outer else uint64(0), tid % uint64(lanes) * uint64(vector), size, most)
+        take(x, at, left, tile)
         scan_rounds(tile, prefixes)
-        put(out, row * n, place, size, whole, tile, prefixes, accumulator(identity))
+        put(out, at, left, tile, prefixes, accumulator(identity))
 
     return groups
 
@@ -152,38 +193,46 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
+    most = (rounds - 1) * step + vector
     take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
     scan_rounds, scan_warps = make_scan_rounds(operation, vector, rounds), make_scan_warps(operation, threads)
-    begin, look_back = make_begin(), make_look_back(operation)
+    look_back = make_look_back(operation)
 
-    @cuda.jit
-    def tiles(x, out, published, counters, n, tiles_of_row):
+    @cuda.jit(max_registers=REGISTERS)
+    def tiles(x, out, words, n, tiles_of_row, all_tiles):
         tile = cuda.local.array(held, accumulator)
         prefixes = cuda.local.array(rounds, accumulator)
         shared = cuda.shared.array(1, accumulator)
-        start = cuda.shared.array(2, uint32)
-        tid, n, count = uint64(cuda.threadIdx.x), uint64(n), uint64(tiles_of_row)
-        index = uint64(cuda.blockIdx.x)
+        drawn = cuda.shared.array(4, uint32)
+        tid, n, count = uint64(cuda.threadIdx.x), uint64(n), uint32(tiles_of_row)
+        index, launch, turn = uint32(cuda.blockIdx.x), uint32(0), 0
         if not alone:
-            begin(counters, start)
-            index = uint64(start[0])
-        row = index // count
-        part = index - row * count
-        whole = part * uint64(size) + uint64(size) <= n
-        place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
-        take(x, row * n, place, n, whole, tile)
-        own = scan_rounds(tile, prefixes)
-        # One lane stands for its warp: the others add nothing to the scan of the block.
-        last = tid % uint64(WARP) == uint64(WARP - 1)
-        before, _, total = scan_warps(own if last else accumulator(identity))
-        if not alone:
-            if tid < uint64(WARP):
-                prefix = look_back(published, counters, row, part, count, start[1], total)
-                if tid == uint64(0):
-                    shared[0] = prefix
+            draw(words, drawn, 0, all_tiles)
             cuda.syncthreads()
-            before = accumulator(combine(shared[0], before))
-        put(out, row * n, place, n, whole, tile, prefixes, before)
+            index, launch = drawn[0], drawn[1]
+        while index < uint32(all_tiles):
+            row = uint64(index // count)
+            part = uint64(uint32(index % count))
+            place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds)
+            place += tid % uint64(WARP) * uint64(vector)
+            at, left = place_of(row * n, place, n, most)
+            take(x, at, left, tile)
+            turn = 2 - turn
+            if not alone:  # the block's next number comes while it scans
+                draw(words, drawn, turn, all_tiles)
+            own = scan_rounds(tile, prefixes)
+            # One lane stands for its warp: the others add nothing to the scan of the block.
+            last = tid % uint64(WARP) == uint64(WARP - 1)
+            before, _, total = scan_warps(own if last else accumulator(identity))
+            if not alone:
+                if tid < uint64(WARP):
+                    prefix = look_back(words, row, part, uint64(count), launch, total)
+                    if tid == uint64(0):
+                        shared[0] = prefix
+                cuda.syncthreads()
+                before = accumulator(combine(shared[0], before))
+            put(out, at, left, tile, prefixes, before)
+            index = uint32(all_tiles) if alone else drawn[turn]
 
     return tiles
 
@@ -191,89 +240,166 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
 # -- looking back ---------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def make_begin():
-    """Make ``begin(counters, start)``: tiles in the order in which blocks start, and a launch number.
+@cuda.jit(device=True)
+def draw(words, drawn, at, tiles):
+    """Draw a block's next tile, ``drawn[at]``, and the launch's number, ``drawn[at + 1]``.
 
-    The number tells flags of this launch from those of earlier ones, so they need not be cleared.
+    Tiles rise in the order in which blocks ask; a block ends with a number that is no tile's. The launch's number tells
+    what this launch has published from what earlier ones did, so that nothing need be cleared. It is in the upper half
+    of the word that is drawn from. The last to draw prepares the word for the next launch.
     """
+    if cuda.threadIdx.x == 0:
+        word = cuda.atomic.add(words, 0, uint64(1))
+        drawn[at], drawn[at + 1] = uint32(word), uint32(word >> uint64(32)) + uint32(1)
+        draws = uint64(tiles) + uint64(cuda.gridDim.x)
+        if drawn[at] == uint32(draws - uint64(1)):
+            cuda.atomic.add(words, 0, uint64(1 << 32) - draws)
+
+
+@functools.cache
+def make_publish(operation):
+    """Make ``publish(words, at, launch, value)``: leave a value for other blocks.
+
+    A word has the launch's number in its upper half, and in its lower half 32 bits of the value. It is written and read
+    as one, so that a value needs no flag and no fence; one of 8 bytes takes two words.
+    """
+    to_bits, wide = _bits_of(operation.partial)[0], operation.partial.itemsize == 8
 
     @cuda.jit(device=True)
-    def begin(counters, start):
-        if cuda.threadIdx.x == 0:
-            start[1] = cuda.atomic.add(counters, LAUNCH, uint32(0)) + uint32(1)
-            cuda.threadfence()  # the number is read before the ticket is drawn
-            last = uint32(cuda.gridDim.x - 1)
-            start[0] = cuda.atomic.inc(counters, TICKET, last)  # back to 0 for the next launch
-            if start[0] == last:  # all blocks have read the number
-                cuda.atomic.add(counters, LAUNCH, uint32(1))
-        cuda.syncthreads()
+    def publish(words, at, launch, value):
+        upper, bits = uint64(launch) << uint64(32), uint64(to_bits(value))
+        if wide:
+            cuda.atomic.exch(words, at, upper | (bits & uint64(LOWER)))
+            cuda.atomic.exch(words, at + uint64(1), upper | (bits >> uint64(32)))
+        else:
+            cuda.atomic.exch(words, at, upper | bits)
 
-    return begin
+    return publish
+
+
+@functools.cache
+def make_receive(operation):
+    """Make ``receive(words, at, launch, low, high)``: a published value, as soon as it is there.
+
+    ``low`` and ``high`` are what its words, or the only one, held a moment ago.
+    """
+    from_bits, wide = _bits_of(operation.partial)[1], operation.partial.itemsize == 8
+
+    @cuda.jit(device=True)
+    def receive(words, at, launch, low, high):
+        while uint32(low >> uint64(32)) != launch:
+            cuda.nanosleep(NAP)
+            low = load_acquire(words, at)
+        if wide:
+            while uint32(high >> uint64(32)) != launch:
+                cuda.nanosleep(NAP)
+                high = load_acquire(words, at + uint64(1))
+            return from_bits((high << uint64(32)) | (low & uint64(LOWER)))
+        return from_bits(low & uint64(LOWER))
+
+    return receive
+
+
+def _bits_of(dtype):
+    """Device functions from a value to its bits, an unsigned number, and from uint64 back."""
+    number = getattr(types, dtype.name)
+    if dtype.kind == "f":
+        to, back = {
+            4: (cuda.libdevice.float_as_int, cuda.libdevice.int_as_float),
+            8: (cuda.libdevice.double_as_longlong, cuda.libdevice.longlong_as_double),
+        }[dtype.itemsize]
+        held, bits = (types.int64, uint64) if dtype.itemsize == 8 else (types.int32, uint32)
+
+        @cuda.jit(device=True)
+        def to_bits(value):
+            return bits(to(value))
+
+        @cuda.jit(device=True)
+        def from_bits(word):
+            return back(held(word))
+
+        return to_bits, from_bits
+    unsigned = getattr(types, f"uint{8 * dtype.itemsize}")
+
+    @cuda.jit(device=True)
+    def to_unsigned(value):
+        return unsigned(value)
+
+    @cuda.jit(device=True)
+    def from_unsigned(word):
+        return number(word)
+
+    return to_unsigned, from_unsigned
 
 
 @functools.cache
 def make_look_back(operation):
-    """Make ``look_back(published, counters, row, part, count, launch, total)``: what all tiles before a tile amount to.
+    """Make ``look_back(words, row, part, count, launch, total)``: what all tiles before a tile amount to.
 
-    The first warp of a block calls it. ``published`` holds what each tile, group and section of a row amounts to, and
-    ``counters`` a flag for each, which is the launch's number once it is there.
+    The first warp of a block calls it. ``words`` hold what each tile, group and section of a row amounts to.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    fold_lanes = make_fold_lanes(operation)
+    shuffle_type = operation.shuffle_type
+    fold_lanes, publish, receive = make_fold_lanes(operation), make_publish(operation), make_receive(operation)
+    each = words_of(operation)
 
     @cuda.jit(device=True)
-    def publish(published, counters, at, launch, value):
-        if cuda.laneid == 0:
-            published[at] = value
-            cuda.threadfence()  # the value comes before its flag
-            cuda.atomic.exch(counters, at + uint64(FLAGS), launch)
+    def look_back(words, row, part, count, launch, total):
+        lane, part, count = uint32(cuda.laneid), uint32(part), uint32(count)
+        group, section = uint32(part // uint32(GROUP)), uint32(part // uint32(GROUP * GROUP))
+        tile, in_section = uint32(part % uint32(GROUP)), uint32(group % uint32(GROUP))
+        groups = uint32(uint32(count + uint32(GROUP - 1)) // uint32(GROUP))
+        sections = uint32(uint32(groups + uint32(GROUP - 1)) // uint32(GROUP))
+        first = uint64(FIRST) + uint64(row) * uint64(uint32(count + groups + sections)) * uint64(each)
+        first_group, first_section = first + uint64(count) * uint64(each), first + uint64(count + groups) * uint64(each)
+        if lane == uint32(0):
+            publish(words, first + uint64(part) * uint64(each), launch, total)
 
-    @cuda.jit(device=True)
-    def read(published, counters, at, launch, wanted):
-        value = accumulator(identity)
-        if wanted:
-            while cuda.atomic.add(counters, at + uint64(FLAGS), uint32(0)) != launch:
-                cuda.nanosleep(20)
-            cuda.threadfence()  # the flag comes before its value
-            value = accumulator(published[at])
+        # The loads of all three levels overlap: most of what they read is there already.
+        begins = uint32(group * uint32(GROUP))
+        at_tile = first + uint64(begins + (lane if lane < tile else uint32(0))) * uint64(each)
+        begins = uint32(section * uint32(GROUP))
+        at_group = first_group + uint64(begins + (lane if lane < in_section else uint32(0))) * uint64(each)
+        wanted = section > uint32(0) and lane == uint32(0)
+        at_section = first_section + uint64(section - uint32(1) if wanted else uint32(0)) * uint64(each)
+        tile_low, tile_high = load_acquire(words, at_tile), load_acquire(words, at_tile + uint64(each - 1))
+        group_low, group_high = load_acquire(words, at_group), load_acquire(words, at_group + uint64(each - 1))
+        low, high = load_acquire(words, at_section), load_acquire(words, at_section + uint64(each - 1))
+
+        held = accumulator(identity)
+        if lane < tile:
+            held = receive(words, at_tile, launch, tile_low, tile_high)
         cuda.syncwarp()
-        return value
-
-    @cuda.jit(device=True)
-    def look_back(published, counters, row, part, count, launch, total):
-        lane = uint64(cuda.laneid)
-        group, section = part // uint64(GROUP), part // uint64(GROUP * GROUP)
-        tile, in_section = part - group * uint64(GROUP), group - section * uint64(GROUP)
-        groups = (count + uint64(GROUP - 1)) // uint64(GROUP)
-        sections = (groups + uint64(GROUP - 1)) // uint64(GROUP)
-        first = row * (count + groups + sections)
-        first_group, first_section = first + count, first + count + groups
-        publish(published, counters, first + part, launch, total)
-
-        held = read(published, counters, first + group * uint64(GROUP) + lane, launch, lane < tile)
         tiles = fold_lanes(held)
-        if tile == uint64(GROUP - 1):
-            amount = accumulator(combine(tiles, total))
-            publish(published, counters, first_group + group, launch, amount)
-        at = first_group + section * uint64(GROUP) + lane
-        held = read(published, counters, at, launch, lane < in_section)
+        if tile == uint32(GROUP - 1) and lane == uint32(0):
+            publish(words, first_group + uint64(group) * uint64(each), launch, accumulator(combine(tiles, total)))
+        held = accumulator(identity)
+        if lane < in_section:
+            held = receive(words, at_group, launch, group_low, group_high)
+        cuda.syncwarp()
         groups_before = fold_lanes(held)
-        wanted = section > uint64(0) and lane == uint64(0)
-        at = first_section + section - uint64(1) if wanted else first_section
-        held = read(published, counters, at, launch, wanted)
-        prefix = accumulator(combine(combine(fold_lanes(held), groups_before), tiles))
-        if tile == uint64(GROUP - 1) and in_section == uint64(GROUP - 1):
-            publish(published, counters, first_section + section, launch, accumulator(combine(prefix, total)))
+        held = accumulator(identity)
+        if wanted:
+            held = receive(words, at_section, launch, low, high)
+        cuda.syncwarp()
+        held = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), 0))
+        prefix = accumulator(combine(combine(held, groups_before), tiles))
+        if tile == uint32(GROUP - 1) and in_section == uint32(GROUP - 1) and lane == uint32(0):
+            publish(words, first_section + uint64(section) * uint64(each), launch, accumulator(combine(prefix, total)))
         return prefix
 
     return look_back
 
 
-def count_published(tiles: int) -> int:
-    """Count what the tiles of a row publish: their totals, and those of their groups and sections."""
+def words_of(operation) -> int:
+    """Words that a published value takes."""
+    return 2 if operation.partial.itemsize == 8 else 1
+
+
+def count_words(operation, rows: int, tiles: int) -> int:
+    """Count the words that the tiles of all rows need: for their totals, and those of their groups and sections."""
     groups = ceil_div(tiles, GROUP)
-    return tiles + groups + ceil_div(groups, GROUP)
+    return FIRST + rows * (tiles + groups + ceil_div(groups, GROUP)) * words_of(operation)
 
 
 # -- columns --------------------------------------------------------------------------------------------------------

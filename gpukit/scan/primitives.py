@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit.backend import cuda, types
+from gpukit.backend import cuda, types, uint32
 from gpukit.operators import OPERATORS, make_operations
 from warpstep.limits import WARP
 from warpstep.values import check_int, describe
@@ -26,17 +26,18 @@ FULL = 0xFFFFFFFF
 def make_scan_lanes(operation, lanes=WARP):
     """Make ``scan_lanes(value)``: combine the values of the lanes up to this one, in groups of ``lanes``.
 
-    After step k each lane holds its own value and those of the 2**k - 1 lanes before it (Hillis and Steele).
+    After step k each lane holds its own value and those of the 2**k - 1 lanes before it (Hillis and Steele). Lanes
+    select without a branch, which the compiler could move ahead of the shuffles: the warp would then run them twice.
     """
     combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
 
     @cuda.jit(device=True)
     def scan_lanes(value):
-        lane, distance = cuda.laneid % lanes, 1
+        lane, distance = uint32(cuda.laneid) % uint32(lanes), 1
         while distance < lanes:
             before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), distance))
-            if lane >= distance:
-                value = accumulator(combine(before, value))
+            both = accumulator(combine(before, value))
+            value = accumulator(cuda.selp(lane >= uint32(distance), shuffle_type(both), shuffle_type(value)))
             distance *= 2
         return value
 
@@ -50,8 +51,8 @@ def make_shift_lanes(operation, lanes=WARP):
 
     @cuda.jit(device=True)
     def shift_lanes(value):
-        before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), 1))
-        return before if cuda.laneid % lanes > 0 else accumulator(identity)
+        before, first = cuda.shfl_up_sync(FULL, shuffle_type(value), 1), shuffle_type(accumulator(identity))
+        return accumulator(cuda.selp(uint32(cuda.laneid) % uint32(lanes) > uint32(0), before, first))
 
     return shift_lanes
 
@@ -187,17 +188,17 @@ def make_scan_warps(operation, threads):
     @cuda.jit(device=True)
     def scan_warps(value):
         before = cuda.shared.array(places, accumulator)
-        warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
         inside = scan_lanes(value)
-        if lane == WARP - 1:
+        if lane == uint32(WARP - 1):
             before[warp] = inside
         cuda.syncthreads()
-        if warp == 0:
-            held = scan_lanes(before[lane] if lane < warps else accumulator(identity))
+        if warp == uint32(0):
+            held = scan_lanes(before[lane] if lane < uint32(warps) else accumulator(identity))
             prefix = shift_lanes(held)
             cuda.syncwarp()
             before[lane] = prefix
-            if lane == WARP - 1:
+            if lane == uint32(WARP - 1):
                 before[WARP] = held
         cuda.syncthreads()
         prefix, total = before[warp], before[WARP]

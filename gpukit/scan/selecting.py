@@ -5,64 +5,126 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_array, configure_quietly, dtype_of, stream_of
+from gpukit._host.arrays import address_of, check_alike, check_array, configure_quietly, dtype_of, stream_of
 from gpukit._host.call import Problem, call
+from gpukit._host.transfers import read_number
 from gpukit._host.work_memory import WorkMemory, state_of
-from gpukit.backend import cuda, int64, uint32, uint64
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
-from gpukit.scan.fast import FLAGS, count_published, make_begin, make_look_back, make_scan_rounds
-from gpukit.scan.primitives import make_scan_warps
+from gpukit.scan.fast import count_words, draw, make_look_back
+from gpukit.scan.primitives import FULL, make_scan_lanes
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
 __all__ = ["compress", "make_select", "nonzero"]
 
-#: Threads of a block, and elements of a thread.
-THREADS, EACH = 256, 16
-TILE = THREADS * EACH
+#: Threads of a block; how often a lane reads, and elements that it reads at a time at most.
+THREADS, ROUNDS, VECTOR = 256, 4, 4
+WARPS = THREADS // WARP
+
+
+@cuda.jit(device=True)
+def add(a, b):
+    return a + b
 
 
 @functools.cache
-def make_select(index: bool):
+def make_select(vector: int, item: int, wide: bool):
     """Make the kernel ``select``: write the elements whose mask is not zero, in order, and how many there are.
 
-    With ``index`` their positions are written instead.
+    A lane reads ``vector`` elements at a time, of ``item`` bytes; with ``item`` 0 the positions of the elements are
+    written instead. ``wide`` counts are of 64 bits. The counts of a lane's rounds are the bytes of one word: a round of
+    a warp has at most 128 elements, so one scan of the words is four scans of counts.
     """
-    operation, _ = make_operations("sum", np.dtype(np.int64))
-    scan_rounds, scan_warps = make_scan_rounds(operation, 1, EACH), make_scan_warps(operation, THREADS)
-    begin, look_back = make_begin(), make_look_back(operation)
+    of_warp, tile_size = WARP * vector * ROUNDS, THREADS * vector * ROUNDS
+    number = int64 if wide else int32
+    operation, _ = make_operations((add, 0), np.dtype(np.int64 if wide else np.int32))
+    word_operation, _ = make_operations((add, 0), np.dtype(np.int32))
+    scan_lanes, look_back, load = make_scan_lanes(word_operation), make_look_back(operation), make_load(vector)
+    held_type = getattr(types, f"uint{8 * item}") if item else types.uint16
+
+    @cuda.jit(device=True)
+    def flags_of(mask, place, n):
+        """A lane's mask, one bit for each element."""
+        flags = uint32(0)
+        if place + uint64(of_warp - WARP * vector + vector) <= n:
+            for r in range(ROUNDS):
+                values = load(mask, place + uint64(r * WARP * vector))
+                for v in range(vector):
+                    flags |= uint32(1 << (r * vector + v)) if values[v] != 0 else uint32(0)
+        else:
+            for r in range(ROUNDS):
+                for v in range(vector):
+                    at = place + uint64(r * WARP * vector + v)
+                    chosen = at < n and mask[at if at < n else uint64(0)] != 0
+                    flags |= uint32(1 << (r * vector + v)) if chosen else uint32(0)
+        return flags
 
     @cuda.jit
-    def select(mask, x, out, count, published, counters, tiles):
-        tile = cuda.local.array(EACH, int64)
-        prefixes = cuda.local.array(EACH, int64)
-        shared = cuda.shared.array(1, int64)
-        start = cuda.shared.array(2, uint32)
+    def select(mask, x, out, count, words, tiles):
+        moved = cuda.shared.array(tile_size, held_type)
+        of_warps = cuda.shared.array(WARPS, int32)
+        start, before = cuda.shared.array(2, uint32), cuda.shared.array(1, number)
         tid, n = uint64(cuda.threadIdx.x), uint64(mask.size)
-        begin(counters, start)
-        part = uint64(start[0])
-        place = part * uint64(TILE) + tid // uint64(WARP) * uint64(WARP * EACH) + tid % uint64(WARP)
-        for r in range(EACH):
-            at = place + uint64(r * WARP)
-            tile[r] = int64(1) if at < n and mask[at] != 0 else int64(0)
-        own = scan_rounds(tile, prefixes)
-        last = tid % uint64(WARP) == uint64(WARP - 1)
-        before, _, total = scan_warps(own if last else int64(0))
-        if tid < uint64(WARP):
-            prefix = look_back(published, counters, uint64(0), part, uint64(tiles), start[1], total)
-            if tid == uint64(0):
-                shared[0] = prefix
-                if part == uint64(tiles) - uint64(1):
-                    count[0] = prefix + total
+        warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
+        draw(words, start, 0, 0)
         cuda.syncthreads()
-        for r in range(EACH):
-            if tile[r] == int64(1):
-                at = place + uint64(r * WARP)
-                target = uint64(shared[0] + before + prefixes[r])
-                if index:
-                    out[target] = at
+        base = uint64(start[0]) * uint64(tile_size)
+        local = uint32(warp * of_warp + lane * vector)
+        place = base + uint64(local)
+        flags = flags_of(mask, place, n)
+        counts, every = int32(0), uint32((1 << vector) - 1)
+        for r in range(ROUNDS):
+            counts |= int32(cuda.popc((flags >> uint32(r * vector)) & every)) << int32(8 * r)
+        upto = scan_lanes(counts)
+        ends = uint32(cuda.shfl_sync(FULL, upto, WARP - 1))
+        lanes_before = uint32(upto) - uint32(counts)
+        if lane == 0:
+            whole = int32(0)
+            for r in range(ROUNDS):
+                whole += int32((ends >> uint32(8 * r)) & uint32(255))
+            of_warps[warp] = whole
+        cuda.syncthreads()
+
+        rank, total = int32(0), int32(0)
+        for w in range(WARPS):
+            rank += of_warps[w] if w < warp else int32(0)
+            total += of_warps[w]
+        for r in range(ROUNDS):
+            inside = rank + int32((lanes_before >> uint32(8 * r)) & uint32(255))
+            mine = (flags >> uint32(r * vector)) & every
+            if mine != uint32(0):
+                if item:
+                    at = place + uint64(r * WARP * vector)
+                    if at + uint64(vector) <= n:
+                        values = load(x, at)
+                        for v in range(vector):
+                            if mine & uint32(1 << v):
+                                moved[inside] = values[v]
+                                inside += 1
+                    else:
+                        for v in range(vector):
+                            if mine & uint32(1 << v):
+                                moved[inside] = x[at + uint64(v)]
+                                inside += 1
                 else:
-                    out[target] = x[at]
+                    for v in range(vector):
+                        if mine & uint32(1 << v):
+                            moved[inside] = held_type(local + uint32(r * WARP * vector + v))
+                            inside += 1
+            rank += int32((ends >> uint32(8 * r)) & uint32(255))
+        if tid < uint64(WARP):
+            prefix = look_back(words, uint64(0), uint64(start[0]), uint64(tiles), start[1], number(total))
+            if tid == uint64(0):
+                before[0] = prefix
+                if start[0] == uint32(tiles - 1):
+                    count[0] = prefix + number(total)
+        cuda.syncthreads()
+        i = cuda.threadIdx.x
+        while i < total:
+            out[uint64(before[0]) + uint64(i)] = moved[i] if item else int64(base + uint64(moved[i]))
+            i += THREADS
 
     return select
 
@@ -130,10 +192,9 @@ def _selected(inputs, stream):
         made = call(_select, inputs, None, stream, ())
         if made.shape[0] == 0:
             return made
-        count = WorkMemory(target, state.buffers).take("count", 1, np.int64).copy_to_host(stream=target)
-        if target:
-            target.synchronize()
-    return made[: int(count[0])]
+        count = WorkMemory(target, state.buffers).find((cuda.get_current_device().id, "count"), 8)
+        count = read_number(count, np.int64, target)
+    return made[: int(count)]
 
 
 def _select(problem: Problem):
@@ -151,18 +212,22 @@ def _select(problem: Problem):
     out = problem.output((n,), result)
     if n == 0:
         return []
-    mask = problem.on_device(mask)
-    x = mask if x is None else problem.on_device(x)
-    tiles = ceil_div(n, TILE)
-    published = count_published(tiles)
-    work = (
-        problem.work.take("count", 1, np.int64),
-        problem.work.take("published", published, np.int64),
-        problem.work.flags(FLAGS + published),
-    )
-    kernel = make_select(problem.inputs[1] is None)
-    launch = configure_quietly(kernel, tiles, THREADS, problem.stream)
-    return [(launch, (mask, x, out, *work, tiles))]
+    mask, index = problem.on_device(mask), x is None
+    x = mask if index else problem.on_device(x)
+    # Bits are moved, whatever they mean; and a bool is a byte.
+    mask = mask.view(np.uint8) if mask.dtype.kind == "b" else mask
+    bits, size = np.dtype(f"u{x.dtype.itemsize}"), 0 if index else x.dtype.itemsize
+    x, flat = (x, out) if index else (x.view(bits), out.view(bits))
+    vector = VECTOR
+    while address_of(mask) % (vector * mask.dtype.itemsize) or vector * mask.dtype.itemsize > 16:
+        vector //= 2
+    while size and (address_of(x) % (vector * size) or vector * size > 16):
+        vector //= 2
+    wide, tiles = n >= 1 << 31, ceil_div(n, THREADS * vector * ROUNDS)
+    words = count_words(make_operations("max", np.dtype(np.int64 if wide else np.int32))[0], 1, tiles)
+    work = problem.work.take("count", 1, np.int64), problem.work.flags(2 * words).view(np.uint64)
+    launch = configure_quietly(make_select(vector, size, wide), tiles, THREADS, problem.stream)
+    return [(launch, (mask, x, flat, *work, tiles))]
 
 
 def _check_dtype(name, dtype):

@@ -10,74 +10,125 @@ sign bit of an integer is flipped, a negative float is complemented. -0.0 equals
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_apart, check_array, check_numbers, configure_quietly
+from gpukit._host.arrays import (
+    address_of,
+    check_alike,
+    check_apart,
+    check_array,
+    check_axis,
+    check_numbers,
+    configure_quietly,
+    device_array_of,
+)
 from gpukit._host.call import Problem, call
-from gpukit.backend import cuda, int32, types, uint32, uint64
+from gpukit._host.transfers import copy_launches
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.intrinsics import load_acquire, match_byte
+from gpukit.intrinsics.vectors import make_load
+from gpukit.scan.fast import NAP
 from gpukit.scan.primitives import FULL, block_scan
-from warpstep.integers import ceil_div
+from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
 
-__all__ = ["argsort", "make_count_digits", "make_ordered", "make_sweep", "place_digits", "sort"]
+__all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sweep", "place_digits", "sort"]
 
-#: Digits have 8 bits: a block has a thread for each.
+#: Digits have 8 bits.
 BITS, DIGITS = 8, 256
-WARPS = DIGITS // WARP
-#: Keys of a thread, by their bytes.
-KEYS = {1: 16, 2: 16, 4: 16, 8: 8}
-#: Blocks per multiprocessor that count digits.
-BLOCKS = 4
+#: Elements of a thread in a sweep.
+EACH = 16
+#: Keys of a thread, and threads at most, of a block that sorts a row.
+BLOCK_KEYS, BLOCK_THREADS = 8, 512
+#: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
+BLOCKS, COUNTERS, LOADS = 4, 512, 4
 #: What a tile has published for a digit: its own count, or that of all tiles up to it. 30 bits are left for the count.
 OWN, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1
+uint16 = types.uint16
 
 
 @functools.cache
-def make_ordered(kind: str, itemsize: int):
-    """Make ``ordered(bits)``: an unsigned number that is in the order of the keys with these bits."""
-    number, width = getattr(types, f"uint{8 * itemsize}"), 8 * itemsize
-    sign, ones = 1 << width - 1, (1 << width) - 1
+def make_ordered(kind: str, itemsize: int, falling: bool = False):
+    """Make ``ordered(bits)``: an unsigned number that is in the order of the keys with these bits, or in the opposite.
+
+    NaN comes after all numbers, and the two zeros are equal.
+    """
+    number, signed = (getattr(types, f"{sign}int{8 * itemsize}") for sign in ("u", ""))
+    sign, ones, places = 1 << 8 * itemsize - 1, (1 << 8 * itemsize) - 1, 8 * itemsize - 1
     infinity = {2: 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}.get(itemsize, 0)
+    turned = ones if falling else 0
 
     @cuda.jit(device=True)
     def ordered(bits):
         if kind == "u":
-            return bits
+            return number(bits ^ number(turned))
         if kind == "i":
-            return number(bits ^ number(sign))
-        magnitude = number(bits & number(sign - 1))
-        if magnitude > number(infinity):  # NaN
-            return number(ones)
-        if magnitude == number(0) or bits < number(sign):
-            return number(magnitude | number(sign))
-        return number(bits ^ number(ones))
+            return number(bits ^ number(sign ^ turned))
+        filled = number(signed(bits) >> signed(places))  # all ones for a negative number
+        found = number(bits ^ number(filled | number(sign)))
+        found = number(sign) if bits == number(sign) else found  # -0.0
+        found = number(ones) if number(bits & number(sign - 1)) > number(infinity) else found  # NaN
+        return number(found ^ number(turned))
 
     return ordered
 
 
 @functools.cache
-def make_count_digits(kind, itemsize):
-    """Make the kernel ``count_digits``: counts[pass, digit] over all keys."""
-    ordered, passes = make_ordered(kind, itemsize), itemsize
+def make_digit_of(kind, itemsize, falling):
+    """Make ``digit_of(key, shift, inside)``: the digit of a key at a bit; the last one for what is not ``inside``."""
+    ordered, number = make_ordered(kind, itemsize, falling), getattr(types, f"uint{8 * itemsize}")
+
+    @cuda.jit(device=True)
+    def digit_of(key, shift, inside):
+        digit = uint32(ordered(key) >> number(shift)) & uint32(DIGITS - 1)
+        return digit if inside else uint32(DIGITS - 1)
+
+    return digit_of
+
+
+@functools.cache
+def make_count_digits(kind, itemsize, vector, falling=False):
+    """Make the kernel ``count_digits``: counts[row, pass, digit] over the keys of each row."""
+    digit_of, passes, load = make_digit_of(kind, itemsize, falling), itemsize, make_load(vector)
+    all_digits, key_type = passes * DIGITS, getattr(types, f"uint{8 * itemsize}")
+
+    @cuda.jit(device=True)
+    def count(own, key):
+        for p in range(passes):
+            cuda.atomic.add(own, uint32(p * DIGITS) + digit_of(key, uint32(p * BITS), True), uint32(1))
 
     @cuda.jit
-    def count_digits(keys, counts):
-        own = cuda.shared.array((passes, DIGITS), uint32)
+    def count_digits(keys, counts, n, blocks):
+        own = cuda.shared.array(all_digits, uint32)
+        held = cuda.local.array((LOADS, vector), key_type)
         tid = cuda.threadIdx.x
-        for p in range(passes):
-            own[p, tid] = uint32(0)
+        for i in range(tid, all_digits, COUNTERS):
+            own[i] = uint32(0)
         cuda.syncthreads()
-        i = uint64(cuda.blockIdx.x) * uint64(DIGITS) + uint64(tid)
-        while i < uint64(keys.size):
-            key = uint64(ordered(keys[i]))
-            for p in range(passes):
-                cuda.atomic.add(own, (p, int32((key >> uint64(p * BITS)) & uint64(DIGITS - 1))), uint32(1))
-            i += uint64(cuda.gridDim.x) * uint64(DIGITS)
+        row, part, n = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks, uint64(n)
+        first, step = uint64(row) * n, uint64(blocks) * uint64(COUNTERS * vector)
+        at = uint64(part) * uint64(COUNTERS * vector) + uint64(tid * vector)
+        while at + uint64(LOADS - 1) * step + uint64(vector) <= n:
+            for k in range(LOADS):
+                values = load(keys, first + at + uint64(k) * step)
+                for v in range(vector):
+                    held[k, v] = values[v]
+            for k in range(LOADS):
+                for v in range(vector):
+                    count(own, held[k, v])
+            at += uint64(LOADS) * step
+        while at < n:
+            for v in range(vector):
+                if at + uint64(v) < n:
+                    count(own, keys[first + at + uint64(v)])
+            at += step
         cuda.syncthreads()
-        for p in range(passes):
-            cuda.atomic.add(counts, (p, tid), own[p, tid])
+        for i in range(tid, all_digits, COUNTERS):
+            if own[i] > uint32(0):
+                cuda.atomic.add(counts, uint64(row) * uint64(all_digits) + uint64(i), own[i])
 
     return count_digits
 
@@ -87,153 +138,280 @@ _scan_digits = block_scan(DIGITS, np.uint32)
 
 @cuda.jit
 def place_digits(counts):
-    """Replace the counts of each pass by the number of keys with smaller digits. A block does a pass."""
-    p, digit = cuda.blockIdx.x, cuda.threadIdx.x
-    count = counts[p, digit]
+    """Replace the counts of each pass by the number of keys with smaller digits. A block does a pass of a row."""
+    at = uint64(cuda.blockIdx.x) * uint64(DIGITS) + uint64(cuda.threadIdx.x)
+    count = counts[at]
     upto, _ = _scan_digits(count)
-    counts[p, digit] = upto - count
+    counts[at] = upto - count
 
 
 @cuda.jit
 def clear(counts, published):
     """Set the counts to 0, and what tiles have published to nothing."""
     i, step = uint64(cuda.grid(1)), uint64(cuda.gridsize(1))
-    while i < uint64(published.size):
+    while i < uint64(max(counts.size, published.size)):
         if i < uint64(counts.size):
-            counts[i // uint64(DIGITS), i % uint64(DIGITS)] = uint32(0)
-        published[i] = uint32(0)
+            counts[i] = uint32(0)
+        if i < uint64(published.size):
+            published[i] = uint32(0)
         i += step
 
 
 @functools.cache
-def make_sweep(kind, itemsize, value_size, index):
-    """Make the kernel ``sweep``: sort keys, and values of ``value_size`` bytes (0: none), by one digit, stably.
+def make_rank(kind, itemsize, falling, each):
+    """Make ``rank(keys, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit; count them.
 
-    With ``index`` the values are not read: they are the positions of the keys.
+    Lane l has keys l, l + 32, l + 64 ... of the warp's, of which ``left`` from its first on are in the row. The others
+    take part with the last digit: they come after all others.
     """
-    ordered, each = make_ordered(kind, itemsize), KEYS[itemsize]
-    key_type, tile_size, of_warp = getattr(types, f"uint{8 * itemsize}"), DIGITS * each, WARP * each
-    value_type = getattr(types, f"uint{8 * value_size}") if value_size else key_type
-    wide = types.uint64 if max(itemsize, value_size) == 8 else types.uint32
+    digit_of = make_digit_of(kind, itemsize, falling)
 
     @cuda.jit(device=True)
-    def digit_of(key, shift):
-        return int32((uint64(ordered(key)) >> shift) & uint64(DIGITS - 1))
-
-    @cuda.jit(device=True)
-    def rank(digits, ranks, counts, warp, lane):
-        """Rank a warp's keys among those of their digit, and count them."""
-        for d in range(lane, DIGITS, WARP):
-            counts[warp, d] = uint32(0)
+    def rank(keys, ranks, counts, left, shift):
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
+        for d in range(DIGITS // WARP):
+            counts[warp, uint32(d * WARP) + lane] = uint16(0)
         cuda.syncwarp()
-        before = uint32((1 << lane) - 1)
+        before = (uint32(1) << lane) - uint32(1)
         for k in range(each):
-            peers = uint32(cuda.match_any_sync(FULL, digits[k]))
-            place = cuda.popc(peers & before)
-            ranks[k] = counts[warp, digits[k]] + uint32(place)
+            digit = digit_of(keys[k], shift, int32(k * WARP) < left)
+            peers = match_byte(digit)
+            place = uint32(cuda.popc(uint32(peers & before)))
+            count = uint32(counts[warp, digit])
             cuda.syncwarp()
-            if place == 0:
-                counts[warp, digits[k]] += uint32(cuda.popc(peers))
+            if place == uint32(0):
+                counts[warp, digit] = uint16(count + uint32(cuda.popc(peers)))
             cuda.syncwarp()
+            ranks[k] = (digit << uint32(16)) + count + place  # both in one register
 
-    @cuda.jit(device=True)
-    def keys_before(published, offset, tile, digit, own):
-        """Publish the number of keys of a digit in this tile; return the number in all tiles before it."""
-        at, total = offset + tile * uint64(DIGITS) + uint64(digit), uint32(0)
-        if tile > uint64(0):
-            cuda.atomic.exch(published, at, uint32(OWN) | own)
-            look, left = at, tile
-            while left > uint64(0):
-                look -= uint64(DIGITS)
-                left -= uint64(1)
-                word = cuda.atomic.add(published, look, uint32(0))
-                while word == uint32(0):
-                    cuda.nanosleep(20)
-                    word = cuda.atomic.add(published, look, uint32(0))
-                total += word & uint32(COUNT)
-                if word >= uint32(ALL):
-                    break
-        cuda.atomic.exch(published, at, uint32(ALL) | (total + own))
-        return total
+    return rank
+
+
+def threads_of(size: int) -> int:
+    """Threads of a block that moves elements of so many bytes: shared memory has room for 32 KB of them."""
+    return 256 if size == 8 else 512
+
+
+@cuda.jit(device=True)
+def keys_before(published, tile, digit, own):
+    """Publish the number of keys of a digit in this tile; return the number in all tiles before it."""
+    left, total = tile, uint32(0)
+    while left > uint64(0):
+        left -= uint64(1)
+        word = load_acquire(published, left * uint64(DIGITS) + uint64(digit))
+        while word == uint32(0):
+            cuda.nanosleep(NAP)
+            word = load_acquire(published, left * uint64(DIGITS) + uint64(digit))
+        total += uint32(word & uint32(COUNT))
+        if word >= uint32(ALL):
+            break
+    cuda.atomic.exch(published, tile * uint64(DIGITS) + uint64(digit), uint32(ALL) | uint32(total + own))
+    return total
+
+
+@functools.cache
+def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=False):
+    """Make the kernel ``sweep``: sort keys by one digit, stably, and values with them.
+
+    Values have ``old_size`` bytes; with 0 they are not read, but are the positions of the keys in their row. They are
+    written with ``new_size`` bytes; with 0 there are none. The last sweep need not write the keys (``keeps_keys``).
+    """
+    size = max(itemsize, min(old_size or 4, new_size))
+    threads, each, warps = threads_of(size), EACH, threads_of(size) // WARP
+    rank, digit_of = make_rank(kind, itemsize, falling, each), make_digit_of(kind, itemsize, falling)
+    scan_digits = block_scan(threads, np.uint32)
+    key_type, tile_size, of_warp = getattr(types, f"uint{8 * itemsize}"), threads * each, WARP * each
+    value_type = getattr(types, f"uint{8 * (new_size or itemsize)}")
+    held_type = getattr(types, f"uint{8 * size}")
 
     @cuda.jit
-    def sweep(keys, values, new_keys, new_values, first, published, ticket, number, tiles):
-        counts = cuda.shared.array((WARPS, DIGITS), uint32)
-        starts = cuda.shared.array(DIGITS, uint32)
-        targets = cuda.shared.array(DIGITS, uint32)
-        moved = cuda.shared.array(tile_size, wide)
+    def sweep(keys, values, new_keys, new_values, first, published, ticket, number, n, tiles):
+        counts = cuda.shared.array((warps, DIGITS), uint16)
+        starts, targets = cuda.shared.array(DIGITS, uint32), cuda.shared.array(DIGITS, uint32)
+        moved = cuda.shared.array(tile_size, held_type)
         mine = cuda.shared.array(1, uint32)
         held = cuda.local.array(each, key_type)
-        digits = cuda.local.array(each, int32)
         ranks = cuda.local.array(each, uint32)
-        tid = cuda.threadIdx.x
-        warp, lane, shift = tid // WARP, tid % WARP, uint64(number) * uint64(BITS)
-        if tid == 0:
+        places = cuda.local.array(each, uint32)
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane, shift = tid // uint32(WARP), tid % uint32(WARP), uint32(number * BITS)
+        if tid == uint32(0):
             mine[0] = cuda.atomic.inc(ticket, 0, uint32(cuda.gridDim.x - 1))
         cuda.syncthreads()
-        tile, n = uint64(mine[0]), uint64(keys.size)
-        base = tile * uint64(tile_size)
-        place = base + uint64(warp * of_warp + lane)
-        for k in range(each):
-            at = place + uint64(k * WARP)
-            held[k] = keys[at if at < n else uint64(0)]
-        for k in range(each):
-            # Threads past the end take part with the last digit: their keys come after all others of the tile.
-            digits[k] = digit_of(held[k], shift) if place + uint64(k * WARP) < n else int32(DIGITS - 1)
-        rank(digits, ranks, counts, warp, lane)
+        row = mine[0] // uint32(tiles)
+        part, n = mine[0] - row * uint32(tiles), uint32(n)
+        base, begin = part * uint32(tile_size), uint64(row) * uint64(n)
+        place = base + warp * uint32(of_warp) + lane
+        left = int32(min(int64(n) - int64(place), int64(of_warp)))
+        if base + uint32(tile_size) <= n:
+            for k in range(each):
+                held[k] = keys[begin + uint64(place) + uint64(k * WARP)]
+        else:
+            for k in range(each):
+                at = place + uint32(k * WARP)
+                held[k] = keys[begin + uint64(at if at < n else uint32(0))]
+        rank(held, ranks, counts, left, shift)
         cuda.syncthreads()
 
-        own = uint32(0)  # from here on, a thread stands for a digit
-        for w in range(WARPS):
-            count = counts[w, tid]
-            counts[w, tid] = own
-            own += count
-        upto, _ = _scan_digits(own)
-        starts[tid] = upto - own
-        targets[tid] = first[number, tid] + keys_before(
-            published, uint64(number) * uint64(tiles) * uint64(DIGITS), tile, tid, own
-        )
+        own = uint32(0)  # from here on, a thread of the first ones stands for a digit
+        if tid < uint32(DIGITS):
+            for w in range(warps):
+                count = uint32(counts[uint32(w), tid])
+                counts[uint32(w), tid] = uint16(own)
+                own += count
+            if part > uint32(0):
+                cuda.atomic.exch(published, uint64(mine[0]) * uint64(DIGITS) + uint64(tid), uint32(OWN) | own)
+        upto, _ = scan_digits(own)
+        if tid < uint32(DIGITS):
+            starts[tid] = upto - own
+        cuda.syncthreads()
+        for k in range(each):
+            digit = ranks[k] >> uint32(16)
+            ranks[k] = (ranks[k] & uint32(0xFFFF)) + starts[digit] + uint32(counts[warp, digit])
+            moved[ranks[k]] = held_type(held[k])
+        if tid < uint32(DIGITS):
+            at = (uint64(row) * uint64(itemsize) + uint64(number)) * uint64(DIGITS) + uint64(tid)
+            before = keys_before(published[uint64(row) * uint64(tiles * DIGITS) :], uint64(part), tid, own)
+            targets[tid] = first[at] + before - starts[tid]
         cuda.syncthreads()
 
+        end = min(n - base, uint32(tile_size))
         for k in range(each):
-            ranks[k] += starts[digits[k]] + counts[warp, digits[k]]
-            moved[ranks[k]] = wide(held[k])
-        cuda.syncthreads()
-        left = min(n - base, uint64(tile_size))
-        for k in range(each):
-            at = uint32(k * DIGITS + tid)
-            if uint64(at) < left:
+            at = uint32(k * threads) + tid
+            if at < end:
                 key = key_type(moved[at])
-                digit = digit_of(key, shift)
-                digits[k] = int32(targets[digit] + at - starts[digit])
-                new_keys[uint64(uint32(digits[k]))] = key
-        if value_size:
+                places[k] = targets[digit_of(key, shift, True)] + at
+                if keeps_keys:
+                    new_keys[begin + uint64(places[k])] = key
+        if new_size:
             cuda.syncthreads()
             for k in range(each):
-                at = place + uint64(k * WARP)
-                moved[ranks[k]] = wide(at) if index else wide(values[at if at < n else uint64(0)])
+                at = place + uint32(k * WARP)
+                if old_size:
+                    moved[ranks[k]] = held_type(values[begin + uint64(at if at < n else uint32(0))])
+                else:
+                    moved[ranks[k]] = held_type(at)
             cuda.syncthreads()
             for k in range(each):
-                at = uint32(k * DIGITS + tid)
-                if uint64(at) < left:
-                    new_values[uint64(uint32(digits[k]))] = value_type(moved[at])
+                at = uint32(k * threads) + tid
+                if at < end:
+                    new_values[begin + uint64(places[k])] = value_type(moved[at])
 
     return sweep
+
+
+# -- short rows -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling):
+    """Make the kernel ``sort_warp``: a warp sorts a row of at most 32 keys. A key's place is the number before it."""
+    ordered, words = make_ordered(kind, itemsize, falling), 2 if itemsize == 8 else 1
+    value_type = getattr(types, f"uint{8 * (new_size or itemsize)}")
+
+    @cuda.jit
+    def sort_warp(keys, values, new_keys, new_values, rows, n, kept):
+        row, lane = uint64(cuda.grid(1)) // uint64(WARP), uint32(cuda.laneid)
+        first = row * uint64(n) if row < uint64(rows) else uint64(0)
+        key = keys[first + uint64(lane if lane < uint32(n) else uint32(0))]
+        mine, place = uint64(ordered(key)), uint32(0)
+        for other in range(n):
+            theirs = uint64(uint32(cuda.shfl_sync(FULL, int32(uint32(mine)), other)))
+            if words == 2:
+                theirs |= uint64(uint32(cuda.shfl_sync(FULL, int32(uint32(mine >> uint64(32))), other))) << uint64(32)
+            before = theirs < mine or (theirs == mine and uint32(other) < lane)
+            place += uint32(1) if before else uint32(0)
+        if row < uint64(rows) and lane < uint32(n) and place < uint32(kept):
+            target = row * uint64(kept) + uint64(place)
+            if writes_keys:
+                new_keys[target] = key
+            if new_size:
+                new_values[target] = value_type(values[first + uint64(lane)]) if old_size else value_type(lane)
+
+    return sort_warp
+
+
+@functools.cache
+def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, threads, each):
+    """Make the kernel ``sort_block``: a block sorts a row of at most ``threads * each`` keys in shared memory.
+
+    It writes the first ``kept`` keys, the values that belong to them (see `make_sweep`), or both.
+    """
+    warps, tile_size, digits_each = threads // WARP, threads * each, max(1, DIGITS // threads)
+    rank = make_rank(kind, itemsize, falling, each)
+    scan_digits, passes = block_scan(threads, np.uint32), itemsize
+    key_type, value_type = (getattr(types, f"uint{8 * size}") for size in (itemsize, new_size or itemsize))
+
+    @cuda.jit
+    def sort_block(keys, values, new_keys, new_values, n, kept):
+        counts = cuda.shared.array((warps, DIGITS), uint16)
+        starts, moved = cuda.shared.array(DIGITS, uint32), cuda.shared.array(tile_size, key_type)
+        positions = cuda.shared.array(tile_size, uint16)
+        held, own = cuda.local.array(each, key_type), cuda.local.array(each, uint16)
+        ranks = cuda.local.array(each, uint32)
+        tid, n, row = cuda.threadIdx.x, int32(n), uint64(cuda.blockIdx.x)
+        place = tid // WARP * WARP * each + tid % WARP
+        left = min(n - place, int32(WARP * each))
+        for k in range(each):
+            at = place + k * WARP
+            held[k], own[k] = keys[row * uint64(n) + uint64(at if at < n else 0)], uint16(at)
+        for p in range(passes):
+            rank(held, ranks, counts, left, uint32(p * BITS))
+            cuda.syncthreads()
+            total = uint32(0)
+            for i in range(digits_each):
+                digit = tid * digits_each + i
+                if digit < DIGITS:
+                    of_digit = uint32(0)
+                    for w in range(warps):
+                        count = uint32(counts[w, digit])
+                        counts[w, digit] = uint16(of_digit)
+                        of_digit += count
+                    starts[digit] = total
+                    total += of_digit
+            upto, _ = scan_digits(total)
+            for i in range(digits_each):
+                digit = tid * digits_each + i
+                if digit < DIGITS:
+                    starts[digit] += upto - total
+            cuda.syncthreads()
+            for k in range(each):
+                digit = ranks[k] >> uint32(16)
+                at = (ranks[k] & uint32(0xFFFF)) + starts[digit] + uint32(counts[tid // WARP, digit])
+                moved[at] = held[k]
+                if new_size:
+                    positions[at] = own[k]
+            cuda.syncthreads()
+            for k in range(each):
+                held[k] = moved[place + k * WARP]
+                if new_size:
+                    own[k] = positions[place + k * WARP]
+        for at in range(tid, kept, threads):
+            if writes_keys:
+                new_keys[row * uint64(kept) + uint64(at)] = moved[at]
+            if new_size:
+                found = uint64(positions[at])
+                value = value_type(values[row * uint64(n) + found]) if old_size else value_type(found)
+                new_values[row * uint64(kept) + uint64(at)] = value
+
+    return sort_block
 
 
 # -- host functions -------------------------------------------------------------------------------------------------
 
 
-def sort(x: Any, values: Any = None, *, out: Any = None, stream: Any = None) -> Any:
-    """Sort numbers in increasing order, as ``np.sort(x, kind="stable")`` does; NaN comes last.
+def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, stream: Any = None) -> Any:
+    """Sort numbers in increasing order, as ``np.sort(x, axis, kind="stable")`` does; NaN comes last.
 
     Parameters
     ----------
-    x : ndarray or device array of one dimension
-        Integers or floats, fewer than 2**30.
-    values : array of the same kind and length, optional
+    x : ndarray or device array of one dimension or more
+        Integers or floats, fewer than 2**30 along the axis.
+    values : array of the same kind and shape, optional
         Numbers that belong to the elements. They are sorted instead, by the order of ``x``: those of equal elements
         keep their order.
+    axis : int or None
+        The axis to sort along, the last one unless given. None sorts all elements, and gives one dimension.
     out : array, optional
         For the result: like ``values`` if they are given, else like ``x``. On the device it must not share memory with
         either.
@@ -257,17 +435,18 @@ def sort(x: Any, values: Any = None, *, out: Any = None, stream: Any = None) -> 
     >>> sort(np.array([3, -1, 2]), np.array([10, 20, 30]))
     array([20, 30, 10])
     """
-    return call(_sort, (x, values), out, stream, (False,))
+    return call(_sort, (x, values), out, stream, (axis, False))
 
 
-def argsort(x: Any, *, out: Any = None, stream: Any = None) -> Any:
-    """Return the indices that would sort an array, as ``np.argsort(x, kind="stable")`` does.
+def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = None) -> Any:
+    """Return the indices that would sort an array, as ``np.argsort(x, axis, kind="stable")`` does.
 
     Parameters
     ----------
-    x, stream
+    x, axis, stream
         As for `sort`.
-    out : array of the length of ``x``, int64, optional
+    out : array of int64, optional
+        Of the result's shape.
 
     Returns
     -------
@@ -282,65 +461,154 @@ def argsort(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     >>> argsort(np.array([3, -1, 2]))
     array([1, 2, 0])
     """
-    return call(_sort, (x, None), out, stream, (True,))
+    return call(_sort, (x, None), out, stream, (axis, True))
 
 
 def _sort(problem: Problem):
     """The launches of ``sort`` and ``argsort``."""
-    (x, values), (index,) = problem.inputs, problem.settings
-    dtype = _check_keys("x", x)
-    n = x.shape[0]
-    result = np.dtype(np.int64) if index else dtype
+    (x, values), (axis, index) = problem.inputs, problem.settings
+    dtype = check_numbers("x", x, 1, more=True)
+    axis = check_axis(axis, len(x.shape))
+    outer, n, inner = as_rows(x.shape, axis)
+    shape, result = (n,) if axis is None else tuple(x.shape), np.dtype(np.int64) if index else dtype
+    check_length("x", n)
     if values is not None:
-        result = _check_keys("values", values)
-        check_alike("values", values, "x", x, (n,), result)
+        result = check_numbers("values", values, 1, more=True)
+        check_alike("values", values, "x", x, tuple(x.shape), result)
     if problem.out is not None:
-        check_array("out", problem.out, 1)
-        check_alike("out", problem.out, "x", x, (n,), result)
+        check_array("out", problem.out, len(shape))
+        check_alike("out", problem.out, "x", x, shape, result)
         check_apart("out", problem.out, x=x, **({} if values is None else {"values": values}))
-    out = problem.output((n,), result)
-    if n == 0:
+    out = problem.output(shape, result)
+    if out.size == 0:
         return []
-    key_bits, moves = np.dtype(f"u{dtype.itemsize}"), index or values is not None
-    value_bits = np.dtype(f"u{result.itemsize}") if moves else key_bits
-    keys = problem.on_device(x).view(key_bits)
-    old = problem.on_device(values).view(value_bits) if values is not None else keys
-    return _passes(problem, keys, old, out.view(value_bits), dtype, value_bits if moves else None, index)
+    key_bits, bits, moves = np.dtype(f"u{dtype.itemsize}"), np.dtype(f"u{result.itemsize}"), index or values is not None
+    keys = take_rows(problem, x, outer, n, inner).view(key_bits)
+    old = None if values is None else take_rows(problem, values, outer, n, inner).view(bits)
+    target, after = put_rows(problem, out, outer, n, inner)
+    target = target.view(bits)
+    new_keys, new_values = (None, target) if moves else (target, None)
+    return sort_rows(problem, dtype, keys, old, new_keys, new_values) + after
 
 
-def _passes(problem, keys, old, out, dtype, value_bits, index):
-    """The launches that sort: counts, places, and a sweep for each byte of the keys."""
-    work, n, passes = problem.work, keys.shape[0], dtype.itemsize
-    tiles = ceil_div(n, DIGITS * KEYS[dtype.itemsize])
-    counts = work.take("digits", passes * DIGITS, np.uint32).reshape(passes, DIGITS)
-    published = work.take("published", passes * tiles * DIGITS, np.uint32)
-    spare = [work.take(f"keys {i}", n, keys.dtype) for i in (0, 1)]
-    spare_values = [work.take(f"values {i}", n, value_bits) for i in (0, 1)] if value_bits else spare
-    blocks = min(ceil_div(n, DIGITS * 8), BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
-    count = make_count_digits(dtype.kind, passes)
+def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) -> list[tuple]:
+    """List the launches that sort the rows of ``keys``, which are bits of ``dtype``.
 
-    def configure(kernel, grid):
-        return configure_quietly(kernel, grid, DIGITS, problem.stream)
+    Parameters
+    ----------
+    problem : Problem
+    dtype : NumPy dtype
+    keys : device array of shape (rows, n), unsigned
+    old : device array of shape (rows, n), unsigned, or None
+        What is moved along; the positions in the row unless given.
+    new_keys, new_values : device arrays of shape (rows, kept), unsigned, or None
+        The first of the sorted keys, and of what was moved along. All are kept of rows longer than `max_block_row`.
+    falling : bool
+        Sort in the opposite order.
+    """
+    (rows, n), passes = keys.shape, dtype.itemsize
+    old_size = 0 if old is None else old.dtype.itemsize
+    new_size = 0 if new_values is None else new_values.dtype.itemsize
+    keys, old = flat(keys), flat(keys if old is None else old)
+    if n <= max_block_row(passes):
+        kept, writes_keys = (new_keys if new_values is None else new_values).shape[1], new_keys is not None
+        new_keys = flat(new_keys if writes_keys else new_values)
+        new_values = new_keys if new_values is None else flat(new_values)
+        options = dtype.kind, passes, old_size, new_size, writes_keys, falling
+        if n <= WARP:
+            launch = configure_quietly(make_sort_warp(*options), ceil_div(rows, 8), 8 * WARP, problem.stream)
+            return [(launch, (keys, old, new_keys, new_values, rows, n, kept))]
+        threads = max(WARP, next_power_of_two(ceil_div(n, BLOCK_KEYS)))
+        each = next(keys for keys in (2, 3, 4, 6, BLOCK_KEYS) if threads * keys >= n)
+        launch = configure_quietly(make_sort_block(*options, threads, each), rows, threads, problem.stream)
+        return [(launch, (keys, old, new_keys, new_values, n, kept))]
+    return _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size)
 
+
+def max_block_row(itemsize: int) -> int:
+    """The longest row that a block can sort in shared memory."""
+    return BLOCK_KEYS * BLOCK_THREADS // (2 if itemsize == 8 else 1)
+
+
+def flat(array):
+    """All elements of an array in one dimension."""
+    return array.reshape(array.size)
+
+
+def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size):
+    """The launches that sort long rows: counts, places, and a sweep for each byte of the keys.
+
+    Positions are moved as 32 bits: only the last sweep writes them in full.
+    """
+    work, passes, kind = problem.work, dtype.itemsize, dtype.kind
+    moved_size = min(old_size or 4, new_size)
+    threads = threads_of(max(passes, moved_size))
+    tiles = ceil_div(n, threads * EACH)
+    of_pass, processors = rows * tiles * DIGITS, cuda.get_current_device().MULTIPROCESSOR_COUNT
+    counts = work.take("digits", rows * passes * DIGITS, np.uint32)
+    published = work.take("tiles", passes * of_pass, np.uint32)
+    spare = [work.take(f"keys {i}", rows * n, keys.dtype) for i in (0, 1)]
+    spare_values = [work.take(f"values {i}", rows * n, np.dtype(f"u{moved_size}")) for i in (0, 1) if moved_size]
+    vector = min(4, 16 // passes)
+    while address_of(keys) % (vector * passes) or rows > 1 and n % vector:
+        vector //= 2
+    blocks = max(1, min(ceil_div(n, COUNTERS * vector * LOADS), BLOCKS * processors // rows))
+
+    def configure(kernel, grid, block):
+        return configure_quietly(kernel, grid, block, problem.stream)
+
+    count = make_count_digits(kind, passes, vector, falling)
     made = [
-        (configure(clear, ceil_div(min(published.size, 1 << 20), DIGITS)), (counts, published)),
-        (configure(count, blocks), (keys, counts)),
-        (configure(place_digits, passes), (counts,)),
+        (configure(clear, min(ceil_div(published.size, 1024), 8 * processors), 1024), (counts, published)),
+        (configure(count, blocks * rows, COUNTERS), (keys, counts, n, blocks)),
+        (configure(place_digits, rows * passes, DIGITS), (counts,)),
     ]
     for number in range(passes):
         last = number == passes - 1
-        new_keys = out if last and not value_bits else spare[number % 2]
-        new_values = (out if last else spare_values[number % 2]) if value_bits else new_keys
-        size = value_bits.itemsize if value_bits else 0
-        kernel = make_sweep(dtype.kind, passes, size, index and number == 0)
-        arguments = (keys, old, new_keys, new_values, counts, published, work.zeros(1), number, tiles)
-        made.append((configure(kernel, tiles), arguments))
-        keys, old = new_keys, new_values
+        target = spare[number % 2] if not last or new_keys is None else flat(new_keys)
+        values = (flat(new_values) if last else spare_values[number % 2]) if new_size else target
+        sizes = 0 if not old_size and number == 0 else moved_size, new_size if last else moved_size
+        kernel = make_sweep(kind, passes, *sizes, not last or new_keys is not None, falling)
+        own = published[number * of_pass : (number + 1) * of_pass]
+        arguments = (keys, old, target, values, counts, own, work.zeros(1), number, n, tiles)
+        made.append((configure(kernel, rows * tiles, threads), arguments))
+        keys, old = target, values
     return made
 
 
-def _check_keys(name, array):
-    dtype = check_numbers(name, array, 1)
-    if array.shape[0] > COUNT:
-        raise ValueError(f"{name} has {array.shape[0]:,} elements; it must have fewer than {COUNT + 1:,}")
-    return dtype
+# -- rows along any axis --------------------------------------------------------------------------------------------
+
+
+def as_rows(shape: tuple, axis: int | None) -> tuple[int, int, int]:
+    """A shape as (outer, n, inner), with the axis in the middle."""
+    if axis is None:
+        return 1, math.prod(shape), 1
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def take_rows(problem, array, outer: int, n: int, inner: int) -> Any:
+    """An input with the axis last, of shape (outer * inner, n): a copy if it was not."""
+    array = problem.on_device(array)
+    if inner > 1:
+        array = problem.copy(_with_axis_last(array, outer, n, inner))
+    return array.reshape(outer * inner, n)
+
+
+def put_rows(problem, out, outer: int, n: int, inner: int) -> tuple[Any, list]:
+    """An array of shape (outer * inner, n) for a result, and the launches that bring it to ``out``."""
+    if inner == 1:
+        return out.reshape(outer, n), []
+    rows = problem.work.take("rows", outer * n * inner, out.dtype)
+    launches = copy_launches(rows.reshape(outer, inner, n), _with_axis_last(out, outer, n, inner), problem.stream)
+    return rows.reshape(outer * inner, n), launches
+
+
+def _with_axis_last(array, outer, n, inner):
+    size = array.dtype.itemsize
+    return device_array_of((outer, inner, n), (n * inner * size, size, inner * size), array.dtype, array)
+
+
+def check_length(name: str, n: int):
+    """Raise ValueError for a row that is too long for the counts of tiles."""
+    if n > COUNT:
+        raise ValueError(f"{name} has {n:,} elements along the axis; it must have fewer than {COUNT + 1:,}")

@@ -1,5 +1,6 @@
 """`gpukit.scan` against NumPy, in every form that its kernels take."""
 
+import functools
 import inspect
 import linecache
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import cuda, operators, scan
 from gpukit._host.call import Problem, forget
-from gpukit.scan import counting, fast, ladder, sorting
+from gpukit.scan import counting, fast, ladder, segments, sorting
+from gpukit.scan import largest as picking
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("i1", "u2", "i4", "i8", "u8", "f2", "f4", "f8")
@@ -97,36 +99,27 @@ def test_functions_need_not_be_commutative():
 
 
 def test_tiles_look_back_over_tiles_groups_and_sections():
-    """Rows of more than 1024 tiles; twice, so that the flags of the first launch are there for the second."""
+    """Rows of more than 1024 tiles; twice, so that the words of the first launch are there for the second."""
     operation, _ = operators.make_operations("sum", np.dtype(np.int32))
-    x = filled((2, 1060 * 32 - 5), "i4")
-    tiles = 1060
-    published = tiles + 34 + 2
+    x, tiles = filled((2, 1060 * 32 - 5), "i4"), 1060
     kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
-    amounts = cuda.device_array(2 * published, np.int64)
-    counters = cuda.to_device(np.zeros(fast.FLAGS + 2 * published, np.uint32))
-    for _ in range(2):
+    words = cuda.to_device(np.zeros(fast.count_words(operation, 2, tiles), np.uint64))
+    for launch, blocks in ((1, 2 * tiles), (2, 100)):
         out = cuda.device_array(x.size, np.int64)
-        kernel[2 * tiles, 32](x.reshape(-1), out, amounts, counters, x.shape[1], tiles)
+        kernel[blocks, 32](x.reshape(-1), out, words, x.shape[1], tiles, 2 * tiles)
         assert np.array_equal(out.copy_to_host().reshape(x.shape), np.cumsum(x, 1))
-        assert list(counters.copy_to_host()[:1]) == [0]
+        assert words.copy_to_host()[0] == launch << 32
 
 
-def traced(kernel_of, tiles=40):
-    operation, _ = operators.make_operations("sum", np.dtype(np.float32))
-    x = np.random.default_rng(4).integers(0, 9, tiles * 32).astype(np.float32)
-    published = tiles + 2 + 1
-    counters, out = np.zeros(fast.FLAGS + published, np.uint32), np.zeros_like(x)
-    amounts = cuda.device_array(published, np.float32)
-    trace = gpukit.trace(kernel_of(operation)[tiles, 32], x, out, amounts, counters, x.size, tiles)
-    return trace, np.array_equal(out, np.cumsum(x))
-
-
-def test_publishing_is_ordered():
-    """The trace proves that a value is there when its flag is seen."""
-    trace, right = traced(lambda operation: fast.make_tiles(operation, 1, 1, 32, False, False))
-    assert right and trace.findings == []
-    assert trace.total("global", "load").sectors < 2 * 40 * 4 + 200
+@pytest.mark.parametrize(("dtype", "blocks"), [("f4", 40), ("f8", 7)])
+def test_publishing_is_ordered(dtype, blocks):
+    """The trace proves that a value is there when it is read: words carry the launch's number, and need no fence."""
+    operation, tiles = operators.make_operations("sum", np.dtype(dtype))[0], 40
+    x = np.random.default_rng(4).integers(0, 9, tiles * 32).astype(dtype)
+    words, out = np.zeros(fast.count_words(operation, 1, tiles), np.uint64), np.zeros_like(x)
+    kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
+    trace = gpukit.trace(kernel[blocks, 32], x, out, words, x.size, tiles, tiles)
+    assert np.array_equal(out, np.cumsum(x)) and trace.findings == []
 
 
 @pytest.mark.parametrize("variant", scan.VARIANTS)
@@ -246,24 +239,112 @@ def special(size, dtype, seed=0):
 
 @pytest.mark.parametrize("dtype", ["i1", "f2", "u4", "f8"])
 def test_sorts_are_stable_and_in_numpys_order(dtype):
-    for size in (1, 33, 4097):
-        x, values = special(size, dtype, size), np.arange(size, dtype=np.uint8)
-        order = np.argsort(x, kind="stable")
-        assert np.array_equal(scan.sort(x), x[order], equal_nan=x.dtype.kind == "f")
-        assert np.array_equal(scan.argsort(x), order)
-        assert np.array_equal(scan.sort(x, values), values[order])
+    """Of short rows, which a block sorts, and of long ones, along any axis."""
+    long = 2100 if dtype == "f8" else 4200  # more than a block sorts
+    for shape, axis in (((33,), -1), ((4, 70, 3), 1), ((long,), 0), ((long, 2), 0)):
+        x = special(np.prod(shape), dtype, sum(shape)).reshape(shape)
+        values, order = np.arange(x.size, dtype=np.uint8).reshape(shape), np.argsort(x, axis, kind="stable")
+        in_order = np.take_along_axis(x, order, axis)
+        assert np.array_equal(scan.sort(x, axis=axis), in_order, equal_nan=x.dtype.kind == "f")
+        assert np.array_equal(scan.argsort(x, axis), order)
+        assert np.array_equal(scan.sort(x, values, axis), np.take_along_axis(values, order, axis))
+    assert np.array_equal(scan.argsort(x, None), np.argsort(x, None, kind="stable"))
+
+
+def launches_of(plan, *inputs, settings):
+    """The launches of a host function, traced without a finding; returns its result."""
+    problem = Problem(inputs, None, 0, settings)
+    launches = plan(problem)
+    for launch, arguments in [*problem._copies, *launches]:
+        assert gpukit.trace(launch, *arguments).findings == []
+    return problem._output.finish().copy_to_host()
 
 
 def test_tiles_of_a_sort_look_back():
     """Without a finding, and with the same keys in every tile."""
-    x = np.tile(np.arange(256, dtype=np.uint8), 40)
+    x = np.tile(np.arange(256, dtype=np.uint8), 80)
     device = cuda.to_device(x)
     for _ in range(2):
         assert np.array_equal(scan.sort(device).copy_to_host(), np.sort(x))
-    problem = Problem((device, None), None, 0, (True,))
-    for launch, arguments in sorting._sort(problem):
-        assert gpukit.trace(launch, *arguments).findings == []
-    assert np.array_equal(problem._output.finish().copy_to_host(), np.argsort(x, kind="stable"))
+    assert np.array_equal(launches_of(sorting._sort, device, None, settings=(0, True)), np.argsort(x, kind="stable"))
+    rows = cuda.to_device(x[:1000].reshape(10, 100))
+    order = np.argsort(rows.copy_to_host(), 0, kind="stable")
+    assert np.array_equal(launches_of(sorting._sort, rows, None, settings=(0, True)), order)
+
+
+def best(x, k, axis, largest):
+    """The indices of the k first in NumPy's order, or in the opposite one; equal elements by their indices."""
+    if not largest:
+        return np.argsort(x, axis, kind="stable").take(range(k), axis)
+    order = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    return (x.shape[axis] - 1 - order).take(range(k), axis)
+
+
+@settings(max_examples=8)
+@given(
+    shape=st.tuples(st.integers(1, 300), st.integers(1, 9)),
+    axis=st.sampled_from([0, 1, -1]),
+    dtype=st.sampled_from(["i2", "f4"]),
+    share=st.floats(0, 1),
+    largest=st.booleans(),
+)
+@example(shape=(9000, 1), axis=0, dtype="f4", share=0.002, largest=True)  # selected before they are sorted
+@example(shape=(4200, 2), axis=0, dtype="i2", share=1.0, largest=False)
+def test_topk_is_the_beginning_of_a_sort(shape, axis, dtype, share, largest):
+    x = special(shape[0] * shape[1], dtype, shape[0]).reshape(shape)
+    k = round(share * shape[axis])
+    want = best(x, k, axis, largest)
+    values, indices = scan.topk(x, k, axis, largest)
+    assert np.array_equal(indices, want)
+    assert np.array_equal(values, np.take_along_axis(x, want, axis), equal_nan=dtype == "f4")
+    indices = scan.topk(x, k, axis, largest, sorted=False).indices
+    assert np.array_equal(np.sort(indices, axis), np.sort(want, axis))
+
+
+def test_a_selection_is_traced_without_a_finding():
+    x = np.random.default_rng(7).integers(0, 50, 9000).astype(np.int16)
+    indices = launches_of(picking._top_indices, cuda.to_device(x), settings=(40, 0, True, True))
+    assert np.array_equal(indices, best(x, 40, 0, True))
+
+
+@settings(max_examples=10)
+@given(
+    lengths=st.lists(st.sampled_from([0, 0, 1, 2, 7, 31, 300, 2500]), min_size=1, max_size=40),
+    how=st.sampled_from([("u1", "sum", "i4"), ("f4", "max", "i8")]),
+)
+@example(lengths=[0], how=("f4", "max", "i8"))
+@example(lengths=[4500, 0, 3000], how=("u1", "sum", "i4"))
+def test_segments_are_reduced_and_scanned(lengths, how):
+    dtype, op, offset_dtype = how
+    offsets = np.cumsum([0, *lengths]).astype(offset_dtype)
+    x = np.random.default_rng(len(lengths)).integers(0, 20, offsets[-1]).astype(dtype)
+    pieces = np.split(x, offsets[1:-1].astype(int))
+    reduced, scanned = scan.segmented_reduce(x, offsets, op), scan.segmented_scan(x, offsets, op)
+    exclusive = scan.segmented_scan(x, offsets, op, exclusive=True)
+    empty = scan.scan(x[:1], op=op, exclusive=True)[0] if x.size else None
+    for i, piece in enumerate(pieces):
+        here = slice(int(offsets[i]), int(offsets[i + 1]))
+        want = NUMPY[op].accumulate(piece, dtype=reduced.dtype)
+        assert np.array_equal(scanned[here], want)
+        if piece.size:
+            assert reduced[i] == want[-1] and np.array_equal(exclusive[here], [empty, *want[:-1]])
+        elif x.size:
+            assert reduced[i] == empty
+
+
+def test_segments_of_a_function_that_does_not_commute_and_their_trace():
+    def compose(f, g):
+        return (f // 1000 * (g // 1000)) % 997 * 1000 + (g // 1000 * (f % 1000) + g % 1000) % 997
+
+    x = np.random.default_rng(2).integers(0, 997000, 5000)
+    offsets = cuda.to_device(np.array([0, 10, 4000, 4000, 5000]))
+    op, device = (compose, 1000), cuda.to_device(x)
+    want = [functools.reduce(compose, map(int, piece), 1000) for piece in np.split(x, [10, 4000, 4000])]
+    for _ in range(2):
+        assert list(scan.segmented_reduce(device, offsets, op).copy_to_host()) == want
+    assert list(launches_of(segments._segmented, device, offsets, settings=(op, "reduce", False))) == want
+    scanned = launches_of(segments._segmented, device, offsets, settings=(op, "scan", False))
+    assert list(scanned[[9, 3999, 4999]]) == [want[0], want[1], want[3]]
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])
@@ -319,7 +400,13 @@ def test_selected_elements_keep_their_order():
         (lambda: scan.histogram(np.zeros(3), "auto"), "bins is 'auto'"),
         (lambda: scan.histogram(np.zeros(3), 3, (1, 0)), r"range is \(1, 0\)"),
         (lambda: scan.histogram(np.array([np.nan])), "give a range"),
-        (lambda: scan.sort(np.zeros((2, 2))), "x"),
+        (lambda: scan.sort(np.zeros((2, 2)), axis=2), "axis is 2; x has 2 dimensions"),
+        (lambda: scan.sort(np.float64(0)), "x is"),
+        (lambda: scan.topk(np.zeros(2), 3), "k is 3"),
+        (lambda: scan.topk(np.zeros(2), 1, largest=2), "largest is 2"),
+        (lambda: scan.segmented_reduce(np.zeros(3), np.array([0, 2])), "offsets must rise from 0 to 3"),
+        (lambda: scan.segmented_scan(np.zeros(3), np.array([0.0, 3])), "offsets has dtype float64"),
+        (lambda: scan.segmented_reduce(np.zeros(3), np.array([0, 3]), "mean"), "op is 'mean'"),
         (lambda: scan.sort(np.zeros(2), np.zeros(3)), "values has shape"),
         (lambda: scan.argsort(np.zeros(2, complex)), "x has dtype complex128"),
         (lambda: scan.compress(np.zeros(2), np.zeros(3)), "x has shape"),

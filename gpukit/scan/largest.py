@@ -1,0 +1,315 @@
+"""Top-k by radix selection: find the digits of the k-th key, the most significant first, and collect what is before it.
+
+1. ``narrow``: count the next digit of the keys that begin with the digits found so far. A row's last block to finish
+   finds the digit of the k-th key.
+2. ``collect``: write the positions of the keys before the k-th, and of as many equal ones as are wanted, in order.
+
+Every step reads the array once and writes next to nothing. The k keys are sorted at the end.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpukit._host.arrays import address_of, check_axis, check_numbers, configure_quietly, dtype_of
+from gpukit._host.call import Problem, call
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.intrinsics.vectors import make_load
+from gpukit.operators import make_operations
+from gpukit.scan.fast import count_words, draw, make_look_back
+from gpukit.scan.primitives import FULL, block_scan, make_scan_lanes
+from gpukit.scan.selecting import add
+from gpukit.scan.sorting import (
+    BITS,
+    DIGITS,
+    as_rows,
+    check_length,
+    flat,
+    make_ordered,
+    max_block_row,
+    put_rows,
+    sort_rows,
+    take_rows,
+)
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+from warpstep.values import check_flag, check_int
+
+__all__ = ["TopK", "make_collect", "make_narrow", "topk"]
+
+#: Threads of a block; how often a lane of ``collect`` reads, and elements that it reads at a time at most.
+THREADS, ROUNDS, VECTOR = 256, 4, 4
+WARPS = THREADS // WARP
+#: Blocks per multiprocessor that count digits.
+BLOCKS = 4
+
+_scan_digits = block_scan(DIGITS, np.uint32)
+
+
+class TopK(NamedTuple):
+    """What `topk` returns.
+
+    Attributes
+    ----------
+    values, indices : ndarray or device array
+    """
+
+    values: Any
+    indices: Any
+
+
+@functools.cache
+def make_narrow(kind, itemsize, falling, vector):
+    """Make the kernel ``narrow``: find one more digit of each row's k-th key in the order of ``make_ordered``.
+
+    ``found[row]`` are the digits found before, ``wanted[row]`` is how many of the keys that begin with them come up to
+    the k-th. ``counts`` are 0 before and after, as is ``finished``.
+    """
+    ordered, load, width = make_ordered(kind, itemsize, falling), make_load(vector), 8 * itemsize
+
+    @cuda.jit(device=True)
+    def count(own, key, shift, digits):
+        value = uint64(ordered(key))
+        rest = value >> uint64(shift)
+        if shift + BITS == width or rest >> uint64(BITS) == digits:
+            cuda.atomic.add(own, int32(rest & uint64(DIGITS - 1)), uint32(1))
+
+    @cuda.jit
+    def narrow(keys, counts, finished, found, wanted, shift, n, blocks, k):
+        own, last = cuda.shared.array(DIGITS, uint32), cuda.shared.array(1, uint32)
+        tid, n, blocks = cuda.threadIdx.x, uint64(n), uint32(blocks)
+        row = uint32(cuda.blockIdx.x) // blocks
+        first, step = uint64(row) * n, uint64(blocks) * uint64(THREADS * vector)
+        begins = shift + BITS == width
+        digits = uint64(0) if begins else found[row]
+        own[tid] = uint32(0)
+        cuda.syncthreads()
+        at = (uint64(uint32(cuda.blockIdx.x) - row * blocks) * uint64(THREADS) + uint64(tid)) * uint64(vector)
+        while at + uint64(vector) <= n:
+            values = load(keys, first + at)
+            for v in range(vector):
+                count(own, values[v], shift, digits)
+            at += step
+        if at < n:
+            for v in range(vector):
+                if at + uint64(v) < n:
+                    count(own, keys[first + at + uint64(v)], shift, digits)
+        cuda.syncthreads()
+        place = uint64(row) * uint64(DIGITS) + uint64(tid)
+        if own[tid] > uint32(0):
+            cuda.atomic.add(counts, place, own[tid])
+        cuda.threadfence()  # the counts come before the block's arrival
+        cuda.syncthreads()
+        if tid == 0:
+            last[0] = cuda.atomic.inc(finished, row, blocks - uint32(1))
+        cuda.syncthreads()
+        if last[0] == blocks - uint32(1):
+            cuda.threadfence()
+            mine = cuda.atomic.exch(counts, place, uint32(0))
+            upto, _ = _scan_digits(mine)
+            left = uint32(k) if begins else wanted[row]
+            cuda.syncthreads()
+            if upto - mine < left and left <= upto:
+                found[row] = digits << uint64(BITS) | uint64(tid)
+                wanted[row] = left - (upto - mine)
+
+    return narrow
+
+
+@functools.cache
+def make_collect(kind, itemsize, falling, vector):
+    """Make the kernel ``collect``: write the k first keys of each row, and their positions, in the row's order.
+
+    A tile looks back at those before it for two counts at once: of keys before the k-th in the upper half of a number,
+    of equal ones in the lower half.
+    """
+    ordered, load = make_ordered(kind, itemsize, falling), make_load(vector)
+    scan_lanes = make_scan_lanes(make_operations((add, 0), np.dtype(np.int64))[0])
+    look_back = make_look_back(make_operations((add, 0), np.dtype(np.int64))[0])
+    held, step = ROUNDS * vector, WARP * vector
+    tile_size, of_warp, key_type = THREADS * held, WARP * held, getattr(types, f"uint{8 * itemsize}")
+
+    @cuda.jit(device=True)
+    def compare(key, kth):
+        """1 in the upper half for a key before the k-th, in the lower half for an equal one."""
+        value = uint64(ordered(key))
+        return int64(1 << 32) if value < kth else int64(1) if value == kth else int64(0)
+
+    @cuda.jit
+    def collect(keys, new_keys, positions, found, wanted, words, n, tiles, k):
+        tile = cuda.local.array(held, key_type)
+        of_warps, shared = cuda.shared.array(WARPS, int64), cuda.shared.array(1, int64)
+        start = cuda.shared.array(2, uint32)
+        tid, n = cuda.threadIdx.x, uint64(n)
+        draw(words, start, 0, 0)
+        cuda.syncthreads()
+        row = start[0] // uint32(tiles)
+        part = start[0] - row * uint32(tiles)
+        first, kth = uint64(row) * n, found[row]
+        place = uint64(part) * uint64(tile_size) + uint64(tid // WARP * of_warp + tid % WARP * vector)
+        counts = cuda.local.array(ROUNDS, int64)
+        for r in range(ROUNDS):
+            at = place + uint64(r * step)
+            counts[r] = int64(0)
+            if at + uint64(vector) <= n:
+                values = load(keys, first + at)
+                for v in range(vector):
+                    tile[r * vector + v] = values[v]
+                    counts[r] += compare(values[v], kth)
+            else:
+                for v in range(vector):
+                    if at + uint64(v) < n:
+                        tile[r * vector + v] = keys[first + at + uint64(v)]
+                        counts[r] += compare(tile[r * vector + v], kth)
+        total = int64(0)
+        for r in range(ROUNDS):
+            upto = scan_lanes(counts[r])
+            counts[r] = total + upto - counts[r]
+            total += cuda.shfl_sync(FULL, upto, WARP - 1)
+        if tid % WARP == 0:
+            of_warps[tid // WARP] = total
+        cuda.syncthreads()
+        before, total = int64(0), int64(0)
+        for w in range(WARPS):
+            before += of_warps[w] if w < tid // WARP else int64(0)
+            total += of_warps[w]
+        if tid < WARP:
+            prefix = look_back(words, uint64(row), uint64(part), uint64(tiles), start[1], total)
+            if tid == 0:
+                shared[0] = prefix
+        cuda.syncthreads()
+        before += shared[0]
+        of_equal = int64(wanted[row])
+        for r in range(ROUNDS):
+            rank = before + counts[r]
+            for v in range(vector):
+                at = place + uint64(r * step + v)
+                if at < n:
+                    one = compare(tile[r * vector + v], kth)
+                    equal = rank & int64(0xFFFFFFFF)
+                    target = rank >> int64(32) if one > int64(1) else int64(k) - of_equal + equal
+                    if one > int64(1) or (one == int64(1) and equal < of_equal):
+                        new_keys[uint64(row) * uint64(k) + uint64(target)] = tile[r * vector + v]
+                        positions[uint64(row) * uint64(k) + uint64(target)] = at
+                    rank += one
+
+    return collect
+
+
+@cuda.jit
+def take(x, indices, out, n, k, inner):
+    """out[o, j, i] = x[o, indices[o, j, i], i] for arrays seen as (outer, n, inner) and (outer, k, inner)."""
+    at, n, k, inner = uint64(cuda.grid(1)), uint64(n), uint64(k), uint64(inner)
+    if at < uint64(out.size):
+        o = at // (k * inner)
+        out[at] = x[(o * n + uint64(indices[at])) * inner + at % inner]
+
+
+# -- host functions -------------------------------------------------------------------------------------------------
+
+
+def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = True, *, stream: Any = None) -> TopK:
+    """Find the k largest or smallest elements, and where they are, as ``torch.topk`` does.
+
+    NaN counts as larger than all numbers. Of equal elements those with the lowest indices are taken.
+
+    Parameters
+    ----------
+    x : ndarray or device array of one dimension or more
+        Integers or floats, fewer than 2**30 along the axis.
+    k : int
+        From 0 to the length of the axis.
+    axis : int
+        The axis to search along, the last one unless given.
+    largest : bool
+        The largest elements, or the smallest.
+    sorted : bool
+        Whether the best comes first, and equal elements by their indices. Otherwise they come in any order.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    values, indices : ndarray or device array
+        Of the library of ``x``: the shape of ``x`` with k along the axis. Indices are int64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument of another kind. Nothing was launched.
+
+    Examples
+    --------
+    >>> topk(np.array([3.0, 1.0, 4.0, 1.0, 5.0]), 2)
+    TopK(values=array([5., 4.]), indices=array([4, 2]))
+    """
+    dtype = check_numbers("x", x, 1, more=True)
+    along = check_axis(axis, len(x.shape))
+    if along is None:
+        raise TypeError("axis is None; it must be an int")
+    check_length("x", x.shape[along])
+    k = check_int("k", k, 0, x.shape[along])
+    flags = check_flag("largest", largest), check_flag("sorted", sorted)
+    indices = call(_top_indices, (x,), None, stream, (k, along, *flags))
+    return TopK(call(_take, (x, indices), None, stream, (along, dtype)), indices)
+
+
+def _top_indices(problem: Problem):
+    """The launches that find the indices."""
+    (x,), (k, axis, largest, in_order) = problem.inputs, problem.settings
+    outer, n, inner = as_rows(x.shape, axis)
+    dtype, rows = dtype_of(x), outer * inner
+    out = problem.output((*x.shape[:axis], k, *x.shape[axis + 1 :]), np.int64)
+    if out.size == 0:
+        return []
+    keys = take_rows(problem, x, outer, n, inner).view(np.dtype(f"u{dtype.itemsize}"))
+    target, after = put_rows(problem, out, outer, k, inner)
+    indices = target.view(np.uint64)
+    if n <= max_block_row(dtype.itemsize):
+        return sort_rows(problem, dtype, keys, None, None, indices, largest) + after
+    if not in_order:
+        return _select(problem, dtype, keys, indices, largest)[0] + after
+    positions = problem.work.take("positions", rows * k, np.uint32).reshape(rows, k)
+    made, chosen = _select(problem, dtype, keys, positions, largest)
+    return made + sort_rows(problem, dtype, chosen, positions, None, indices, largest) + after
+
+
+def _select(problem, dtype, keys, positions, largest):
+    """The launches that write the positions of the first keys of each row, and where they leave these keys."""
+    work, (rows, n), k, itemsize = problem.work, keys.shape, positions.shape[1], dtype.itemsize
+    chosen, keys = work.take("chosen", rows * k, keys.dtype), flat(keys)
+    counts, finished = work.zeros(rows * (DIGITS + 1)), None
+    counts, finished = counts[: rows * DIGITS], counts[rows * DIGITS : rows * (DIGITS + 1)]
+    found, wanted = work.take("found", rows, np.uint64), work.take("wanted", rows, np.uint32)
+    vector = min(VECTOR, 16 // itemsize)
+    while address_of(keys) % (vector * itemsize) or rows > 1 and n % vector:
+        vector //= 2
+    processors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    blocks = max(1, min(ceil_div(n, THREADS * vector * 4), BLOCKS * processors // rows))
+    kernel = make_narrow(dtype.kind, itemsize, largest, vector)
+    narrow = configure_quietly(kernel, blocks * rows, THREADS, problem.stream)
+    made: list[tuple] = []
+    for shift in range(8 * itemsize - BITS, -1, -BITS):
+        made.append((narrow, (keys, counts, finished, found, wanted, shift, n, blocks, k)))
+    tiles = ceil_div(n, THREADS * vector * ROUNDS)
+    words = count_words(make_operations("max", np.dtype(np.int64))[0], rows, tiles)
+    kernel = make_collect(dtype.kind, itemsize, largest, vector)
+    collect = configure_quietly(kernel, tiles * rows, THREADS, problem.stream)
+    words = work.flags(2 * words).view(np.uint64)
+    made.append((collect, (keys, chosen, flat(positions), found, wanted, words, n, tiles, k)))
+    return made, chosen.reshape(rows, k)
+
+
+def _take(problem: Problem):
+    """The launch that takes the elements at the indices."""
+    (x, indices), (axis, dtype) = problem.inputs, problem.settings
+    out = problem.output(tuple(indices.shape), dtype)
+    if out.size == 0:
+        return []
+    bits = np.dtype(f"u{dtype.itemsize}")
+    x, indices = flat(problem.on_device(x).view(bits)), flat(problem.on_device(indices))
+    sizes = problem.inputs[0].shape[axis], out.shape[axis], math.prod(out.shape[axis + 1 :])
+    launch = configure_quietly(take, ceil_div(out.size, 256), 256, problem.stream)
+    return [(launch, (x, indices, flat(out.view(bits)), *sizes))]

@@ -1,0 +1,338 @@
+"""Scans and reductions of segments: rows of different lengths, one after the other (CSR).
+
+1. ``tiles``: a block scans a tile of elements, and begins again at each segment. It needs no carry for segments that
+   begin in it.
+2. ``carry``: one block finds what the tiles before each tile leave to it.
+3. ``finish``: what segments that end in a later tile amount to, and the empty ones. A scan runs ``tiles`` again.
+
+A block has as many elements as any other, however long the segments are.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from gpukit import operators
+from gpukit._host.arrays import check_alike, check_apart, check_array, check_numbers, configure_quietly, dtype_of
+from gpukit._host.call import Problem, call
+from gpukit.backend import cuda, int32, int64, types, uint32
+from gpukit.scan.api import OPERATORS
+from gpukit.scan.primitives import FULL
+from warpstep.integers import ceil_div
+from warpstep.limits import WARP
+from warpstep.values import check_flag
+
+__all__ = ["make_carry", "make_finish", "make_tiles", "segmented_reduce", "segmented_scan"]
+
+#: Threads of a block, and elements of a thread.
+THREADS, EACH = 256, 8
+TILE = THREADS * EACH
+#: With a word more for each thread's elements, the threads of a warp use different banks.
+PITCH = EACH + 1
+PADDED = THREADS * PITCH
+#: Threads of the block that finds the carries.
+CARRIERS = 512
+
+
+@functools.cache
+def make_scan_pairs(operation, threads):
+    """Make ``scan_pairs(value, head)``: what the threads before this one leave to it, and what the block leaves.
+
+    A thread's value counts from its last segment that begins, if one does (``head`` is 1). Returns (value, head) before
+    the thread, and (value, head) of all threads.
+    """
+    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
+    identity, warps = operation.identity, threads // WARP
+
+    @cuda.jit(device=True)
+    def scan_pairs(value, head):
+        values, heads = cuda.shared.array(warps, accumulator), cuda.shared.array(warps, int32)
+        warp, lane, distance = cuda.threadIdx.x // WARP, cuda.laneid, 1
+        while distance < WARP:
+            before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), distance))
+            before_head = cuda.shfl_up_sync(FULL, head, distance)
+            if lane >= distance:
+                value = value if head else accumulator(combine(before, value))
+                head |= before_head
+            distance *= 2
+        if lane == WARP - 1:
+            values[warp], heads[warp] = value, head
+        before, before_head = (
+            accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), 1)),
+            cuda.shfl_up_sync(FULL, head, 1),
+        )
+        if lane == 0:
+            before, before_head = accumulator(identity), int32(0)
+        cuda.syncthreads()
+        prefix, prefix_head = accumulator(identity), int32(0)
+        total, total_head = accumulator(identity), int32(0)
+        for w in range(warps):
+            if w == warp:
+                prefix, prefix_head = total, total_head
+            total = values[w] if heads[w] else accumulator(combine(total, values[w]))
+            total_head |= heads[w]
+        before = before if before_head else accumulator(combine(prefix, before))
+        cuda.syncthreads()  # the shared arrays may be written again
+        return before, before_head | prefix_head, total, total_head
+
+    return scan_pairs
+
+
+@cuda.jit(device=True)
+def find_segment(offsets, segments, element):
+    """The last segment that begins at or before an element. A warp divides what is left by 32 each time."""
+    low, count = int64(0), int64(segments)
+    while count > int64(1):
+        step = (count + int64(WARP - 1)) // int64(WARP)
+        at = low + step * int64(cuda.laneid)
+        inside = at < low + count and int64(offsets[at if at < low + count else low]) <= element
+        steps = cuda.popc(uint32(cuda.ballot_sync(FULL, inside)))
+        last = low + count
+        low += step * int64(steps - 1)
+        count = min(step, last - low)
+    return low
+
+
+@functools.cache
+def make_tiles(operation, part, exclusive=False):
+    """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
+
+    ``part`` is "reduce" to write what segments amount to, "amounts" for what a tile leaves to those after it, and
+    "scan" to write the scan, with what others have left.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    finish, scan_pairs = operation.finish, make_scan_pairs(operation, THREADS)
+
+    @cuda.jit
+    def tiles(x, offsets, out, totals, heads, leads, carries, n, segments):
+        held, begins = cuda.shared.array(PADDED, accumulator), cuda.shared.array(TILE, types.uint8)
+        found, own = cuda.shared.array(1, int64), cuda.local.array(EACH, accumulator)
+        tid, base, n = cuda.threadIdx.x, int64(cuda.blockIdx.x) * int64(TILE), int64(n)
+        size = int32(min(int64(TILE), n - base))
+        for i in range(tid, TILE, THREADS):
+            begins[i] = types.uint8(0)
+            held[i + i // EACH] = accumulator(x[base + int64(i)]) if i < size else accumulator(identity)
+        if tid < WARP:
+            first = find_segment(offsets, segments, base)
+            if tid == 0:
+                found[0] = first
+        cuda.syncthreads()
+        segment = found[0] + int64(tid)
+        while segment < int64(segments) and int64(offsets[segment]) < base + int64(size):
+            if int64(offsets[segment]) >= base:
+                begins[int64(offsets[segment]) - base] = types.uint8(1)
+            segment += int64(THREADS)
+        cuda.syncthreads()
+
+        value, head = accumulator(identity), int32(0)
+        for e in range(EACH):
+            own[e] = held[tid * PITCH + e]
+            if begins[tid * EACH + e]:
+                value, head = own[e], int32(1)
+            else:
+                value = accumulator(combine(value, own[e]))
+        value, head, total, total_head = scan_pairs(value, head)
+        if part == "scan" and not head:
+            value = accumulator(combine(carries[cuda.blockIdx.x], value))
+        for e in range(EACH):
+            if begins[tid * EACH + e]:
+                before, value = accumulator(identity), own[e]
+            else:
+                before, value = value, accumulator(combine(value, own[e]))
+            held[tid * PITCH + e] = before if exclusive else value
+        if part != "scan" and tid == 0:
+            totals[cuda.blockIdx.x], heads[cuda.blockIdx.x] = total, total_head
+        cuda.syncthreads()
+
+        if part == "scan":
+            for i in range(tid, size, THREADS):
+                out[base + int64(i)] = finish(held[i + i // EACH], 1)
+        if part == "reduce":
+            segment = found[0] + int64(tid)
+            while segment < int64(segments) and int64(offsets[segment]) < base + int64(size):
+                start, stop = int64(offsets[segment]), int64(offsets[segment + int64(1)])
+                if start < stop and stop <= base + int64(size):
+                    last = int32(stop - base) - 1
+                    if start >= base:
+                        out[segment] = finish(held[last + last // EACH], 1)
+                    else:  # others have the beginning
+                        leads[cuda.blockIdx.x] = held[last + last // EACH]
+                segment += int64(THREADS)
+
+    return tiles
+
+
+@functools.cache
+def make_carry(operation):
+    """Make the kernel ``carry``, of one block: what all tiles before each tile leave to it."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    scan_pairs = make_scan_pairs(operation, CARRIERS)
+
+    @cuda.jit
+    def carry(totals, heads, carries, tiles):
+        own, flags = cuda.local.array(EACH, accumulator), cuda.local.array(EACH, int32)
+        running, base = accumulator(identity), int32(0)
+        while base < tiles:
+            value, head = accumulator(identity), int32(0)
+            for e in range(EACH):
+                at = base + cuda.threadIdx.x * EACH + e
+                inside = at < tiles
+                own[e] = totals[at if inside else 0] if inside else accumulator(identity)
+                flags[e] = heads[at if inside else 0] if inside else int32(0)
+            for e in range(EACH):
+                value = own[e] if flags[e] else accumulator(combine(value, own[e]))
+                head |= flags[e]
+            value, head, total, total_head = scan_pairs(value, head)
+            value = value if head else accumulator(combine(running, value))
+            running = total if total_head else accumulator(combine(running, total))
+            for e in range(EACH):
+                at = base + cuda.threadIdx.x * EACH + e
+                if at < tiles:
+                    carries[at] = value
+                value = own[e] if flags[e] else accumulator(combine(value, own[e]))
+            base += int32(CARRIERS * EACH)
+
+    return carry
+
+
+@functools.cache
+def make_finish(operation):
+    """Make the kernel ``finish``: segments that began before the tile that they end in, and empty ones."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    write = operation.finish
+
+    @cuda.jit
+    def finish(offsets, out, leads, carries, segments):
+        segment = int64(cuda.grid(1))
+        if segment < int64(segments):
+            start, stop = int64(offsets[segment]), int64(offsets[segment + int64(1)])
+            if start == stop:
+                out[segment] = write(accumulator(identity), 1)
+            else:
+                tile = (stop - int64(1)) // int64(TILE)
+                if start < tile * int64(TILE):
+                    out[segment] = write(accumulator(combine(carries[tile], leads[tile])), 1)
+
+    return finish
+
+
+# -- host functions -------------------------------------------------------------------------------------------------
+
+
+def segmented_reduce(x: Any, offsets: Any, op: Any = "sum", *, out: Any = None, stream: Any = None) -> Any:
+    """Reduce each segment of an array: result i is that of ``x[offsets[i]:offsets[i + 1]]``.
+
+    The offsets are those of a CSR matrix, and of CUB's ``DeviceSegmentedReduce``. An empty segment gives the identity;
+    in that it differs from ``np.add.reduceat``. The same bits come out in every run on the same device.
+
+    Parameters
+    ----------
+    x : ndarray or device array of one dimension
+        Integers or floats.
+    offsets : array of integers, of the same kind, shape (segments + 1,)
+        From 0 to the length of ``x``; none is less than the one before. On the device this is not checked.
+    op : str or tuple of (function, number)
+        As for `scan`.
+    out : array of shape (segments,), optional
+        Of the result's dtype, of the same kind as ``x``. On the device it must share memory with neither.
+    stream : CUDA stream, optional
+        The default stream unless given. With device arrays the call returns before the work is done.
+
+    Returns
+    -------
+    ndarray or device array, shape (segments,)
+        ``out`` if that was given, otherwise new, of the library of ``x``. The dtype is that of `scan`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For an argument of another kind. Nothing was launched.
+
+    Examples
+    --------
+    >>> segmented_reduce(np.array([1, 2, 3, 4]), np.array([0, 2, 2, 4]))
+    array([3, 0, 7])
+    """
+    _check_offsets(x, offsets)
+    return call(_segmented, (x, offsets), out, stream, (op, "reduce", False))
+
+
+def segmented_scan(
+    x: Any, offsets: Any, op: Any = "sum", exclusive: bool = False, *, out: Any = None, stream: Any = None
+) -> Any:
+    """Scan each segment of an array: the scan begins again at each offset.
+
+    Parameters
+    ----------
+    x, offsets, op, stream
+        As for `segmented_reduce`.
+    exclusive : bool
+        Leave out the element itself: the first result of a segment is the identity.
+    out : array of the length of ``x``, optional
+        Of the result's dtype, of the same kind as ``x``. On the device it must share memory with neither.
+
+    Returns
+    -------
+    ndarray or device array
+        ``out`` if that was given, otherwise new, of the length and the library of ``x``.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> segmented_scan(np.array([1, 2, 3, 4]), np.array([0, 2, 4]))
+    array([1, 3, 3, 7])
+    """
+    _check_offsets(x, offsets)
+    return call(_segmented, (x, offsets), out, stream, (op, "scan", exclusive))
+
+
+def _check_offsets(x, offsets):
+    check_numbers("x", x, 1)
+    check_array("offsets", offsets, 1)
+    dtype = dtype_of(offsets)
+    if dtype.kind not in "iu" or not dtype.isnative:
+        raise TypeError(f"offsets has dtype {dtype}; it must be an integer, in native order")
+    check_alike("offsets", offsets, "x", x, dtype=dtype)
+    if offsets.shape[0] == 0:
+        raise ValueError("offsets has no elements; it must have one more than there are segments")
+    if isinstance(offsets, np.ndarray) and not cuda.is_cuda_array(offsets):
+        rising = bool((offsets[1:] >= offsets[:-1]).all())
+        if not rising or offsets[0] != 0 or offsets[-1] != x.shape[0]:
+            raise ValueError(f"offsets must rise from 0 to {x.shape[0]}, the length of x")
+
+
+def _segmented(problem: Problem):
+    """The launches of ``segmented_reduce`` and ``segmented_scan``."""
+    (x, offsets), (op, part, exclusive) = problem.inputs, problem.settings
+    operation, _ = operators.checked_operations(op, dtype_of(x), OPERATORS)
+    n, segments, exclusive = x.shape[0], offsets.shape[0] - 1, check_flag("exclusive", exclusive)
+    shape = (segments if part == "reduce" else n,)
+    if problem.out is not None:
+        check_array("out", problem.out, 1)
+        check_alike("out", problem.out, "x", x, shape, operation.result)
+        check_apart("out", problem.out, x=x, offsets=offsets)
+    out = problem.output(shape, operation.result)
+    if out.size == 0:
+        return []
+    x, offsets, tiles = problem.on_device(x), problem.on_device(offsets), ceil_div(n, TILE)
+    totals, leads, carries = (
+        problem.work.take(name, tiles, operation.partial) for name in ("totals", "leads", "carries")
+    )
+    heads, made = problem.work.take("heads", tiles, np.int32), []
+
+    def add(kernel, grid, block, *arguments):
+        made.append((configure_quietly(kernel, grid, block, problem.stream), arguments))
+
+    if tiles:
+        arguments = x, offsets, out, totals, heads, leads, carries, n, segments
+        add(make_tiles(operation, "amounts" if part == "scan" else part), tiles, THREADS, *arguments)
+        add(make_carry(operation), 1, CARRIERS, totals, heads, carries, tiles)
+    if part == "scan":
+        add(make_tiles(operation, part, exclusive), tiles, THREADS, *arguments)
+    else:
+        add(make_finish(operation), ceil_div(segments, 256), 256, offsets, out, leads, carries, segments)
+    return made
