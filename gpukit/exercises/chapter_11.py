@@ -815,7 +815,7 @@ DIGIT = AnswerExercise(
 )
 
 
-# -- 11-spmv --------------------------------------------------------------------------------------------------------
+# -- 11-row ---------------------------------------------------------------------------------------------------------
 
 
 def products_of_rows(starts, columns, values, x):
@@ -824,16 +824,107 @@ def products_of_rows(starts, columns, values, x):
     return np.array(rows, np.float32)
 
 
+def sparse_matrix(rng, rows, width, most):
+    """The arrays of a random CSR matrix, and a vector for it. Its first row is empty, if there are more."""
+    lengths = rng.integers(0, most + 1, rows)
+    lengths[rows // 2] = most
+    lengths[0] = 0 if rows > 1 else 1
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    columns = np.concatenate([np.sort(rng.choice(width, n, False)) for n in lengths]).astype(np.int32)
+    values, x = (rng.standard_normal(n).astype(np.float32) for n in (columns.size, width))
+    return starts, columns, values, x
+
+
+def matrices_by_threads(rng):
+    for rows, width, most in ((200, 90, 30), (128, 40, 9), (33, 7, 3), (1, 1, 1)):
+        label = f"{rows} rows of up to {most} elements"
+        yield Case((*sparse_matrix(rng, rows, width, most), Out(rows)), -(-rows // 64), 64, label=label)
+
+
+@cuda.jit
+def multiply_row(starts, columns, values, x, y):
+    row = cuda.grid(1)  # a thread for each row
+    # HOLE about 5 lines: add up the products of the row, and store the sum
+    if row < y.size:
+        total = np.float32(0)
+        for k in range(starts[row], starts[row + 1]):
+            total += values[k] * x[columns[k]]
+        y[row] = total
+    # END
+
+
+@cuda.jit
+def multiply_row_in_its_place(starts, columns, values, x, y):
+    row = cuda.grid(1)
+    if row >= y.size:
+        return
+    y[row], k = 0, starts[row]
+    while k < starts[row + 1]:
+        y[row] += values[k] * x[columns[k]]
+        k += 1
+
+
+ROW = KernelExercise(
+    "11-row",
+    task="Multiply a sparse matrix in CSR form by a vector, with a thread for each row.",
+    spec=products_of_rows,
+    cases=matrices_by_threads,
+    solutions=[multiply_row, multiply_row_in_its_place],
+    wrong=[
+        Wrong(
+            "That is the last product of each row. Add them up.",
+            {"total += values[k]": "total = values[k]"},
+        ),
+        Wrong(
+            "k counts all elements of the matrix; x has one for each column, columns[k].",
+            {"x[columns[k]]": "x[k]"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "The elements of the row are values[starts[row]] and those after it, not values[row].",
+            {"values[k] * x[columns[k]]": "values[row] * x[columns[k]]"},
+        ),
+        Wrong(
+            "The last block has threads without a row: check row < y.size.",
+            {"if row < y.size": "if row >= 0"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "The row begins with element starts[row] itself.",
+            {"range(starts[row], ": "range(starts[row] + 1, "},
+        ),
+        Wrong(
+            "The row ends before starts[row + 1], where the next one begins.",
+            {"starts[row + 1])": "starts[row + 1] + 1)"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "y comes with anything in it: store the sum, do not add to y.",
+            {"y[row] = total": "y[row] += total"},
+        ),
+        Wrong(
+            "An empty row has the sum 0, which has to be stored as well.",
+            {"        y[row] = total\n": "        if total != 0:\n            y[row] = total\n"},
+            "unwritten",
+        ),
+    ],
+    hints=[
+        "The elements of the row are numbers starts[row] to starts[row + 1] - 1 of values and columns.",
+        "Each product is values[k] * x[columns[k]], added to a total that begins with 0.",
+        "for k in range(starts[row], starts[row + 1]): then store the total in y[row], if there is such a row.",
+    ],
+    why="One thread does what a loop over the row would do. It is right for any lengths. What it costs, the next "
+    "exercises change.",
+)
+
+
+# -- 11-spmv --------------------------------------------------------------------------------------------------------
+
+
 def sparse_matrices(rng):
     for rows, width, most in ((40, 300, 200), (9, 1000, 700), (33, 7, 3), (1, 1, 1)):
-        lengths = rng.integers(0, most + 1, rows)
-        lengths[rows // 2] = most
-        lengths[0] = 0 if rows > 1 else 1
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        columns = np.concatenate([np.sort(rng.choice(width, n, False)) for n in lengths]).astype(np.int32)
-        values, x = (rng.standard_normal(n).astype(np.float32) for n in (columns.size, width))
-        label = f"{rows} rows of up to {most} elements"
-        yield Case((starts, columns, values, x, Out(rows)), -(-rows // 4), 128, label=label, counted=most > 3)
+        arrays = (*sparse_matrix(rng, rows, width, most), Out(rows))
+        yield Case(arrays, -(-rows // 4), 128, label=f"{rows} rows of up to {most} elements", counted=most > 3)
 
 
 @cuda.jit
@@ -872,16 +963,6 @@ def multiply_in_shared_memory(starts, columns, values, x, y):
         y[row] = held[tid]
 
 
-@cuda.jit
-def multiply_by_threads(starts, columns, values, x, y):
-    row = cuda.grid(1)
-    if row < y.size:
-        total = np.float32(0)
-        for k in range(starts[row], starts[row + 1]):
-            total += values[k] * x[columns[k]]
-        y[row] = total
-
-
 SPMV = KernelExercise(
     "11-spmv",
     task="Multiply a sparse matrix in CSR form by a vector, with a warp for each row.",
@@ -893,7 +974,7 @@ SPMV = KernelExercise(
         Wrong(
             "Right, with one thread for each row. Neighbouring lanes then read elements of different rows, which lie "
             "far apart, and every warp waits for its longest row.",
-            multiply_by_threads,
+            multiply_row,
             "cost: global load sectors",
         ),
         Wrong(
@@ -946,4 +1027,121 @@ SPMV = KernelExercise(
 )
 
 
-EXERCISES = [ADDITIONS, STEPS, DOWN, PAD, WARP, SCATTER, PRIVATE, DIGIT, SPMV]
+# -- 11-ell ---------------------------------------------------------------------------------------------------------
+
+
+def as_ell(starts, columns, values):
+    """The columns and values of a CSR matrix, in ELL form: filled up to the longest row, element k of all rows
+    together. The column of a filler is -1.
+    """
+    lengths = np.diff(starts)
+    filled = np.arange(lengths.max(initial=0))[:, None] < lengths
+    ell_columns, ell_values = np.full(filled.shape, -1, np.int32), np.zeros(filled.shape, np.float32)
+    ell_columns.T[filled.T], ell_values.T[filled.T] = columns, values
+    return ell_columns.reshape(-1), ell_values.reshape(-1)
+
+
+def products_of_ell(columns, values, x, width):
+    products = np.where(columns >= 0, values * x[columns].astype(np.float64), 0)
+    return products.reshape(width, -1).sum(0).astype(np.float32)
+
+
+def ell_matrices(rng):
+    for rows, width, most in ((256, 90, 30), (200, 40, 9), (33, 7, 3), (1, 1, 1)):
+        starts, columns, values, x = sparse_matrix(rng, rows, width, most)
+        arrays = (*as_ell(starts, columns, values), x, most, Out(rows))
+        label = f"{rows} rows of up to {most} elements"
+        yield Case(arrays, -(-rows // 64), 64, label=label, counted=rows == 256)
+
+
+@cuda.jit
+def multiply_ell(columns, values, x, width, y):
+    row = cuda.grid(1)  # a thread for each row
+    # HOLE about 7 lines: add up the products of the row's `width` elements, and store the sum; a filler has column -1
+    if row < y.size:
+        total = np.float32(0)
+        for k in range(width):
+            at = k * y.size + row
+            if columns[at] >= 0:
+                total += values[at] * x[columns[at]]
+        y[row] = total
+    # END
+
+
+@cuda.jit
+def multiply_ell_and_stop(columns, values, x, width, y):
+    row = cuda.grid(1)
+    if row >= y.size:
+        return
+    total, at = np.float32(0), row
+    while at < width * y.size and columns[at] >= 0:  # fillers come last
+        total += values[at] * x[columns[at]]
+        at += y.size
+    y[row] = total
+
+
+ELL = KernelExercise(
+    "11-ell",
+    task="Multiply a sparse matrix in ELL form by a vector, with a thread for each row.",
+    spec=products_of_ell,
+    cases=ell_matrices,
+    solutions=[multiply_ell, multiply_ell_and_stop],
+    limits={"global load sectors": 1.2},
+    wrong=[
+        Wrong(
+            "That is where element k would be if a row's elements were neighbours. Here element k of all rows comes "
+            "together: number k * y.size + row.",
+            {"k * y.size + row": "row * width + k"},
+        ),
+        Wrong(
+            "The k-th elements of all rows are y.size of them, one for each row, not width.",
+            {"k * y.size + row": "k * width + row"},
+        ),
+        Wrong(
+            "A filler has column -1, and x has no such element. Add only where the column is 0 or more.",
+            {"if columns[at] >= 0": "if at >= 0"},
+            "negative-index",
+        ),
+        Wrong(
+            "Column 0 is a column like any other: only -1 is a filler.",
+            {"if columns[at] >= 0": "if columns[at] > 0"},
+        ),
+        Wrong(
+            "A value of 0 would not matter, but x is read with the column of the filler: look at the column first.",
+            {
+                "            if columns[at] >= 0:\n                total += values[at] * x[columns[at]]\n": (
+                    "            product = values[at] * x[columns[at]]\n"
+                    "            total += product if columns[at] >= 0 else np.float32(0)\n"
+                )
+            },
+            "negative-index",
+        ),
+        Wrong(
+            "Each row has width places, numbers 0 to width - 1.",
+            {"range(width)": "range(width - 1)"},
+        ),
+        Wrong(
+            "The last block has threads without a row: check row < y.size.",
+            {"if row < y.size": "if row >= 0"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "That is the last product of each row. Add them up.",
+            {"total += values[at]": "total = values[at]"},
+        ),
+        Wrong(
+            "y comes with anything in it: store the sum, do not add to y.",
+            {"y[row] = total": "y[row] += total"},
+        ),
+    ],
+    hints=[
+        "Element k of the row is number k * y.size + row: first come the first elements of all rows, then the second.",
+        "There are `width` places in each row. Where the column is -1 there is nothing to add.",
+        "if columns[at] >= 0: total += values[at] * x[columns[at]], with at = k * y.size + row.",
+    ],
+    why="At each step the lanes of a warp read neighbouring elements, so a thread per row loads whole sectors. The "
+    "price is the fillers: one long row makes all others as long.",
+)
+
+
+EXERCISES = [ADDITIONS, STEPS, DOWN, PAD, WARP, SCATTER, PRIVATE, DIGIT, ROW, SPMV, ELL]

@@ -14,7 +14,7 @@
 #
 # **You need** [04 Bank conflicts](04_bank_conflicts.ipynb) and [07 Reduce](07_reduce.ipynb). No GPU.
 #
-# **Time:** 100 minutes, most of them for the nine exercises.
+# **Time:** 110 minutes, most of them for the eleven exercises.
 
 # %%
 import warnings
@@ -27,7 +27,7 @@ import numpy as np
 import gpukit
 from gpukit import cuda, device, exercises, on_gpu, operators, plot, results, scan, show, timing
 from gpukit.emulator import KernelError
-from gpukit.exercises.chapter_11 import DIGITS
+from gpukit.exercises import chapter_11
 from gpukit.scan import cost, counting, ladder
 
 warnings.filterwarnings("ignore", ".*(Grid size|Host array used)")  # small grids and NumPy arrays are on purpose here
@@ -64,7 +64,7 @@ def specification(x):
 # A loop adds from left to right. But addition is associative: the sum of elements 0 to 7 is that of 0 to 3 plus that of 4 to 7, and the two halves can be computed at the same time. Hillis and Steele's scan uses this for all elements at once. In each step every element adds the one that is `distance` before it, and the distance doubles:
 
 # %%
-plot.scan_steps();
+plot.scan_steps()
 # %% [markdown]
 # After the first step each element holds the sum of up to 2 elements, then of 4, then of 8. Three steps for eight elements, eight for 256. That is the good news.
 #
@@ -192,7 +192,7 @@ x, out = cuda.to_device(np.ones(512, np.float32)), cuda.device_array(512, np.flo
 launch, arguments = scan.steps("blelloch", x, out)[0]
 conflicting = gpukit.trace(launch, *arguments)
 worst = max((a for a in conflicting.accesses if a.space == "shared"), key=lambda access: access.bank_conflicts)
-conflicting.plot_banks(line=worst.line, array="held");
+conflicting.plot_banks(line=worst.line, array="held")
 # %% [markdown]
 # Chapter 04 has the cure: a pad. But this array has no rows. Which word of shared memory should element p be in, so that lanes 2, 4, 8 ... elements apart use different banks? The check puts your function into a Blelloch scan of 512 elements:
 
@@ -387,7 +387,7 @@ show.Table(["", "elements", "sectors read", "sectors written"], rows)
 # %% [markdown]
 # No finding: the trace has followed every value from the store to the read, through a fence, a flag and a fence. And it is one pass. `x` is read once, `out` written once. What blocks leave for each other is read many times, but it is small and stays in the L2 cache. How often depends on timing: the emulator runs all these blocks at the same time, so each walks back far. On a GPU, blocks start one after the other, and most find a block that has finished a few steps back.
 #
-# `scan.scan` is built like this, with 16 elements per thread, loads of 16 bytes, and a whole warp that looks back. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
+# `scan.scan` is built like this, with three differences. A thread has 32 elements, in loads of 16 bytes. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
 #
 # ## How fast is each rung?
 #
@@ -425,9 +425,8 @@ def traces_of_fast(size=2**16):
     """The trace of the launch behind scan.scan."""
     operation, _ = operators.make_operations("sum", "float32")
     [choice] = cost.choose(operation, 4, 4, 1, size, 1, False)
-    arrays = np.ones(size, np.float32), np.empty(size, np.float32), np.zeros(choice.amounts, np.float32)
-    flags = np.zeros(choice.flags, np.uint32)
-    return [gpukit.trace(choice.kernel[choice.grid, choice.block], *arrays, flags, *choice.numbers)]
+    x, out, words = np.ones(size, np.float32), np.empty(size, np.float32), np.zeros(choice.words, np.uint64)
+    return [gpukit.trace(choice.kernel[choice.grid, choice.block], x, out, words, *choice.numbers)]
 
 
 def bounds_of(traces, size):
@@ -462,7 +461,9 @@ if ladder_records:
     plot.rungs(sizes, rates, "GB/s", named, title="Scan of float32: speed by size", **options)
 
 # %% [markdown]
-# The first four rungs move the array twice, the last two once: compare the column of DRAM. But by these estimates the ladder waits for something else. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those. So the instructions outweigh the memory, and curing a conflict may cost more instructions than it is worth. `scan` spreads that cost over 16 elements per thread. Only then is memory the limit, and one pass instead of two worth having.
+# The first four rungs move the array twice, `look_back` and `scan` once: compare the column of DRAM. But the ladder waits for something else. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those, so the instructions outweigh the memory. Curing a conflict may even cost more instructions than it is worth.
+#
+# `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there are a 32nd as many walks, each takes a few steps, and other blocks have loads in flight meanwhile. Only then is memory the limit, and one pass instead of two worth having.
 #
 # ## What a scan is for: compaction
 #
@@ -507,8 +508,8 @@ show.source(counting.global_atomics, counting.shared_atomics)
 # %% jupyter={"source_hidden": true}
 DATA = {"uniform": np.random.default_rng(5).integers(0, 256, 2**14).astype(np.uint8)}
 DATA["all equal"] = np.full(2**14, 7, np.uint8)
-private = counting.make_private(True, 1, 32)[8, 512, 0, 256 * 32 * 4]
-options = np.arange(257.0), 256, 0.0, 1.0, 1e-9  # the edges; how many bins, from where, per unit; doubt
+private = counting.make_private(True, "float64", 1, 32, 0)[8, 512, 0, 256 * 32 * 4]
+options = np.arange(257.0), 256, 0.0, 256.0, 0.0, 1.0, 1e-9  # the edges, how many bins, and how to find one
 KERNELS = {
     "global_atomics": (counting.global_atomics[8, 512], ()),
     "shared_atomics": (counting.shared_atomics[8, 512], ()),
@@ -572,7 +573,7 @@ print(counts)
 # %%
 keys = np.array([14, 8, 3, 6, 12, 5, 2, 0])
 show.Table(["", *map(str, range(8))], [["key", *keys], ["digit", *(keys % 4)]])
-assert tuple(keys % 4) == DIGITS
+assert tuple(keys % 4) == chapter_11.DIGITS
 
 # %% [markdown]
 # **Predict:** to which place does each key go? Replace `None` by a list of eight numbers, the place of 14 first.
@@ -600,11 +601,12 @@ for digit in (0, 1):
 # %% [markdown]
 # Two passes sort numbers of two digits. The second pass must not disturb what the first has done, so keys with equal digits have to keep their order: each pass must be **stable**.
 #
-# `scan.sort` takes digits of 8 bits, so 32-bit keys need four passes. A first kernel counts the digits of all passes at once, a scan says where each begins, and each pass is one sweep over the keys. A block ranks its own keys by their digit, and looks back at the blocks before it for how many keys they have of each digit: the look-back of above, 256 times side by side. A key is thus read five times and written four times. Floats are sorted by their bits, after a small change that puts negative numbers and NaN in their places; `argsort` and pairs move along:
+# `scan.sort` takes digits of 8 bits, so 32-bit keys need four passes. A first kernel counts the digits of all passes at once, a scan says where each begins, and each pass is one sweep over the keys. A block ranks its own keys by their digit, and looks back at the blocks before it for how many keys they have of each digit: the look-back of above, 256 times side by side. A key is thus read five times and written four times. Floats are sorted by their bits, after a small change that puts negative numbers and NaN in their places; `argsort` and pairs move along. For the k largest alone, `scan.topk` finds the digits of the k-th key from the most significant one down, which takes reads only, and sorts just the k keys before it:
 
 # %%
 x = np.array([2.5, -1.0, np.nan, -np.inf, 0.0, -7.25], np.float32)
 print(scan.sort(x), scan.argsort(x), scan.sort(x, np.arange(6)))
+print(scan.topk(x, 2))
 large = np.random.default_rng(7).integers(-(2**31), 2**31, 20_000).astype(np.int32)
 assert np.array_equal(scan.sort(large), np.sort(large))
 
@@ -623,13 +625,59 @@ exact = np.diff(np.append(0, np.cumsum(products, dtype=np.float64))[starts])
 print(f"largest error of a row's sum: {np.abs(np.diff(upto[starts]) - exact).max():.4f}, sums up to {exact.max():.1f}")
 
 # %% [markdown]
-# The running sum has become large, and the difference of two large numbers keeps few of their digits. For integers this is fine; floats need a sum that starts again at every row, a **segmented** scan or reduction. How rows are shared among threads is then the question:
+# The running sum has become large, and the difference of two large numbers keeps few of their digits. For integers this is fine; floats need a sum that starts again at every row, a **segmented** scan or reduction. `scan.segmented_reduce(x, offsets)` and `scan.segmented_scan` take the offsets of CSR. Each block gets as many elements as any other, however long the rows are:
+
+# %%
+sums = scan.segmented_reduce(products, starts)
+print(f"largest error of a row's sum: {np.abs(sums - exact).max():.7f}")
+print(scan.segmented_scan(np.array([1, 2, 3, 4, 5]), np.array([0, 2, 2, 5])))
+
+# %% [markdown]
+# A kernel of your own can multiply and add in one go. Begin with **a thread per row**:
+
+
+# %%
+@cuda.jit
+def multiply_row(starts, columns, values, x, y):
+    row = cuda.grid(1)  # a thread for each row
+    # About 5 lines: add up the products of the row, and store the sum
+    ...
+
+
+exercises.check("11-row", multiply_row)
+
+# %% [markdown]
+# In each step the lanes of a warp now read elements of 32 rows, which lie far apart, and the warp is as slow as its longest row. There are two ways out. **A warp per row** reads neighbouring elements; rows shorter than 32 leave lanes idle. Or the elements move: **ELL**, another form, fills all rows up to the longest, and stores the first elements of all rows, then the second ones, and so on. Then a thread per row reads neighbours of other rows, at the price of the fillers. This is what the three read, for rows of random lengths and for rows of one length:
+
+
+# %% jupyter={"source_hidden": true}
+def read_by(form, lengths, width=512):
+    """Sectors that a product loads for each element of the matrix."""
+    begins = scan.scan(np.append(lengths, 0).astype(np.int32), exclusive=True).astype(np.int32)
+    columns = random.integers(0, width, begins[-1]).astype(np.int32)
+    arrays, rows = (begins, columns, np.ones(columns.size, np.float32)), lengths.size
+    x, y = np.ones(width, np.float32), np.zeros(rows, np.float32)
+    if form == "ELL":
+        launch = chapter_11.multiply_ell[rows // 64, 64]
+        trace = gpukit.trace(launch, *chapter_11.as_ell(*arrays), x, int(lengths.max()), y)
+    elif form == "a thread per row":
+        trace = gpukit.trace(chapter_11.multiply_row[rows // 64, 64], *arrays, x, y)
+    else:
+        trace = gpukit.trace(chapter_11.multiply[rows // 4, 128], *arrays, x, y)
+    assert np.array_equal(y, lengths)
+    return f"{trace.total('global', 'load').sectors / columns.size:.2f}"
+
+
+MATRICES = {"0 to 63 elements": random.integers(0, 64, 512), "32 elements": np.full(512, 32)}
+MATRICES["3 elements, one row of 500"] = np.where(np.arange(512) == 100, 500, 3)
+FORMS = ("a thread per row", "a warp per row", "ELL")
+rows = [[name, *(read_by(form, lengths) for form in FORMS)] for name, lengths in MATRICES.items()]
+show.Table(["sectors per element; rows of", *FORMS], rows)
+
+# %% [markdown]
+# No form wins everywhere. One long row is enough to spoil ELL; short rows waste the lanes of a warp. That is why sparse libraries look at the lengths first.
 #
-# - **A thread per row** reads elements of 32 rows at a time, which lie far apart; and the warp is as slow as its longest row.
-# - **A warp per row** reads neighbouring elements. Rows shorter than 32 leave lanes idle.
-# - **ELL**, another form, fills all rows up to the longest with zeros and stores them column by column. Then a thread per row reads neighbours of other rows, at the price of the zeros.
-#
-# ## Exercise
+# ## Exercises
 #
 # **A warp for each row.** Multiply a CSR matrix by a vector. The lanes share the elements of the row. You have met all the parts: here they come together.
 
@@ -646,9 +694,24 @@ def multiply(starts, columns, values, x, y):
 exercises.check("11-spmv", multiply)
 
 # %% [markdown]
+# **ELL.** Element k of all rows comes together, so `columns` and `values` have `width` times `y.size` elements. A filler has column -1.
+
+
+# %%
+@cuda.jit
+def multiply_ell(columns, values, x, width, y):
+    row = cuda.grid(1)  # a thread for each row
+    # About 7 lines: add up the products of the row's `width` elements, and store the sum; a
+    # filler has column -1
+    ...
+
+
+exercises.check("11-ell", multiply_ell)
+
+# %% [markdown]
 # ## Beside the libraries
 #
-# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys and of pairs, and compaction, beside CuPy and PyTorch. Here are some of them, if this is a GPU:
+# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch. Here are some of them, if this is a GPU:
 
 # %%
 if on_gpu():
@@ -677,10 +740,10 @@ else:
 # %% jupyter={"source_hidden": true}
 compared = [r for r in recorded() if r["spread"] is not None and r["case"] != "ladder"]
 compared = [r for r in compared if len(r["shape"]) > 1 or r["shape"] == (2**24,)]
-groups, OWN = {}, ("scan", "histogram", "sort", "compress")
+groups, OWN = {}, ("scan", "histogram", "sort", "compress", "topk")
 for record in compared:
     shape = " x ".join(f"{n:,}" for n in record["shape"])
-    share = f" of {record['share']:.0%}" if "share" in record else ""
+    share = f" of {record['share']:.0%}" if "share" in record else f" of {record['k']:,}" if "k" in record else ""
     groups.setdefault(f"{record['case']}{share}, {shape} {record['dtype']}", {})[record["variant"]] = record["value"]
 shares = {}
 for name, found in groups.items():
@@ -705,5 +768,6 @@ else:
 # - Blocks that wait for others must be numbered in the order in which they start.
 # - Test a histogram on equal values. With private copies, its wavefronts do not depend on the data.
 # - A radix sort is a histogram, a scan and a stable scatter for each digit.
+# - Rows of different lengths need a scan that starts again, and a form that suits their lengths.
 #
 # **Back:** [10 Profiling](10_profiling.ipynb). **Next:** [12 Tensor cores](12_tensor_cores.ipynb).
