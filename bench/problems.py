@@ -404,7 +404,7 @@ class _Transpose:
         return bool((result == arrays[0].swapaxes(0, 1)).all())
 
 
-# -- scan, histogram, compress, sort ----------------------------------------------------------------------------------
+# -- scan, histogram, compress, sort, topk ----------------------------------------------------------------------------
 
 
 class _Scan:
@@ -548,12 +548,22 @@ class _Compress:
         return _equal(result, x[mask])
 
 
+def _draw_rows(rng, scale):
+    """Draw one row, or some of them, and the axis along which their elements lie."""
+    (size,) = _Histogram.draw(rng, scale)["shape"]
+    if rng.random() < 0.5:
+        return [size], 0
+    n = _size(rng, 1, max(size, 1), 0)
+    shape = [max(size // n, 1), n]
+    return (shape, 1) if rng.random() < 0.8 else (shape[::-1], 0)
+
+
 class _Sort:
     @staticmethod
     def draw(rng, scale):
-        settings = _Histogram.draw(rng, scale)
+        shape, axis = _draw_rows(rng, scale)
         dtype = str(rng.choice(["float32", "int32", "int32", "int64", "uint8"]))
-        return {"shape": settings["shape"], "dtype": dtype, "indices": bool(rng.random() < 0.4)}
+        return {"shape": shape, "axis": axis, "dtype": dtype, "indices": bool(rng.random() < 0.4)}
 
     @staticmethod
     def shape(shape, **_):
@@ -564,26 +574,61 @@ class _Sort:
         return [source(shape, dtype)]
 
     @staticmethod
-    def bind(arrays, indices, **_):
-        return functools.partial(scan.argsort if indices else scan.sort, arrays[0])
+    def bind(arrays, indices, axis, **_):
+        return functools.partial(scan.argsort if indices else scan.sort, arrays[0], axis=axis)
 
     @staticmethod
-    def rivals(arrays, torch, cupy, indices, **_):
+    def rivals(arrays, torch, cupy, indices, axis, **_):
         (x,), found = arrays, {}
         if torch:
-            found["torch"] = functools.partial(torch.sort, x, stable=True)
+            found["torch"] = functools.partial(torch.sort, x, stable=True, dim=axis)
         if cupy:
             keys = cupy.asarray(x)
-            found["cupy"] = functools.partial(cupy.argsort if indices else cupy.sort, keys)
+            found["cupy"] = functools.partial(cupy.argsort if indices else cupy.sort, keys, axis)
         return found
 
     @staticmethod
-    def is_right(result, arrays, indices, **_):
+    def is_right(result, arrays, indices, axis, **_):
         (x,) = arrays
         if hasattr(x, "cpu"):
-            found = x.sort(stable=True)
+            found = x.sort(stable=True, dim=axis)
             return _equal(result, found.indices if indices else found.values)
-        return _equal(result, (np.argsort if indices else np.sort)(x, kind="stable"))
+        return _equal(result, (np.argsort if indices else np.sort)(x, axis, kind="stable"))
+
+
+class _TopK:
+    @staticmethod
+    def draw(rng, scale):
+        shape, axis = _draw_rows(rng, scale)
+        k = _size(rng, 1, min(shape[axis], 4096), 0)
+        dtype = str(rng.choice(["float32", "float32", "int32", "float16"]))
+        return {"shape": shape, "axis": axis, "k": k, "largest": bool(rng.random() < 0.8), "dtype": dtype}
+
+    @staticmethod
+    def shape(shape, k, **_):
+        return (*shape, k)
+
+    @staticmethod
+    def make(source, shape, dtype, **_):
+        return [source(shape, dtype)]
+
+    @staticmethod
+    def bind(arrays, k, axis, largest, **_):
+        return functools.partial(scan.topk, arrays[0], k, axis, largest)
+
+    @staticmethod
+    def rivals(arrays, torch, cupy, k, axis, largest, **_):
+        return {"torch": functools.partial(torch.topk, arrays[0], k, axis, largest)} if torch else {}
+
+    @staticmethod
+    def is_right(result, arrays, k, axis, largest, **_):
+        """The values are those of a sort; which of equal elements are taken is a library's choice."""
+        (x,), (values, indices) = arrays, result
+        if hasattr(x, "cpu"):
+            return _equal(values, x.topk(k, axis, largest).values) and _equal(x.gather(axis, indices), values)
+        ordered = np.sort(x, axis)
+        want = (np.flip(ordered, axis) if largest else ordered).take(range(k), axis)
+        return _equal(values, want) and _equal(np.take_along_axis(x, indices.astype(int), axis), want)
 
 
 # -- resize, blob ------------------------------------------------------------------------------------------------------
@@ -683,6 +728,7 @@ FUNCTIONS: dict[str, Any] = {
     "histogram": _Histogram,
     "compress": _Compress,
     "sort": _Sort,
+    "topk": _TopK,
     "resize": _Resize,
     "blob": _Blob,
 }

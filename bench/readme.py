@@ -146,6 +146,11 @@ def _sum(what, case, *shape, first=False):
     return Headline(what, "reduce-h200", "reduce", problem, 4.0 * prod(shape), "GB/s", first)
 
 
+def _scan(what, variant, case, size, nbytes=0, first=False):
+    problem = {"case": case, "shape": (size,), "dtype": "float32"}
+    return Headline(what, "scan-h200", variant, problem, float(nbytes * size), "GB/s", first)
+
+
 def _convolution(what, case, shape, kernel, first=False):
     problem = {"case": case, "shape": shape, "dtype": "float32", "kernel": kernel}
     return Headline(what, "conv-h200", "direct", problem, first=first)
@@ -175,6 +180,10 @@ HEADLINES = (
     ),
     _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6, first=True),
     _convolution("convolution 5 x 5, 16 to 16 channels, 512 x 512", "map", (1, 16, 512, 512), 5),
+    _scan("running sum of 2^28 numbers", "scan", "sum over all", 2**28, 8, first=True),
+    _scan("running sum of 2^20 numbers", "scan", "sum over all", 2**20, 8),
+    _scan("sort of 2^28 numbers", "sort", "sort, keys", 2**28, first=True),
+    _scan("histogram of 2^28 numbers, 256 bins", "histogram", "histogram, uniform", 2**28, 4),
     Headline("launch of a prepared kernel, on the host", "streams-h200", LAUNCH, {"case": "launch"}, first=True),
 )
 

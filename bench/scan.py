@@ -1,4 +1,4 @@
-"""``gpukit bench scan``: time scans, histograms, compaction and sorting beside CuPy, PyTorch and a plain copy.
+"""``gpukit bench scan``: time scans, histograms, compaction, sorting and top-k beside CuPy, PyTorch and a plain copy.
 
 Each result is checked first; then all are timed in turns on the device, with a cold L2 cache. `compress` and some of
 the libraries' functions wait for the device inside the call: such records say that they are bound by the launch.
@@ -21,13 +21,17 @@ __all__ = [
     "CASES",
     "HISTOGRAMS",
     "LADDER_SIZES",
+    "ROWS",
     "SELECTIONS",
     "SORTS",
+    "TOPS",
     "measure_case",
     "measure_histogram",
     "measure_ladder",
+    "measure_rows",
     "measure_selection",
     "measure_sort",
+    "measure_top",
     "measurements",
 ]
 
@@ -49,9 +53,15 @@ SORTS = (
     *((2**k, dtype, "keys") for dtype in ("int32", "float32") for k in (16, 20, 24, 28)),
     *((2**k, "int32", what) for what in ("pairs", "argsort") for k in (16, 20, 24, 28)),
 )
+#: (shape, dtype): sorts of rows
+ROWS = (((4096, 4096), "float32"), ((65536, 1000), "float32"), ((10**6, 32), "int32"))
+#: (shape, k)
+TOPS = (((2**20,), 16), ((2**24,), 16), ((2**28,), 16), ((2**24,), 4096), ((4096, 4096), 16), ((65536, 1000), 16))
 #: (size, share of the elements that are selected)
 SELECTIONS = tuple((2**k, share) for share in (0.5, 0.01) for k in (16, 20, 24, 28))
-SECONDS = 0.04  # of timed repetitions for each function
+SECONDS = 0.03  # of timed repetitions for each function
+#: Elements of the histograms that take long: those for reading, and PyTorch's of one value.
+MAX_LESSON = 2**24
 
 
 @cuda.jit
@@ -186,7 +196,7 @@ def measure_histogram(size, dtype, values, libraries, report=print):
     span, out = (0, 256) if dtype == "uint8" else (-100, 101), cuda.device_array(BINS, np.int64)
     zero = cuda.to_device(np.zeros(BINS, np.int64))
     runs: dict[str, Callable[[], Any]] = {"histogram": partial(scan.histogram, x, BINS, span, out=out)}
-    if dtype == "uint8":
+    if dtype == "uint8" and size <= MAX_LESSON:
         blocks = counting.BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
         for kernel in (counting.global_atomics, counting.shared_atomics):
             steps = [(out.copy_to_device, (zero,)), (kernel[blocks, counting.THREADS], (x, out))]
@@ -202,7 +212,7 @@ def measure_histogram(size, dtype, values, libraries, report=print):
     if "cupy" in libraries:
         cupy = libraries["cupy"]
         runs["cupy"] = partial(cupy.histogram, cupy.asarray(x), BINS, span)
-    if "torch" in libraries:
+    if "torch" in libraries and (values == "uniform" or size <= MAX_LESSON):
         torch = libraries["torch"]
         tensor = torch.as_tensor(x, device="cuda")
         count = partial(torch.bincount, minlength=BINS) if dtype == "uint8" else partial(torch.histc, bins=BINS)
@@ -258,10 +268,46 @@ def measure_sort(size, dtype, what, libraries, report=print):
     return _timed(f"sort, {what}", (size,), dtype, runs, x.nbytes + out.nbytes, report), True
 
 
+def measure_rows(shape, dtype, libraries, report=print):
+    """Check and time a sort of rows; return (records, whether it was right)."""
+    x = _filled(shape, dtype)
+    out = cuda.device_array(shape, dtype)
+    run = partial(scan.sort, x, out=out)
+    run()
+    if not bool((_seen(out) == _library().sort(_seen(x), -1)).all()):
+        report("  WRONG: sort")
+        return [], False
+    runs: dict[str, Callable[[], Any]] = {"sort": run}
+    if "cupy" in libraries:
+        runs["cupy"] = partial(libraries["cupy"].sort, libraries["cupy"].asarray(x), -1)
+    if "torch" in libraries:
+        runs["torch"] = partial(libraries["torch"].sort, libraries["torch"].as_tensor(x, device="cuda"))
+    return _timed("sort, rows", shape, dtype, runs, 2 * x.nbytes, report), True
+
+
+def measure_top(shape, k, libraries, report=print):
+    """Check and time a top-k of the last axis of float32; return (records, whether it was right)."""
+    x = _filled(shape, np.float32)
+    values, indices = scan.topk(x, k)
+    ordered = _library().sort(_seen(x), -1)[..., : -k - 1 : -1]
+    taken = _library().take_along_axis(_seen(x), _seen(indices), -1)
+    if not bool((_seen(values) == ordered).all() and (taken == ordered).all()):
+        report("  WRONG: topk")
+        return [], False
+    runs: dict[str, Callable[[], Any]] = {"topk": partial(scan.topk, x, k)}
+    if "torch" in libraries:  # its memory for the result costs less than a new array of Numba's
+        torch = libraries["torch"]
+        tensor = torch.as_tensor(x, device="cuda")
+        runs = {"topk": partial(scan.topk, tensor, k), "torch": partial(torch.topk, tensor, k)}
+    return _timed("topk", shape, "float32", runs, x.nbytes, report, k=k), True
+
+
 def measure_selection(size, share, libraries, report=print):
     """Check and time a compaction of float32; return (records, whether it was right)."""
     x, chosen = _filled((size,), np.float32), _bits(size, np.uint32)
     mask = cuda.to_device(chosen.copy_to_host() < share * 2**32)
+    if "torch" in libraries:  # its memory for the result costs less than a new array of Numba's
+        mask, x = (libraries["torch"].as_tensor(array, device="cuda") for array in (mask, x))
     run = partial(scan.compress, mask, x)
     expected = _seen(x)[_seen(mask)]
     if not _library().array_equal(_seen(run()), expected):
@@ -291,5 +337,10 @@ def measurements(options):
     for case in SORTS[1:2] if quick else SORTS:
         size, dtype, what = case
         yield f"sort of {size:,} {dtype}, {what}", partial(measure_sort, *case, libraries)
+    for shape, dtype in ROWS[1:2] if quick else ROWS:
+        title = f"sort of the rows of {' x '.join(map(str, shape))} {dtype}"
+        yield title, partial(measure_rows, shape, dtype, libraries)
+    for shape, k in TOPS[:1] if quick else TOPS:
+        yield f"the {k:,} largest of {' x '.join(map(str, shape))} float32", partial(measure_top, shape, k, libraries)
     for case in SELECTIONS[1:2] if quick else SELECTIONS:
         yield f"compaction of {case[0]:,} float32, {case[1]:.0%} of them", partial(measure_selection, *case, libraries)
