@@ -1,5 +1,6 @@
 """Several devices: the answers of `two_devices`, from the emulator and from two GPUs; access to another's memory."""
 
+import gc
 import json
 import os
 import subprocess
@@ -26,7 +27,6 @@ ANSWERS = {
     "an_array_of_the_host_goes_to_the_current_device": 2000,
     "memory_that_the_host_shares": [3000, 3000],
     "one_kernel_on_both": [[2000, 2000, 2000], 1],
-    "memory_of_each": [[[0, 0], [2, 2]], 2, 64 << 20],
     "a_stream_of_another_device": ["done", None, "done", None],
     "events_of_another_device": [
         [None, "CUDA_ERROR_INVALID_HANDLE", None, None] + ["CUDA_ERROR_INVALID_HANDLE", None, True, None, None],
@@ -143,6 +143,25 @@ def test_a_copy_that_no_event_orders_before_the_kernel(two):
     out.copy_to_host(stream=streams[0])
     with cuda.gpus[1]:
         assert "writes out; a copy in stream" in trace(scale[4, 256, streams[1]], y, out).findings[0].message
+
+
+def test_each_device_has_its_own_memory(two):
+    """Asked of any context, the answer is that of the current device, as from the driver."""
+    gc.collect()
+
+    def free():
+        found = []
+        for number in (0, 1):
+            with cuda.gpus[number]:
+                found.append([gpu.get_primary_context().get_memory_info().free for gpu in cuda.gpus])
+        return np.array(found)
+
+    before = free()
+    held = two_devices.on(cuda, 1, 1000)
+    assert (before - free()).tolist() == [[0, 0], [4000, 4000]]
+    memory = cuda.gpus[1].get_primary_context().memalloc(100)
+    assert (before - free()).tolist() == [[100, 100], [4000, 4000]]
+    assert (memory.context.device.id, two_devices.owner(held)) == (0, 1)
 
 
 def test_numbas_driver_shows_both_devices_and_copies_between_them(two):

@@ -6,7 +6,6 @@ prints the answers as JSON, one line for each. A question is a function of ``cud
 each thread has its own current device.
 """
 
-import gc
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import threading
 import numpy as np
 
 N = 1000
-UNIT = 32 << 20
 QUESTIONS = {}
 #: Questions after which the process has no use of its devices any more.
 FATAL = {}
@@ -199,26 +197,6 @@ def one_kernel_on_both(cuda):
             add[4, 256](cuda.to_device(np.ones(N, np.float32)), out)
             sums.append(float(out.copy_to_host().sum()))
     return sums, len(add.overloads)
-
-
-@question
-def memory_of_each(cuda):
-    free = []
-    gc.collect()  # what others have left is not freed in between
-    contexts = [gpu.get_primary_context() for gpu in cuda.gpus]
-    with cuda.gpus[1]:
-        cuda.device_array(1, np.uint8)
-    for n in (None, 64 << 20):
-        held = None if n is None else on(cuda, 1, n // 4)
-        for current in (0, 1):
-            with cuda.gpus[current]:
-                free.append([context.get_memory_info().free for context in contexts])
-    del held
-    used = [[round((a - b) / UNIT) for a, b in zip(x, y, strict=True)] for x, y in zip(free, free[2:], strict=False)]
-    with cuda.gpus[0]:
-        memory = contexts[1].memalloc(64 << 20)  # of the current device, whichever context is asked
-        free.append(contexts[0].get_memory_info().free)
-    return used, round((free[2][0] - free[-1]) / UNIT), memory.size
 
 
 @question
