@@ -46,11 +46,13 @@ class MovableMap:
 
     def at(self, address: int) -> Any:
         """The map of an array at this address. The caller holds the stream's lock."""
-        memory = self._kept.get(address)
+        memory: Any = self._kept.get(address)
         if memory is None:
             # Launches that read a map which is overwritten here come before on the stream.
             full = len(self._kept) == self.MAX_KEPT
             memory = self._kept.popitem(last=False)[1] if full else cuda.device_array(NBYTES, np.uint8)
-            upload(memory, encode_tensor(self._tensor._replace(address=address)), self.stream)
+            # The copy may be made later, when a graph that has recorded it runs.
+            memory.encoded = encode_tensor(self._tensor._replace(address=address))
+            upload(memory, memory.encoded, self.stream)
             self._kept[address] = memory
         return memory
