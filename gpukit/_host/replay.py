@@ -76,9 +76,9 @@ class RecordedCall:
             elif own is not None:
                 own.uses.append((each.move, low - own.start))
             each.map.release()
-        last = len(spans) - 1
+        last = len(spans) - 1  # an address of 0 is that of no memory that can be told from another
         apart = all(
-            a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j]
+            a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0
             for i, a in enumerate(spans)
             for j, b in enumerate(spans[:i])
         )
