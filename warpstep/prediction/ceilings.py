@@ -57,7 +57,7 @@ class Ceilings:
         (bytes, seconds): the extra time of so many bytes through a cache full of modified lines, which must be written
         back first.
     link : float
-        Bytes per second between two devices, each direction: nominal, that of NVLink 4, not measured.
+        Bytes per second between two devices, each direction; unless given, those of copies between two H200.
     """
 
     device: str
@@ -79,7 +79,7 @@ class Ceilings:
     launch: float
     touch: float
     written_back: tuple[tuple[int, float], ...]
-    link: float = 450e9
+    link: float = 378e9
     tensor_fp16: float = 989.4e12
     tensor_tf32: float = 494.7e12
     tensor_fp64: float = 66.9e12
