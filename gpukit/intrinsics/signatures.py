@@ -124,7 +124,8 @@ def _product_types(name, count, *operands):
         )
         found = ", ".join(map(str, operands))
         raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of one of these ({allowed})")
-    rows, _, depth = sizes[counts]
+    a, b, c = counts
+    rows, _, depth = sizes[a, b, c]
     needed = {("f64", 16): (9, 0), ("f16", 8): (7, 5)}.get((kind, rows if kind == "f64" else depth), (8, 0))
     check_capability(f"{name} of {held[0]} with {rows} rows and K = {depth}", needed)
     return operands[2], *operands

@@ -471,3 +471,27 @@ def test_boxes_begin_anywhere_and_one_after_the_other():
     box_copier((16, 64), np.float16)[1, 64](maps[0], corners, np.zeros_like(corners), maps[1], out)
     for row, corner in zip(out, corners.tolist(), strict=True):
         np.testing.assert_array_equal(row.reshape(16, 64), swizzled(box_of(source, corner, (16, 64))[0]))
+
+
+def test_what_some_threads_have_told_one_it_passes_on_to_other_blocks():
+    def announced(barrier):
+        @cuda.jit
+        def announce(data, flags, out):
+            tid, block = cuda.threadIdx.x, cuda.blockIdx.x
+            if block == 0 and tid < 64:
+                data[tid] = tid
+                if barrier:
+                    named_barrier(1, 64)
+                if tid == 0:
+                    store_release(flags, 0, 1)
+            if block == 1 and tid == 0:
+                while load_acquire(flags, 0) == 0:
+                    pass
+                for i in range(64):
+                    out[i] = data[i]
+
+        return announce[2, 96], [np.zeros(64, np.int32), np.zeros(1, np.int32), np.zeros(64, np.int32)]
+
+    assert findings_of(*announced(True)) == []
+    ((kind, message),) = findings_of(*announced(False))
+    assert kind == "race" and "reads data[1] " in message

@@ -185,6 +185,9 @@ class Order:
         row = np.searchsorted(self.present.ids, block)
         fenced = self.present.fenced[:, :, row, thread].reshape(8, -1) * releases
         event = np.stack([place, tids, *fenced])
+        if releases and self.present.seen is not None:
+            event = np.concatenate([event, *self._passed_by_barriers(event, row, thread)], axis=1)
+            tids = event[1]
         # The threads of a turn acquire in their order, so that it takes a second turn until all know of all. In a loop
         # that waits nothing changes after that.
         if len(self._recent) == 2 and all(np.array_equal(event, earlier) for earlier in self._recent):
@@ -192,6 +195,17 @@ class Order:
         self._recent = [*self._recent[-1:], event]
         self.atomics.append(np.concatenate([event[:2], np.full((1, tids.size), now), event[2:]]))
         self._seen = {}
+
+    def _passed_by_barriers(self, event, row, thread):
+        """What releasing threads know of others by barriers of some threads: as if these released that themselves."""
+        for i in np.flatnonzero(event[2]).tolist():
+            known = self.present.seen[row[i], thread[i]]
+            others = np.flatnonzero(known > self.block_time[event[1, i] // self.threads])
+            told = np.repeat(event[:, i : i + 1], others.size, axis=1)
+            told[1] += others - thread[i]
+            told[2], told[6] = known[others], known[others]
+            told[4] = told[8] = 1  # of the other's warp nothing is known
+            yield told
 
     # -- order ---------------------------------------------------------------------------------------------------------
 
