@@ -74,7 +74,8 @@ DOUBLE_SPEEDS = (
     Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9, 8),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps. A step is one of 128 bytes of K, or of 64.
+#: across K; single warps, whose tiles fit into the 99 KB of compute capability 8.6. A step is one of 128 bytes of K, or
+#: of 64.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(2, 256, 4), 1, 0.65, 0.65, 3.2, 1),
@@ -92,7 +93,7 @@ TENSOR_SPEEDS = {
         Speed(TurnedTile(1, 64, 6, True), 1, 0.30, 0.30, 2.3, 1),
     ),
     "warps": (
-        Speed(WarpTile(128, 256, 64, 64, 5), 1, 0.55, 0.55, 3.0, 1),
+        Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1),
         Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
         Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
     ),

@@ -177,6 +177,11 @@ def test_high_precision_is_close_to_that_of_float32():
     assert abs(multiply(a, b, "tf32") - exact).max() > 100 * single
 
 
+def test_tiles_of_single_warps_fit_into_any_device():
+    limits = [device.lookup(found).max_shared_memory_per_block_optin for found in ("8.0", "8.6", "8.9", "12.0")]
+    assert max(speed.tile.shared_bytes for speed in TENSOR_SPEEDS["warps"]) <= min(limits)
+
+
 def test_parts_of_k_have_steps():
     for m, n, nbytes in itertools.product((1, 64, 500, 4096), (1, 300, 4096), (2, 130, 1000, 40000)):
         for kind in TENSOR_SPEEDS:
