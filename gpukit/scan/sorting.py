@@ -39,8 +39,8 @@ __all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sw
 
 #: Digits have 8 bits.
 BITS, DIGITS = 8, 256
-#: Elements of a thread in a sweep.
-EACH = 16
+#: Elements of a thread in a sweep, and its registers at most by the threads of a block: two or three blocks fit.
+EACH, REGISTERS = 16, {512: 64, 256: 80}
 #: Keys of a thread, and threads at most, of a block that sorts a row.
 BLOCK_KEYS, BLOCK_THREADS = 8, 512
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
@@ -224,7 +224,7 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
     value_type = getattr(types, f"uint{8 * (new_size or itemsize)}")
     held_type = getattr(types, f"uint{8 * size}")
 
-    @cuda.jit
+    @cuda.jit(max_registers=REGISTERS[threads])
     def sweep(keys, values, new_keys, new_values, first, published, ticket, number, n, tiles):
         counts = cuda.shared.array((warps, DIGITS), uint16)
         starts, targets = cuda.shared.array(DIGITS, uint32), cuda.shared.array(DIGITS, uint32)
