@@ -441,12 +441,20 @@ def test_the_emulator_rounds_sums_as_the_gpu_does(dtype, columns, trans_a, trans
 
 
 @pytest.mark.skipif(on_gpu(), reason="a GPU ends the process")
-def test_no_box_is_copied_to_before_a_tensor():
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ((0, 0), (0, -4), r"store_tensor copies a box to corner \(0, -4\)"),
+        ((0, 3), (0, 0), "a box of a tensor of float32 begins at column 3"),
+        ((0, 0), (5, 77), "a box of a tensor of float32 begins at column 77"),
+    ],
+)
+def test_where_no_box_may_begin(source, target, message):
     arrays = [cuda.to_device(np.zeros((50, 80), np.float32)) for _ in "12"]
     maps = [tensor_map(array, (8, 32)) for array in arrays]
-    corners, out = np.array([[0, 0]]), np.zeros((1, 256), np.float32)
-    with pytest.raises(KernelError, match=r"store_tensor copies a box to corner \(0, -4\)"):
-        box_copier((8, 32), np.float32)[1, 64](maps[0], corners, np.array([[0, -4]]), maps[1], out)
+    out = np.zeros((1, 256), np.float32)
+    with pytest.raises(KernelError, match=message):
+        box_copier((8, 32), np.float32)[1, 64](maps[0], np.array([source]), np.array([target]), maps[1], out)
 
 
 RECORDED_SUMS = np.load(Path(__file__).with_name("tensor_core_sums.npz"))
@@ -461,10 +469,10 @@ def test_sums_are_rounded_as_on_an_h200(name):
 
 
 @pytest.mark.skipif(on_gpu(), reason="has not been tried on a GPU")
-def test_boxes_begin_anywhere_and_one_after_the_other():
+def test_boxes_begin_in_any_row_and_one_after_the_other():
     random = np.random.default_rng(4)
     source = random.standard_normal((50, 80)).astype(np.float16)
-    corners = np.array([[-3, -5], [45, 71], [-16, 7], [0, 0]])
+    corners = np.array([[-3, -8], [45, 72], [-16, 16], [0, 0]])
     array, target = (cuda.to_device(x) for x in (source, np.zeros_like(source)))
     out = np.zeros((4, 16 * 64), np.float16)
     maps = tensor_map(array, (16, 64)), tensor_map(target, (16, 64))

@@ -21,6 +21,8 @@ MAX_COUNT = COUNT_MASK
 POSITION_AT, BUFFER_AT = 1, 41
 #: A copy of tensors starts at a multiple of so many bytes of shared memory.
 COPY_ALIGNMENT = 128
+#: A box of a tensor begins at a multiple of so many bytes along the last axis.
+COLUMN_ALIGNMENT = 16
 #: Where a block's shared memory is copied from or to, whose rows are swizzled, what repeats: 8 rows of 128 bytes.
 LINE = 128
 
@@ -322,6 +324,15 @@ class Barriers:
         if allocation is None:
             self.batch.fail("out-of-bounds", f"the tensor that {map.name!r} describes was freed", site, lanes)
             return None
+        column = np.broadcast_to(corner[-1], lanes.shape)
+        odd = lanes & (column * dtype.itemsize % COLUMN_ALIGNMENT != 0)
+        if odd.any():
+            message = f"a box of a tensor of {dtype} begins at column {int(column[odd][0])}"
+            cure = f"Begin at a multiple of {COLUMN_ALIGNMENT} bytes along the last axis: a GPU stops otherwise."
+            self.batch.fail("misaligned", message, site, odd, cure)
+            lanes = lanes & ~odd
+            if not lanes.any():
+                return None
         position, mask = self.memory.locate(view, index, lanes, site)
         lanes = self.lanes(mask)
         position = np.broadcast_to(position, lanes.shape)

@@ -263,7 +263,8 @@ def copy_tensor(target, index, map, corner, barriers, i):
         swizzled.
     map : array of `tensor_map`
     corner : tuple of int
-        Of the box in the tensor, an int for each axis; it may lie outside.
+        Of the box in the tensor, an int for each axis; along the last one a multiple of 16 bytes. It may lie outside,
+        also before the tensor.
     barriers, i
         The barrier, as for `mbarrier_init`.
 
