@@ -9,6 +9,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from warpstep import hooks
+
 if TYPE_CHECKING:  # what editors and type checkers read; __getattr__ does the same at run time
     from warpstep import cuda, nvshmem
     from warpstep.debugger import debug
@@ -64,6 +66,13 @@ def __getattr__(name):
         module, attribute = _SOURCES[name]
         return getattr(importlib.import_module(f"warpstep.{module}"), attribute)
     raise AttributeError(f"module 'warpstep' has no attribute {name!r}")
+
+
+def _attach(prepared):
+    return importlib.import_module("warpstep.debugger").attach(prepared)
+
+
+hooks.attach = _attach
 
 
 def __dir__():

@@ -4,7 +4,6 @@ A launch runs the grid in batches of consecutive blocks, so memory stays bounded
 """
 
 import functools
-import importlib
 import inspect
 import math
 import os
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpstep import device, native
+from warpstep import device, hooks, native
 from warpstep._numba import (
     JIT_OPTIONS,
     MAX_CONFIGURATION,
@@ -584,8 +583,7 @@ def launch(configured: "Configured", args: Sequence) -> None:
     prepared = prepare(configured, args, borrow=True)
     threadwise = None if prepared.run.has_denied else prepared.overload.threadwise
     if prepared.run.program.breakpoints:
-        # The debugger is the one part that stands above a launch and is called by it, as Python's is by breakpoint().
-        prepared, threadwise = importlib.import_module("warpstep.debugger").attach(prepared), None
+        prepared, threadwise = hooks.attach(prepared), None
     complete(prepared, args, threadwise)
 
 
