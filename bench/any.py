@@ -31,6 +31,8 @@ REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
 LOWEST = 10
 #: Processes, unless more are asked for.
 MAX_JOBS = 8
+#: Seconds without a first answer, or a further one, after which a process is ended: a kernel may hang.
+PATIENCE = 120.0, 60.0
 
 
 def add_options(parser):
@@ -162,7 +164,8 @@ def run(options) -> int:
 
 def _measure_in_child(found: dict[int, list], part: int, *arguments: Any) -> bool:
     """Put the answers of one part of the problems into ``found``; return whether its process ended as it should."""
-    child = _child.run(measure_part, part, *arguments, capture=False, report=partial(found.__setitem__, part))
+    report = partial(found.__setitem__, part)
+    child = _child.run(measure_part, part, *arguments, patience=PATIENCE, capture=False, report=report)
     found[part] = child.answers
     return child.status == 0
 
