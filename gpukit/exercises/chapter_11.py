@@ -1031,8 +1031,8 @@ SPMV = KernelExercise(
 
 
 def as_ell(starts, columns, values):
-    """The columns and values of a CSR matrix, in ELL form: filled up to the longest row, element k of all rows
-    together. The column of a filler is -1.
+    """The columns and values of a CSR matrix, in ELL form: padded to the longest row, element k of all rows
+    together. Padding has column -1.
     """
     lengths = np.diff(starts)
     filled = np.arange(lengths.max(initial=0))[:, None] < lengths
@@ -1057,7 +1057,7 @@ def ell_matrices(rng):
 @cuda.jit
 def multiply_ell(columns, values, x, width, y):
     row = cuda.grid(1)  # a thread for each row
-    # HOLE about 7 lines: add up the products of the row's `width` elements, and store the sum; a filler has column -1
+    # HOLE about 7 lines: add up the products of the row's `width` elements, and store the sum; padding has column -1
     if row < y.size:
         total = np.float32(0)
         for k in range(width):
@@ -1074,7 +1074,7 @@ def multiply_ell_and_stop(columns, values, x, width, y):
     if row >= y.size:
         return
     total, at = np.float32(0), row
-    while at < width * y.size and columns[at] >= 0:  # fillers come last
+    while at < width * y.size and columns[at] >= 0:  # padding comes last
         total += values[at] * x[columns[at]]
         at += y.size
     y[row] = total
@@ -1098,16 +1098,16 @@ ELL = KernelExercise(
             {"k * y.size + row": "k * width + row"},
         ),
         Wrong(
-            "A filler has column -1, and x has no such element. Add only where the column is 0 or more.",
+            "Padding has column -1, and x has no such element. Add only where the column is 0 or more.",
             {"if columns[at] >= 0": "if at >= 0"},
             "negative-index",
         ),
         Wrong(
-            "Column 0 is a column like any other: only -1 is a filler.",
+            "Column 0 is a column like any other: only -1 is padding.",
             {"if columns[at] >= 0": "if columns[at] > 0"},
         ),
         Wrong(
-            "A value of 0 would not matter, but x is read with the column of the filler: look at the column first.",
+            "A value of 0 would not matter, but x is read with the column of the padding: look at the column first.",
             {
                 "            if columns[at] >= 0:\n                total += values[at] * x[columns[at]]\n": (
                     "            product = values[at] * x[columns[at]]\n"
@@ -1140,7 +1140,7 @@ ELL = KernelExercise(
         "if columns[at] >= 0: total += values[at] * x[columns[at]], with at = k * y.size + row.",
     ],
     why="At each step the lanes of a warp read neighbouring elements, so a thread per row loads whole sectors. The "
-    "price is the fillers: one long row makes all others as long.",
+    "price is the padding: one long row makes all others as long.",
 )
 
 

@@ -647,7 +647,7 @@ def multiply_row(starts, columns, values, x, y):
 exercises.check("11-row", multiply_row)
 
 # %% [markdown]
-# In each step the lanes of a warp now read elements of 32 rows, which lie far apart, and the warp is as slow as its longest row. There are two ways out. **A warp per row** reads neighbouring elements; rows shorter than 32 leave lanes idle. Or the elements move: **ELL**, another form, fills all rows up to the longest, and stores the first elements of all rows, then the second ones, and so on. Then a thread per row reads neighbours of other rows, at the price of the fillers. This is what the three read, for rows of random lengths and for rows of one length:
+# In each step the lanes of a warp now read elements of 32 rows, which lie far apart, and the warp is as slow as its longest row. There are two ways out. **A warp per row** reads neighbouring elements; rows shorter than 32 leave lanes idle. Or the elements move: **ELL**, another form, pads all rows to the length of the longest, and stores the first elements of all rows, then the second ones, and so on. Then a thread per row reads neighbours of other rows, at the price of the padding. This is what the three read, for rows of random lengths and for rows of one length:
 
 
 # %% jupyter={"source_hidden": true}
@@ -694,15 +694,15 @@ def multiply(starts, columns, values, x, y):
 exercises.check("11-spmv", multiply)
 
 # %% [markdown]
-# **ELL.** Element k of all rows comes together, so `columns` and `values` have `width` times `y.size` elements. A filler has column -1.
+# **ELL.** Element k of all rows comes together, so `columns` and `values` have `width` times `y.size` elements. Padding has column -1.
 
 
 # %%
 @cuda.jit
 def multiply_ell(columns, values, x, width, y):
     row = cuda.grid(1)  # a thread for each row
-    # About 7 lines: add up the products of the row's `width` elements, and store the sum; a
-    # filler has column -1
+    # About 7 lines: add up the products of the row's `width` elements, and store the sum;
+    # padding has column -1
     ...
 
 
