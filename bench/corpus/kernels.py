@@ -8,6 +8,7 @@ is shown on purpose, the case says so in `Case.merges`.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gpukit.intrinsics import allow_dynamic_shared, load2, load4, store2, store4
 
 #: Groups of counters that a case compares; `counters.FIGURES` lists the counters of each.
 GROUPS = ("shared", "shared lines", "global", "global lines", "local", "atomic", "atomic sectors", "arithmetic")
-GROUPS += ("matrices", "tensor")
+GROUPS += ("matrices", "tensor", "tensor requests")
 SHARED, GLOBAL = GROUPS[:2], GROUPS[2:4]
 #: Elements of a driver's shared array, in accesses: enough for 32 lanes 33 apart.
 SLOTS = 1056
@@ -1081,13 +1082,35 @@ def _matrices():
                 yield Case(f"ldmatrix{count}, pitch {pitch}, {name}", kernel, 1, 32, inputs, ("matrices",))
 
 
+def _swizzled():
+    lane = np.arange(32)
+    for count in (1, 2, 4):
+        inputs = lane % 16, 8 * ((lane // 16) ^ lane % 8), np.zeros((32, count), np.uint32)
+        kernel = tiles.row_matrix_loader(count, 64)
+        yield Case(f"ldmatrix{count}, pitch 64, swizzled", kernel, 1, 32, inputs, ("matrices",))
+
+
+def _warp_products():
+    for name, held in (("tf32", np.float32), ("bf16", np.uint32), ("s8", np.int32)):
+        total = np.int32 if name == "s8" else np.float32
+        inputs = tuple(np.zeros((32, count), kind) for count, kind in ((4, held), (2, held), (4, total)))
+        yield Case(f"mma, {name}", tiles.warp_product, 1, 32, inputs, ("tensor",))
+
+
+def _products_of_copies():
+    for name, columns in (("float16", 64), ("uint16", 32), ("float32", 8), ("int8", 96)):
+        kernel, arguments = tiles.tile_product(name, columns), partial(tiles.tile_maps, np.dtype(name), columns)
+        yield Case(f"wgmma, {name}, {columns} columns", kernel, 3, 128, arguments, ("tensor",))
+
+
 def _products():
     kernel, shared = tiles.product_pipeline()
 
     def arguments():
         return tiles.launch_product((kernel, shared), 256, 128, 256)[1]
 
-    yield Case("wgmma, tiles by tensor copies", kernel, (2, 2), 384, arguments, ("tensor",), shared=shared)
+    what = "tensor", "tensor requests"
+    yield Case("wgmma, tiles by tensor copies", kernel, (2, 2), 384, arguments, what, shared=shared)
     for dtype, columns, trans_a, trans_b, registers, nbytes in tiles.PRODUCTS:
         kernel, shared = tiles.tile_multiplier(dtype, columns, trans_a, trans_b, registers, nbytes)
         size, span = np.dtype(dtype).itemsize, nbytes // np.dtype(dtype).itemsize
@@ -1104,7 +1127,7 @@ def _all():
         yield from cases()
     for cases in (_transposes, _matmuls, _reductions, _images, _global, _local, _atomics, _parts, _arithmetic):
         yield from cases()
-    for cases in (_matrices, _products):
+    for cases in (_matrices, _swizzled, _warp_products, _products, _products_of_copies):
         yield from cases()
 
 

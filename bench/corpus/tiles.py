@@ -8,6 +8,7 @@ import numpy as np
 from gpukit import intrinsics
 from gpukit.backend import cuda, float32, int32, types, uint8, uint64
 from gpukit.intrinsics import (
+    commit_stores,
     copy_tensor,
     fence_async,
     fence_barrier_init,
@@ -18,9 +19,12 @@ from gpukit.intrinsics import (
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
+    mma,
     store_fragment,
+    store_tensor,
     tensor_map,
     view_at,
+    wait_stores,
     wgmma,
     wgmma_commit,
     wgmma_fence,
@@ -246,3 +250,87 @@ def launch_product(made, m, n, k):
     intrinsics.allow_dynamic_shared(kernel, nbytes)
     grid = -(-n // COLUMNS), -(-m // ROWS)
     return kernel[grid, 384, 0, nbytes], (*maps, out, k), out, values_of(a) @ values_of(b)[:, :n]
+
+
+# -- kernels for counters alone ----------------------------------------------------------------------------------------
+
+
+def row_matrix_loader(count, pitch):
+    """Make a kernel that loads matrices from a tile whose rows hold their numbers, at any of 64 rows."""
+    load = {1: ldmatrix1, 2: ldmatrix2, 4: ldmatrix4}[count]
+
+    @cuda.jit
+    def load_matrices(rows, columns, out):
+        tile = cuda.shared.array((64, pitch), types.uint16, alignment=16)
+        lane = cuda.threadIdx.x
+        for row in range(64):
+            tile[row, lane] = row
+            tile[row, lane + 32] = row
+        cuda.syncthreads()
+        found = load(tile, (rows[lane], columns[lane]))
+        for i in range(count):
+            out[lane, i] = found[i]
+
+    return load_matrices
+
+
+@cuda.jit
+def warp_product(a, b, out):
+    """Multiply words that hold elements along K: of TF32, two bfloat16, or four int8."""
+    lane = cuda.threadIdx.x
+    zero = out[lane, 0]
+    left = a[lane, 0], a[lane, 1], a[lane, 2], a[lane, 3]
+    c = mma(left, (b[lane, 0], b[lane, 1]), (zero, zero, zero, zero))
+    for i in range(4):
+        out[lane, i] = c[i]
+
+
+def tile_product(name, columns):
+    """Make a kernel that copies tiles with rows of 128 bytes, multiplies them, and copies the sums back."""
+    dtype = getattr(types, name)
+    span, sums = 128 * 8 // dtype.bitwidth, columns // 2
+    steps, step = 4, span // 4
+    nbytes = 128 * (64 + columns)
+    total = int32 if name == "int8" else float32
+
+    @cuda.jit
+    def multiply_tiles(a, b, c, count):
+        left = cuda.shared.array((64, span), dtype, alignment=1024)
+        right = cuda.shared.array((columns, span), dtype, alignment=1024)
+        result = cuda.shared.array((64, columns), total, alignment=1024)
+        barriers = cuda.shared.array(1, types.uint64)
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            mbarrier_init(barriers, 0, 1)
+            fence_barrier_init()
+        cuda.syncthreads()
+        held = zeros(sums, total)
+        for i in range(count):
+            if tid == 0:
+                mbarrier_expect(barriers, 0, nbytes)
+                copy_tensor(left, (0, 0), a, (64 * cuda.blockIdx.x, i * span), barriers, 0)
+                copy_tensor(right, (0, 0), b, (0, i * span), barriers, 0)
+            mbarrier_wait(barriers, 0, i % 2)
+            wgmma_fence()
+            for k in range(steps):
+                held = wgmma(held, left, (0, k * step), right, (0, k * step))
+            wgmma_commit()
+            held = wgmma_wait(0, held)
+            cuda.syncthreads()
+        store_fragment(result, (16 * (tid // 32), 0), held)
+        fence_async()
+        cuda.syncthreads()
+        if tid == 0:
+            store_tensor(c, (64 * cuda.blockIdx.x, 0), result, (0, 0))
+            commit_stores()
+            wait_stores(0)
+
+    return multiply_tiles
+
+
+def tile_maps(dtype, columns):
+    """The arguments of `tile_product`, for three blocks and three steps along K."""
+    span, total = 128 // dtype.itemsize, np.int32 if dtype == np.int8 else np.float32
+    a, b = (cuda.to_device(np.zeros((rows, 3 * span), dtype)) for rows in (192, columns))
+    c = cuda.to_device(np.zeros((192, columns), total))
+    return tensor_map(a, (64, span)), tensor_map(b, (columns, span)), tensor_map(c, (64, columns), 0), 3

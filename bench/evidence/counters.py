@@ -81,6 +81,14 @@ def _one(*names):
     return dict.fromkeys(names, 1)
 
 
+#: The operations of tensor cores, by kind.
+TENSOR_METRICS = {
+    "tensor_fp16": ("hgmma_src_fp16", "hgmma_src_bf16_dst_fp32", "hmma_src_fp16_dst_fp32", "hmma_src_bf16_dst_fp32"),
+    "tensor_tf32": ("hgmma_src_tf32_dst_fp32", "hmma_src_tf32_dst_fp32"),
+    "tensor_int8": ("igmma_src_int8", "imma_src_int8"),
+}
+
+
 def _figures():
     for group, op, short in (("shared", "load", "ld"), ("shared", "store", "st"), ("atomic", "atomic", "atom")):
         yield Figure(group, "shared", op, "requests", _one(f"{_EXECUTED}_{short}.sum"))
@@ -104,12 +112,14 @@ def _figures():
     yield Figure("matrices", "shared", "load", "wavefronts", _one(f"{_WAVEFRONTS}_op_ld.sum"))
     yield Figure("matrices", "shared", "load", "bank_conflicts", _one(f"{_CONFLICTS}_op_ld.sum"))
     yield Figure("tensor", "shared", "tensor load", "wavefronts", _one(f"{_WAVEFRONTS}_op_gmma.sum"))
-    yield Figure("tensor", "global", "tensor load", "requests", _one("l1tex__tmain_requests.sum"))
+    # A commit of stores is a request too: compared where there are loads alone.
+    yield Figure("tensor requests", "global", "tensor load", "requests", _one("l1tex__tmain_requests.sum"))
     metric = "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum"
     yield Figure("tensor", "global", "tensor load", "sectors", _one(metric))
-    for field, kinds in (("fp16", ("hgmma_src_fp16", "hgmma_src_bf16_dst_fp32")), ("int8", ("igmma_src_int8",))):
-        metrics = _one(*(f"sm__ops_path_tensor_op_{kind}.sum" for kind in kinds))
-        yield Figure("tensor", "arithmetic", "", f"tensor_{field}", metrics)
+    metric = "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum"
+    yield Figure("tensor", "global", "tensor store", "sectors", _one(metric))
+    for field, kinds in TENSOR_METRICS.items():
+        yield Figure("tensor", "arithmetic", "", field, _one(*(f"sm__ops_path_tensor_op_{kind}.sum" for kind in kinds)))
     for letter, field in (("f", "fp32"), ("d", "fp64")):
         names = {f"{_THREADS}_{letter}{op}_pred_on.sum": weight for op, weight in (("add", 1), ("mul", 1), ("fma", 2))}
         yield Figure("arithmetic", "arithmetic", "", field, names)
