@@ -8,8 +8,8 @@ A tile needs the sum of all tiles before it. It does not wait for its neighbour'
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
 publishes its total, the last tile of a section the total up to its end. A tile combines the sections before its own,
 the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
-the same too. Blocks draw the numbers of their tiles one after the other, so a tile waits for such only as running
-blocks have drawn before.
+the same too. Blocks draw the numbers of their tiles from a counter, so a tile waits only for tiles that running blocks
+have drawn before it.
 """
 
 import functools
