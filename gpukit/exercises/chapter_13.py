@@ -51,7 +51,7 @@ def plates(rng):
 
 def exchange(parts):
     for upper, lower in zip(parts, parts[1:], strict=False):  # two GPUs that are neighbours
-        # HOLE 2 lines: the first and the last row of each part are its halo: fill those between the two
+        # HOLE 2 lines: fill the two halo rows at the seam between them
         lower[0] = upper[-2]
         upper[-1] = lower[1]
         # END
@@ -80,6 +80,14 @@ HALO = FunctionExercise(
         Wrong(
             "lower[0] is the halo of the lower part. Its first own row is lower[1].",
             {"upper[-1] = lower[1]": "upper[-1] = lower[0]"},
+        ),
+        Wrong(
+            "Rows 0 and -1 are both halos, with old values. Read the rows next to them: upper[-2] and lower[1].",
+            {"lower[0] = upper[-2]": "lower[0] = upper[-1]", "upper[-1] = lower[1]": "upper[-1] = lower[0]"},
+        ),
+        Wrong(
+            "Nothing was written into an array: `lower = ...` only gives the name to another one. Assign to lower[0].",
+            {"lower[0] = upper[-2]": "lower = upper[-2]", "upper[-1] = lower[1]": "upper = lower"},
         ),
         Wrong(
             "The lower part needs a row too: its stencil reads the last own row of the upper part.",
@@ -119,10 +127,11 @@ SCALING = AnswerExercise(
         Wrong("The exchange is not divided: all GPUs exchange at the same time, for 50 us.", 800 / 212.5),
         Wrong("One GPU needs no exchange, so its step takes 800 us.", 850 / 250),
         Wrong("Exchanges of different pairs of neighbours do not wait for each other: 50 us in all.", 800 / 350),
+        Wrong("A GPU in the middle has two neighbours, but both exchanges together take the 50 us.", 800 / 300),
         Wrong("Upside down: the speedup is the old time over the new one.", 250 / 800),
     ],
     hints=["How long does a step take on four GPUs?", "200 us to compute, and 50 us to exchange. 800 over that."],
-    why="What is not divided stays. With 8 GPUs it would be 800 / 150: half the time goes into what nobody computes.",
+    why="What is not divided stays. With 8 GPUs it would be 800 / 150: a third of the time goes into the exchange.",
 )
 
 
@@ -156,7 +165,7 @@ def step_reaching(u, above, below, new):
         if col == 0 or col == u.shape[1] - 1:
             new[row, col] = mid  # the rim
         else:
-            # HOLE about 2 lines: the temperatures above and below the point, from whose memory they are in
+            # HOLE about 2 lines: the temperatures above and below, from the array that has them
             #| up, down = mid, mid
             up = u[row - 1, col] if row > 0 else above[col]
             down = u[row + 1, col] if row < u.shape[0] - 1 else below[col]
@@ -199,7 +208,7 @@ PEER = KernelExercise(
             "negative-index",
         ),
         Wrong(
-            "In the last row the point below is in the neighbour's memory, below[col].",
+            "In the last row, u.shape[0] - 1, the point below is in the neighbour's memory, below[col].",
             {DOWN: "u[row + 1, col]"},
             "out-of-bounds",
         ),
@@ -208,17 +217,21 @@ PEER = KernelExercise(
             {"if row > 0 else above": "if row > 1 else above"},
         ),
         Wrong(
-            "`row < u.shape[0]` holds for all rows here. The last one, u.shape[0] - 1, must read below.",
-            {"if row < u.shape[0] - 1 else below": "if row < u.shape[0] else below"},
-            "out-of-bounds",
-        ),
-        Wrong(
             "Above and below are swapped: row 0 needs the neighbour above, the last row the one below.",
             {UP: UP.replace("above", "below"), DOWN: DOWN.replace("below", "above")},
         ),
         Wrong(
             "The rows of the neighbours are one row each: the column is the index, not the row.",
             {"else above[col]": "else above[row]"},
+        ),
+        Wrong(
+            "above and below are one row each, with an element for each column: above[col], below[col].",
+            {UP: UP.replace("above[col]", "above[-1]"), DOWN: DOWN.replace("below[col]", "below[0]")},
+        ),
+        Wrong(
+            "Right, but every row loads from above, over the link. Only row 0 needs to: test the row first.",
+            {UP: "above[col]\n            if row > 0:\n                up = u[row - 1, col]"},
+            "cost: global load sectors",
         ),
         Wrong(
             "Only the edge rows need a neighbour. Here every point reads over the link.",
@@ -241,7 +254,7 @@ EVENTS = AnswerExercise(
     task="Predict how many events a step of peer loads needs on four GPUs, each with a stream.",
     spec=lambda: 2 * (4 - 1),
     wrong=[
-        Wrong("GPUs that are no neighbours share no row, so nothing has to be ordered between them.", 12),
+        Wrong("GPUs that are not neighbours share no row, so nothing has to be ordered between them.", 12),
         Wrong("The first and the last GPU have one neighbour only.", 8),
         Wrong(
             "Each pair needs two: either GPU may be the faster one, and must not be a step ahead of the other.",
@@ -249,6 +262,7 @@ EVENTS = AnswerExercise(
         ),
         Wrong("A GPU in the middle waits for two others, one at an end for one.", 4),
         Wrong("Four GPUs have three seams, and at each seam either side waits for the other.", 5),
+        Wrong("That is one seam: each of its two sides waits for the other. Four bands have three seams.", 2),
         Wrong("The streams of different GPUs know nothing of each other without events.", 0),
     ],
     hints=["Who reads whose rows? Draw an arrow for each.", "Each of the three seams has two arrows."],
@@ -336,12 +350,12 @@ OVERLAP = FunctionExercise(
     "13-overlap",
     task="Queue the steps of two GPUs so that edges are sent while the insides are computed, and nothing races.",
     spec=always,
-    cases=lambda rng: (Case((make_steps(count),), label=f"{count} steps") for count in (1, 2, 5)),
+    cases=lambda rng: (Case((make_steps(count),), label=f"{count} step{'s' * (count > 1)}") for count in (1, 2, 5)),
     call=planned,
     solutions=[fill_steps, fill_steps_first_apart],
     wrong=[
         Wrong(
-            "The edge reads the halo, which the other GPU's last send fills. Nothing says that it has arrived.",
+            "The edge reads the halo. The last send of the *other* GPU fills it, and nothing here waits for that one.",
             {"for number in (halo, old)": "for number in (old,)"},
             "race",
         ),
@@ -353,11 +367,6 @@ OVERLAP = FunctionExercise(
         Wrong(
             "The inside reads the last step's edge, from another stream.",
             {"after=[] if last is None else [last]": "after=[]"},
-            "race",
-        ),
-        Wrong(
-            "That waits for this GPU's own send. What fills its halo is the send of the other one.",
-            {"sends.get((1 - gpu, step - 1))": "sends.get((gpu, step - 1))"},
             "race",
         ),
         Wrong(
@@ -373,6 +382,20 @@ OVERLAP = FunctionExercise(
         Wrong(
             "Send and edge are in different streams here, and nothing orders them: an old edge may be sent.",
             {"(**send, stream=2 * gpu + 1)": "(**send, stream=4 + gpu)"},
+            "race",
+        ),
+        Wrong(
+            "Right, but one stream for everything leaves nothing to overlap. Each GPU needs two streams of its own.",
+            {
+                "(**edge, stream=2 * gpu + 1,": "(**edge, stream=0,",
+                "(**send, stream=2 * gpu + 1)": "(**send, stream=0)",
+                "(**inside, stream=2 * gpu,": "(**inside, stream=0,",
+            },
+            "cost: time",
+        ),
+        Wrong(
+            "Without events nothing orders the streams. List for each operation what it reads, and who wrote that.",
+            {"after=after": "after=[]", "after=[] if last is None else [last]": "after=[]"},
             "race",
         ),
         Wrong(
@@ -402,6 +425,7 @@ SENT = AnswerExercise(
         Wrong("Each phase has 3 steps, not 4: the chunk of the last step is already there.", 2),
         Wrong("Each step sends a quarter of the array, and there are two phases of 3 steps.", 6),
         Wrong("There are two phases of 3 steps, a quarter of a GB each.", 1),
+        Wrong("That is one step of six: two phases of 3 steps, and a quarter of a GB in each step.", 0.25),
     ],
     hints=[
         "How large is a chunk, and how many steps are there?",
@@ -470,16 +494,21 @@ RING = FunctionExercise(
             {"(before - step) % count": "(before + step) % count"},
         ),
         Wrong(
-            "That takes this GPU's chunk. In step 0 the GPU before passes on the chunk of its own number.",
+            "The chunk that a GPU must have the sum of, gpu + 1, gets nothing here. Values move from gpu - 1 to gpu, "
+            "and in step 0 the GPU before passes on the chunk of *its* number.",
             {"(before - step) % count": "(gpu - step) % count"},
         ),
         Wrong(
-            "That replaces this GPU's own values. They belong into the sum: add.",
+            "That replaces this GPU's own values. They belong in the sum: add.",
             {"parts[gpu][chunk] += parts[before][chunk]": "parts[gpu][chunk] = parts[before][chunk]"},
         ),
         Wrong(
-            "The values go to the GPU before, and from there nowhere: the ring runs from gpu - 1 to gpu.",
-            {"parts[gpu][chunk] += parts[before][chunk]": "parts[before][chunk] += parts[gpu][chunk]"},
+            "Here all GPUs pass on the same chunk in a step. In step 0 each passes on the chunk of its own number.",
+            {"(before - step) % count": "step"},
+        ),
+        Wrong(
+            "That is one chunk too far back. In step 0 the GPU before passes on chunk `before`, which is gpu - 1.",
+            {"(before - step) % count": "(gpu - step - 2) % count"},
         ),
         Wrong(
             "GPU 0 has a GPU before it too, the last one: take the number modulo count.",

@@ -28,9 +28,10 @@ UID_BYTES = 128
 
 @functools.cache
 def make_step() -> Any:
-    """Make the kernel of a time step. ``above`` and ``below`` are the rows of the neighbours, 0 where there is none.
+    """Make the kernel of a time step.
 
     A block computes a row. The blocks of the edges wait until the neighbour's row has arrived, and send theirs on.
+    ``above`` and ``below`` count the rows of the neighbours, 0 where there is none.
     """
     core, shmem = _bindings()
     SET, GE = core.SignalOp.SIGNAL_SET, core.ComparisonType.CMP_GE

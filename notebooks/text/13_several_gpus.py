@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 13 Several GPUs
 #
-# Two GPUs have twice the multiprocessors and twice the memory bandwidth. They also have two memories, and what one of them computes, the other one cannot see. This chapter divides work among GPUs, and finds out what is lost on the way.
+# Two GPUs have twice the multiprocessors and twice the memory bandwidth. They also have two memories, and neither GPU sees the other's unless you arrange for it. In this chapter you divide work among GPUs, and find out where the second half of the speed gets lost.
 #
 # **After this chapter you will be able to**
 #
-# - put arrays, kernels and streams on a GPU of your choice, and say who may reach whose memory;
+# - put arrays, kernels and streams on a GPU of your choice, and say which GPU can access which memory;
 # - divide a stencil and a matrix product among GPUs in four ways, and read their timelines;
-# - hide an exchange of edges behind the computation, with the events that it needs and no others;
+# - overlap the exchange of edges with computation, and find the events that this needs;
 # - predict the speedup of more GPUs, for a fixed problem and for one that grows with them;
 # - write a ring all-reduce, and judge it by its bus bandwidth;
 # - run batches on a cluster, and have it survive the loss of a worker.
@@ -39,9 +39,9 @@ WHERE = "two " + results.taken_on(recorded())
 print(f"{len(devices)} of {len(cuda.gpus)} devices are used here")
 
 # %% [markdown]
-# A metal plate is hot at its upper rim. How does the heat spread? Cut time into steps. In each step, every point moves a little towards the mean of its four neighbours. The plate has 16,384 x 16,384 points, and a GPU takes this long for a step:
+# A metal plate is hot at its upper rim. How does the heat spread? Cut time into steps. In each step, the temperature of every point moves a little towards the mean of its four neighbours. For a plate of 16,384 x 16,384 points a step takes:
 
-# %%
+# %% jupyter={"source_hidden": true}
 steps = {(r["variant"], r["devices"]): r["value"] for r in recorded(case="heat, strong", shape=(16384, 16384))}
 alone = steps["overlap", 1]
 print(f"one GPU:  {alone * 1e6:6.0f} us ({WHERE})")
@@ -49,18 +49,21 @@ for variant in multi.VARIANTS:
     print(f"two GPUs: {steps[variant, 2] * 1e6:6.0f} us, {alone / steps[variant, 2]:.2f} times as fast, {variant}")
 
 # %% [markdown]
-# The four lines are four ways in which the GPUs tell each other about their edges. You will build them all. On a plate of 2,048 x 2,048 points they differ much more:
+# The last four lines are four ways for the GPUs to tell each other about their edges. This page takes them one by one, and you write their central lines. On a plate of 2,048 x 2,048 points the result is quite another:
 
-# %%
+# %% jupyter={"source_hidden": true}
 small = {(r["variant"], r["devices"]): r["value"] for r in recorded(case="heat, strong", shape=(2048, 2048))}
 alone = small["overlap", 1]
+print(f"one GPU:  {alone * 1e6:6.0f} us ({WHERE})")
 for variant in multi.VARIANTS:
     print(f"two GPUs: {small[variant, 2] * 1e6:6.0f} us, {alone / small[variant, 2]:.2f} times as fast, {variant}")
 
 # %% [markdown]
+# So a second GPU can also make a program slower. By the end of the page you will know when, and why.
+#
 # ## Two memories
 #
-# `cuda.gpus` lists the GPUs. `with cuda.gpus[1]:` makes GPU 1 the **current device**: inside the block, arrays are allocated there, streams and events belong to it, and kernels run on it. A thread of the host has one current device at a time. The other GPU goes on with its work meanwhile, since launches do not wait.
+# `cuda.gpus` lists the GPUs. `with cuda.gpus[1]:` makes GPU 1 the **current device**: inside the block, arrays are allocated there, streams and events belong to it, and kernels run on it. A host thread has one current device at a time. Launches do not wait, so both GPUs are soon at work.
 
 
 # %%
@@ -81,11 +84,11 @@ multi.synchronize(devices)
 print([float(x.copy_to_host()[0]) for x in parts])
 
 # %% [markdown]
-# Now GPU 0 adds one to the array of the *last* GPU. Nothing in Python says that this is another device's memory: the kernel gets an address.
+# Now GPU 0 adds one to the array of the *last* GPU. Nothing in Python objects: the kernel just gets an address.
 
 # %%
 if on_gpu() and len(devices) > 1:
-    print("not launched here: an illegal address would end this notebook's use of its GPUs")
+    print("not launched here: after an illegal address this notebook could not use its GPUs any more")
 else:
     try:
         add_one[4, 256](parts[-1])
@@ -93,12 +96,12 @@ else:
         print(error)
 
 # %% [markdown]
-# On two GPUs this launch ends in an illegal memory access, and the process loses its GPUs. The emulator names the line. A kernel may only reach another GPU's memory, as a **peer**, if
+# On two GPUs this launch ends in an illegal memory access, after which every CUDA call of the process fails. The emulator names the line. A kernel can access the memory of another GPU, its **peer**, only if
 #
-# 1. the two have a link that allows it: `context.can_access_peer(number)`;
-# 2. the GPU that wants access has asked for it: `context.enable_peer_access(handle)`. The right holds for one direction.
+# 1. the hardware allows it: `context.can_access_peer(number)` says so;
+# 2. access has been enabled: `context.enable_peer_access(handle)`, for the current device, and in that direction only.
 #
-# A copy between devices needs neither. Without a link it goes through the host. `multi.connect` asks for all pairs, both ways:
+# A copy between devices needs neither: without peer access it goes through the host. `multi.connect` enables access for all pairs, both ways:
 
 # %%
 show.source(multi.connect)
@@ -110,7 +113,7 @@ add_one[4, 256](parts[-1])
 print("right:", np.array_equal(parts[-1].copy_to_host(), before + 1))
 
 # %% [markdown]
-# A trace counts what goes over the link, line by line:
+# The connection between two GPUs is called the **link** here: NVLink, or PCIe. A trace counts what goes over it, line by line:
 
 # %%
 with emulator.use_device(count=2):  # a trace runs on emulated devices, also where there are GPUs
@@ -122,19 +125,20 @@ for access in trace.accesses:
     print(f"{access.op:5} {access.sectors:4} sectors, {access.link_bytes:6,} bytes over the link")
 
 # %% [markdown]
-# How fast is this link? The figures decide everything that follows:
+# How fast is the link? Everything that follows depends on it:
 
-# %%
+# %% jupyter={"source_hidden": true}
 links = {r["variant"]: r for r in recorded(case="link")}
-rows = []
+own = gpukit.prediction.recorded().dram_read  # bytes per second, of an H200 too
+rows = [{"": "own memory, read", "each GPU": f"{own / 1e9:,.0f} GB/s"}]
 for name, record in links.items():
     text = f"{record['value'] * 1e6:.1f} us" if record["unit"] == "s" else f"{record['value'] / 1e9:,.0f} GB/s"
-    rows.append({"": name, "each": text})
-print(WHERE)
+    rows.append({"": "peer copy of 4 bytes, with an event" if name == "start" else name, "each GPU": text})
+print(f"{WHERE}: own memory is {own / links['peer copy']['value']:.0f} times as fast as a peer copy")
 results.table(rows)
 
 # %% [markdown]
-# A GPU's own memory delivers more than ten times what comes over the link. So a byte that crosses the link should be one that nobody can do without.
+# The first line is the GPU's own memory, and nothing that comes over a link is nearly as fast. So send only what the other GPU cannot do without.
 #
 # ## The plate, divided
 #
@@ -154,10 +158,10 @@ def specification(u, steps, rate=0.2):
 
 plate = np.zeros((203, 150), np.float32)
 plate[0] = 100
-print(multi.rows_of(len(plate) - 2, 2))
+print("rows of each GPU, without the rim:", multi.rows_of(len(plate) - 2, 2))
 
 # %% [markdown]
-# Each GPU gets a band of rows. Its first row needs the row above it, which belongs to the neighbour. So each GPU keeps a copy of the neighbour's row, the **halo**, and the copies must be renewed after every step:
+# Each GPU gets a band of rows. To compute its first row it needs the row above, which belongs to its neighbour. So each GPU keeps a copy of the neighbour's edge row, called a **halo**. The halos must be refreshed after every step:
 
 # %% jupyter={"source_hidden": true}
 with plot.figure("Two GPUs, four rows of their own each", size=(8, 3.4), mark=" ") as ax:
@@ -176,21 +180,20 @@ with plot.figure("Two GPUs, four rows of their own each", size=(8, 3.4), mark=" 
     ax.axis("off")
 
 # %% [markdown]
-# Write the exchange. `parts` holds an array for each GPU, from top to bottom. The first and the last row of each are its halo (or the rim). NumPy arrays stand for device arrays here.
+# Write the exchange. `parts` holds one array per GPU, from top to bottom. The first and the last row of each array are halos (or the rim). NumPy arrays stand in for device arrays here.
 
 
 # %%
 def exchange(parts):
     for upper, lower in zip(parts, parts[1:], strict=False):  # two GPUs that are neighbours
-        # 2 lines: the first and the last row of each part are its halo: fill those between the
-        # two
+        # 2 lines: fill the two halo rows at the seam between them
         ...
 
 
 exercises.check("13-halo", exchange)
 
 # %% [markdown]
-# The kernel knows nothing of GPUs. It computes rows `first` to `last` - 1 of its band, four rows of a column in each thread:
+# The kernel does not know that there are several GPUs. It computes rows `first` to `last` - 1 of its band, `TALL` rows of a column in each thread. `warmed` is the formula of the specification:
 
 # %%
 show.source(multi.stencil.heat_rows)
@@ -198,7 +201,7 @@ show.source(multi.stencil.heat_rows)
 # %% [markdown]
 # ## First way: through the host
 #
-# After each step, every GPU copies its edges to the host, and its neighbours copy them in from there. A `streams.Schedule` holds the operations, as in chapter 06. Each one now also says on which device its stream is:
+# After each step, every GPU copies its edges to the host, and its neighbours copy them in from there. A `streams.Schedule` holds the operations, as in chapter 06. Now each operation also has a device:
 
 # %%
 host = multi.Heat(plate, len(devices), variant="host")
@@ -210,7 +213,7 @@ result = multi.heat(plate, 50, len(devices), variant="host")
 print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
 
 # %% [markdown]
-# And when does what run? This function shows it for a larger plate. (Without two GPUs, what you see is **modelled**: the operations are played through on a device with the figures of an H200.)
+# And what runs when? Here is the timeline for a larger plate. (On the emulator it is **modelled**: the operations are played through on two devices with the figures of an H200.)
 
 
 # %%
@@ -226,20 +229,18 @@ def timeline(variant, side=8192, steps=3):
     return schedule.run(record=True)
 
 
-timeline("host").plot("device");
-
+timeline("host").plot("device")
 # %% [markdown]
-# The kernels wait while 32 KB go out and come in. It is not the bandwidth: it is that each copy has to start, and that two of them follow one another. (GPU 1 begins a little later, because one thread of the host queues everything.)
+# The kernels wait while a single row goes out and comes in. Bandwidth is not the problem, since a row is small. But every copy takes time to start, and here one has to follow the other. (GPU 1 begins a little later, because one host thread queues everything.)
 #
 # ## Second way: peer copies
 #
-# `target.copy_to_device(source)` with arrays of two devices is a **peer copy**: one copy in place of two, and the host's memory is not touched.
+# `target.copy_to_device(source)` with arrays of two devices is a **peer copy**: one copy instead of two, straight from GPU to GPU.
 
 # %%
 result = multi.heat(plate, 50, len(devices), variant="peer_copy")
 print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
-timeline("peer_copy").plot("device");
-
+timeline("peer_copy").plot("device")
 # %% [markdown]
 # **Predict.** On one GPU a step takes 800 us. Four GPUs divide it, and then exchange their edges, which takes 50 us in all and overlaps with nothing. What is the speedup? (An expression will do, such as `3 / 2`.)
 
@@ -252,7 +253,7 @@ exercises.check("13-scaling", my_answer)
 #
 # ## Third way: the kernel reads the neighbour's memory
 #
-# If kernels can reach a peer's memory, the halo need not exist. The threads of the first row read the row above where it is. Here `above` and `below` are rows of the neighbours' arrays.
+# If kernels can access a peer's memory, there is no need for a halo. The threads of the first row read the row above it from the peer's memory, a **peer load**. Here `above` and `below` are rows of the neighbours' arrays.
 
 # %%
 RATE = np.float32(0.25)
@@ -266,8 +267,7 @@ def step_reaching(u, above, below, new):
         if col == 0 or col == u.shape[1] - 1:
             new[row, col] = mid  # the rim
         else:
-            # About 2 lines: the temperatures above and below the point, from whose memory they
-            # are in
+            # About 2 lines: the temperatures above and below, from the array that has them
             up, down = mid, mid
             new[row, col] = mid + RATE * (up + down + u[row, col - 1] + u[row, col + 1] - 4 * mid)
 
@@ -290,10 +290,9 @@ print(f"{moved:,} bytes loaded, {crossed:,} of them over the link")
 # %%
 result = multi.heat(plate, 50, len(devices), variant="peer_load")
 print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
-timeline("peer_load").plot("device");
-
+timeline("peer_load").plot("device")
 # %% [markdown]
-# There is nothing left to copy, but the kernels still have to agree on *when*. A GPU must not read its neighbour's row before that row is computed. Nor may it overwrite a row that its neighbour still reads. One wait settles both: each kernel waits for its neighbours' kernels of the step before.
+# There is nothing left to copy, but the kernels still have to agree on *when*. A GPU must not read its neighbour's row before it has been computed. Nor may it overwrite a row that its neighbour is still reading. One wait settles both: each kernel waits until its neighbours' kernels of the step before are done.
 #
 # **Predict.** Four GPUs hold the plate in four bands, and each has one stream. How many events does a step need?
 
@@ -302,7 +301,7 @@ my_answer = None
 exercises.check("13-events", my_answer)
 
 # %% [markdown]
-# <details><summary>Answer</summary>Six. There are three seams, and at each of them either side waits for the other.</details>
+# <details><summary>Answer</summary>Six. There are three seams, and at each of them both sides wait for each other.</details>
 #
 # An event recorded in a stream of one GPU can be waited for in a stream of another, with the same two calls as in chapter 06. What if one is missing? Drop any of them, and the schedule has a race:
 
@@ -311,32 +310,32 @@ reaching = multi.Heat(plate, devices, variant="peer_load")
 schedule = reaching.schedule(steps=4)
 print("races with all events:", len(schedule.races()))
 waiting = [number for number, operation in enumerate(schedule.operations) if operation.after]
-for number in waiting[:2]:
+for number in waiting:
     schedule = reaching.schedule(steps=4)
     schedule.operations[number] = schedule.operations[number]._replace(after=())
-    print(f"without the wait of {schedule.operations[number].name}: {len(schedule.races())}, such as")
-    print("   ", schedule.races()[0])
+    print(f"without the wait of {schedule.operations[number].name}: {len(schedule.races())}")
+if len(devices) > 1:
+    print("the last one:", schedule.races()[0])
 
 # %% [markdown]
 # ## Fourth way: edges first
 #
-# Only two rows of a band concern anyone else. Compute those first, in a stream of their own. While they travel, compute the inside, which takes much longer. Then the exchange is hidden, however slow the link is, as long as it is faster than the inside.
+# Only two rows of a band concern anyone else. Compute those first, in a stream of their own. While they travel, compute the inside. As long as that takes longer than the exchange, the exchange costs no time.
 
 # %%
 result = multi.heat(plate, 50, len(devices), variant="overlap")
 print("right:", np.allclose(result, specification(plate, 50), atol=1e-3))
-timeline("overlap").plot("device");
-
+timeline("overlap").plot("device")
 # %% [markdown]
-# Which of the four is best? Look again at the two lists at the top of the page. On the large plate the exchange is a small part, and overlap hides it. On the small one a step takes a few microseconds, less than one thread of the host needs to queue the operations of two GPUs. There the way with the fewest operations wins: peer loads. You will write the schedule of the overlap at the end of this page.
+# Which of the four is best? Look again at the two lists at the top of the page. On the large plate the exchange is a small part of a step, and `overlap` hides it. A step of the small plate is over before one host thread has queued the operations of two GPUs. There the fewest operations win, those of peer loads, and one GPU alone is faster still. You will write the schedule of `overlap` yourself at the end of this page.
 #
 # ## What more GPUs can gain
 #
-# A step of a plate with R rows and C columns reads and writes 8 R C bytes. n GPUs with a memory bandwidth of B divide that. Besides, each sends its edges, 4 C bytes in a time of t = start + 4 C / link:
+# A step of a plate with R rows and C columns reads and writes 8 R C bytes. n GPUs, each with a memory bandwidth of B, share that. Each also sends its edges, 4 C bytes to a neighbour, which takes t = start + 4 C / link:
 #
 # ```
 # T(n) = 8 R C / (n B) + t          the exchange after the kernel
-# T(n) = max(8 R C / (n B), t)      the exchange behind the inside
+# T(n) = max(8 R C / (n B), t)      the exchange at the same time
 # ```
 
 
@@ -345,13 +344,13 @@ MODEL = streams.Model()
 
 
 def step_seconds(rows, columns, count, overlap, model=MODEL):
-    """The formula, with the time in which a kernel starts."""
+    """The formula, plus the time that a kernel takes to start."""
     compute = model.kernel_start + 8 * rows * columns / count / model.memory
     exchange = 0 if count == 1 else model.link_start + 4 * columns / model.link
     return max(compute, exchange) if overlap else compute + exchange
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 counts = np.arange(1, 9)
 mark = f"lines: the formula, with an H200's figures; dots: {WHERE}"
 with plot.figure(size=(8, 3.4), columns=2, mark=mark) as axes:
@@ -371,15 +370,15 @@ with plot.figure(size=(8, 3.4), columns=2, mark=mark) as axes:
     axes[0].legend(title="side of the plate")
 
 # %% [markdown]
-# Solid lines overlap, dashed ones do not. **Strong scaling** keeps the problem and adds GPUs: each has less to compute and as much to exchange, so the curves bend. **Weak scaling** lets the problem grow with the GPUs: the share of the exchange stays. What is lost:
+# Solid lines overlap, dashed ones do not. **Strong scaling** adds GPUs to a fixed problem: each has less to compute and as much to exchange, so the curves bend. **Weak scaling** lets the problem grow with the number of GPUs, so the exchange stays the same share. The losses are:
 #
 # - the exchange, where it is not hidden;
-# - what every kernel costs whatever its size: its launch, its first and its last wave of blocks;
-# - the host. One Python thread queues the operations of all GPUs. If a step takes less time than queuing it, more GPUs make it slower.
+# - what every kernel costs whatever its size: its launch, and its first and last wave of blocks;
+# - the host. One Python thread queues the operations of all GPUs. If a step takes less time than queuing it, more GPUs make it slower. The formula does not know this: see the dot of the smallest plate.
 #
 # ## A product on two GPUs
 #
-# C = A B. Divide the rows of A and of C; every GPU needs all of B. The matrices are on GPU 0, and so shall the result be. The same four ways:
+# C = A B. Divide the rows of A and of C; every GPU needs all of B. The matrices are on GPU 0, and the result is wanted there too. The same four ways:
 
 # %%
 random = np.random.default_rng(13)
@@ -387,27 +386,31 @@ a, b = random.random((130, 64), np.float32), random.random((64, 90), np.float32)
 for variant in multi.WAYS:
     print(f"{variant:10} right: {np.allclose(multi.product(a, b, len(devices), variant), a @ b, rtol=1e-4)}")
 
-# %%
+# %% jupyter={"source_hidden": true}
 rows = []
 for record in recorded(case="product", shape=(16384,) * 3):
     one = results.first(recorded(case="product", shape=(16384,) * 3), devices=1)["value"]
-    row = {"way": record["variant"], "GPUs": record["devices"], "ms": f"{record['value'] * 1e3:.1f}"}
+    row = {
+        "way": record["variant"] if record["devices"] > 1 else "alone",
+        "GPUs": record["devices"],
+        "ms": f"{record['value'] * 1e3:.1f}",
+    }
     rows.append(row | {"speedup": f"{one / record['value']:.2f}"})
 print(f"16,384 x 16,384 times the same, float32, {WHERE}")
 results.table(rows)
 
 # %% [markdown]
-# In the stencil, peer loads were good: each row crosses the link once. Here a kernel that reads B in the other GPU's memory reads it once *for every row of tiles*. What is read over and over should be copied once. The best way, `overlap`, sends B in panels of columns: while a panel is multiplied, the next ones arrive.
+# In the stencil, peer loads were good: each row crosses the link once. Here a kernel that reads B in the other GPU's memory reads it once *for every row of tiles*. Copy once what is read over and over. `overlap` copies B in panels of columns: while one panel is multiplied, the next ones arrive.
 #
-# **Check yourself.** A product of two N x N matrices takes 2 N<sup>3</sup> operations, and B has 4 N<sup>2</sup> bytes. For which N does sending B take as long as computing half of C, at 50 TFLOP/s and 350 GB/s?
+# **Check yourself.** A product of two N x N matrices takes 2 N<sup>3</sup> operations, and B has 4 N<sup>2</sup> bytes. For which N does sending B take as long as computing half of C, at, say, 50 TFLOP/s and 350 GB/s?
 #
-# <details><summary>Answer</summary>4 N<sup>2</sup> / 350e9 = N<sup>3</sup> / 50e12, so N is about 570. Ten times larger, and sending B is a tenth of the time. Products scale well because computing grows faster than what is sent.</details>
+# <details><summary>Answer</summary>4 N<sup>2</sup> / 350e9 = N<sup>3</sup> / 50e12, so N is about 570. With N ten times as large, sending B takes a tenth of the computing time. Products scale well because the work grows as N<sup>3</sup>, and what is sent as N<sup>2</sup>.</details>
 #
 # ## All-reduce
 #
-# Train a network on several GPUs, and after each step every GPU has its own gradient: an array of the same size. All need the sum. This is an **all-reduce**, and its arrays have gigabytes.
+# Train a network on several GPUs, and after each step every GPU has its own gradient: an array of the same size. All of them need the sum. This operation is an **all-reduce**, and the arrays can be gigabytes.
 #
-# The simple way sends all arrays to GPU 0 and the sum back. GPU 0's link carries everything, and the others idle. In a **ring**, each GPU sends to the next one only. Cut the array into as many chunks as there are GPUs. In the first phase, **reduce-scatter**, each chunk goes round once and is added to at each stop. Then every GPU has the complete sum of one chunk. In the second phase, **all-gather**, the sums go round:
+# The simple way sends all arrays to GPU 0 and the sum back. GPU 0's link carries everything, while the other links are mostly idle. In a **ring**, each GPU sends only to the next one, and the last to the first. Cut the array into as many chunks as there are GPUs. In the first phase, **reduce-scatter**, each chunk goes round once, and each GPU adds its own values to it. At the end, every GPU has the complete sum of one chunk. In the second phase, **all-gather**, the sums go round:
 
 # %% jupyter={"source_hidden": true}
 count, holds = 4, [[{g} for _ in range(4)] for g in range(4)]
@@ -434,7 +437,7 @@ exercises.check("13-sent", my_answer)
 # %% [markdown]
 # <details><summary>Answer</summary>1.5 GB: twice three steps of a quarter each. In general 2 (n - 1) / n of the array, which is less than twice for any number of GPUs.</details>
 #
-# Now write the first phase. In step 0, GPU g passes on chunk g.
+# Now write the first phase. In step 0, GPU g passes on chunk g; in every later step, the chunk that it has just added to.
 
 
 # %%
@@ -449,7 +452,7 @@ def reduce_scatter(parts):
 exercises.check("13-ring", reduce_scatter)
 
 # %% [markdown]
-# `multi.all_reduce` does both phases, with a kernel that reads the chunk in the neighbour's memory. Four emulated devices make a better ring than two:
+# `multi.all_reduce` does both phases, with a kernel that reads the chunk in the neighbour's memory. On the emulator, four devices make a better ring than two:
 
 # %%
 with emulator.use_device(count=max(4, len(cuda.gpus))):
@@ -462,9 +465,9 @@ with emulator.use_device(count=max(4, len(cuda.gpus))):
     print(f"{len(ring.schedule.operations)} operations, {len(ring.schedule.races())} races")
 
 # %% [markdown]
-# How good is it? Divide what each GPU has to send, 2 (n - 1) / n of the array, by the time: that is the **bus bandwidth**. It can be compared with the link, and between different numbers of GPUs. The vendor's library is **NCCL**:
+# How good is it? Divide what each GPU has to send, 2 (n - 1) / n of the array, by the time: that is the **bus bandwidth**. It can be compared with the link's, and across different numbers of GPUs. **NCCL** is NVIDIA's library for this:
 
-# %%
+# %% jupyter={"source_hidden": true}
 found = list(recorded(case="all-reduce"))
 link = links["peer copies, both ways"]["value"] / 1e9
 with plot.figure("All-reduce of float32", size=(8, 3.6), mark=WHERE) as ax:
@@ -480,15 +483,15 @@ with plot.figure("All-reduce of float32", size=(8, 3.6), mark=WHERE) as ax:
     ax.legend()
 
 # %% [markdown]
-# - **copies** brings each chunk by a peer copy into a buffer, and a kernel adds it: twice the trips to memory, and one stage waits for the other.
+# - **copies** brings each chunk by a peer copy into a buffer, and a kernel adds it: more trips to memory, and the copy and the kernel take turns.
 # - **loads** adds straight from the neighbour's memory.
-# - **pipelined** cuts the array into pieces, each in a stream of its own. While one piece waits for an event, another one moves.
+# - **pipelined** cuts the array into pieces, each in a stream of its own. While one piece waits for an event, another is on the link.
 #
-# Small arrays are slow in any form: two events and two launches cost more than the bytes. NCCL's kernels wait for flags in memory instead of events. So does the next section but one.
+# For small arrays, events and launches cost more than the bytes, whichever form you choose. NCCL's kernels wait for flags in memory instead of events. You will see how below, in "From inside the kernel".
 #
 # ## Frames on all GPUs
 #
-# Most work needs no exchange at all. Frames of a video, images of a batch: give each GPU its own. `streams.Pipeline` takes `devices`, and deals its chunks out to them. Any function of (source, target, stream) will do:
+# Most work needs no exchange at all. Frames of a video, images of a batch: give each GPU its own. `streams.Pipeline` takes `devices`, and deals its chunks out to them. As in chapter 06, any function of (source, target, stream) will do:
 
 # %%
 frames = cuda.pinned_array((12, 54, 96, 3), np.uint8)
@@ -507,29 +510,30 @@ for name, (function, x, shape) in works.items():
     print(f"{name}: the same as on one GPU: {np.allclose(out, again, rtol=1e-5)}")
 
 # %% [markdown]
-# `conv2d` reads its weights from GPU 0: a peer load, small enough to be harmless. How much faster are two GPUs when frames come from the host? Now the host's links decide, and its memory:
+# `conv2d` reads its weights from GPU 0: a peer load, small enough to be harmless. How much faster are two GPUs when the frames come from the host? That depends on the links to the host, and on the host's memory:
 
-# %%
+# %% jupyter={"source_hidden": true}
 found = {r["devices"]: r for r in recorded(case="frames")}
+print(f"measured on {WHERE}")
 for count, record in found.items():
     rate = record["shape"][0] / record["value"]
     into = np.prod(record["shape"]) / record["value"] / 1e9
-    print(f"{count} GPU{'s' * (count > 1)}: {rate:8,.0f} frames/s, {into:5.1f} GB/s into the GPUs ({WHERE})")
+    print(f"{count} GPU{'s' * (count > 1)}: {rate:8,.0f} frames/s, {into:5.1f} GB/s from the host")
 both = links["copy in, all devices"]["value"] * links["copy in, all devices"]["devices"]
-print(f"copies alone: {links['copy in, one device']['value'] / 1e9:.1f} GB/s to one, {both / 1e9:.1f} GB/s to two")
+print(f"copies alone: {links['copy in, one device']['value'] / 1e9:.1f} GB/s to one GPU, {both / 1e9:.1f} GB/s to two")
 
 # %% [markdown]
 # ## From inside the kernel
 #
-# So far the host decided when something moves. A kernel can do that itself: it writes into the other GPU's memory, and then sets a **signal** there, for which the other kernel waits. **NVSHMEM** is NVIDIA's library for this. A program runs as several **processing elements** (PEs), each a process with its GPU. All of them allocate the same arrays, on the **symmetric heap**, so a kernel can name an array of another PE by its own array and the PE's number.
+# So far the host decided when data moves. A kernel can do that itself: it writes into the other GPU's memory, and then sets a **signal** there. The other kernel waits for that signal. **NVSHMEM** is NVIDIA's library for this. A program runs as several **processing elements** (PEs), each a process with its GPU. All of them allocate the same arrays, on the **symmetric heap**, so a kernel names an array of another PE by its own array and the number of that PE.
 #
-# Here is the step of the plate in this form, for Numba through nvshmem4py. Waits, edges and inside are in one kernel, and blocks of the inside never wait:
+# Here is a step of the plate in this form. Numba gets NVSHMEM from the package nvshmem4py. One block computes a row; only the blocks of the two edge rows wait and send:
 
 # %%
 show.source(multi.shmem.make_step)
 
 # %% [markdown]
-# Without GPUs the same text runs on emulated PEs:
+# Without GPUs the same source runs on emulated PEs:
 
 # %%
 if on_gpu():
@@ -539,12 +543,12 @@ else:
     print("right:", np.allclose(result, specification(plate, 20), atol=1e-3))
 
 # %% [markdown]
-# What if a signal is lost? On GPUs the kernels wait forever. In this program, both PEs signal PE 0:
+# What if a signal goes to the wrong PE? On GPUs, a kernel waits forever. In this program, both PEs signal PE 0:
 
 
 # %%
 def one_way(rank, nranks, uid):
-    """Run one PE, whose kernel sends x on and waits for what comes in."""
+    """Run one PE. Its kernel sends x to another PE and waits for what comes in."""
     core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
     x, inbox, signal = core.array(64), core.array(64), core.array(1, "int64")
     send[1, 64](x, inbox, signal)
@@ -571,19 +575,19 @@ except KernelError as error:
 # %% [markdown]
 # ## Beyond one machine
 #
-# One process reaches the GPUs of one machine. For more, there are cluster libraries, and you should use one. `multi.map_frames` sends batches to the workers of a **Dask** cluster and adds three things: results come in order, a bounded number of batches is under way, and each worker has a GPU of its own. If a worker dies, Dask gives its batches to others. On a cluster you connect with `distributed.Client("tcp://scheduler:8786")`; here two workers on this machine do.
+# A process can use the GPUs of one machine. For more machines, use a cluster library. `multi.map_frames` sends batches to the workers of a **Dask** cluster and adds three things: results come back in order, only a limited number of batches is in flight, and each worker has a GPU of its own. If a worker dies, Dask gives its batches to others. To reach a cluster, connect with `distributed.Client("tcp://scheduler:8786")`; here, two workers on this machine stand in for one.
 
 
 # %%
 def shrink(number):
-    """Load a batch and resize it: runs on a worker."""
+    """Load a batch and resize it, on a worker."""
     batch = np.random.default_rng(number).integers(0, 256, (4, 54, 96, 3), np.uint8)
     return resize.resize(batch, (18, 32))
 
 
 # %%
 def shrink_all(batches, kill_after):
-    """Resize batches on two workers, and kill one of them on the way; returns the results."""
+    """Resize batches on two workers, kill one of them on the way, and return the results."""
     small = []
     with multi.local_cluster(workers=2) as client:
         pids = list(client.run(os.getpid).values())
@@ -603,11 +607,13 @@ else:
     print("pip install 'gpukit[multi]' brings Dask")
 
 # %% [markdown]
-# Send paths or numbers, as here, not arrays: what you send goes over the network. `multi.reduce` combines the results, from the first batch to the last, so the sum has the same bits on any number of workers.
+# Send paths or numbers, as here, not arrays, because everything you send goes over the network. `multi.reduce` combines the results in the order of the batches, so a sum is the same to the last bit for any number of workers.
 #
 # ## Exercise: the edges first
 #
-# Queue the steps of two GPUs so that the exchange is hidden. Each step has, for each GPU, three dicts with all arguments of `schedule.add` but two: `edge`, the kernel that computes the edge row; `inside`, the kernel for all other rows; `send`, the copy of the edge into the other GPU's halo. Write `schedule.add(**edge, stream=..., after=[...])`. The edge reads the halo, the old edge and the old inside; the inside reads the old edge. The check looks for races, and for time that is lost.
+# Queue the steps of two GPUs so that the exchange is hidden. In each step, each GPU has three operations: `edge`, the kernel that computes its edge row; `inside`, the kernel for all other rows; `send`, the copy of the new edge into the other GPU's halo. Each is a dict with the arguments of `schedule.add` except `stream` and `after`.
+#
+# So `number = schedule.add(**edge, stream=..., after=[...])` queues one and returns its number. `edge` reads the halo, and the edge and the inside of the step before. `inside` reads the edge and the inside of the step before. In the first step there is nothing to wait for. The check looks for races, and for lost time.
 
 
 # %%
@@ -625,12 +631,12 @@ exercises.check("13-overlap", fill_steps)
 # %% [markdown]
 # ## Key points
 #
-# - Each GPU has its own memory. Kernels reach a peer's memory only if they were given access; copies always work.
-# - What decides is the ratio: bytes that cross the link to bytes, or operations, that do not.
-# - Read over the link what is read once. Copy what is read again and again.
+# - Each GPU has its own memory. A kernel can access a peer's memory only where that is enabled; copies always work.
+# - Compare what crosses the link with what is done on each side: the smaller that share, the better it scales.
+# - Peer loads suit what is read once. Copy what is read again and again.
 # - Compute first what others wait for, and send it while you compute the rest.
 # - Events order streams of different GPUs. `Schedule.races` finds the one that is missing; a right result proves nothing.
-# - Strong scaling bends where the exchange, the launches or the host take over. Weak scaling keeps its efficiency.
-# - A ring all-reduce sends less than twice the array, whatever the number of GPUs.
+# - With strong scaling, the exchange, the launches or the host take over in the end. With weak scaling, efficiency stays.
+# - In a ring all-reduce, each GPU sends less than twice the array, however many GPUs there are.
 #
 # **Back:** [12 Tensor cores](12_tensor_cores.ipynb). **Next:** [99 Projects](99_projects.ipynb).
