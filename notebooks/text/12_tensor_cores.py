@@ -448,9 +448,9 @@ table
 # %% jupyter={"source_hidden": true}
 if ladder_records:
     sizes = sorted({record["shape"][0] for record in ladder_records})
-    at = {(record["variant"], record["shape"][0]): record["value"] for record in ladder_records}
-    names = [name for name in dict.fromkeys(variant for variant, _ in at) if all((name, n) in at for n in sizes)]
-    rates = {name: [2e-12 * n**3 / at[name, n] for n in sizes] for name in names}
+    known = {(record["variant"], record["shape"][0]): record["value"] for record in ladder_records}
+    names = [name for name in dict.fromkeys(variant for variant, _ in known) if all((name, n) in known for n in sizes)]
+    rates = {name: [2e-12 * n**3 / known[name, n] for n in sizes] for name in names}
     against = [name for name in names if name.startswith("cublas")]
     named = [name for name in ("stages", "swizzled", "tma_wgmma", "specialised", "fast", *against) if name in names]
     options = {"against": against, "xlabel": "M = N = K", "mark": results.taken_on(ladder_records)}
