@@ -464,7 +464,8 @@ def wgmma_wait(most, accumulators) -> tuple:
 def decrease_registers(count):
     """Give back registers, down to ``count`` a thread, for `increase_registers` of other warps.
 
-    All four warps of a group do it. The kernel needs ``launch_bounds``. Needs compute capability 9.0.
+    All four warps of a group do it. The kernel needs ``launch_bounds=(threads, blocks)``: without the second number
+    the compiler leaves the instruction out. Needs compute capability 9.0.
 
     Parameters
     ----------
@@ -473,7 +474,7 @@ def decrease_registers(count):
 
     Examples
     --------
-    >>> @cuda.jit(launch_bounds=256)
+    >>> @cuda.jit(launch_bounds=(256, 1))
     ... def share(out):
     ...     if cuda.threadIdx.x < 128:
     ...         decrease_registers(40)
