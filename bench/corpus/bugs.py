@@ -1269,7 +1269,7 @@ def _octets(module):
 
 @wrong("misaligned", 1, 64, _octets)
 def floats_at_odd_address(a, out):
-    """Floats that begin at an odd byte of a buffer, behind a header of one byte."""
+    """Floats that begin at an odd byte of a buffer, after a header of one byte."""
     i = cuda.grid(1)
     out[i] = a[i]  # bug
 

@@ -31,6 +31,7 @@ from gpukit.intrinsics import (
     wgmma_wait,
     zeros,
 )
+from warpstep.integers import ceil_div
 
 float16 = types.float16
 
@@ -152,8 +153,8 @@ def place(trans, k, step, span):
 def tile_shape(count, depth, span, trans):
     """Parts, rows and columns of a tile of ``count`` rows along K, or of the rows of K if it is transposed."""
     if trans:
-        return -(-count // span), depth, span
-    return -(-depth // span), count, span
+        return ceil_div(count, span), depth, span
+    return ceil_div(depth, span), count, span
 
 
 def as_tile(matrix, span, trans):
@@ -248,7 +249,7 @@ def launch_product(made, m, n, k):
     out = np.full((m, n), np.nan, np.float32)
     maps = [tensor_map(cuda.to_device(x), box) for x, box in ((a, (ROWS, DEPTH)), (b, (DEPTH, COLUMNS)))]
     intrinsics.allow_dynamic_shared(kernel, nbytes)
-    grid = -(-n // COLUMNS), -(-m // ROWS)
+    grid = ceil_div(n, COLUMNS), ceil_div(m, ROWS)
     return kernel[grid, 384, 0, nbytes], (*maps, out, k), out, values_of(a) @ values_of(b)[:, :n]
 
 

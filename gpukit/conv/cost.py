@@ -17,7 +17,7 @@ from gpukit.conv.implicit import MAX_KERNEL, implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import Speed, choices
-from gpukit.matmul.fast import GROUPS, GROUPS_MAX_SIZE, GROUPS_MIN_PARTS, SUM_THREADS, Tile, sum_parts
+from gpukit.matmul.fast import SUM_THREADS, Tile, sum_parts, sum_shape
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import describe
@@ -53,8 +53,6 @@ IM2COL_SPEED = 2.7e6
 MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
 #: Block of "naive", and out channels of a thread of "blocked", at most.
 NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
-
-
 #: Values of a depthwise result from which a thread has several; rows from one value of the kernel to the next, at most.
 DEPTHWISE_MANY, MAX_DILATION = 1 << 20, 4
 
@@ -377,8 +375,8 @@ def _channels_last(convolution, work):
 
 def _launch_sum(results, out, parts, stream):
     """(launch, arguments) that adds up the results of the parts of K."""
-    groups = GROUPS if parts >= GROUPS_MIN_PARTS and out.size <= GROUPS_MAX_SIZE else 1
-    width, size = 4 if out.size % 4 == 0 else 1, np.uint32(out.size)
+    width, groups = sum_shape(parts, out.size, out.size, results.dtype.itemsize)
+    size = np.uint32(out.size)
     blocks = ceil_div(out.size, SUM_THREADS // groups * width)
     launch = configure_quietly(sum_parts(width, groups, False), blocks, SUM_THREADS, stream)
     return launch, (results, out, np.uint32(parts), np.uint32(1), size, size, np.float32(1), np.float32(0))

@@ -261,7 +261,7 @@ def mma(a, b, c) -> tuple:
     ============================  ================  ===================================================================
 
     TF32 keeps 10 of float32's 23 bits: the others are ignored. Products are exact, but those that are added in float32
-    are first cut off 25 bits behind the largest exponent among them and c, and so is the sum behind 24 bits. float64
+    are first cut off 25 bits below the largest exponent among them and c, and so is the sum after 24 bits. float64
     adds in the order of K, by fused multiply-adds. So an H200 does it, and the emulator too, to the last bit.
 
     Parameters

@@ -3,7 +3,7 @@
 - ``lesson``: which lane holds which element (`fragment_map`). Begin here.
 - ``ladder``: a product of float16 in seven kernels, one idea each.
 
-Kernels at a library's speed, for more formats than float16, are behind ``gpukit.matmul.matmul``.
+``gpukit.matmul.matmul`` has kernels at a library's speed, for more formats than float16.
 """
 
 from gpukit.tensor.ladder import VARIANTS, multiply_by, steps

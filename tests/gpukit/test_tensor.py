@@ -164,7 +164,7 @@ def test_a_trace_brings_the_tensors_of_a_gpu(monkeypatch):
 
 
 def test_shared_arrays_start_where_their_alignment_says():
-    """A swizzle is one of addresses: behind a barrier of 8 bytes, both tiles still begin at a multiple of 1,024."""
+    """A swizzle is one of addresses: after a barrier of 8 bytes, both tiles still begin at a multiple of 1,024."""
     a = np.arange(4096, dtype=np.float32).astype(np.float16).reshape(64, 64)
     out = np.zeros((2, 4096), np.float16)
     copy_twice[1, 32, 0, 8192](tensor_map(cuda.to_device(a), (64, 64)), out)

@@ -606,7 +606,7 @@ def deadlock(locks, flag, how):
         cuda.syncwarp()
         while cuda.atomic.cas(locks, 1 - t % 2, 0, 1) != 0:  # deadlock 0
             pass
-    elif how == 1:  # released behind a barrier
+    elif how == 1:  # released after a barrier
         while cuda.atomic.cas(locks, 0, 0, 1) != 0:  # deadlock 1
             flag[1 + t] += 1
         cuda.syncthreads()
@@ -688,7 +688,7 @@ def test_blocks_that_look_back_at_all_before_them():
 
 @cuda.jit
 def phases(a, b, count, rounds, fence):
-    """Each round reads what other blocks wrote in the last one, behind a barrier that is written by hand."""
+    """Each round reads what other blocks wrote in the last one, after a barrier that is written by hand."""
     i = cuda.grid(1)
     for r in range(rounds):
         if i < a.size:

@@ -144,7 +144,7 @@ class Event:
         self._before: order.Clock = {}
 
     def record(self, stream: Any = 0):
-        """Set the mark behind everything that the stream has been asked to do.
+        """Set the mark after everything that the stream has been asked to do.
 
         CudaAPIError for a stream of another device than the event's.
         """

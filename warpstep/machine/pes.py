@@ -14,8 +14,6 @@ from warpstep.api.allocations import Allocation
 
 #: What a barrier on the device counts in, of each element: its arrivals and its rounds.
 SYNC_WORDS = 2
-
-
 #: What a wait for a signal compares, by the number of its kind.
 COMPARISONS = (operator.eq, operator.ne, operator.gt, operator.le, operator.lt, operator.ge)
 

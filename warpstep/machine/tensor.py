@@ -7,7 +7,7 @@ import numpy as np
 from warpstep.limits import WARP
 from warpstep.machine.arithmetic import fma
 
-#: Bits behind the largest exponent with which a tensor core adds; no exponent counts as less; that of the smallest
+#: Bits below the largest exponent with which a tensor core adds; no exponent counts as less; that of the smallest
 #: normal float32, which the total's is at least unless it is zero.
 FRACTION, MIN_EXPONENT, FLOAT32_EXPONENT = 25, -900, -126
 #: The NaN of tensor cores.
@@ -102,7 +102,7 @@ def add_products(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> np.n
 
 
 def _add_aligned(left, right, total):
-    """Add products and totals as fixed-point numbers: with `FRACTION` bits behind the largest exponent.
+    """Add products and totals as fixed-point numbers: with `FRACTION` bits below the largest exponent.
 
     The exponent of a product is the sum of its factors' exponents. What is below the last bit is cut off, and so is
     what the sum has beyond float32's precision.

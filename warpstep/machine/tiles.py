@@ -6,6 +6,7 @@ mean nothing.
 
 import numpy as np
 
+from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.machine import tensor
 from warpstep.machine.barriers import swizzle
@@ -47,7 +48,7 @@ class Tiles:
     def __init__(self, memory):
         self.memory = memory
         self.batch = memory.batch
-        self.count = -(-self.batch.threads // GROUP)
+        self.count = ceil_div(self.batch.threads, GROUP)
         #: The products in flight, by the number that stands for them.
         self.products = {}
         self._next = 0

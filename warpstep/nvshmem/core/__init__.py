@@ -167,7 +167,8 @@ def finalize() -> None:
 def init_status() -> InitStatus:
     """Say whether `init` has been called."""
     element = pes.current()
-    return InitStatus.STATUS_NOT_INITIALIZED if element is None or element.arrays is None else InitStatus(2)
+    is_ready = element is not None and element.arrays is not None
+    return InitStatus.STATUS_IS_INITIALIZED if is_ready else InitStatus.STATUS_NOT_INITIALIZED
 
 
 def _element() -> pes.Element:
