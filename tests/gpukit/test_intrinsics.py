@@ -29,6 +29,7 @@ from gpukit.intrinsics import (
     load4,
     load8,
     load16,
+    match_byte,
     mma,
     smid,
     store2,
@@ -206,6 +207,7 @@ def test_a_value_that_is_no_number_is_named():
         "globaltimer",
         "smid",
         "byte_perm",
+        "match_byte",
         "dp2a_lo",
         "dp2a_hi",
         "dp4a",
@@ -314,6 +316,23 @@ def on_bytes(a, b, c, out):
     if i < a.size:
         out[i, 0], out[i, 1] = byte_perm(a[i], b[i], c[i]), byte_perm(a[i], b[i], 0x5410)
         out[i, 2], out[i, 3] = dp2a_lo(a[i], b[i], c[i]), dp2a_hi(a[i], b[i], c[i])
+
+
+@cuda.jit
+def match_bytes(values, out):
+    i = cuda.grid(1)
+    out[i] = match_byte(values[i])
+
+
+def test_lanes_with_the_same_byte_are_found():
+    """Of all 32 lanes, whatever the other bytes hold."""
+    values = np.random.default_rng(3).integers(0, 2**32, (6, 32), np.uint32)
+    values[:4] &= np.array([0xFFFFFF00, 0xFFFFFF01, 0xFFFFFF81, 0xFFFFFF07], np.uint32)[:, None]
+    out = np.zeros(values.size, np.uint32)
+    match_bytes[3, 64](values.reshape(-1), out)
+    low = values & 255
+    same = (low[:, :, None] == low[:, None, :]).astype(np.uint64)
+    np.testing.assert_array_equal(out.reshape(6, 32), same @ (np.uint64(1) << np.arange(32, dtype=np.uint64)))
 
 
 def test_bytes_are_chosen_and_multiplied():
