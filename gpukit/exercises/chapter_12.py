@@ -96,6 +96,14 @@ PLACE = KernelExercise(
             },
         ),
         Wrong(
+            "A lane's second pair of columns is 8 columns further right, in the other half of a: 2 t + 8 and 2 t + 9.",
+            {
+                "a[g, 2 * t + 8], a[g, 2 * t + 9], a[g + 8, 2 * t + 8], a[g + 8, 2 * t + 9],": (
+                    "a[g, 2 * t + 2], a[g, 2 * t + 3], a[g + 8, 2 * t + 2], a[g + 8, 2 * t + 3],"
+                )
+            },
+        ),
+        Wrong(
             "b has 16 rows and 8 columns, and a lane's four elements are in *one column*: b[2 * t, g], and so on.",
             {
                 "(b[2 * t, g], b[2 * t + 1, g], b[2 * t + 8, g], b[2 * t + 9, g])": (
@@ -361,7 +369,7 @@ SWIZZLE = KernelExercise(
     limits={"bank conflicts": 1.0},
     wrong=[
         Wrong(
-            "Rows 0 to 7 all have the same place still: row // 8 changes after 8 rows, and a matrix has just 8.",
+            "A group still has the same place in all of rows 0 to 7, so they share banks: row // 8 is 0 for all eight.",
             {"p ^ row % 8": "p ^ row // 8"},
             "cost: bank conflicts",
         ),
@@ -491,6 +499,11 @@ TILE = KernelExercise(
             },
         ),
         Wrong(
+            "Right, but the tiles do not change within the loop over k: one barrier after the loop is enough.",
+            {"c3)\n        cuda.syncthreads()\n": "c3)\n            cuda.syncthreads()\n"},
+            "cost: barriers",
+        ),
+        Wrong(
             "Columns 16 to 31 are a copy of columns 0 to 15: the second ldmatrix4 of b begins 16 columns on.",
             {"16 + lane // 16 * 8), True)": "lane // 16 * 8), True)"},
         ),
@@ -585,6 +598,10 @@ SPLIT = KernelExercise(
             {
                 "    c = mma(small_a, big_b, c)\n    c = mma(big_a, small_b, c)\n": "",
             },
+        ),
+        Wrong(
+            "This drops the sums so far: every mma adds to the c that the one before returned.",
+            {"c = mma(big_a, small_b, c)": "c = mma(big_a, small_b, zeros(4))"},
         ),
         Wrong(
             "The product of the big parts is missing.",
@@ -700,6 +717,14 @@ INT8 = KernelExercise(
                 ),
                 "word(b, col + g, k), word(b, col + g, k + 4)": "word(b, g, k), word(b, g, k + 4)",
             },
+        ),
+        Wrong(
+            "Every block reads the first 8 rows of b. Its columns of the product begin at `col`: rows col + g of b.",
+            {"word(b, col + g, k), word(b, col + g, k + 4)": "word(b, g, k), word(b, g, k + 4)"},
+        ),
+        Wrong(
+            "The scale of the column is missing: scale_b[j].",
+            {"c[i] * (scale_a[r] * scale_b[j])": "c[i] * scale_a[r]"},
         ),
         Wrong(
             "mma returns the new sums; here they are dropped, or begin again in each step.",

@@ -41,7 +41,7 @@ seconds = results.by_variant(results.load("fast-matmul-h200"), case="ladder", sh
 print(f"{2e-12 * 4096**3 / seconds['fast']:.0f} TFLOP/s of 67, and of 990")
 
 # %% [markdown]
-# **Where does the rest come from?** Each SM has 128 lanes for float32, and each of them does one multiply-add per cycle. It also has four **tensor cores**. Together they do 2,048 multiply-adds of float16 per cycle: 16 times as many. They can, because they multiply small matrices. A number that has been read once takes part in many products, without being fetched from a register again.
+# **Where does the rest come from?** Each SM has 128 lanes for float32, and each of them does one multiply-add per cycle. It also has four **tensor cores**. Together they do 2,048 multiply-adds of float16 per cycle: 16 times as many. They can because they multiply small matrices: a number that has been read once takes part in many products, and is not fetched from a register again.
 #
 # ## One instruction
 #
@@ -61,7 +61,7 @@ def specification(a, b, c):
 plot.fragment(tensor.fragment_map((16, 8, 16), "float16", "a"), lane=5);
 
 # %% [markdown]
-# With `g = lane // 4` and `t = lane % 4`, register 0 has row g and columns 2t and 2t + 1. Register 1 is 8 rows further down, registers 2 and 3 are the same, 8 columns to the right. Pairs always run along K, so in b they run down a column:
+# With `g = lane // 4` and `t = lane % 4`, register 0 has row g and columns 2t and 2t + 1. Register 1 is 8 rows further down. Registers 2 and 3 are in the same rows, 8 columns to the right. Pairs always run along K, so in b they run down a column:
 
 # %%
 plot.fragment(tensor.fragment_map((16, 8, 16), "float16", "b"), lane=5);
@@ -89,7 +89,7 @@ exercises.check("12-place", my_product)
 
 
 # %% [markdown]
-# A wrong place raises no error. The elements are all there, but in another order, and the result is a product of other matrices. To see which, multiply by the identity: then the product *is* a, or its columns. Here the registers 1 and 2 of a have changed places:
+# A wrong place raises no error. The elements are all there, but in another order, and the result is a product of other matrices. To see which, multiply by the identity: then the product *is* a, or its columns. Here registers 1 and 2 of a are swapped:
 
 
 # %%
@@ -111,7 +111,7 @@ rows = [[r, f"{a[r, 0]:.0f}, {a[r, 8]:.0f}", f"{got[r, 0]}, {got[r, 8]}"] for r 
 show.Table(["row", "columns 0 and 8 of a", "of the product"], rows)
 
 # %% [markdown]
-# The upper right quarter and the lower left one have changed places. (`store_fragment` is the last part of your kernel, and `zeros(4)` makes the tuple of zeros. You can use both from here on.)
+# The upper right quarter and the lower left one are swapped. (`store_fragment` is the last part of your kernel, and `zeros(4)` makes the tuple of zeros. You can use both from here on.)
 #
 # **Check yourself.** The instruction does 16 x 8 x 16 multiply-adds. How long would the float32 lanes of an SM take for them?
 #
@@ -158,7 +158,7 @@ with plot.figure(title, size=(8, 3.8), mark=mark) as ax:
 #
 # ## From shared memory
 #
-# The second rung has its tiles in shared memory. `copy_tiles` brings them there without a detour through registers: `copy_async8` starts a copy of eight float16, 16 bytes, and zero beyond the edge; `commit_copies` closes a group of copies, and `wait_copies(0)` waits for all groups. Then eight warps compute 64 x 32 elements each. They load their fragments as before, but from shared memory:
+# The second rung has its tiles in shared memory. `copy_tiles` brings them there without a detour through registers: `copy_async8` starts a copy of eight float16, 16 bytes, and fills in zeros beyond the edge; `commit_copies` closes a group of copies, and `wait_copies(0)` waits for all groups. Then eight warps compute 64 x 32 elements each. They load their fragments as before, but from shared memory:
 
 # %%
 show.source(ladder.copy_tiles, ladder.shared_tiles)
@@ -249,7 +249,7 @@ def wavefronts(pitch):
 show.Table(["float16 of a row", "wavefronts"], [[pitch, wavefronts(pitch)] for pitch in (64, 72, 80, 96, 128)])
 
 # %% [markdown]
-# Chapter 04 has two cures. A **pad** of 8 elements, 16 bytes, makes each row begin four banks further on. (A pad of one element is not possible: rows have to begin at multiples of 16 bytes.) A **swizzle** needs no extra memory: a row of 128 bytes is eight groups of 16 bytes, and each row has its groups in another order. Find one. The check copies a tile and loads it with your order:
+# Chapter 04 has two cures. A **pad** of 8 elements, 16 bytes, makes each row begin four banks further on. (A pad of one element is not possible: rows have to begin at multiples of 16 bytes.) A **swizzle** needs no extra memory: a row of 128 bytes is eight groups of 16 bytes, and each row has its groups in a different order. Find such an order. The check copies a tile and loads it with your order:
 
 
 # %%
@@ -264,7 +264,7 @@ exercises.check("12-swizzle", group)
 
 
 # %% [markdown]
-# Now put it together. A block of four warps computes 64 x 32 elements. The tiles are loaded; `at` gives zero beyond the edges, so that any size works. Write the inner loop:
+# Now put it together. A block of four warps computes 64 x 32 elements. The loads are there already; `at` gives zero beyond the edges, so any size works. Write the inner loop:
 
 
 # %%
@@ -328,7 +328,7 @@ show.source(ladder.stages)
 #
 # </details>
 #
-# Rung 5 has your swizzle in place of the pad. That saves a tenth of the shared memory, and it is how the hardware of the next rungs wants its tiles. All rows that a lane gives to `ldmatrix` differ by multiples of 16, so it needs one exclusive or for all of them:
+# Rung 5 uses your swizzle instead of the pad. That saves a tenth of the shared memory, and it is how the hardware of the next rungs wants its tiles. All rows that a lane gives to `ldmatrix` differ by multiples of 16, so it needs one exclusive or for all of them:
 
 # %%
 show.source(ladder.multiply_swizzled)
@@ -341,9 +341,9 @@ show.Table(COLUMNS, [cost_of(variant) for variant in ("ldmatrix", "stages", "swi
 #
 # An H200 (compute capability 9.0) can hand over more of this work:
 #
-# - **TMA**, the tensor memory accelerator, copies a box of a matrix to shared memory. One thread starts it. Addresses, edges and the swizzle are the hardware's task. They are described in a **tensor map**, which the host makes.
+# - **TMA**, the tensor memory accelerator, copies a box of a matrix to shared memory. One thread starts it. The hardware takes care of addresses, edges and the swizzle, which a **tensor map** describes. The host makes that map.
 # - An **mbarrier** is a barrier in shared memory that counts threads *and bytes*. The thread that starts a copy announces its bytes, and everybody else waits for the phase to end: then the bytes have arrived.
-# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous too: the sums may be used after `wgmma_wait`.
+# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous too: the sums may be used only after `wgmma_wait`.
 #
 # This section is for reading. Follow one step through the loop: who waits for what?
 
@@ -369,7 +369,7 @@ for options in ({}, {"wait_for_copy": False}, {"wait_for_product": False}):
         print(f"    {finding.kind} at: {finding.code}\n    {finding.message}")
 
 # %% [markdown]
-# The emulator delivers a copy as late as it may, when somebody waits for it, and makes the sums of a product unusable until then. So the result is wrong in every run, and the finding says why.
+# The emulator delivers a copy at the last moment allowed, when somebody waits for it, and makes the sums of a product unusable until then. So the result is wrong in every run, and the finding says why.
 
 # %% [markdown]
 # The last rung of the ladder is **warp-specialised**. One warp does nothing but start copies. Two groups of four warps do nothing but multiply, 64 x 256 elements each. They tell each other through two barriers for each stage, `full` and `free`, and no barrier stops the whole block any more. The blocks are **persistent**: there are as many as SMs, and each computes tile after tile, so that the copies for the next tile begin before the last one is stored.
@@ -398,7 +398,7 @@ for variant in tensor.VARIANTS:
 # %% [markdown]
 # ## How fast is each rung?
 #
-# On a GPU the next cell times all rungs and gpukit's own product, next to PyTorch or CuPy, that is cuBLAS, if they are installed. Elsewhere it shows what was recorded:
+# On a GPU the next cell times all rungs and gpukit's own product, beside cuBLAS, as PyTorch or CuPy call it, if one of them is installed. Elsewhere it shows what was recorded:
 
 # %%
 SIZE, times, where = 4096, {}, ""
@@ -459,7 +459,7 @@ if ladder_records:
         ax.minorticks_off()
 
 # %% [markdown]
-# No rung multiplies in another way than the one before, except for `wgmma`. What they gain is that the tensor cores wait less: for whole fragments instead of elements, for copies that started earlier, and at fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. `warps` is its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.
+# Apart from the step to `wgmma`, all rungs multiply with the same instruction. They gain because the tensor cores wait less: fragments come whole instead of element by element, copies start earlier, and there are fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. `warps` is its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.
 
 # %% [markdown]
 # ## What 16 bits cost
@@ -501,7 +501,7 @@ plot.dots(limits, "of the sum of magnitudes", log=True, title=title, mark="compu
 # %% [markdown]
 # float16 is eight times as precise as bfloat16, but it overflows above 65,504. That is why neural networks are trained in bfloat16, or in float16 with scale factors. TF32 has the precision of the one and the range of the other, and takes twice the time.
 #
-# And if you need float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is seven times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
+# And if you need float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is several times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
 
 
 # %%
@@ -532,7 +532,7 @@ heads = ["4096 x 4096 x 4096", "10^12 operations per second", "of cuBLAS", "larg
 show.Table(heads, rows) if rows else print("There is no record yet.")
 
 # %% [markdown]
-# The error is a share of the sum of magnitudes, |a| |b|, and that of the 16-bit formats holds the rounding of their *results*: the inputs are taken as they are.
+# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with.
 #
 # ## Exercise
 #
