@@ -247,7 +247,7 @@ def end_access(number: int) -> None:
 
 
 def set_device(compute_capability: tuple | str | float | None = None, *, count: int | None = None) -> Limits:
-    """Emulate other devices from now on. Arrays that exist stay valid.
+    """Emulate other devices from now on. Arrays that exist stay valid; a device that goes loses its rights of access.
 
     Parameters
     ----------
@@ -277,6 +277,8 @@ def set_device(compute_capability: tuple | str | float | None = None, *, count: 
     limits = _current if compute_capability is None else lookup(compute_capability)
     _count = _count if count is None else check_int("count", count, 1, MAX_DEVICES)
     _stack.numbers[:] = [device_number for device_number in _stack.numbers if device_number < _count]
+    for gone in range(_count, MAX_DEVICES):
+        end_access(gone)
     _current = limits
     return limits
 

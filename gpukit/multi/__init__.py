@@ -1,8 +1,8 @@
 """Several devices: a stencil with halos, a product, an all-reduce, and batches on a cluster.
 
 ``stencil``, ``product`` and ``ring`` make schedules of `gpukit.streams` that cross devices; ``devices`` says which may
-reach whose memory. ``cluster`` sends batches to the workers of a Dask cluster. ``shmem`` has the
-stencil once more, by signals from inside the kernel.
+reach whose memory. ``cluster`` sends batches to the workers of a Dask cluster. ``shmem`` has the stencil once more, by
+signals from inside the kernel.
 """
 
 from gpukit.multi.cluster import local_cluster, map_frames, reduce

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpukit.backend import cuda, on_gpu
 from gpukit.multi.devices import rows_of
+from gpukit.multi.stencil import MAX_STEPS, check_plate
 from warpstep.values import check_int
 
 __all__ = ["heat_by_signals", "make_step"]
@@ -66,11 +67,10 @@ def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) 
 
     Parameters
     ----------
-    u : ndarray, shape (rows, columns), float32
-    steps : int
+    u, steps, rate
+        As for `heat`.
     pes : int
         At most one for each row that changes.
-    rate : float
 
     Returns
     -------
@@ -78,6 +78,8 @@ def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) 
 
     Raises
     ------
+    TypeError, ValueError
+        For an argument that is not as above.
     ImportError
         On a GPU without nvshmem4py.
     RuntimeError
@@ -90,7 +92,8 @@ def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) 
     >>> float(heat_by_signals(plate, steps=2, pes=2, rate=0.25)[1, 1])
     0.3125
     """
-    pes, steps = check_int("pes", pes, 1, len(u) - 2), check_int("steps", steps, 0)
+    check_plate(u, rate)
+    pes, steps = check_int("pes", pes, 1, len(u) - 2), check_int("steps", steps, 0, MAX_STEPS)
     _bindings()
     arguments = (u, steps, np.float32(rate))
     run = _on_gpus if on_gpu() else import_module("warpstep.nvshmem").run

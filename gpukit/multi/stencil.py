@@ -21,8 +21,6 @@ from warpstep.values import check_choice, check_int, check_number, describe
 
 __all__ = ["VARIANTS", "Heat", "heat", "heat_edges", "heat_reaching", "heat_rows"]
 
-#: How the edges get to the neighbours, in the order of the chapter.
-VARIANTS = ("host", "peer_copy", "peer_load", "overlap")
 #: Threads of a block, along a row, and the rows that each of them computes.
 BLOCK, TALL = 128, 4
 MAX_STEPS = 100_000
@@ -73,6 +71,16 @@ def heat_reaching(u, above, below, new, first, last, rate):
                 row += 1
 
 
+def check_plate(u: np.ndarray, rate: float) -> None:
+    """Check the temperatures and the rate; TypeError or ValueError for what cannot spread."""
+    if not isinstance(u, np.ndarray) or u.ndim != 2 or u.dtype != np.float32:
+        raise TypeError(f"u is {describe(u)}; it must be a NumPy array of float32 with two dimensions")
+    if min(u.shape) < 3:
+        raise ValueError(f"u has shape {u.shape}; it must have 3 rows and 3 columns at least")
+    if check_number("rate", rate, 0) > 0.25:
+        raise ValueError(f"rate is {rate}; it must be at most 0.25: more, and the temperatures swing")
+
+
 class Heat:
     """The plate on its devices, to be stepped and measured.
 
@@ -106,12 +114,7 @@ class Heat:
     def __init__(
         self, u: np.ndarray, devices: int | Sequence[int] | None = None, variant: str = "overlap", rate: float = 0.2
     ) -> None:
-        if not isinstance(u, np.ndarray) or u.ndim != 2 or u.dtype != np.float32:
-            raise TypeError(f"u is {describe(u)}; it must be a NumPy array of float32 with two dimensions")
-        if min(u.shape) < 3:
-            raise ValueError(f"u has shape {u.shape}; it must have 3 rows and 3 columns at least")
-        if check_number("rate", rate, 0) > 0.25:
-            raise ValueError(f"rate is {rate}; it must be at most 0.25: more, and the temperatures swing")
+        check_plate(u, rate)
         self.variant, self.rate = check_choice("variant", variant, VARIANTS), np.float32(rate)
         self.devices = choose_devices(devices)[: u.shape[0] - 2]
         if variant != "host" and not connect(self.devices):
@@ -140,7 +143,7 @@ class Heat:
         made = Schedule()
         plan = _Plan(self, made)
         for step in range(first, first + check_int("steps", steps, 0, MAX_STEPS)):
-            getattr(plan, self.variant)(step)
+            VARIANTS[self.variant](plan, step)
         return made
 
 
@@ -307,6 +310,15 @@ class _Plan:
         count = self.heat.buffers[d][0].shape[0]
         near = {0, 1, 2, count - 3, count - 2, count - 1}
         return {f"GPU {d}, {step % 2}, row {row if row in near else 'inside'}" for row in rows}
+
+
+#: How the edges get to the neighbours, in the order of the chapter.
+VARIANTS = {
+    "host": _Plan.host,
+    "peer_copy": _Plan.peer_copy,
+    "peer_load": _Plan.peer_load,
+    "overlap": _Plan.overlap,
+}
 
 
 def heat(

@@ -280,8 +280,8 @@ def _select(problem, dtype, keys, positions, largest):
     """The launches that write the positions of the first keys of each row, and where they leave these keys."""
     work, (rows, n), k, itemsize = problem.work, keys.shape, positions.shape[1], dtype.itemsize
     chosen, keys = work.take("chosen", rows * k, keys.dtype), flat(keys)
-    counts, finished = work.zeros(rows * (DIGITS + 1)), None
-    counts, finished = counts[: rows * DIGITS], counts[rows * DIGITS : rows * (DIGITS + 1)]
+    zeros = work.zeros(rows * (DIGITS + 1))
+    counts, finished = zeros[: rows * DIGITS], zeros[rows * DIGITS : rows * (DIGITS + 1)]
     found, wanted = work.take("found", rows, np.uint64), work.take("wanted", rows, np.uint32)
     vector = min(VECTOR, 16 // itemsize)
     while address_of(keys) % (vector * itemsize) or rows > 1 and n % vector:

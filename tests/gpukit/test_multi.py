@@ -166,6 +166,8 @@ def test_what_is_refused():
         (ValueError, "3 rows", lambda: multi.heat(u[:2], 1)),
         (ValueError, "0.25", lambda: multi.heat(u, 1, rate=0.3)),
         (ValueError, "variant", lambda: multi.heat(u, 1, variant="fast")),
+        (TypeError, "u is", lambda: multi.heat_by_signals([[0.0]], 1)),
+        (ValueError, "pes is 4", lambda: multi.heat_by_signals(u, 1, pes=4)),
         (ValueError, "devices names", lambda: multi.all_reduce([x, x], 1)),
         (TypeError, "device array", lambda: multi.all_reduce([u[0]], 1)),
         (ValueError, "shapes", lambda: multi.product(u, u[:3])),

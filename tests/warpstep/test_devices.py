@@ -58,7 +58,6 @@ def two():
     """Two emulated devices, neither of which may access the other's memory."""
     with use_device(count=2):
         yield
-        end_access(0)
 
 
 def test_the_emulator_answers_as_numba_cuda(two, capsys):
@@ -217,3 +216,8 @@ def test_access_to_the_memory_of_another_device(two):
         cuda.get_current_device().reset()
         with pytest.raises(KernelError, match="peer-access|no access"):
             scale[4, 256](x, cuda.device_array(1000, np.float32))
+        cuda.current_context().enable_peer_access(cuda.gpus[0].get_primary_context().handle)
+    with use_device(count=1):
+        pass  # device 1 goes, and its rights with it
+    with cuda.gpus[1], pytest.raises(KernelError, match="no access"):
+        scale[4, 256](x, cuda.device_array(1000, np.float32))
