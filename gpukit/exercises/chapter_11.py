@@ -837,8 +837,8 @@ def sparse_matrix(rng, rows, width, most):
 
 def matrices_by_threads(rng):
     for rows, width, most in ((200, 90, 30), (128, 40, 9), (33, 7, 3), (1, 1, 1)):
-        label = f"{rows} rows of up to {most} elements"
-        yield Case((*sparse_matrix(rng, rows, width, most), Out(rows)), -(-rows // 64), 64, label=label)
+        arrays, label = (*sparse_matrix(rng, rows, width, most), Out(rows)), f"{rows} rows of up to {most} elements"
+        yield Case(arrays, -(-rows // 64), 64, label=label, counted=rows == 200)
 
 
 @cuda.jit
@@ -866,7 +866,7 @@ def multiply_row_in_its_place(starts, columns, values, x, y):
 
 ROW = KernelExercise(
     "11-row",
-    task="Multiply a sparse matrix in CSR form by a vector, with a thread for each row.",
+    task="Multiply a sparse matrix in CSR format by a vector, with a thread for each row.",
     spec=products_of_rows,
     cases=matrices_by_threads,
     solutions=[multiply_row, multiply_row_in_its_place],
@@ -890,6 +890,28 @@ ROW = KernelExercise(
             "out-of-bounds",
         ),
         Wrong(
+            "starts has one element more than there are rows: check row < y.size.",
+            {"if row < y.size": "if row < starts.size"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "That takes the first elements of the matrix for every row. The row's own begin at starts[row].",
+            {"range(starts[row], starts[row + 1])": "range(starts[row + 1] - starts[row])"},
+        ),
+        Wrong(
+            "x has an element for each column, not for each row: columns[k] says which.",
+            {"x[columns[k]]": "x[row]"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "That adds up the row's values. Each has to be multiplied by x[columns[k]] first.",
+            {"values[k] * x[columns[k]]": "values[k]"},
+        ),
+        Wrong(
+            "columns[k] is the index for x. The value itself is values[k].",
+            {"values[k] *": "values[columns[k]] *"},
+        ),
+        Wrong(
             "The row begins with element starts[row] itself.",
             {"range(starts[row], ": "range(starts[row] + 1, "},
         ),
@@ -903,6 +925,10 @@ ROW = KernelExercise(
             {"y[row] = total": "y[row] += total"},
         ),
         Wrong(
+            "y comes with anything in it: set y[row] to 0 before the loop adds to it, or add up in a variable.",
+            {"total += values[k]": "y[row] += values[k]", "        y[row] = total\n": ""},
+        ),
+        Wrong(
             "An empty row has the sum 0, which has to be stored as well.",
             {"        y[row] = total\n": "        if total != 0:\n            y[row] = total\n"},
             "unwritten",
@@ -913,8 +939,8 @@ ROW = KernelExercise(
         "Each product is values[k] * x[columns[k]], added to a total that begins with 0.",
         "for k in range(starts[row], starts[row + 1]): then store the total in y[row], if there is such a row.",
     ],
-    why="One thread does what a loop over the row would do. It is right for any lengths. What it costs, the next "
-    "exercises change.",
+    why="One thread does what a loop over the row would do. It is right for any lengths. The next exercises "
+    "change what it costs.",
 )
 
 
@@ -965,7 +991,7 @@ def multiply_in_shared_memory(starts, columns, values, x, y):
 
 SPMV = KernelExercise(
     "11-spmv",
-    task="Multiply a sparse matrix in CSR form by a vector, with a warp for each row.",
+    task="Multiply a sparse matrix in CSR format by a vector, with a warp for each row.",
     spec=products_of_rows,
     cases=sparse_matrices,
     solutions=[multiply, multiply_in_shared_memory],
@@ -978,10 +1004,63 @@ SPMV = KernelExercise(
             "cost: global load sectors",
         ),
         Wrong(
-            "Right sums in 32 parts: the lanes have to add them up before lane 0 stores.",
+            "That is the total of lane 0 alone: the lanes have to add up their totals before it stores.",
             {
                 "        for distance in (16, 8, 4, 2, 1):\n"
                 "            total += cuda.shfl_xor_sync(0xFFFFFFFF, total, distance)\n": ""
+            },
+        ),
+        Wrong(
+            "Right, but each lane has a run of neighbouring elements, so at each step the lanes read far apart. Let "
+            "lane l take every 32nd element, beginning with l.",
+            {
+                "        for k in range(starts[row] + lane, starts[row + 1], 32):\n": (
+                    "        each = (starts[row + 1] - starts[row] + 31) // 32\n"
+                    "        first = starts[row] + lane * each\n"
+                    "        for k in range(first, min(first + each, starts[row + 1])):\n"
+                )
+            },
+            "cost: global load sectors",
+        ),
+        Wrong(
+            "Each lane takes one element at most, but a row may have more than 32: it takes a loop.",
+            {"starts[row + 1], 32": "min(starts[row + 1], starts[row] + 32), 32"},
+        ),
+        Wrong(
+            "That takes the first elements of the matrix for every row. The row's own begin at starts[row].",
+            {"range(starts[row] + lane, starts[row + 1], 32)": "range(lane, starts[row + 1] - starts[row], 32)"},
+        ),
+        Wrong(
+            "Lanes with fewer elements leave the loop earlier, and then miss its shuffles. Shuffle once, after "
+            "the loop.",
+            {
+                "            total += values[k] * x[columns[k]]\n"
+                "        for distance in (16, 8, 4, 2, 1):\n"
+                "            total += cuda.shfl_xor_sync(0xFFFFFFFF, total, distance)\n": (
+                    "            product = values[k] * x[columns[k]]\n"
+                    "            for distance in (16, 8, 4, 2, 1):\n"
+                    "                product += cuda.shfl_down_sync(0xFFFFFFFF, product, distance)\n"
+                    "            total += product\n"
+                )
+            },
+            "barrier-divergence",
+        ),
+        Wrong(
+            "After shfl_down_sync only lane 0 has the sum of all lanes, so only lane 0 may store.",
+            {"shfl_xor_sync": "shfl_down_sync", "        if lane == 0:\n            y[row]": "        y[row]"},
+            "race",
+        ),
+        Wrong(
+            "Without a distance of 16, lane 0 gets the totals of lanes 0 to 15 only.",
+            {"(16, 8, 4, 2, 1)": "(8, 4, 2, 1)"},
+        ),
+        Wrong(
+            "y comes with anything in it, so atomic additions to it need a 0 first. Cheaper: the lanes add up their "
+            "totals by shuffles, and lane 0 stores.",
+            {
+                "        for distance in (16, 8, 4, 2, 1):\n"
+                "            total += cuda.shfl_xor_sync(0xFFFFFFFF, total, distance)\n"
+                "        if lane == 0:\n            y[row] = total\n": "        cuda.atomic.add(y, row, total)\n"
             },
         ),
         Wrong(
@@ -1015,6 +1094,14 @@ SPMV = KernelExercise(
             "y comes with anything in it: store the sum, do not add to y.",
             {"y[row] = total": "y[row] += total"},
         ),
+        Wrong(
+            "The 32 lanes of one warp share the row, so the step is 32; blockDim.x counts the other warps too.",
+            {"starts[row + 1], 32": "starts[row + 1], cuda.blockDim.x"},
+        ),
+        Wrong(
+            "shfl_up_sync brings values from lower lanes, so none come to lane 0. Use shfl_down_sync or shfl_xor_sync.",
+            {"shfl_xor_sync": "shfl_up_sync"},
+        ),
     ],
     hints=[
         "The elements of the row are starts[row] to starts[row + 1]. Lane l takes every 32nd, beginning with l.",
@@ -1031,7 +1118,7 @@ SPMV = KernelExercise(
 
 
 def as_ell(starts, columns, values):
-    """The columns and values of a CSR matrix, in ELL form: padded to the longest row, element k of all rows
+    """The columns and values of a CSR matrix, in ELL format: padded to the longest row, element k of all rows
     together. Padding has column -1.
     """
     lengths = np.diff(starts)
@@ -1082,11 +1169,11 @@ def multiply_ell_and_stop(columns, values, x, width, y):
 
 ELL = KernelExercise(
     "11-ell",
-    task="Multiply a sparse matrix in ELL form by a vector, with a thread for each row.",
+    task="Multiply a sparse matrix in ELL format by a vector, with a thread for each row.",
     spec=products_of_ell,
     cases=ell_matrices,
     solutions=[multiply_ell, multiply_ell_and_stop],
-    limits={"global load sectors": 1.2},
+    limits={"global load sectors": 1.5},
     wrong=[
         Wrong(
             "That is where element k would be if a row's elements were neighbours. Here element k of all rows comes "
@@ -1098,6 +1185,32 @@ ELL = KernelExercise(
             {"k * y.size + row": "k * width + row"},
         ),
         Wrong(
+            "The grid may have more threads than there are rows. Element k is y.size elements after element k - 1.",
+            {"k * y.size + row": "k * cuda.gridsize(1) + row"},
+            "out-of-bounds",
+        ),
+        Wrong(
+            "k is a place in the row. The column of the element there is columns[at].",
+            {"x[columns[at]]": "x[k]"},
+        ),
+        Wrong(
+            "columns[k] belongs to another row: the column of this element is columns[at].",
+            {"x[columns[at]]": "x[columns[k]]"},
+        ),
+        Wrong(
+            "The first padding ends the row, but the thread still has to store its sum: leave the loop with break.",
+            {
+                "            if columns[at] >= 0:\n": "            if columns[at] < 0:\n                return\n",
+                "                total += values[at]": "            total += values[at]",
+            },
+            "unwritten",
+        ),
+        Wrong(
+            "-1 counts as true, so padding is multiplied, and column 0 counts as false. Compare: columns[at] >= 0.",
+            {"if columns[at] >= 0": "if columns[at]"},
+            "negative-index",
+        ),
+        Wrong(
             "Padding has column -1, and x has no such element. Add only where the column is 0 or more.",
             {"if columns[at] >= 0": "if at >= 0"},
             "negative-index",
@@ -1107,7 +1220,7 @@ ELL = KernelExercise(
             {"if columns[at] >= 0": "if columns[at] > 0"},
         ),
         Wrong(
-            "A value of 0 would not matter, but x is read with the column of the padding: look at the column first.",
+            "The product is dropped, but x has been read at column -1 by then: look at the column first.",
             {
                 "            if columns[at] >= 0:\n                total += values[at] * x[columns[at]]\n": (
                     "            product = values[at] * x[columns[at]]\n"

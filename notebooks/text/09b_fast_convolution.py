@@ -266,17 +266,21 @@ show.source(columns.first_tap, columns.strided)
 # %% [markdown]
 # ## Columns that are never written
 #
-# Where the product of im2col is long, writing the columns to memory and reading them again is what costs. *Implicit GEMM* leaves them out: the fast product of 05 copies its tiles from the image. A thread copies pixels of one window, always the same one, and knows where it begins. For each step along K, a few threads write a table to shared memory: how far from the beginning of a window the pixel of each K lies, and which row and column of the filter it belongs to, as two bits. A pixel outside of the image has one of the bits that its window has: zeros are copied instead.
+# im2col writes every pixel once for each window that it is in, and the product reads all of that again. **Implicit GEMM** never writes the columns: the fast product of [05](05_fast_matmul.ipynb) fills its tiles straight from the image. Column j of the product is window j, and row k is a pixel of the window: an in channel, and a row and a column of the filter.
+#
+# - A thread copies pixels of a single window. It works out once where the window begins, and which rows and columns of the filter fall outside of the image there: a bit for each, in one word.
+# - For each step along K, some threads write a table to shared memory. For each k it has the distance of the pixel from the beginning of the window, the same for all windows, and a word with two bits: the row and the column of the filter.
+# - If the two words have a bit in common, the pixel is outside of the image, and a zero is copied instead.
 
 # %% jupyter={"outputs_hidden": true}
 show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_windows)
 
 # %% [markdown]
-# All else is the product's: the asynchronous copies, the tiles in registers, K in parts where the result is small. All samples are one product, so small images fill a tile as well as large ones.
+# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)).
 #
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks a product of windows, im2col or implicit GEMM.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many
@@ -331,7 +335,7 @@ for (size, channels, k), ratio in ratios.items():
 print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
 
 # %% [markdown]
-# How does `conv2d` choose? It has no map built in, but a small model with a dozen constants, fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the times it predicts for the products.
+# How does `conv2d` choose? It has no map built in, but a small model whose constants are fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the times it predicts for the products.
 
 # %% jupyter={"outputs_hidden": true}
 show.source(cost.predict)
@@ -374,7 +378,7 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 #
 # ## Half the bytes, and the host
 #
-# The kernels take float16, too, with sums in float32. Half the bytes do not make it faster: the multiply-adds stay the same, and what is converted on its way to shared memory cannot be copied asynchronously. The gain is memory.
+# The direct kernels take float16, too, with sums in float32. Half the bytes do not make them faster: the multiply-adds stay the same, and what is converted on its way to shared memory cannot be copied asynchronously. What they save is memory. (Implicit GEMM is another matter: its products of float16 are made by tensor cores.)
 #
 # A small convolution is over before the host has launched the next one. Then the host's part of a call counts. `conv2d` remembers what it launched for arrays of the same kind, and repeats it. Here it is beside PyTorch's own function, on PyTorch's tensors. With `out=` it stores into a tensor that exists already:
 

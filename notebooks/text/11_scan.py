@@ -106,7 +106,7 @@ exercises.check("11-steps", running_sums)
 #
 # ## Fewer additions: a tree up, a tree down
 #
-# Nearly 1,800 additions where 255 would do: that costs energy, and it costs time if the kernel waits for arithmetic. Blelloch's scan makes about two per element. On the way *up* it adds pairs, then pairs of pairs, like the trees of chapter 07, but keeps all partial sums. At the root it puts 0. On the way *down*, what a node holds is the sum of everything *before* its part of the array. Its left child begins at the same element, and gets the same value. Its right child begins after the left one, and gets that value plus the left child's sum:
+# Nearly 1,800 additions where 255 would do: that costs energy, and time where arithmetic is the bottleneck. Blelloch's scan makes about two per element. On the way *up* it adds pairs, then pairs of pairs, like the trees of chapter 07, but keeps all partial sums. At the root it puts 0. On the way *down*, what a node holds is the sum of everything *before* its part of the array. Its left child begins at the same element, and gets the same value. Its right child begins after the left one, and gets that value plus the left child's sum:
 
 # %% jupyter={"source_hidden": true}
 held, levels = np.array([3, 1, 4, 1, 5, 9, 2, 6]), [("x", (), np.array([3, 1, 4, 1, 5, 9, 2, 6]))]
@@ -165,7 +165,7 @@ def exclusive_sums(x, out):
 exercises.check("11-down", exclusive_sums)
 
 # %% [markdown]
-# Here is what a block costs. The additions are those of the trace, divided by the elements of a block:
+# Here is what 8,192 elements cost. Wavefronts and conflicts are those of all blocks; the trace counts the additions, too:
 
 
 # %%
@@ -185,7 +185,7 @@ COLUMNS = ["", "elements of a block", "additions per element", "wavefronts", "co
 show.Table(COLUMNS, [cost_of(variant) for variant in ("hillis_steele", "blelloch")])
 
 # %% [markdown]
-# Fewer additions (the third per element turns the exclusive scan into an inclusive one), and twice the wavefronts. The reason is in the next column. On a level with a given step, neighbouring threads touch elements `2 * step` apart:
+# Fewer additions (the third per element turns the exclusive scan into an inclusive one), and about twice the wavefronts. The reason is in the next column. On a level with a given step, neighbouring threads touch elements `2 * step` apart:
 
 # %% jupyter={"source_hidden": true}
 x, out = cuda.to_device(np.ones(512, np.float32)), cuda.device_array(512, np.float32)
@@ -194,7 +194,7 @@ conflicting = gpukit.trace(launch, *arguments)
 worst = max((a for a in conflicting.accesses if a.space == "shared"), key=lambda access: access.bank_conflicts)
 conflicting.plot_banks(line=worst.line, array="held")
 # %% [markdown]
-# Chapter 04 has the cure: a pad. But this array has no rows. Which word of shared memory should element p be in, so that lanes 2, 4, 8 ... elements apart use different banks? The check puts your function into a Blelloch scan of 512 elements:
+# Chapter 04 has the cure: a pad. But this array has no rows. Which word of shared memory should element p be in, so that elements 2, 4, 8 ... apart are in different banks? The check puts your function into a Blelloch scan of 512 elements:
 
 
 # %%
@@ -234,7 +234,7 @@ exercises.check("11-warp", scan_warp)
 show.Table(COLUMNS, [cost_of(variant) for variant in ("hillis_steele", "blelloch_padded", "shuffles")])
 
 # %% [markdown]
-# gpukit has both scans for kernels of your own, for any operator and number: `scan.warp_scan()` and `scan.block_scan(threads)`. This kernel finds out, for each point of a path, how far it is from the start:
+# gpukit has both scans for kernels of your own, for any associative operator and any type of number: `scan.warp_scan()` and `scan.block_scan(threads)`. This kernel computes for each point of a path how far along the path it lies:
 
 # %%
 scan_block = scan.block_scan(256)
@@ -256,7 +256,7 @@ print(f"half way round a circle: {out[-1]:.4f}")
 # %% [markdown]
 # ## From blocks to arrays: three launches
 #
-# A block can scan its own elements only. The rest is the same idea once more: scan the totals of the blocks, and add to each block the total of all before it.
+# A block can scan only its own elements. The rest is the same idea once more: scan the totals of the blocks, and add to each block the total of all before it.
 #
 # 1. Each block scans its elements, and stores its total.
 # 2. The totals are scanned, by the same kernel.
@@ -286,7 +286,7 @@ show.Table(["launch", "blocks", "reads, times the array", "writes, times the arr
 #
 # ## One pass
 #
-# To write its result the first time, a block must know the sum of all blocks before it. So why not wait for it? Every block gets a sum from the block before it, adds its own total, and passes the result on. Here is this chain, with one thread and one element per block. `flags[block + 1]` says that a block has left its sum. The result is right. Is the kernel?
+# To write its result the first time, a block must know the sum of all blocks before it. So why not wait for it? Every block gets a sum from the block before it, adds its own total, and passes the result on. Here is this chain, with one thread and one element per block. `flags[block + 1]` says that a block has published its sum. The result is right. Is the kernel?
 
 
 # %%
@@ -385,7 +385,7 @@ for name in ("x", "out", "own", "upto"):
 show.Table(["", "elements", "sectors read", "sectors written"], rows)
 
 # %% [markdown]
-# No finding: the trace has followed every value from the store to the read, through a fence, a flag and a fence. And it is one pass. `x` is read once, `out` written once. What blocks leave for each other is read many times, but it is small and stays in the L2 cache. How often depends on timing: the emulator runs all these blocks at the same time, so each walks back far. On a GPU, blocks start one after the other, and most find a block that has finished a few steps back.
+# No finding: the trace has followed every value from the store to the read, through a fence, a flag and a fence. And it is one pass. `x` is read once, `out` written once. What blocks publish for one another is read many times, but it is small and stays in the L2 cache. How often depends on timing: the emulator runs all these blocks at the same time, so each walks back far. On a GPU, blocks start one after the other, and most find a block that has finished a few steps back.
 #
 # `scan.scan` is built like this, with three differences. A thread has 32 elements, in loads of 16 bytes. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
 #
@@ -461,13 +461,13 @@ if ladder_records:
     plot.rungs(sizes, rates, "GB/s", named, title="Scan of float32: speed by size", **options)
 
 # %% [markdown]
-# The first four rungs move the array twice, `look_back` and `scan` once: compare the column of DRAM. But the ladder waits for something else. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those, so the instructions outweigh the memory. Curing a conflict may even cost more instructions than it is worth.
+# The first four rungs move the array twice, `look_back` and `scan` once: compare the column of DRAM. But the ladder has another bottleneck. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those, so the instructions outweigh the memory. Curing a conflict may even cost more instructions than it is worth.
 #
 # `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there are a 32nd as many walks, each takes a few steps, and other blocks have loads in flight meanwhile. Only then is memory the limit, and one pass instead of two worth having.
 #
 # ## What a scan is for: compaction
 #
-# Back to the question at the top. Collecting the selected elements is called **compaction**. The inclusive scan of the mask has been made, and is `upto`. Write the kernel that moves the elements:
+# Back to the question at the top. Collecting the selected elements is called **compaction**. `upto` is the inclusive scan of the mask. Write the kernel that moves the elements:
 
 
 # %%
@@ -491,7 +491,7 @@ print(scan.compress(good, readings), scan.nonzero(good))
 #
 # <details><summary>Answer</summary>
 #
-# The order: elements come in the order in which threads happen to reach the counter, another one in every run. And all selected elements of the array meet at one address.
+# The order: elements come in the order in which threads happen to reach the counter, and it may change from run to run. And all selected elements of the array meet at one address.
 #
 # </details>
 #
@@ -532,7 +532,7 @@ show.Table(["16,384 bytes", *heads], rows)
 # %% [markdown]
 # "To global" are atomic additions in global memory; "wavefronts" are those of one atomic request in shared memory, for 32 lanes. With equal values, all 32 lanes of a warp want one counter: 32 wavefronts for each request. With private copies it is one, for any data. Global memory has the same problem, farther away: all 16,384 additions of equal values meet at one address.
 #
-# Write the kernel with private copies for 64 bins. The trap is in the second part: where do the copies of a bin lie when they are added up?
+# Write the kernel with private copies for 64 bins. The trap is in the second part: in which banks are the copies that the threads add up?
 
 
 # %%
@@ -557,7 +557,7 @@ def count_privately(x, counts):
 exercises.check("11-private", count_privately)
 
 # %% [markdown]
-# Copies cost shared memory: 32 copies of 256 counters take 32 KB. For more bins `scan.histogram` makes fewer copies, and for very many it counts in global memory, where so many counters seldom collide. It takes what `np.histogram` takes:
+# Copies cost shared memory: 32 copies of 256 counters take 32 KB. For more bins `scan.histogram` makes fewer copies, and for very many it counts in global memory, where additions to so many counters seldom collide. It takes values, bins and range as `np.histogram` does:
 
 # %%
 values = np.random.default_rng(6).standard_normal(10_000).astype(np.float32)
@@ -601,7 +601,9 @@ for digit in (0, 1):
 # %% [markdown]
 # Two passes sort numbers of two digits. The second pass must not disturb what the first has done, so keys with equal digits have to keep their order: each pass must be **stable**.
 #
-# `scan.sort` takes digits of 8 bits, so 32-bit keys need four passes. A first kernel counts the digits of all passes at once, a scan says where each begins, and each pass is one sweep over the keys. A block ranks its own keys by their digit, and looks back at the blocks before it for how many keys they have of each digit: the look-back of above, 256 times side by side. A key is thus read five times and written four times. Floats are sorted by their bits, after a small change that puts negative numbers and NaN in their places; `argsort` and pairs move along. For the k largest alone, `scan.topk` finds the digits of the k-th key from the most significant one down, which takes reads only, and sorts just the k keys before it:
+# `scan.sort` takes digits of 8 bits, so 32-bit keys need four passes. A first kernel counts the digits of all passes at once, a scan says where each begins, and each pass is one sweep over the keys. A block ranks its own keys by their digit, and finds by look-back how many keys of each digit the blocks before it have: 256 look-backs side by side. A key is thus read five times and written four times. Floats are sorted by their bits, after a small change that puts negative numbers and NaN in their places. For `argsort` and for pairs, an index or a value moves along with each key. Along an axis, rows that fit in shared memory need one launch: a warp or a block sorts a row there.
+#
+# Often only the k largest elements are wanted: **top-k**. `scan.topk` finds the k-th key digit by digit, the most significant one first. That takes a histogram per digit, and writes no keys. Then it collects the k keys, and sorts only those:
 
 # %%
 x = np.array([2.5, -1.0, np.nan, -np.inf, 0.0, -7.25], np.float32)
@@ -613,7 +615,7 @@ assert np.array_equal(scan.sort(large), np.sort(large))
 # %% [markdown]
 # ## Rows of different lengths
 #
-# Most elements of a **sparse** matrix are 0 and are not stored. In the **CSR** form (compressed sparse rows), `values` and `columns` hold the others row after row, and row r is elements `starts[r]` to `starts[r + 1]`. (`starts` is an exclusive scan of the lengths.) The product with a vector needs the sum of each row. A tempting way is to scan all products, and to take differences of the sums where rows end:
+# Most elements of a **sparse** matrix are 0 and are not stored. In the **CSR** format (compressed sparse rows), `values` and `columns` hold the others, row after row, and row r is elements `starts[r]` to `starts[r + 1]`. (`starts` is an exclusive scan of the lengths.) The product with a vector needs the sum of each row. It is tempting to scan all products, and to take the difference of the sums at both ends of a row:
 
 # %%
 random = np.random.default_rng(8)
@@ -625,7 +627,7 @@ exact = np.diff(np.append(0, np.cumsum(products, dtype=np.float64))[starts])
 print(f"largest error of a row's sum: {np.abs(np.diff(upto[starts]) - exact).max():.4f}, sums up to {exact.max():.1f}")
 
 # %% [markdown]
-# The running sum has become large, and the difference of two large numbers keeps few of their digits. For integers this is fine; floats need a sum that starts again at every row, a **segmented** scan or reduction. `scan.segmented_reduce(x, offsets)` and `scan.segmented_scan` take the offsets of CSR. Each block gets as many elements as any other, however long the rows are:
+# The running sum has grown large, and the difference of two large numbers that are nearly equal has few correct digits left: **cancellation**. For integers this is fine. Floats need a sum that starts again at every row, a **segmented** scan or reduction. `scan.segmented_reduce(x, offsets)` and `scan.segmented_scan` take the offsets of CSR. Each block gets as many elements as any other, however long the rows are:
 
 # %%
 sums = scan.segmented_reduce(products, starts)
@@ -647,7 +649,7 @@ def multiply_row(starts, columns, values, x, y):
 exercises.check("11-row", multiply_row)
 
 # %% [markdown]
-# In each step the lanes of a warp now read elements of 32 rows, which lie far apart, and the warp is as slow as its longest row. There are two ways out. **A warp per row** reads neighbouring elements; rows shorter than 32 leave lanes idle. Or the elements move: **ELL**, another form, pads all rows to the length of the longest, and stores the first elements of all rows, then the second ones, and so on. Then a thread per row reads neighbours of other rows, at the price of the padding. This is what the three read, for rows of random lengths and for rows of one length:
+# At each step the lanes of a warp now read elements of 32 different rows, which lie far apart, and the warp takes as long as its longest row. There are two ways out. **A warp per row** reads neighbouring elements; rows shorter than 32 leave lanes idle. Or the elements are rearranged: the **ELL** format pads all rows to the length of the longest, and stores the first elements of all rows, then the second ones, and so on. Then a thread per row is enough: neighbouring threads read neighbouring elements, at the price of the padding. Here is what the three load for rows of random lengths, of one length, and for short rows with a long one among them:
 
 
 # %% jupyter={"source_hidden": true}
@@ -675,7 +677,7 @@ rows = [[name, *(read_by(form, lengths) for form in FORMS)] for name, lengths in
 show.Table(["sectors per element; rows of", *FORMS], rows)
 
 # %% [markdown]
-# No form wins everywhere. One long row is enough to spoil ELL; short rows waste the lanes of a warp. That is why sparse libraries look at the lengths first.
+# The lengths decide. With long rows a warp per row loads the least; rows of three elements leave most of its lanes idle. With rows of one length ELL comes close, without a shuffle, but a single long row is enough to spoil it.
 #
 # ## Exercises
 #
@@ -694,7 +696,7 @@ def multiply(starts, columns, values, x, y):
 exercises.check("11-spmv", multiply)
 
 # %% [markdown]
-# **ELL.** Element k of all rows comes together, so `columns` and `values` have `width` times `y.size` elements. Padding has column -1.
+# **ELL.** The k-th elements of all rows are stored together, so `columns` and `values` have `width` times `y.size` elements. Padding has column -1.
 
 
 # %%
@@ -768,6 +770,6 @@ else:
 # - Blocks that wait for others must be numbered in the order in which they start.
 # - Test a histogram on equal values. With private copies, its wavefronts do not depend on the data.
 # - A radix sort is a histogram, a scan and a stable scatter for each digit.
-# - Rows of different lengths need a scan that starts again, and a form that suits their lengths.
+# - Rows of different lengths need a scan that starts again at each row, and a format that suits their lengths.
 #
 # **Back:** [10 Profiling](10_profiling.ipynb). **Next:** [12 Tensor cores](12_tensor_cores.ipynb).
