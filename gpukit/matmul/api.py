@@ -323,7 +323,7 @@ def _check_operands(a, b, out):
 def _check_scalars(alpha, beta, out, dtype):
     for name, value in (("alpha", alpha), ("beta", beta)):
         check_number(name, value)
-        if dtype == np.int8 and not (value == int(value) and abs(value) < 2**31):
+        if dtype == np.int8 and not (abs(value) < 2**31 and value == int(value)):
             raise ValueError(f"{name} is {value}; for int8 it must be an int of 32 bits")
     if beta != 0 and out is None:
         raise ValueError(f"beta is {beta}; out must be given, for beta out is added to the product")

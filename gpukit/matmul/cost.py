@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
@@ -146,9 +147,10 @@ def predict(
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
-    """Predict the microseconds of a product of float32 or float16 by the best tile, of float32 with K in one part.
+    """Predict the microseconds of a product by the best tile: of float32 with K in one part, or of float16.
 
-    TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1.
+    TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1, and
+    ``dtype`` is one of the two.
 
     Examples
     --------
@@ -160,7 +162,7 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
         check_int("k", k, 0, MAX_SIZE),
     )
     device = cuda.get_current_device()
-    if np.dtype(dtype) == np.float16:
+    if check_dtype("dtype", dtype, (np.float32, np.float16)) == np.float16:
         speeds = TENSOR_SPEEDS["groups" if device.compute_capability[0] == 9 else "warps"]
         return _best(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, speeds)[0]
     return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in SPEEDS)

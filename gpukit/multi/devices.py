@@ -7,7 +7,7 @@ import numpy as np
 
 from gpukit._numba import enable_peer
 from gpukit.backend import cuda
-from gpukit.streams.pipeline import split_rows
+from gpukit.streams.pipeline import MAX_CHUNKS, split_rows
 from gpukit.streams.schedule import on_device
 from warpstep.values import check_int, check_items, is_int
 
@@ -75,19 +75,22 @@ def rows_of(rows: int, count: int) -> list[slice]:
     >>> rows_of(7, 3)
     [slice(0, 3, None), slice(3, 5, None), slice(5, 7, None)]
     """
+    rows, count = check_int("rows", rows, 0), check_int("count", count, 1, MAX_CHUNKS)
     ends = np.cumsum((0, *split_rows(count, rows))).tolist()
     return [slice(start, end) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def copy_to_devices(parts: Sequence[np.ndarray], devices: Sequence[int]) -> list[Any]:
-    """Copy a host array to each device.
+    """Copy a host array to each device; ValueError unless there is one for each.
 
     Examples
     --------
     >>> [array.shape for array in copy_to_devices([np.zeros(3)], [0])]
     [(3,)]
     """
-    arrays = []
+    arrays, parts, devices = [], check_items("parts", parts, "an array for each device"), choose_devices(devices)
+    if len(parts) != len(devices):
+        raise ValueError(f"parts has {len(parts)} arrays; devices names {len(devices)}")
     for part, device in zip(parts, devices, strict=True):
         with cuda.gpus[device]:
             arrays.append(cuda.to_device(np.ascontiguousarray(part)))

@@ -70,12 +70,8 @@ class Product:
         panels: int = 4,
     ) -> None:
         self.a, self.b, self.out = (_checked(name, x) for name, x in (("a", a), ("b", b), ("out", out)))
-        (m, k), (inner, n) = self.a.shape, self.b.shape
-        if inner != k or self.out.shape != (m, n):
-            raise ValueError(
-                f"a, b and out have shapes {self.a.shape}, {self.b.shape} and {self.out.shape}; "
-                "they must be (M, K), (K, N) and (M, N)"
-            )
+        _check_shapes(self.a.shape, self.b.shape, self.out.shape)
+        (m, k), n = self.a.shape, self.b.shape[1]
         self.variant = check_choice("variant", variant, WAYS)
         self.panels = min(check_int("panels", panels, 1, 1024), n)
         self.devices = choose_devices(devices)[:m]
@@ -200,6 +196,14 @@ def _checked(name, array):
     return as_device_array(array)
 
 
+def _check_shapes(a, b, out):
+    if a[1] != b[0] or out != (a[0], b[1]) or 0 in (*a, *b):
+        raise ValueError(
+            f"a, b and out have shapes {a}, {b} and {out}; "
+            "they must be (M, K), (K, N) and (M, N), with an element or more"
+        )
+
+
 def product(
     a: np.ndarray, b: np.ndarray, devices: int | Sequence[int] | None = None, variant: str = "overlap"
 ) -> np.ndarray:
@@ -228,6 +232,7 @@ def product(
             raise TypeError(f"{name} is a {type(x).__name__}; it must be a NumPy array")
         check_array(name, x, 2, (np.float32,))
     chosen = choose_devices(devices)
+    _check_shapes(a.shape, b.shape, (a.shape[0], b.shape[1]))
     with cuda.gpus[chosen[0]]:
         left, right = (cuda.to_device(np.ascontiguousarray(x)) for x in (a, b))
         out = cuda.device_array((a.shape[0], b.shape[1]), np.float32)

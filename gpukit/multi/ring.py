@@ -20,7 +20,7 @@ from gpukit.streams.pipeline import prepare_copy, split_rows
 from gpukit.streams.schedule import Schedule
 from gpukit.streams.timeline import PEER_COPY
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_int, check_items
+from warpstep.values import check_choice, check_int, check_items, check_number
 
 __all__ = ["RINGS", "AllReduce", "add_from", "all_reduce", "bus_bandwidth", "copy_from"]
 
@@ -133,6 +133,8 @@ class AllReduce:
         pieces: int | None = None,
     ) -> None:
         items = check_items("arrays", arrays, "a device array for each device", 64)
+        if not items:
+            raise ValueError("arrays is empty; it must have a device array for each device")
         self.devices = choose_devices(len(items) if devices is None else devices)
         self.variant = check_choice("variant", variant, RINGS)
         self.arrays = _check_arrays(items, self.devices)
@@ -284,9 +286,14 @@ def all_reduce(arrays: Sequence[Any], devices: int | Sequence[int] | None = None
 def bus_bandwidth(nbytes: int, seconds: float, count: int) -> float:
     """Compute bytes per second over each link: what a device sends in an all-reduce, over the time.
 
+    ``nbytes`` are those of one device's array. TypeError or ValueError for no numbers, and for less than one device.
+
     Examples
     --------
     >>> bus_bandwidth(10**9, 0.01, count=4) / 1e9
     150.0
     """
+    count, nbytes = check_int("count", count, 1), check_number("nbytes", nbytes, 0)
+    if check_number("seconds", seconds, 0) == 0:
+        raise ValueError("seconds is 0; it must be more")
     return 2 * (count - 1) / count * nbytes / seconds

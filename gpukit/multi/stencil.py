@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import configure_quietly
+from gpukit._host.arrays import check_array, configure_quietly
 from gpukit.backend import cuda, float32
 from gpukit.launching import prepare
 from gpukit.multi.devices import choose_devices, connect, on_device, rows_of
@@ -17,7 +17,7 @@ from gpukit.streams.pipeline import prepare_copy
 from gpukit.streams.schedule import Schedule
 from gpukit.streams.timeline import PEER_COPY
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_int, check_number, describe
+from warpstep.values import check_choice, check_int, check_number, check_type
 
 __all__ = ["VARIANTS", "Heat", "heat", "heat_edges", "heat_reaching", "heat_rows"]
 
@@ -73,8 +73,8 @@ def heat_reaching(u, above, below, new, first, last, rate):
 
 def check_plate(u: np.ndarray, rate: float) -> None:
     """Check the temperatures and the rate; TypeError or ValueError for what cannot spread."""
-    if not isinstance(u, np.ndarray) or u.ndim != 2 or u.dtype != np.float32:
-        raise TypeError(f"u is {describe(u)}; it must be a NumPy array of float32 with two dimensions")
+    check_type("u", u, np.ndarray, "a NumPy array of float32 with two dimensions")
+    check_array("u", u, 2, (np.float32,))
     if min(u.shape) < 3:
         raise ValueError(f"u has shape {u.shape}; it must have 3 rows and 3 columns at least")
     if check_number("rate", rate, 0) > 0.25:
@@ -132,7 +132,7 @@ class Heat:
 
     def result(self, steps: int) -> np.ndarray:
         """Copy the temperatures after a number of steps to the host; its parity says which buffers hold them."""
-        u = self.start.copy()
+        u, steps = self.start.copy(), check_int("steps", steps, 0)
         for part, device, buffers in zip(self.parts, self.devices, self.buffers, strict=True):
             with cuda.gpus[device]:
                 u[1:-1][part] = buffers[steps % 2].copy_to_host()[1:-1]
@@ -142,6 +142,7 @@ class Heat:
         """Make the operations of a number of time steps, from step ``first`` on."""
         made = Schedule()
         plan = _Plan(self, made)
+        first = check_int("first", first, 0)
         for step in range(first, first + check_int("steps", steps, 0, MAX_STEPS)):
             VARIANTS[self.variant](plan, step)
         return made

@@ -34,6 +34,8 @@ from warpstep.values import describe, is_int
 
 __all__ = ["global_atomics", "histogram", "make_find_bin", "make_private", "shared_atomics"]
 
+#: Bins, at most.
+MAX_BINS = 1 << 24
 #: Threads of a block, blocks per multiprocessor, and bytes of shared memory that its counters take at most.
 THREADS = 512
 BLOCKS = 4
@@ -261,23 +263,25 @@ def _edges(x, bins, span, stream):
     """The edges, and whether the bins are of one width."""
     if not is_int(bins):
         try:
-            edges = np.array(bins)
-        except ValueError:
+            edges = np.asarray(bins)
+        except Exception:
             edges = np.array(None)
         if edges.ndim != 1 or edges.dtype.kind not in "iuf" or edges.size < 2:
             raise TypeError(f"bins is {describe(bins)}; it must be an int, or a sequence of at least two edges")
+        if edges.size > MAX_BINS + 1:
+            raise ValueError(f"bins has {edges.size:,} edges; it must have {MAX_BINS + 1:,} at most")
         if not (edges[:-1] <= edges[1:]).all():
             raise ValueError(f"bins is {describe(bins)}; edges must increase")
-        return edges, False
-    if not 1 <= bins <= 1 << 24:
-        raise ValueError(f"bins is {bins}; it must be from 1 to {1 << 24:,}")
+        return edges.copy(), False
+    if not 1 <= bins <= MAX_BINS:
+        raise ValueError(f"bins is {describe(bins)}; it must be from 1 to {MAX_BINS:,}")
     if span is None:
         low, high = _extent(x, stream)
     else:
         try:
             low, high = (float(value) if isinstance(value, float) else value for value in span)
             finite = math.isfinite(low) and math.isfinite(high)
-        except (TypeError, ValueError):
+        except Exception:
             raise TypeError(f"range is {describe(span)}; it must be a pair of numbers") from None
         if not finite or low > high:
             raise ValueError(f"range is {describe(span)}; it must be two finite numbers, the smaller one first")

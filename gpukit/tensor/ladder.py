@@ -8,8 +8,8 @@
 6. `tma_wgmma`: one thread orders the copies, and four warps multiply together, straight from shared memory.
 7. `specialised`: one warp only copies, eight only multiply, and blocks stay for several tiles.
 
-The last is `gpukit.matmul.matmul`. Kernel 1 takes any matrices. In the others rows move by 16 bytes: their length must
-be a multiple of 8, and `steps` pads those of other matrices first.
+`gpukit.matmul.matmul` goes on from the last. Kernel 1 takes any matrices. In the others rows move by 16 bytes: their
+length must be a multiple of 8, and `steps` pads those of other matrices first.
 """
 
 from typing import Any
@@ -544,12 +544,16 @@ def _padded(matrix, stream, launches):
 def multiply_by(a: np.ndarray, b: np.ndarray, variant: str) -> np.ndarray:
     """Multiply float16 matrices of the host with a rung of the ladder; return float32.
 
+    TypeError or ValueError as from `steps`.
+
     Examples
     --------
     >>> multiply_by(np.eye(2, dtype=np.float16), np.ones((2, 2), np.float16), "one_warp")
     array([[1., 1.],
            [1., 1.]], dtype=float32)
     """
+    for name, matrix in (("a", a), ("b", b)):
+        check_array(name, matrix, 2, (np.float16,))
     out = cuda.device_array((a.shape[0], b.shape[1]), np.float32)
     for launch, arguments in steps(variant, cuda.to_device(a), cuda.to_device(b), out):
         launch(*arguments)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpukit._host.checks import as_numbers, check_dtype, check_sizes
 from gpukit.backend import cuda, types, uint64
 from gpukit.intrinsics import (
     copy_tensor,
@@ -98,13 +99,13 @@ def fragment_map(shape: tuple[int, int, int], dtype: Any, operand: str) -> Fragm
     >>> held.lanes[1, 2]
     np.int64(5)
     """
-    name = dtype if isinstance(dtype, str) and dtype in NAMES else np.dtype(dtype).name
-    check_choice("dtype", name, NAMES)
+    name = check_choice("dtype", _name_of(dtype), NAMES)
     check_choice("operand", operand, OPERANDS)
+    wanted = check_sizes("shape", shape, (1, 1, 1), (256, 256, 256), "a tuple of 3 ints, M, N and K")
     ptx, packed = NAMES[name]
     for kind, sizes in PRODUCTS.values():
         for counts, size in sizes.items():
-            if kind == ptx and size == tuple(shape):
+            if kind == ptx and size == wanted:
                 # The types that are passed as words count registers; the table counts elements.
                 words = 1 if name in ("float64", "tf32", "float16") else packed
                 held = (counts[0] * words, counts[1] * words, counts[2])
@@ -112,6 +113,11 @@ def fragment_map(shape: tuple[int, int, int], dtype: Any, operand: str) -> Fragm
                 title = f"{operand} of m{size[0]}n{size[1]}k{size[2]} {name}"
                 return FragmentMap(title, *found, 1 if operand == "c" else packed)
     raise ValueError(f"shape is {shape}; for {name} it must be one of {', '.join(map(str, SHAPES[name]))}")
+
+
+def _name_of(dtype):
+    """The name of a type, which NumPy need not know."""
+    return dtype if isinstance(dtype, str) else check_dtype("dtype", dtype).name
 
 
 def rounded(x: Any, dtype: Any) -> np.ndarray:
@@ -123,13 +129,17 @@ def rounded(x: Any, dtype: Any) -> np.ndarray:
     dtype : str or dtype
         "bfloat16", "tf32", "float16", "float32" or "float64". What is too large for it becomes infinite.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For another type, or if ``x`` holds no real numbers.
+
     Examples
     --------
     >>> rounded(0.1, "bfloat16"), rounded(0.1, "tf32"), rounded(1e5, "float16")
     (array(0.10009766), array(0.09997559), array(inf))
     """
-    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    check_choice("dtype", name, ROUNDED)
+    name, x = check_choice("dtype", _name_of(dtype), ROUNDED), as_numbers("x", x)
     with np.errstate(over="ignore"):
         if name.startswith("float"):
             return np.asarray(x, np.float64).astype(name).astype(np.float64)

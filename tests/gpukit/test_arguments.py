@@ -18,12 +18,15 @@ from gpukit import (
     indexing,
     launching,
     matmul,
+    multi,
     prediction,
     reduce,
     resize,
     results,
+    scan,
     show,
     streams,
+    tensor,
     timing,
     transpose,
 )
@@ -88,7 +91,7 @@ def read_only(array):
 
 
 A, B, SQUARE = (np.arange(n, dtype=np.float32).reshape(shape) for n, shape in ((6, (2, 3)), (12, (3, 4)), (16, (4, 4))))
-X = np.arange(8, dtype=np.float32)
+X, HALF = np.arange(8, dtype=np.float32), np.eye(4, dtype=np.float16)
 IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 PIXELS = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)
 WEIGHT = np.ones((3, 2, 2, 2), np.float32)
@@ -225,7 +228,7 @@ CALLS = {
     conv.configure_col2im: {"shape": (1, 2, 4, 4), "kernel_size": 2, "stride": 1, "request": "add", "stream": None},
     conv.workspace_size: {"x_shape": (1, 2, 4, 4), "kernel_size": 2, "stride": 1, "padding": 0, "dilation": 1},
     conv.extra_memory: {"x_shape": (1, 2, 4, 4), "weight_shape": (3, 2, 2, 2), "groups": 1, "itemsize": 4},
-    matmul.predicted_time: {"m": 4, "n": 4, "k": 4, "batch": 1},
+    matmul.predicted_time: {"m": 4, "n": 4, "k": 4, "batch": 1, "dtype": np.float16},
     matmul.right_pad: {"dtype": np.float32, "tile": 16},
     reduce.steps: {"variant": "wide", "x": X, "out": empty(1), "stream": None},
     resize.least_bytes: {"frames": 3, "source": (4, 6), "target": (8, 8), "place": None, "items": (1, 4)},
@@ -276,6 +279,17 @@ CALLS = {
     show.table: {"records": np.zeros(4, indexing.THREAD), "columns": ("x", "y"), "rows": 16},
     prediction.recorded: {"source": "no such"},
     prediction.from_records: {"records": RECORDS},
+    tensor.fragment_map: {"shape": (16, 8, 16), "dtype": "float16", "operand": "a"},
+    tensor.multiply_by: {"a": HALF, "b": HALF, "variant": "one_warp"},
+    multi.choose_devices: {"devices": 1},
+    multi.rows_of: {"rows": 7, "count": 3},
+    multi.bus_bandwidth: {"nbytes": 8, "seconds": 2.0, "count": 2},
+    multi.heat: {"u": SQUARE, "steps": 1, "devices": 1, "variant": "host", "rate": 0.2},
+    multi.product: {"a": A, "b": B, "devices": 1, "variant": "host"},
+    scan.scan: {"x": X, "axis": 0, "op": "sum", "exclusive": True, "out": empty(8), "stream": None},
+    scan.histogram: {"x": X, "bins": 3, "range": (0, 8), "stream": None},
+    scan.sort: {"x": X, "values": X, "axis": 0, "out": empty(8), "stream": None},
+    scan.segmented_reduce: {"x": X, "offsets": np.array([0, 3, 8]), "op": "max", "out": empty(2), "stream": None},
     launching.upload: {"array": Raises(), "values": X, "stream": 0},
     errors.check_launch: {"kernel": copy, "grid": 2, "block": 32, "shared_bytes": 0},
 }

@@ -12,7 +12,7 @@ from warpstep.machine.pes import Stuck, World
 from warpstep.nvshmem import core
 from warpstep.nvshmem.bindings.device import numba as _bindings  # noqa: F401
 from warpstep.nvshmem.core.device import numba as _device  # noqa: F401
-from warpstep.values import check_callable, check_int
+from warpstep.values import check_callable, check_int, check_items
 
 __all__ = ["Stuck", "core", "run"]
 
@@ -65,6 +65,7 @@ def run(program: Callable, pes: int = 2, args: Sequence = ()) -> list[Any]:
     [1.0, 0.0]
     """
     check_callable("program", program, "a function of rank, nranks and uid")
+    args = check_items("args", args, "a sequence of arguments")
     world, uid = World(check_int("pes", pes, 1, MAX_DEVICES)), core.get_unique_id()
     before = count()
     set_device(count=max(before, pes))
