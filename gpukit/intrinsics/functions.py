@@ -260,20 +260,21 @@ def mma(a, b, c) -> tuple:
     signed bytes                  2, 1: K = 16      16 (i // 2); of b: row 4 t + j + 16 i, column g
     ============================  ================  ===================================================================
 
-    TF32 keeps 10 of float32's 23 bits: the others are ignored. Products are exact, but those that are added in float32
-    are first cut off 25 bits below the largest exponent among them and c, and so is the sum after 24 bits. float64
-    adds in the order of K, by fused multiply-adds. So an H200 does it, and the emulator too, to the last bit.
+    TF32 keeps 10 of the 23 bits of float32's fraction and ignores the others. Products are exact. To be added in
+    float32, they and c are aligned to the largest exponent among them and truncated 25 bits below it; the sum is
+    truncated to float32. float64 adds in the order of K, by fused multiply-adds. The emulator does as an H200 does, to
+    the last bit.
 
     Parameters
     ----------
     a, b, c : tuples
-        c has 4 elements, of the type in parentheses. float64 with 16 rows needs compute capability 9.0, float16 with
-        K = 8 7.5, the rest 8.0.
+        c has 4 elements (2 where the table says so), of the type in parentheses. Compute capability 9.0 is needed for
+        float64 with 16 rows, 7.5 for float16 with K = 8, 8.0 for the rest.
 
     Returns
     -------
     tuple
-        Of 4 elements, as ``c``.
+        The sums, as many as in ``c``.
 
     Raises
     ------
@@ -395,7 +396,7 @@ def byte_perm(low, high, selector):
 def match_byte(value):
     """Find the lanes of the warp whose lowest byte is the same; for kernels and device functions.
 
-    It is ``cuda.match_any_sync`` for the whole warp, by eight votes: faster on a GPU, where lanes hold many values.
+    It is ``cuda.match_any_sync`` for the whole warp, made of eight votes: faster on a GPU if lanes hold many values.
 
     Parameters
     ----------
@@ -428,7 +429,7 @@ def dp2a_lo(pair, values, total):
     pair : uint32
         Two unsigned 16-bit numbers.
     values : uint32
-        Four bytes, of which the two lowest are used: the lower one is multiplied with the lower number.
+        Four bytes, of which the two lowest are used: the lower one is multiplied by the lower number.
     total : uint32
         Added to the products.
 

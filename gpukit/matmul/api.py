@@ -142,12 +142,12 @@ def matmul(
         For the dynamic variants, a multiple of ``tile``: how many columns of ``a`` and rows of ``b`` are loaded at a
         time. ``tile`` unless given. More than 48 KB of shared memory is opted in to.
     precision : "highest", "high" or "tf32"
-        Of products of float32 by "auto" or "fast"; other dtypes have one only.
+        For products of float32 by "auto" or "fast"; other dtypes have only one.
 
         - "highest": float32 throughout.
-        - "high": each element is split into two of TF32, and three products of tensor cores are added: about 21 of
-          float32's 24 bits. PyTorch promises 11 for ``torch.set_float32_matmul_precision("high")``. An element that is
-          infinite makes its row or column NaN.
+        - "high": each element is split into two numbers of TF32, and three products on tensor cores are added: about 21
+          of float32's 24 bits, where PyTorch's ``set_float32_matmul_precision("high")`` allows 11. An infinite element
+          makes its row or column NaN.
         - "tf32": one product on tensor cores, whose operands have 11 bits: what PyTorch computes on a GPU for "high"
           and for ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Sums are in float32.
 

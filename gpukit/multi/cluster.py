@@ -18,7 +18,7 @@ from warpstep.values import check_callable, check_int, describe
 
 __all__ = ["local_cluster", "map_frames", "reduce"]
 
-#: Batches that each worker has: one in work, and others that wait.
+#: Batches that each worker has: one that it computes, and others that wait.
 AHEAD = 2
 MAX_AHEAD = 1024
 
@@ -34,20 +34,20 @@ def map_frames(
 ) -> Iterator[Any]:
     """Compute ``function(batch)`` for each batch on the workers of a cluster; yield the results in order.
 
-    At most ``ahead`` batches per worker are under way, results that were not yet taken included. So batches may come
-    without end, and be larger than memory together. If a worker is lost, another one computes its batches again.
+    At most ``ahead`` batches per worker are in flight, including results that have not been taken yet. So there may be
+    any number of batches, more than fit in memory. If a worker is lost, another one computes its batches again.
 
     Parameters
     ----------
     function : callable
         Of a batch. It is sent to the workers, and so is what it refers to, kernels too.
     batches : iterable
-        Arrays; better paths or numbers from which ``function`` loads its batch, for what is sent goes over the network.
+        Arrays; or better, paths or numbers from which ``function`` loads its batch: batches are sent over the network.
     client : distributed.Client
     ahead : int
-        Batches per worker that are under way, 1 or more.
+        Batches in flight per worker, 1 or more.
     retries : int
-        How often a batch for which ``function`` raises is tried again, before the exception is raised here.
+        How many times a batch is tried again after ``function`` has raised, before the exception is raised here.
     progress : callable, optional
         Called with the number of batches done after each.
 

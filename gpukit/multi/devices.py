@@ -35,7 +35,7 @@ def choose_devices(devices: int | Sequence[int] | None = None) -> tuple[int, ...
 
 
 def connect(devices: Sequence[int], cuda: Any = cuda) -> bool:
-    """Let kernels of each device reach the memory of the others; False, and nothing done, where a pair cannot.
+    """Let kernels of each device access the memory of the others; return False, and do nothing, if some pair cannot.
 
     ``cuda`` is `gpukit.cuda`, or that of the emulator.
 
@@ -68,7 +68,7 @@ def synchronize(devices: Sequence[int]) -> None:
 
 
 def rows_of(rows: int, count: int) -> list[slice]:
-    """Divide rows among devices, as equally as can be.
+    """Divide rows among devices, as evenly as possible.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def rows_of(rows: int, count: int) -> list[slice]:
 
 
 def copy_to_devices(parts: Sequence[np.ndarray], devices: Sequence[int]) -> list[Any]:
-    """Copy a host array to each device; ValueError unless there is one for each.
+    """Copy part i of the host arrays to device i; raise ValueError unless there is one for each.
 
     Examples
     --------

@@ -49,9 +49,9 @@ class Product:
         Of shapes (M, K), (K, N) and (M, N).
     devices : int, sequence of int or None
     variant : {"overlap", "peer_load", "peer_copy", "host"}
-        How the others get A and B: by panels of columns of B, each multiplied while the next ones come; not at all,
-        their kernels read the first device's memory and write to it; by copies from device to device before the
-        product; by copies through the host.
+        How the other devices get A and B: "overlap" copies B in panels of columns, each multiplied while the next ones
+        are in flight; "peer_load" copies nothing, the kernels access the first device's memory; "peer_copy" copies
+        from device to device before the product; "host" copies through the host.
     panels : int
         Panels of B, for "overlap".
 

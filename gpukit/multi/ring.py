@@ -2,7 +2,8 @@
 
 The devices form a ring, and the arrays are cut into as many chunks as there are devices. In count - 1 steps each device
 adds the chunk of the device before it to its own (reduce-scatter); then it has the sum of one chunk. In count - 1 more
-steps the sums go round (all-gather). Each device sends 2 (count - 1) / count times its array, whatever their number.
+steps the sums go round (all-gather). Each device sends 2 (count - 1) / count times its array: less than two arrays for
+any number of devices.
 """
 
 import functools
@@ -53,7 +54,7 @@ def copy_from(own, peer):
 
 @functools.cache
 def make_wide(adding: bool):
-    """Make the same kernels for float32 in accesses of 16 bytes: four loads are under way before the first is used."""
+    """Make the same kernels for float32 in accesses of 16 bytes: four loads are in flight before the first is used."""
 
     @cuda.jit(device=True)
     def put(own, at, found):

@@ -91,8 +91,9 @@ class Heat:
     devices : int, sequence of int or None
         How many devices, or which; all of them unless given. At most one for each row that changes.
     variant : {"overlap", "peer_load", "peer_copy", "host"}
-        How the edges get to the neighbours: computed first and copied while the inside is computed; read by the
-        neighbour's kernel; copied from device to device after the kernel; copied through the host.
+        How the edges get to the neighbours: with "overlap" they are computed first, and copied while the inside is
+        computed; with "peer_load" the neighbour's kernel reads them; with "peer_copy" they are copied from device to
+        device after the kernel; with "host" they are copied through the host.
     rate : float
         How much of the difference a step evens out, from 0 to 0.25.
 

@@ -35,10 +35,10 @@ def scan(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Combine all elements up to each one, as ``np.cumsum``, ``np.cumprod`` and ``np.maximum.accumulate`` do.
+    """Combine the elements up to each one, as ``np.cumsum``, ``np.cumprod`` and ``np.maximum.accumulate`` do.
 
-    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32, as trees of
-    trees: an element goes through some tens of additions.
+    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32, in trees:
+    each element passes through a few dozen additions, not one for each element before it.
 
     Parameters
     ----------

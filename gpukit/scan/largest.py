@@ -53,7 +53,10 @@ class TopK(NamedTuple):
 
     Attributes
     ----------
-    values, indices : ndarray or device array
+    values : ndarray or device array
+        The elements.
+    indices : ndarray or device array of int64
+        Where they are along the axis.
     """
 
     values: Any
@@ -65,7 +68,7 @@ def make_narrow(kind, itemsize, falling, vector):
     """Make the kernel ``narrow``: find one more digit of each row's k-th key in the order of ``make_ordered``.
 
     ``found[row]`` are the digits found before, ``wanted[row]`` is how many of the keys that begin with them come up to
-    the k-th. ``counts`` are 0 before and after, as is ``finished``.
+    the k-th. ``counts`` are 0 before and after the launch, as is ``finished``.
     """
     ordered, load, width = make_ordered(kind, itemsize, falling), make_load(vector), 8 * itemsize
 
@@ -224,9 +227,9 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     axis : int
         The axis to search along, the last one unless given.
     largest : bool
-        The largest elements, or the smallest.
+        Whether to find the largest elements; otherwise the smallest.
     sorted : bool
-        Whether the best comes first, and equal elements by their indices. Otherwise they come in any order.
+        Whether they are sorted: the largest (or smallest) first, equal elements by index. Otherwise in any order.
     stream : CUDA stream, optional
         The default stream unless given. With device arrays the call returns before the work is done.
 

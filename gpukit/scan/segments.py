@@ -3,9 +3,10 @@
 1. ``tiles``: a block scans a tile of elements, and begins again at each segment. It needs no carry for segments that
    begin in it.
 2. ``carry``: one block finds what the tiles before each tile leave to it.
-3. ``finish``: what segments that end in a later tile amount to, and the empty ones. A scan runs ``tiles`` again.
+3. ``finish``: the results of segments that end in a later tile than they begin, and of empty ones. A scan runs
+   ``tiles`` again instead.
 
-A block has as many elements as any other, however long the segments are.
+All blocks have the same number of elements, however long the segments are.
 """
 
 import functools
@@ -223,15 +224,15 @@ def make_finish(operation):
 def segmented_reduce(x: Any, offsets: Any, op: Any = "sum", *, out: Any = None, stream: Any = None) -> Any:
     """Reduce each segment of an array: result i is that of ``x[offsets[i]:offsets[i + 1]]``.
 
-    The offsets are those of a CSR matrix, and of CUB's ``DeviceSegmentedReduce``. An empty segment gives the identity;
-    in that it differs from ``np.add.reduceat``. The same bits come out in every run on the same device.
+    The offsets are those of a CSR matrix, and of CUB's ``DeviceSegmentedReduce``. An empty segment gives the identity,
+    unlike with ``np.add.reduceat``. The same bits come out in every run on the same device.
 
     Parameters
     ----------
     x : ndarray or device array of one dimension
         Integers or floats.
     offsets : array of integers, of the same kind, shape (segments + 1,)
-        From 0 to the length of ``x``; none is less than the one before. On the device this is not checked.
+        From 0 to the length of ``x``, never decreasing. On the device this is not checked.
     op : str or tuple of (function, number)
         As for `scan`.
     out : array of shape (segments,), optional

@@ -3,13 +3,13 @@
 1. `one_warp`: a warp computes 16 x 8 elements, and loads its operands one by one from global memory.
 2. `shared_tiles`: a block of 8 warps computes 128 x 128 from tiles in shared memory.
 3. `ldmatrix`: one instruction loads a whole operand; a pad keeps its rows in different banks.
-4. `stages`: copies to shared memory that need no registers; two steps are under way while one is multiplied.
-5. `swizzled`: each row's columns are permuted in place of the pad.
-6. `tma_wgmma`: one thread orders the copies, and four warps multiply together, straight from shared memory.
-7. `specialised`: one warp only copies, eight only multiply, and blocks stay for several tiles.
+4. `stages`: asynchronous copies to shared memory; two steps are in flight while one is multiplied.
+5. `swizzled`: each row's columns are permuted; no pad is needed.
+6. `tma_wgmma`: one thread starts the copies, and four warps multiply together, straight from shared memory.
+7. `specialised`: one warp only copies, eight only multiply, and each block computes several tiles.
 
-`gpukit.matmul.matmul` goes on from the last. Kernel 1 takes any matrices. In the others rows move by 16 bytes: their
-length must be a multiple of 8, and `steps` pads those of other matrices first.
+`gpukit.matmul.matmul` goes on from the last. Kernel 1 takes any matrices. The others copy rows 16 bytes at a time, so a
+row's length must be a multiple of 8; `steps` pads other matrices first.
 """
 
 from typing import Any

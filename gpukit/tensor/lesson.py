@@ -121,11 +121,12 @@ def _name_of(dtype):
 
 
 def rounded(x: Any, dtype: Any) -> np.ndarray:
-    """Round numbers to the nearest of a type, ties to even; return them as float64.
+    """Round numbers to the nearest ones of a type, ties to even; return them as float64.
 
     Parameters
     ----------
     x : array
+        Rounded to float32 first for "bfloat16" and "tf32".
     dtype : str or dtype
         "bfloat16", "tf32", "float16", "float32" or "float64". What is too large for it becomes infinite.
 
