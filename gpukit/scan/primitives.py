@@ -87,7 +87,7 @@ def _operation(op, dtype):
 
 @functools.cache
 def warp_scan(dtype: Any = np.float32, op: Any = "sum") -> Any:
-    """Make a device function that scans a value over the lanes of a warp, for a kernel of yours.
+    """Make a device function that scans a value over the lanes of a warp, for kernels of your own.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def warp_scan(dtype: Any = np.float32, op: Any = "sum") -> Any:
 
 @functools.cache
 def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
-    """Make a device function that scans a value over the threads of a block, for a kernel of yours.
+    """Make a device function that scans a value over the threads of a block, for kernels of your own.
 
     Parameters
     ----------
@@ -141,8 +141,8 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
     Returns
     -------
     device function
-        ``scan(value)`` gives (the values of the threads up to this one, those of all threads), each combined. All
-        threads of the block must call it. It takes static shared memory for 32 values.
+        ``scan(value)`` returns (the scan up to this thread, the total of the block). All threads of the block must
+        call it. It takes static shared memory for 32 values.
 
     Raises
     ------

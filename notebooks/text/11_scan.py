@@ -234,7 +234,7 @@ exercises.check("11-warp", scan_warp)
 show.Table(COLUMNS, [cost_of(variant) for variant in ("hillis_steele", "blelloch_padded", "shuffles")])
 
 # %% [markdown]
-# gpukit has both scans for kernels of your own, for any associative operator and any type of number: `scan.warp_scan()` and `scan.block_scan(threads)`. This kernel computes for each point of a path how far along the path it lies:
+# gpukit has both scans for kernels of your own, for any associative operator and numbers of 4 or 8 bytes: `scan.warp_scan()` and `scan.block_scan(threads)`. This kernel computes for each point of a path how far along the path it lies:
 
 # %%
 scan_block = scan.block_scan(256)
@@ -503,7 +503,7 @@ print(scan.compress(good, readings), scan.nonzero(good))
 show.source(counting.global_atomics, counting.shared_atomics)
 
 # %% [markdown]
-# Atomics on one address are made one after the other. How often that happens depends on the data, so there are two cases to test: values that are spread evenly, and values that are all equal. `private` is gpukit's own kernel: it has a copy of the 256 counters for each lane, and copy c lies in bank c.
+# Atomics on one address are executed one after the other. How often that happens depends on the data, so there are two cases to test: values that are spread evenly, and values that are all equal. `private` is gpukit's own kernel: it has a copy of the 256 counters for each lane, and copy c lies in bank c.
 
 # %% jupyter={"source_hidden": true}
 DATA = {"uniform": np.random.default_rng(5).integers(0, 256, 2**14).astype(np.uint8)}
@@ -572,8 +572,8 @@ print(counts)
 
 # %%
 keys = np.array([14, 8, 3, 6, 12, 5, 2, 0])
-show.Table(["", *map(str, range(8))], [["key", *keys], ["digit", *(keys % 4)]])
 assert tuple(keys % 4) == chapter_11.DIGITS
+show.Table(["", *map(str, range(8))], [["key", *keys], ["digit", *(keys % 4)]])
 
 # %% [markdown]
 # **Predict:** to which place does each key go? Replace `None` by a list of eight numbers, the place of 14 first.
@@ -713,7 +713,7 @@ exercises.check("11-ell", multiply_ell)
 # %% [markdown]
 # ## Beside the libraries
 #
-# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch. Here are some of them, if this is a GPU:
+# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch. Here are some of them, if there is a GPU:
 
 # %%
 if on_gpu():
