@@ -2,7 +2,7 @@
 
 A program runs as several processing elements (PEs), each with a GPU. They allocate the same arrays, which together are
 the symmetric heap, and a kernel names an array of another PE by its own array and the PE's number. Without a GPU the
-same text runs on emulated PEs.
+same program runs on emulated PEs.
 """
 
 import ctypes
@@ -60,10 +60,10 @@ def make_step() -> Any:
 
 
 def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) -> np.ndarray:
-    """Let heat spread for a number of steps on several PEs, of which only the kernels talk to each other.
+    """Let heat spread for a number of steps on several PEs, whose kernels exchange the edges themselves.
 
-    On GPUs each PE is a process with a GPU, and needs nvshmem4py. A kernel that waits for signals is a cooperative one,
-    so its blocks, one for each row, must all fit on the GPU at once.
+    On GPUs each PE is a process with a GPU, and needs nvshmem4py. The kernel waits for signals, so it is launched
+    cooperatively: its blocks, one for each row, must all fit on the GPU at once.
 
     Parameters
     ----------

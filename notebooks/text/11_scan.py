@@ -463,7 +463,7 @@ if ladder_records:
 # %% [markdown]
 # The first four rungs move the array twice, `look_back` and `scan` once: compare the column of DRAM. But the ladder has another bottleneck. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those, so the instructions outweigh the memory. Curing a conflict may even cost more instructions than it is worth.
 #
-# `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there are a 32nd as many walks, each takes a few steps, and other blocks have loads in flight meanwhile. Only then is memory the limit, and one pass instead of two worth having.
+# `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there are a 32nd as many walks, each takes a few steps, and other blocks have loads in flight meanwhile. Only then does memory set the bound, and one pass instead of two is worth having.
 #
 # ## What a scan is for: compaction
 #

@@ -252,8 +252,8 @@ def mbarrier_wait(barriers, i, parity):
 def copy_tensor(target, index, map, corner, barriers, i):
     """Begin to copy a box of a tensor from global to shared memory; for kernels and device functions.
 
-    One thread does it. The copy arrives at a barrier with its bytes, of which `mbarrier_expect` has to know. Elements
-    outside of the tensor become zeros; their bytes count. Needs compute capability 9.0.
+    One thread does it. The copy arrives at a barrier with its bytes, which `mbarrier_expect` has to announce.
+    Elements outside of the tensor become zeros; their bytes count. Needs compute capability 9.0.
 
     Parameters
     ----------
@@ -344,8 +344,8 @@ def wait_stores(most):
 def fence_async():
     """Make what this thread has written to shared memory visible to `copy_tensor`, `store_tensor` and `wgmma`.
 
-    For kernels and device functions. These reach memory on a way of their own, the asynchronous proxy, that barriers
-    alone do not order. Needs compute capability 9.0.
+    For kernels and device functions. These access memory through the asynchronous proxy, which barriers alone do
+    not order. Needs compute capability 9.0.
 
     Examples
     --------
@@ -369,10 +369,11 @@ def fence_tensor_map(map):
 def wgmma(accumulators, a, a_index, b, b_index, trans_a=False, trans_b=False, add=True) -> tuple:
     """Begin to multiply tiles on the tensor cores, a b + accumulators, by four warps; for kernels and device functions.
 
-    The product has 64 rows, and two columns for each accumulator of a lane. Warp w of the four has rows 16 w to
-    16 w + 15, in the order of `store_fragment`. K is 32 bytes: 16 elements of 2 bytes, 8 of TF32, 32 of int8. It
-    begins only: the result may be used after `wgmma_wait`, and the tiles must not change before. The first one, and the
-    first after other instructions have written accumulators, needs `wgmma_fence` before. Needs compute capability 9.0.
+    The product has 64 rows, and two columns for each accumulator of a lane. Warp w of the four has rows 16 w to 16 w +
+    15, in the order of `store_fragment`. K is 32 bytes: 16 elements of 2 bytes, 8 of TF32, 32 of int8. The call only
+    begins the product: the result may be used after `wgmma_wait`, and the tiles must not change until then. The first
+    one, and the first after other instructions have written accumulators, needs a `wgmma_fence` before it. Needs
+    compute capability 9.0.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ def tensor_map(array, box, swizzle=None):
     box : tuple of int
         Extents of a box, 1 to 256 along each axis; along the last one a multiple of 16 bytes.
     swizzle : int, optional
-        0: rows of the box are not swizzled. Unless given they are as `wgmma` wants them: rows of 32, 64 or 128 bytes
-        are swizzled.
+        0 to leave rows of the box as they are, or the bytes of a row to swizzle rows of 32, 64 or 128 bytes. Unless
+        given, such rows are swizzled, as `wgmma` expects.
 
     Returns
     -------
