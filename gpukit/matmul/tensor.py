@@ -19,12 +19,12 @@ from gpukit.matmul.turned import TurnedTile, turned, turned_boxes
 from gpukit.matmul.warpgroups import boxes, warpgroups
 from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
-from warpstep.limits import MAX_GRID_YZ
+from warpstep.limits import LINE, MAX_GRID_YZ
 
 __all__ = ["Rows", "tensor_launches"]
 
-#: Bytes that rows must begin at multiples of; and those of a copy do, so that a row of a tile is one line of the cache.
-UNIT, LINE = 16, 128
+#: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
+UNIT = 16
 
 
 class Rows(NamedTuple):

@@ -30,7 +30,8 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.matmul.formats import ROW
-from gpukit.matmul.warpgroups import GROUP, make_count, make_following, make_place
+from gpukit.matmul.warpgroups import make_count, make_following, make_place
+from warpstep.limits import GROUP
 
 __all__ = ["TurnedTile", "turned", "turned_boxes"]
 

@@ -30,11 +30,12 @@ from gpukit.intrinsics import (
 )
 from gpukit.matmul.formats import FORMATS, ROW
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+from warpstep.limits import GROUP
 
 __all__ = ["GroupTile", "boxes", "warpgroups"]
 
-#: Threads of a warp group, and rows of the result that it computes.
-GROUP, GROUP_ROWS = 128, 64
+#: Rows of the result that a warp group computes.
+GROUP_ROWS = 64
 #: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache.
 RASTER = 8
 

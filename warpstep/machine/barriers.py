@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpstep.api.allocations import find_allocation
-from warpstep.machine.tensor_maps import NBYTES, TensorMap
+from warpstep.machine.tensor_maps import NBYTES, SWIZZLES, TensorMap
 
 #: The fields of a barrier's word: where each begins. The bytes to come may be negative for a while.
 PENDING_AT, BYTES_AT, PHASE_AT, MADE_AT = 20, 40, 61, 62
@@ -23,13 +23,11 @@ POSITION_AT, BUFFER_AT = 1, 41
 COPY_ALIGNMENT = 128
 #: A box of a tensor begins at a multiple of so many bytes along the last axis.
 COLUMN_ALIGNMENT = 16
-#: Where a block's shared memory is copied from or to, whose rows are swizzled, what repeats: 8 rows of 128 bytes.
-LINE = 128
 
 
 def swizzle(address, row):
     """Where the bytes at an address lie in tiles whose rows of 32, 64 or 128 bytes are swizzled."""
-    return address ^ ((address >> 7 & (row // 16 - 1)) << 4) if row in (32, 64, 128) else address
+    return address ^ ((address >> 7 & (row // 16 - 1)) << 4) if row in SWIZZLES else address
 
 
 class Words:

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from warpstep.limits import GROUP
 from warpstep.machine.progress import Progress
 
-#: Threads of a group of four warps.
-GROUP = 128
 #: The number of a named barrier stands above its count of threads.
 NAMED_AT, NAMED_COUNT = 16, (1 << 16) - 1
 #: Pc of a finished kernel.

@@ -7,12 +7,12 @@ mean nothing.
 import numpy as np
 
 from warpstep.integers import ceil_div
-from warpstep.limits import WARP
+from warpstep.limits import GROUP, WARP
 from warpstep.machine import tensor
 from warpstep.machine.barriers import swizzle
 
-#: Threads that make a product together, and the rows of a product.
-GROUP, ROWS = 128, 64
+#: The rows of a product.
+ROWS = 64
 #: Bytes that ldmatrix loads of a row, and those of rows that `wgmma` reads.
 MATRIX_ROW, TILE_ROWS = 16, (16, 32, 64, 128)
 #: Bits of a word that stands for an accumulator in flight: a NaN, the number of the product, that of the accumulator.

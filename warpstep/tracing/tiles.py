@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from warpstep.limits import LINE, WARP
+from warpstep.limits import GROUP, LINE, WARP
 from warpstep.machine.barriers import Barriers
-from warpstep.machine.tiles import GROUP, Tiles
+from warpstep.machine.tiles import Tiles
 from warpstep.tracing.marks import LANE_BITS, mark, plain
 from warpstep.tracing.memory import Access
 from warpstep.tracing.shadow import IN_FLIGHT, THREAD, THREAD_BITS
