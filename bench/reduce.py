@@ -84,7 +84,7 @@ def fill(x):
 def _filled(shape, dtype):
     x = cuda.device_array(math.prod(shape), dtype)
     fill[2048, 256](x)
-    return x.reshape(*shape)
+    return x.reshape(shape)
 
 
 def _is_right(x, axis, op, got):
@@ -165,7 +165,7 @@ def measure_case(shape, axis, dtype, op, libraries, report=print):
     The host's time of a call, which only a long kernel hides, has a record of its own.
     """
     x, result = _filled(shape, dtype), operators.result_dtype(op, np.dtype(dtype))
-    out = cuda.device_array(_result_shape(shape, axis), result)
+    out = _filled(_result_shape(shape, axis), result)  # memory that was freed may hold the right result
     reduce(x, axis, _operation(op), out=out)
     if not _is_right(x, axis, op, out):
         report("  WRONG: reduce")

@@ -79,7 +79,7 @@ def fill_bits(x):
 
 
 def _filled(shape, dtype):
-    """Random numbers from -100 to 100; random bits for the other integers than those."""
+    """Random numbers from -100 to 100. Outputs begin so too: memory that was freed may hold the right result."""
     x = cuda.device_array(math.prod(shape), dtype)
     fill[2048, 256](x)
     return x.reshape(*shape)
@@ -161,7 +161,7 @@ def measure_ladder(size, libraries, report=print):
 def measure_case(shape, axis, dtype, libraries, report=print):
     """Check and time `scan.scan` beside the libraries; return (records, whether it was right)."""
     x, result = _filled(shape, dtype), np.dtype("int64" if dtype == "int32" else dtype)
-    out, copied = cuda.device_array(shape, result), cuda.device_array(shape, dtype)
+    out, copied = _filled(shape, result), cuda.device_array(shape, dtype)
     run = partial(scan.scan, x, axis, out=out)
     run()
     if not _is_scan(x, axis, out):
@@ -193,7 +193,7 @@ def measure_histogram(size, dtype, values, libraries, report=print):
     x = _bits(size, "uint8") if dtype == "uint8" else _filled((size,), dtype)
     if values == "constant":
         x.copy_to_device(np.full(size, 7, dtype))
-    span, out = (0, 256) if dtype == "uint8" else (-100, 101), cuda.device_array(BINS, np.int64)
+    span, out = (0, 256) if dtype == "uint8" else (-100, 101), _filled((BINS,), np.int64)
     zero = cuda.to_device(np.zeros(BINS, np.int64))
     runs: dict[str, Callable[[], Any]] = {"histogram": partial(scan.histogram, x, BINS, span, out=out)}
     if dtype == "uint8" and size <= MAX_LESSON:
@@ -254,7 +254,7 @@ def measure_sort(size, dtype, what, libraries, report=print):
     """Check and time a sort of keys, of pairs with int32 values, or of indices; return (records, whether right)."""
     x = _bits(size, dtype) if dtype == "int32" else _filled((size,), dtype)
     values = cuda.to_device(np.arange(size, dtype=np.int32))
-    out = cuda.device_array(size, {"keys": dtype, "pairs": np.int32, "argsort": np.int64}[what])
+    out = _filled((size,), {"keys": dtype, "pairs": np.int32, "argsort": np.int64}[what])
     if what == "argsort":
         run = partial(scan.argsort, x, out=out)
     else:
@@ -270,8 +270,7 @@ def measure_sort(size, dtype, what, libraries, report=print):
 
 def measure_rows(shape, dtype, libraries, report=print):
     """Check and time a sort of rows; return (records, whether it was right)."""
-    x = _filled(shape, dtype)
-    out = cuda.device_array(shape, dtype)
+    x, out = _filled(shape, dtype), _filled(shape, dtype)
     run = partial(scan.sort, x, out=out)
     run()
     if not bool((_seen(out) == _library().sort(_seen(x), -1)).all()):
