@@ -269,13 +269,13 @@ def measure_all_reduce(nbytes, devices, report=print):
     n, arrays, runs, right = nbytes // 4, [], {}, True
     for d in range(devices):
         with on_device(d):
-            arrays.append(cuda.to_device(np.full(n, 1 + d, np.float32)))
-    total = devices * (devices + 1) // 2
+            arrays.append(cuda.device_array(n, np.float32))
+    total: Any = sum(_summand(n, d) for d in range(devices))
     for variant in multi.RINGS:
         made = multi.AllReduce(arrays, devices, variant)
         _reset(arrays)
         made.run()
-        right &= all(bool((x.copy_to_host() == total).all()) for x in arrays)
+        right &= all(np.array_equal(x.copy_to_host(), total) for x in arrays)
         runs[variant] = made.queue
     runs |= _nccl(arrays)
     functions = {(name, devices): partial(_in_a_row, run, devices) for name, run in runs.items()}
@@ -290,10 +290,16 @@ def measure_all_reduce(nbytes, devices, report=print):
     return list(found.values()), right
 
 
+def _summand(n, d):
+    """The array of a device: neighbouring chunks differ, and sums are exact."""
+    return np.resize(np.arange(d, 997 + d, dtype=np.float32), n)
+
+
 def _reset(arrays, value=None):
     for d, array in enumerate(arrays):
         with on_device(d):
-            array.copy_to_device(np.full(array.size, 1 + d if value is None else value, np.float32))
+            n = array.size
+            array.copy_to_device(_summand(n, d) if value is None else np.full(n, value, np.float32))
 
 
 def _in_a_row(run, devices):
