@@ -7,7 +7,7 @@ import numpy as np
 from gpukit._host.arrays import as_device_array
 from gpukit.backend import cuda, on_gpu
 from gpukit.errors import LaunchError
-from warpstep.machine.tensor_maps import ELEMENTS, SWIZZLES, TensorMap
+from warpstep.machine.tensor_maps import ELEMENTS, NBYTES, SWIZZLES, TensorMap
 from warpstep.values import check_int, check_items, describe, has_attributes
 
 __all__ = ["describe_tensor", "encode_tensor", "tensor_map"]
@@ -128,4 +128,4 @@ def _encode(made):
     )
     if error != driver.CUresult.CUDA_SUCCESS:
         raise LaunchError(f"the driver cannot describe an array of {made.shape} and boxes of {made.box}: {error.name}")
-    return bytes((ctypes.c_char * 128).from_address(int(encoded.getPtr())))
+    return bytes((ctypes.c_char * NBYTES).from_address(int(encoded.getPtr())))
