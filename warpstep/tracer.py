@@ -204,8 +204,8 @@ def trace(
     LaunchError
         If a real device could not launch it.
     KernelError
-        For a loop that makes no progress. Its attribute ``trace`` has what was recorded until then; the status of that
-        is "stopped".
+        For a loop that makes no progress, and a wait that never ends. Its attribute ``trace`` has what was recorded
+        until then; the status of that is "stopped".
 
     Examples
     --------
