@@ -13,8 +13,6 @@ __all__ = ["Launch", "choose"]
 #: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
 HELD = 128
-#: Blocks for each multiprocessor, as many as can be there: they scan one tile after the other.
-RESIDENT = 8
 #: Max elements of one access.
 MAX_VECTOR = 4
 #: Rounds of a lane in ``groups`` at most.
@@ -77,9 +75,7 @@ def choose(
     tiles = ceil_div(n, threads * vector * rounds)
     kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, tiles == 1)
     words = fast.count_words(operation, outer, tiles) if tiles > 1 else 1
-    resident = RESIDENT * cuda.get_current_device().MULTIPROCESSOR_COUNT
-    grid = outer * tiles if tiles == 1 else min(outer * tiles, resident)
-    return [Launch(kernel, grid, threads, (n, tiles, outer * tiles), words=words)]
+    return [Launch(kernel, outer * tiles, threads, (n, tiles), words=words)]
 
 
 def _columns(operation, aligned, outer, n, inner, exclusive):

@@ -8,8 +8,8 @@ A tile needs the sum of all tiles before it. It does not wait for its neighbour'
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
 publishes its total, the last tile of a section the total up to its end. A tile combines the sections before its own,
 the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
-the same too. Blocks draw the numbers of their tiles from a counter, so a tile waits only for tiles that running blocks
-have drawn before it.
+the same too. Blocks draw the numbers of their tiles from a counter as they start, so a tile waits only for tiles that
+running blocks have drawn before it.
 """
 
 import functools
@@ -27,8 +27,9 @@ __all__ = ["FIRST", "GROUP", "count_words", "draw", "make_columns", "make_groups
 GROUP = WARP
 #: Where what blocks have published begins among the words, and the lower half of a word.
 FIRST, LOWER = WARP // 2, (1 << 32) - 1
-#: Registers of a thread of ``tiles`` at most: four blocks fit on a multiprocessor, which is worth a few spills.
-REGISTERS = 64
+#: Registers of a thread of ``tiles`` at most: four blocks fit on a multiprocessor, or three of numbers of
+#: 8 bytes. That is worth a few spills.
+REGISTERS, WIDE_REGISTERS = 64, 80
 #: Nanoseconds between two looks at a word.
 NAP = 20
 
@@ -198,41 +199,34 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
     scan_rounds, scan_warps = make_scan_rounds(operation, vector, rounds), make_scan_warps(operation, threads)
     look_back = make_look_back(operation)
 
-    @cuda.jit(max_registers=REGISTERS)
-    def tiles(x, out, words, n, tiles_of_row, all_tiles):
+    @cuda.jit(max_registers=WIDE_REGISTERS if operation.partial.itemsize == 8 else REGISTERS)
+    def tiles(x, out, words, n, tiles_of_row):
         tile = cuda.local.array(held, accumulator)
         prefixes = cuda.local.array(rounds, accumulator)
         shared = cuda.shared.array(1, accumulator)
-        drawn = cuda.shared.array(4, uint32)
+        drawn = cuda.shared.array(2, uint32)
         tid, n, count = uint64(cuda.threadIdx.x), uint64(n), uint32(tiles_of_row)
-        index, launch, turn = uint32(cuda.blockIdx.x), uint32(0), 0
+        index = uint32(cuda.blockIdx.x)
         if not alone:
-            draw(words, drawn, 0, all_tiles)
+            draw(words, drawn)
             cuda.syncthreads()
-            index, launch = drawn[0], drawn[1]
-        while index < uint32(all_tiles):
-            row = uint64(index // count)
-            part = uint64(uint32(index % count))
-            place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds)
-            place += tid % uint64(WARP) * uint64(vector)
-            at, left = place_of(row * n, place, n, most)
-            take(x, at, left, tile)
-            turn = 2 - turn
-            if not alone:  # the block's next number comes while it scans
-                draw(words, drawn, turn, all_tiles)
-            own = scan_rounds(tile, prefixes)
-            # One lane stands for its warp: the others add nothing to the scan of the block.
-            last = tid % uint64(WARP) == uint64(WARP - 1)
-            before, _, total = scan_warps(own if last else accumulator(identity))
-            if not alone:
-                if tid < uint64(WARP):
-                    prefix = look_back(words, row, part, uint64(count), launch, total)
-                    if tid == uint64(0):
-                        shared[0] = prefix
-                cuda.syncthreads()
-                before = accumulator(combine(shared[0], before))
-            put(out, at, left, tile, prefixes, before)
-            index = uint32(all_tiles) if alone else drawn[turn]
+            index = drawn[0]
+        row, part = uint64(index // count), uint64(uint32(index % count))
+        place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
+        at, left = place_of(row * n, place, n, most)
+        take(x, at, left, tile)
+        own = scan_rounds(tile, prefixes)
+        # One lane stands for its warp: the others add nothing to the scan of the block.
+        last = tid % uint64(WARP) == uint64(WARP - 1)
+        before, _, total = scan_warps(own if last else accumulator(identity))
+        if not alone:
+            if tid < uint64(WARP):
+                prefix = look_back(words, row, part, uint64(count), drawn[1], total)
+                if tid == uint64(0):
+                    shared[0] = prefix
+            cuda.syncthreads()
+            before = accumulator(combine(shared[0], before))
+        put(out, at, left, tile, prefixes, before)
 
     return tiles
 
@@ -241,19 +235,19 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
 
 
 @cuda.jit(device=True)
-def draw(words, drawn, at, tiles):
-    """Draw a block's next tile, ``drawn[at]``, and the launch's number, ``drawn[at + 1]``.
+def draw(words, drawn):
+    """Draw a block's tile, ``drawn[0]``, in the order in which blocks start, and the launch's number, ``drawn[1]``.
 
-    Tiles rise in the order in which blocks ask; a block ends with a number that is no tile's. The launch's number tells
-    what this launch has published from what earlier ones did, so that nothing need be cleared. It is in the upper half
-    of the word that is drawn from. The last to draw prepares the word for the next launch.
+    A block draws when it is ready to begin: one that drew ahead, while it scanned another tile, would keep all those
+    waiting that have drawn after it. The launch's number tells what this launch has published from what earlier ones
+    did, so that nothing need be cleared. It is in the upper half of the word that is drawn from. The last to draw
+    prepares the word for the next launch.
     """
     if cuda.threadIdx.x == 0:
-        word = cuda.atomic.add(words, 0, uint64(1))
-        drawn[at], drawn[at + 1] = uint32(word), uint32(word >> uint64(32)) + uint32(1)
-        draws = uint64(tiles) + uint64(cuda.gridDim.x)
-        if drawn[at] == uint32(draws - uint64(1)):
-            cuda.atomic.add(words, 0, uint64(1 << 32) - draws)
+        word, blocks = cuda.atomic.add(words, 0, uint64(1)), uint32(cuda.gridDim.x)
+        drawn[0], drawn[1] = uint32(word), uint32(word >> uint64(32)) + uint32(1)
+        if drawn[0] == uint32(blocks - uint32(1)):
+            cuda.atomic.add(words, 0, uint64(1 << 32) - uint64(blocks))
 
 
 @functools.cache

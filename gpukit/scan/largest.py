@@ -146,7 +146,7 @@ def make_collect(kind, itemsize, falling, vector):
         of_warps, shared = cuda.shared.array(WARPS, int64), cuda.shared.array(1, int64)
         start = cuda.shared.array(2, uint32)
         tid, n = cuda.threadIdx.x, uint64(n)
-        draw(words, start, 0, 0)
+        draw(words, start)
         cuda.syncthreads()
         row = start[0] // uint32(tiles)
         part = start[0] - row * uint32(tiles)

@@ -68,7 +68,7 @@ def make_select(vector: int, item: int, wide: bool):
         start, before = cuda.shared.array(2, uint32), cuda.shared.array(1, number)
         tid, n = uint64(cuda.threadIdx.x), uint64(mask.size)
         warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
-        draw(words, start, 0, 0)
+        draw(words, start)
         cuda.syncthreads()
         base = uint64(start[0]) * uint64(tile_size)
         local = uint32(warp * of_warp + lane * vector)

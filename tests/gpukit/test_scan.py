@@ -104,21 +104,21 @@ def test_tiles_look_back_over_tiles_groups_and_sections():
     x, tiles = filled((2, 1060 * 32 - 5), "i4"), 1060
     kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
     words = cuda.to_device(np.zeros(fast.count_words(operation, 2, tiles), np.uint64))
-    for launch, blocks in ((1, 2 * tiles), (2, 100)):
+    for launch in (1, 2):
         out = cuda.device_array(x.size, np.int64)
-        kernel[blocks, 32](x.reshape(-1), out, words, x.shape[1], tiles, 2 * tiles)
+        kernel[2 * tiles, 32](x.reshape(-1), out, words, x.shape[1], tiles)
         assert np.array_equal(out.copy_to_host().reshape(x.shape), np.cumsum(x, 1))
         assert words.copy_to_host()[0] == launch << 32
 
 
-@pytest.mark.parametrize(("dtype", "blocks"), [("f4", 40), ("f8", 7)])
-def test_publishing_is_ordered(dtype, blocks):
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_publishing_is_ordered(dtype):
     """The trace proves that a value is there when it is read: words carry the launch's number, and need no fence."""
     operation, tiles = operators.make_operations("sum", np.dtype(dtype))[0], 40
     x = np.random.default_rng(4).integers(0, 9, tiles * 32).astype(dtype)
     words, out = np.zeros(fast.count_words(operation, 1, tiles), np.uint64), np.zeros_like(x)
     kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
-    trace = gpukit.trace(kernel[blocks, 32], x, out, words, x.size, tiles, tiles)
+    trace = gpukit.trace(kernel[tiles, 32], x, out, words, x.size, tiles)
     assert np.array_equal(out, np.cumsum(x)) and trace.findings == []
 
 
