@@ -179,7 +179,7 @@ def local_cluster(workers: int | None = None, **options: Any) -> Iterator[Any]:
         cluster = distributed.SpecCluster(
             workers={i: _worker(distributed, i, options) for i in range(workers)},
             scheduler={"cls": distributed.Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}},
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,  # the loss of a worker is an error to the scheduler, and is made good here
         )
     with cluster, distributed.Client(cluster) as client:
         yield client

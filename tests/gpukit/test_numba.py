@@ -37,7 +37,7 @@ def test_private_modules_are_named_in_one_file():
                 assert where in NAMES_NUMBA_CUDA, f"{where} imports {module}"
                 assert name is None or not name.startswith("_"), f"{where} imports {module}.{name}"
             if module.partition(".")[0] == "llvmlite":
-                assert where == "intrinsics/gpu.py", f"{where} imports {module}"
+                assert where.startswith("intrinsics/") and where.endswith("/gpu.py"), f"{where} imports {module}"
         found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & PRIVATE
         assert not found, f"{where} uses {', '.join(found)}"
 
