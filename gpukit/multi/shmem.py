@@ -62,8 +62,10 @@ def make_step() -> Any:
 def heat_by_signals(u: np.ndarray, steps: int, pes: int = 2, rate: float = 0.2) -> np.ndarray:
     """Let heat spread for a number of steps on several PEs, whose kernels exchange the edges themselves.
 
-    On GPUs each PE is a process with a GPU, and needs nvshmem4py. The kernel waits for signals, so it is launched
-    cooperatively: its blocks, one for each row, must all fit on the GPU at once.
+    On GPUs each PE is a process with a GPU, and needs nvshmem4py and the header ``infiniband/mlx5dv.h``, which its
+    bindings include when Numba compiles them. This has run on emulated PEs only: on two H200 that header was missing.
+    The kernel waits for signals, so it is launched cooperatively: its blocks, one for each row, must all fit on the GPU
+    at once.
 
     Parameters
     ----------
@@ -108,11 +110,11 @@ def program(rank: int, nranks: int, uid: Any, u: np.ndarray, steps: int, rate: n
     parts = rows_of(len(u) - 2, nranks)
     counts = [0, *(part.stop - part.start for part in parts), 0]
     above, rows, below = counts[rank : rank + 3]
-    heap = [core.array((max(counts) + 2, u.shape[1]), "float32") for _ in range(2)] + [core.array((2,), "int64")]
+    heap = [core.array((max(counts) + 2, u.shape[1]), "float32") for _ in range(2)] + [core.array((2,), "uint64")]
     first, second, arrived = (cuda.as_cuda_array(array) if on_gpu() else array for array in heap)
     own = np.zeros(first.shape, np.float32)
     own[: rows + 2] = u[parts[rank].start : parts[rank].stop + 2]
-    for array, values in ((first, own), (second, own), (arrived, np.zeros(2, np.int64))):
+    for array, values in ((first, own), (second, own), (arrived, np.zeros(2, np.uint64))):
         array.copy_to_device(values)
     _meet(core)
     kernel = make_step()

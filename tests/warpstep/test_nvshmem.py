@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 from warpstep import KernelError, cuda, nvshmem, trace
 from warpstep.nvshmem import core
@@ -21,10 +22,10 @@ N = 64
 def begin(rank, nranks, uid):
     """The symmetric arrays x, all rank + 1, inbox, all 0, a signal and out."""
     core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
-    x, inbox, signal, out = core.array(N), core.array(N), core.array(1, "int64"), core.array(N)
+    x, inbox, signal, out = core.array(N), core.array(N), core.array(1, "uint64"), core.array(N)
     x.copy_to_device(np.full(N, rank + 1, np.float32))
     inbox.copy_to_device(np.zeros(N, np.float32))
-    signal.copy_to_device(np.zeros(1, np.int64))
+    signal.copy_to_device(np.zeros(1, np.uint64))
     core.barrier(WORLD, cuda.default_stream())
     return x, inbox, signal, out
 
@@ -294,6 +295,47 @@ def test_memory_without_a_counterpart_and_elements_that_are_not_there():
         nvshmem.run(program, args=(False, 1))
     with pytest.raises(KernelError, match="there is no PE 2: there are 2"):
         nvshmem.run(program, args=(True, 2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "comparison", "value", "message"),
+    [
+        ("uint64", 5, 1.0, None),  # numbers are converted
+        ("uint64", GE, True, None),
+        ("int64", GE, 1, r"No match for \w+\(int64\*, .*\n.*\(uint64\*, "),
+        ("uint32", 5, 1, r"No match for \w+\(uint32\*, .*\n.*\(uint64\*, "),
+        ("uint64", None, 1, r"No match for \w+\(uint64\*, none, int64\)"),
+        ("uint64", GE, 1j, r"No match for \w+\(uint64\*, .*complex128"),
+    ],
+)
+def test_signals_take_the_types_of_the_package(dtype, comparison, value, message):
+    @cuda.jit
+    def sets(signal):
+        shmem.signal_op(signal, value, SET, shmem.my_pe())
+
+    @cuda.jit
+    def waits(signal):
+        shmem.signal_wait(signal, comparison, value)
+
+    @cuda.jit
+    def every_other(signal):
+        shmem.signal_wait(signal[::2], GE, 1)
+
+    def program(rank, nranks, uid):
+        core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
+        signal = core.array(2, dtype)
+        with pytest.raises(TypingError, match="unsupported on non-contiguous buffers"):
+            every_other[1, 1](signal)
+        if message is None:
+            sets[1, 1](signal)
+            waits[1, 1](signal)
+            return core.signal_fetch(signal)
+        for kernel in (sets, waits) if comparison is not None else (waits,):
+            with pytest.raises(TypingError, match=message):
+                kernel[1, 1](signal)
+        return 1
+
+    assert nvshmem.run(program, 1) == [1]
 
 
 def test_host_transfers_and_collectives():

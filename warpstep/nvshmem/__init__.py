@@ -54,8 +54,8 @@ def run(program: Callable, pes: int = 2, args: Sequence = ()) -> list[Any]:
     ...     signal_wait(signal, EQ, 1)
     >>> def program(rank, nranks, uid):
     ...     core.init(uid=uid, rank=rank, nranks=nranks, initializer_method="uid")
-    ...     own, inbox, signal = core.array(1), core.array(1), core.array(1, "int64")
-    ...     signal.copy_to_device(np.zeros(1, np.int64))
+    ...     own, inbox, signal = core.array(1), core.array(1), core.array(1, "uint64")
+    ...     signal.copy_to_device(np.zeros(1, np.uint64))
     ...     core.barrier_all(cuda.default_stream())
     ...     exchange[1, 1](own, inbox, signal)
     ...     received = float(inbox.copy_to_host()[0])

@@ -365,7 +365,7 @@ def _word(signal_var):
     raw = _bytes("signal_var", signal_var)
     if raw.size < 8:
         raise NvshmemInvalid("signal_var has less than 8 bytes")
-    return raw[:8].view(np.int64)
+    return raw[:8].view(np.uint64)
 
 
 def signal_wait(signal_var: DeviceArray, signal_val: int, signal_op: ComparisonType, stream: Any = None) -> None:

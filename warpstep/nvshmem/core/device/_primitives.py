@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from warpstep._numba import AbstractTemplate, cudadecl, signature, types
+from warpstep._numba import AbstractTemplate, TypingError, cudadecl, signature, types
 from warpstep.compiler import calls, ops
 from warpstep.compiler.expressions import Op, Trait
 
@@ -48,6 +48,22 @@ def _wait_types(array, comparison, wanted):
     return (types.void, array, types.int64, types.int64) if _is_array(array) else None
 
 
+def _signal_types(function, takes, result):
+    """Type a signal's word by the arguments of a function of the package's bindings, which has this one case."""
+    case = f"({', '.join(takes)}) -> {result}"
+
+    def types_of(signal_var, *numbers):
+        if not _is_array(signal_var) or signal_var.layout != "C":
+            raise TypingError(f"from_buffer() unsupported on non-contiguous buffers (got {signal_var})")
+        convertible = types.Integer, types.Float, types.Boolean, types.IntEnumMember
+        if signal_var.dtype != types.uint64 or not all(isinstance(number, convertible) for number in numbers):
+            given = ", ".join(map(str, (f"{signal_var.dtype}*", *map(types.unliteral, numbers))))
+            raise TypingError(f"No match for {function}({given}). Registered cases:\n * {case}")
+        return types.Array(types.uint64, 1, "C"), signal_var, *numbers
+
+    return types_of
+
+
 _FLAT, _PEER = Op("flat_elements(K, {}, {})", ops.STATE), Op("peer_array(K, {}, {}, m, {})", ops.ACTION)
 
 
@@ -61,6 +77,22 @@ def n_pes() -> Any:
 
 def flat(array) -> Any:
     """The elements of a contiguous array, as one dimension."""
+
+
+def signal_to_wait_for(signal_var, signal_op, signal_val) -> Any:
+    """The word of a signal that `signal_wait` waits for."""
+
+
+def signal_to_change(signal_var, signal_val, signal_op, pe) -> Any:
+    """The word of a signal that `signal_op` changes on another element, the own one."""
+
+
+def as_word(value) -> Any:
+    """A number as a signal has it."""
+
+
+def _emulate_flat(t, call):
+    return _FLAT(t.value(call.arguments[0]), t.site()), call.result
 
 
 def _emulate_peer(t, call):
@@ -115,7 +147,16 @@ def acquired(word, comparison, wanted):
 
 _register(my_pe, _no_arguments(types.int32), lambda t, call: (Op("my_pe(K, {})", ops.STATE)(t.site()), call.result))
 _register(n_pes, _no_arguments(types.int32), lambda t, call: (Op("n_pes(K, {})", ops.STATE)(t.site()), call.result))
-_register(flat, _flat_types, lambda t, call: (_FLAT(t.value(call.arguments[0]), t.site()), call.result))
+_register(flat, _flat_types, _emulate_flat)
+_register(
+    signal_to_wait_for, _signal_types("signal_wait_until", ("uint64*", "int32", "uint64"), "uint64"), _emulate_flat
+)
+_register(signal_to_change, _signal_types("signal_op", ("uint64*", "uint64", "int32", "int32"), "void"), _emulate_flat)
+_register(
+    as_word,
+    lambda value: (types.uint64, value),
+    lambda t, call: (t.value(call.arguments[0], types.uint64), call.result),
+)
 _register(get_peer_array, _peer_types, _emulate_peer)
 _register(sync_words, _no_arguments(types.Array(types.int64, 1, "C")), lambda t, call: (_WORDS(t.site()), call.result))
 _register(complete_puts, _no_arguments(types.void), _ordering("fence"))

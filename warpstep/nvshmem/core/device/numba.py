@@ -10,6 +10,7 @@ from warpstep.compiler.blocks import LIBRARIES
 from warpstep.launch import jit
 from warpstep.nvshmem.core.device._primitives import (
     acquired,
+    as_word,
     begin_data,
     complete_puts,
     flat,
@@ -18,6 +19,8 @@ from warpstep.nvshmem.core.device._primitives import (
     n_pes,
     released_by_add,
     released_by_set,
+    signal_to_change,
+    signal_to_wait_for,
     sync_words,
 )
 
@@ -185,13 +188,13 @@ def g(src, pe):
 
 @_device
 def signal_op(signal_var, signal_val, signal_op, pe):
-    """Set (``SignalOp.SIGNAL_SET``) or increase (``SIGNAL_ADD``) a signal of an element, a symmetric int64 array."""
-    word = flat(get_peer_array(signal_var, pe))
+    """Set (``SignalOp.SIGNAL_SET``) or increase (``SIGNAL_ADD``) a signal of an element, a symmetric uint64 array."""
+    word, value = get_peer_array(signal_to_change(signal_var, signal_val, signal_op, pe), pe), as_word(signal_val)
     if signal_op == _SET:
-        cuda.atomic.exch(word, 0, signal_val)
+        cuda.atomic.exch(word, 0, value)
         released_by_set(word)
     elif signal_op == _ADD:
-        cuda.atomic.add(word, 0, signal_val)
+        cuda.atomic.add(word, 0, value)
         released_by_add(word)
 
 
@@ -244,11 +247,11 @@ def _holds(value, comparison, wanted):
 @_device
 def signal_wait(signal_var, signal_op, signal_val):
     """Wait until the own signal compares so (``ComparisonType.CMP_EQ`` ...) with a value; returns the signal."""
-    word = flat(signal_var)
+    word, wanted = signal_to_wait_for(signal_var, signal_op, signal_val), as_word(signal_val)
     value = cuda.ldcv(word, 0)
-    while not _holds(value, signal_op, signal_val):
+    while not _holds(value, signal_op, wanted):
         value = cuda.ldcv(word, 0)
-    acquired(word, signal_op, signal_val)
+    acquired(word, signal_op, wanted)
     return value
 
 
