@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit import reduce
 from gpukit._host.arrays import (
     address_of,
     as_device_array,
@@ -23,11 +22,13 @@ from gpukit._host.arrays import (
     check_array,
     check_numbers,
     configure_quietly,
-    dtype_of,
+    stream_of,
 )
 from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, float64, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
+from gpukit.operators import make_operations
+from gpukit.reduce.api import launches
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.values import describe, is_int
@@ -152,11 +153,12 @@ def make_find_bin(even: bool, name: str = "float64"):
 
 
 @functools.cache
-def make_private(even, name, vector, copies, offset=None):
+def make_private(even, name, vector, copies, offset=None, alone=False):
     """Make the kernel ``private``: counters [bin, copy] in dynamic shared memory; lanes with one copy share it.
 
     With ``copies`` 0 the counters are the result itself, in global memory. With an ``offset`` the elements are bytes:
-    the counters are for each byte plus the offset, and a bin is found for 256 values only.
+    the counters are for each byte plus the offset, and a bin is found for 256 values only. A block that is ``alone``
+    writes the result, which need not have been cleared.
     """
     find_bin, load, bytes_only = make_find_bin(even, name), make_load(vector), offset is not None
     shift = offset or 0
@@ -205,7 +207,9 @@ def make_private(even, name, vector, copies, offset=None):
                 b = uint32(slot)
                 if bytes_only:
                     b = find_bin(slot - shift, edges, bins, low, high, first, scale, doubt)
-                if total > uint32(0) and b < bins:
+                if alone:
+                    counts[b] = int64(total)
+                elif total > uint32(0) and b < bins:
                     cuda.atomic.add(counts, b, int64(total))
 
     return private
@@ -253,26 +257,47 @@ def histogram(
     >>> counts
     array([0, 2, 1])
     """
-    check_numbers("x", x, 0, more=True)
-    edges, even = _edges(x, bins, range, stream)
+    if is_int(bins):
+        settings = (int(bins), *_span(x, bins, range, stream))
+        edges = _even_edges(*settings, _dtype_of(x))
+    else:
+        edges = _given_edges(bins)
+        settings = (edges.tobytes(), edges.dtype.str, None)
+    return call(_histogram, (x,), out, stream, settings), edges
+
+
+#: NumPy's dtypes by those of arrays that were checked: the array interface of another library costs more than a launch.
+_DTYPES: dict = {}
+
+
+def _dtype_of(x):
+    """The NumPy dtype of an array, which is checked unless one of its dtype was: the planner checks each layout."""
+    try:
+        return _DTYPES[x.dtype]
+    except Exception:
+        dtype = check_numbers("x", x, 0, more=True)
+    return _DTYPES.setdefault(x.dtype, dtype)
+
+
+def _given_edges(bins):
+    """The edges that the caller gave."""
+    try:
+        edges = np.asarray(bins)
+    except Exception:
+        edges = np.array(None)
+    if edges.ndim != 1 or edges.dtype.kind not in "iuf" or edges.size < 2:
+        raise TypeError(f"bins is {describe(bins)}; it must be an int, or a sequence of at least two edges")
+    if edges.size > MAX_BINS + 1:
+        raise ValueError(f"bins has {edges.size:,} edges; it must have {MAX_BINS + 1:,} at most")
+    if not (edges[:-1] <= edges[1:]).all():
+        raise ValueError(f"bins is {describe(bins)}; edges must increase")
+    edges = edges.copy()
     edges.flags.writeable = False
-    return call(_histogram, (x,), out, stream, (edges.tobytes(), edges.dtype.str, even)), edges
+    return edges
 
 
-def _edges(x, bins, span, stream):
-    """The edges, and whether the bins are of one width."""
-    if not is_int(bins):
-        try:
-            edges = np.asarray(bins)
-        except Exception:
-            edges = np.array(None)
-        if edges.ndim != 1 or edges.dtype.kind not in "iuf" or edges.size < 2:
-            raise TypeError(f"bins is {describe(bins)}; it must be an int, or a sequence of at least two edges")
-        if edges.size > MAX_BINS + 1:
-            raise ValueError(f"bins has {edges.size:,} edges; it must have {MAX_BINS + 1:,} at most")
-        if not (edges[:-1] <= edges[1:]).all():
-            raise ValueError(f"bins is {describe(bins)}; edges must increase")
-        return edges.copy(), False
+def _span(x, bins, span, stream):
+    """The first and the last edge of bins of one width."""
     if not 1 <= bins <= MAX_BINS:
         raise ValueError(f"bins is {describe(bins)}; it must be from 1 to {MAX_BINS:,}")
     if span is None:
@@ -285,14 +310,14 @@ def _edges(x, bins, span, stream):
             raise TypeError(f"range is {describe(span)}; it must be a pair of numbers") from None
         if not finite or low > high:
             raise ValueError(f"range is {describe(span)}; it must be two finite numbers, the smaller one first")
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    kind = np.result_type(low, high, dtype_of(x))
-    return _even_edges(int(bins), low, high, kind if kind.kind == "f" else np.dtype(float)), True
+    return (low - 0.5, high + 0.5) if low == high else (low, high)
 
 
 @functools.lru_cache(maxsize=64, typed=True)
-def _even_edges(bins, low, high, kind):
+def _even_edges(bins, low, high, dtype):
+    """The edges of bins of one width, for elements of a dtype."""
+    kind = np.result_type(low, high, dtype)
+    kind = kind if kind.kind == "f" else np.dtype(float)
     edges = np.linspace(low, high, bins + 1, dtype=kind)
     if not (edges[:-1] < edges[1:]).all():
         raise ValueError(f"bins is {bins}, too many for {kind} numbers from {low} to {high}; some would be empty")
@@ -301,45 +326,62 @@ def _even_edges(bins, low, high, kind):
 
 
 def _extent(x, stream):
-    """The smallest and the largest element."""
+    """The smallest and the largest element: both are waited for once."""
+    _dtype_of(x)
     if math.prod(x.shape) == 0:
         return 0.0, 1.0
-    found = []
-    for op in ("min", "max"):
-        value = reduce.reduce(x, op=op, stream=stream)
-        found.append(value if isinstance(value, np.generic) else as_device_array(value).copy_to_host()[()])
-    if not all(map(math.isfinite, found)):
+    found = call(_extremes, (x,), None, stream)
+    if not isinstance(found, np.ndarray):
+        found = as_device_array(found).copy_to_host(stream=(target := stream_of(stream)))
+        if target:
+            target.synchronize()
+    if not np.isfinite(found).all():
         raise ValueError(f"x has elements from {found[0]} to {found[1]}; give a range, which must be finite")
-    return found
+    return found[0], found[1]
+
+
+def _extremes(problem: Problem):
+    """The launches that find the smallest and the largest element."""
+    (x,) = problem.inputs
+    check_numbers("x", x, 0, more=True)
+    size, out = math.prod(x.shape), problem.output((2,))
+    flat, made = problem.on_device(x).reshape(size), []
+    for at, op in enumerate(("min", "max")):
+        operations = make_operations(op, flat.dtype)
+        made += launches(flat, [(size, True)], *operations, out[at : at + 1], problem.work, problem.stream)
+    return made
 
 
 def _histogram(problem: Problem):
     """The launches of ``histogram``."""
-    (x,), (edge_bytes, edge_dtype, even) = problem.inputs, problem.settings
-    edges = np.frombuffer(edge_bytes, edge_dtype).astype(np.float64)
-    bins = edges.size - 1
+    (x,), (bins, low, high) = problem.inputs, problem.settings
+    dtype, even = check_numbers("x", x, 0, more=True), high is not None
+    edges = _even_edges(bins, low, high, dtype) if even else np.frombuffer(bins, low)
+    bins, edge_dtype, edges = edges.size - 1, edges.dtype, edges.astype(np.float64)
     if problem.out is not None:
         check_array("out", problem.out, 1)
         check_alike("out", problem.out, "x", x, (bins,), np.dtype(np.int64))
         check_apart("out", problem.out, x=x)
     out = problem.output((bins,), np.int64)
-    made: list[tuple] = [(configure_quietly(clear, ceil_div(bins, 256), 256, problem.stream), (out,))]
+    clearing = configure_quietly(clear, ceil_div(bins, 256), 256, problem.stream), (out,)
     size = math.prod(x.shape)
     if size == 0:
-        return made
-    x, of_bytes = problem.on_device(x).reshape(size), dtype_of(x).itemsize == 1
+        return [clearing]
+    x = problem.on_device(x).reshape(size)
+    vector = _vector(x)
+    blocks = min(ceil_div(size, THREADS * vector), BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    alone = blocks == 1 and bins * 4 <= SHARED_BYTES
+    of_bytes = dtype.itemsize == 1 and not alone
     copies, slots = WARP, 256 if of_bytes else bins
     while copies and slots * copies * 4 > SHARED_BYTES:
         copies //= 2
-    vector = _vector(x)
-    name, numbers = _numbers(edges, np.dtype(edge_dtype), dtype_of(x))
-    offset = (128 if dtype_of(x).kind == "i" else 0) if of_bytes else None
-    kernel = make_private(even, name if even else "float64", vector, copies, offset)
-    blocks = min(ceil_div(size, THREADS * vector), BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    name, numbers = _numbers(edges, edge_dtype, dtype)
+    offset = (128 if dtype.kind == "i" else 0) if of_bytes else None
+    kernel = make_private(even, name if even else "float64", vector, copies, offset, alone)
     launch = configure_quietly(kernel, blocks, THREADS, problem.stream, slots * copies * 4)
     on_device = cuda.to_device(edges, stream=problem.stream)
-    made.append((launch, (x, out, on_device, bins, *numbers)))
-    return made
+    counting = launch, (x, out, on_device, bins, *numbers)
+    return [counting] if alone else [clearing, counting]
 
 
 def _numbers(edges, edge_dtype, dtype):

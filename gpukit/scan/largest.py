@@ -248,28 +248,26 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     >>> topk(np.array([3.0, 1.0, 4.0, 1.0, 5.0]), 2)
     TopK(values=array([5., 4.]), indices=array([4, 2]))
     """
-    dtype = check_numbers("x", x, 1, more=True)
-    along = check_axis(axis, len(x.shape))
-    if along is None:
-        raise TypeError("axis is None; it must be an int")
-    check_length("x", x.shape[along])
-    k = check_int("k", k, 0, x.shape[along])
-    flags = check_flag("largest", largest), check_flag("sorted", sorted)
-    indices = call(_top_indices, (x,), None, stream, (k, along, *flags))
-    return TopK(call(_take, (x, indices), None, stream, (along, dtype)), indices)
+    indices = call(_top_indices, (x,), None, stream, (k, axis, largest, sorted))
+    return TopK(call(_take, (x, indices), None, stream, (axis,)), indices)
 
 
 def _top_indices(problem: Problem):
     """The launches that find the indices."""
     (x,), (k, axis, largest, in_order) = problem.inputs, problem.settings
+    dtype, axis = check_numbers("x", x, 1, more=True), check_axis(axis, len(x.shape))
+    if axis is None:
+        raise TypeError("axis is None; it must be an int")
+    check_length("x", x.shape[axis])
+    k = check_int("k", k, 0, x.shape[axis])
+    largest, in_order = check_flag("largest", largest), check_flag("sorted", in_order)
     outer, n, inner = as_rows(x.shape, axis)
-    dtype, rows = dtype_of(x), outer * inner
     out = problem.output((*x.shape[:axis], k, *x.shape[axis + 1 :]), np.int64)
     if out.size == 0:
         return []
     keys = take_rows(problem, x, outer, n, inner).view(np.dtype(f"u{dtype.itemsize}"))
     target, after = put_rows(problem, out, outer, k, inner)
-    indices = target.view(np.uint64)
+    indices, rows = target.view(np.uint64), outer * inner
     if n <= max_block_row(dtype.itemsize):
         return sort_rows(problem, dtype, keys, None, None, indices, largest) + after
     if not in_order:
@@ -307,7 +305,8 @@ def _select(problem, dtype, keys, positions, largest):
 
 def _take(problem: Problem):
     """The launch that takes the elements at the indices."""
-    (x, indices), (axis, dtype) = problem.inputs, problem.settings
+    (x, indices), (axis,) = problem.inputs, problem.settings
+    axis, dtype = axis % len(x.shape), dtype_of(x)
     out = problem.output(tuple(indices.shape), dtype)
     if out.size == 0:
         return []

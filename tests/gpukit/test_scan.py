@@ -65,7 +65,7 @@ def problems(draw):
     return x, draw(st.sampled_from([None, *range(-dimensions, dimensions)]))
 
 
-@settings(max_examples=7)
+@settings(max_examples=4)
 @given(problem=problems(), op=st.sampled_from(["sum", "max", "min"]), exclusive=st.booleans())
 @example(problem=(filled((140_001,), "f4"), None), op="sum", exclusive=False)  # a group of tiles and more
 @example(problem=(filled((3, 9001), "u2"), 1), op="sum", exclusive=True)  # rows that begin anywhere
@@ -237,18 +237,22 @@ def special(size, dtype, seed=0):
     return x.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["i1", "f2", "u4", "f8"])
-def test_sorts_are_stable_and_in_numpys_order(dtype):
-    """Of short rows, which a block sorts, and of long ones, along any axis."""
+@pytest.mark.parametrize(("dtype", "forms"), [("i1", "ap"), ("f2", "ka"), ("u4", "kp"), ("f8", "kap")])
+def test_sorts_are_stable_and_in_numpys_order(dtype, forms):
+    """Keys, argsort and pairs, of short rows, which a block sorts, and of long ones, along any axis."""
     long = 2100 if dtype == "f8" else 4200  # more than a block sorts
-    for shape, axis in (((33,), -1), ((4, 70, 3), 1), ((long,), 0), ((long, 2), 0)):
+    for shape, axis in (((4, 70, 3), 1), ((long, 2), 0)):
         x = special(np.prod(shape), dtype, sum(shape)).reshape(shape)
         values, order = np.arange(x.size, dtype=np.uint8).reshape(shape), np.argsort(x, axis, kind="stable")
         in_order = np.take_along_axis(x, order, axis)
-        assert np.array_equal(scan.sort(x, axis=axis), in_order, equal_nan=x.dtype.kind == "f")
-        assert np.array_equal(scan.argsort(x, axis), order)
-        assert np.array_equal(scan.sort(x, values, axis), np.take_along_axis(values, order, axis))
-    assert np.array_equal(scan.argsort(x, None), np.argsort(x, None, kind="stable"))
+        if "k" in forms:
+            assert np.array_equal(scan.sort(x, axis=axis), in_order, equal_nan=x.dtype.kind == "f")
+        if "a" in forms:
+            assert np.array_equal(scan.argsort(x, axis), order)
+        if "p" in forms:
+            assert np.array_equal(scan.sort(x, values, axis), np.take_along_axis(values, order, axis))
+    if "a" in forms:
+        assert np.array_equal(scan.argsort(x, None), np.argsort(x, None, kind="stable"))
 
 
 def launches_of(plan, *inputs, settings):
@@ -280,9 +284,9 @@ def best(x, k, axis, largest):
     return (x.shape[axis] - 1 - order).take(range(k), axis)
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
-    shape=st.tuples(st.integers(1, 300), st.integers(1, 9)),
+    shape=st.tuples(st.sampled_from([1, 57, 300]), st.integers(1, 9)),
     axis=st.sampled_from([0, 1, -1]),
     dtype=st.sampled_from(["i2", "f4"]),
     share=st.floats(0, 1),
@@ -307,7 +311,7 @@ def test_a_selection_is_traced_without_a_finding():
     assert np.array_equal(indices, best(x, 40, 0, True))
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     lengths=st.lists(st.sampled_from([0, 0, 1, 2, 7, 31, 300, 2500]), min_size=1, max_size=40),
     how=st.sampled_from([("u1", "sum", "i4"), ("f4", "max", "i8")]),
@@ -350,7 +354,7 @@ def test_segments_of_a_function_that_does_not_commute_and_their_trace():
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])
 def test_histograms_are_numpys(dtype):
     """Also for values on the edges of bins, which are where rounding decides."""
-    spread = filled((3001,), dtype)
+    spread = filled((9001,), dtype)  # of more than one block
     on_edges = (np.random.default_rng(1).integers(0, 11, 500) / (10 if dtype[0] == "f" else 1)).astype(dtype)
     for x in (spread, on_edges, np.full(77, 3, dtype), spread[:1], spread[:0]):
         for bins, span in ((10, None), (7, (0, 1)), (3000, (-50, 50)), ([0, 1, 1, 5, 100], None)):
@@ -381,7 +385,7 @@ def test_every_histogram_kernel_counts():
 
 def test_selected_elements_keep_their_order():
     random = np.random.default_rng(3)
-    for size in (0, 1, 31, 4096, 10_000):
+    for size in (0, 31, 10_000):
         x, mask = random.standard_normal(size).astype(np.float32), random.random(size) < 0.3
         assert np.array_equal(scan.compress(mask, x), x[mask])
         assert np.array_equal(scan.nonzero(np.where(mask, x, 0)), np.flatnonzero(mask))
