@@ -12,7 +12,7 @@ import pytest
 from made_up import HEAD, record, run_of
 
 from bench import __main__ as benchmarks
-from bench import common
+from bench import _child, common
 from gpukit import on_gpu, results
 
 
@@ -82,12 +82,25 @@ def die(name, path, quick):
     os._exit(3)
 
 
+def die_after_the_answer(name, path, quick):
+    _child.answer(0)
+    os._exit(3)
+
+
 def test_a_chapter_whose_process_dies_is_a_failure(chapters, tmp_path, monkeypatch, capfd):
     monkeypatch.undo()
     monkeypatch.setattr(benchmarks, "measure_in_child", die)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     assert benchmarks.measure_apart("axpy", tmp_path / "axpy.json", SimpleNamespace(quick=True)) == 1
     assert "FAILED: the process of axpy ended with status 3" in capfd.readouterr().err
+
+
+def test_a_crash_after_all_was_measured_is_said_and_is_no_failure(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(benchmarks, "measure_in_child", die_after_the_answer)
+    monkeypatch.setattr(benchmarks, "APART", ("axpy",))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    assert benchmarks.main(["axpy", "--save", str(tmp_path / "axpy.json")]) == 0
+    assert "all was measured; then the process of axpy ended with status 3" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(on_gpu(), reason="it would time")
