@@ -318,7 +318,7 @@ def store_tensor(map, corner, source, index):
 
 
 def commit_stores():
-    """Commit the `store_tensor`s that this thread has begun since the last call as a group.
+    """Commit the calls of `store_tensor` since the last commit of this thread as a group.
 
     Examples
     --------
