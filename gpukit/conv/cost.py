@@ -17,7 +17,7 @@ from gpukit.conv.implicit import MAX_KERNEL, implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import Speed, choices
-from gpukit.matmul.fast import SUM_THREADS, Tile, sum_parts, sum_shape
+from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import describe
@@ -375,10 +375,8 @@ def _channels_last(convolution, work):
 
 def _launch_sum(results, out, parts, stream):
     """(launch, arguments) that adds up the results of the parts of K."""
-    width, groups = sum_shape(parts, out.size, out.size, results.dtype.itemsize)
-    size = np.uint32(out.size)
-    blocks = ceil_div(out.size, SUM_THREADS // groups * width)
-    launch = configure_quietly(sum_parts(width, groups, False), blocks, SUM_THREADS, stream)
+    kernel, blocks = choose_sum(parts, (1, 1, out.size), results.dtype.itemsize)
+    launch, size = configure_quietly(kernel, blocks, SUM_THREADS, stream), np.uint32(out.size)
     return launch, (results, out, np.uint32(parts), np.uint32(1), size, size, np.float32(1), np.float32(0))
 
 

@@ -30,7 +30,7 @@ from gpukit.backend import cuda, float32, float64
 from gpukit.matmul import ladder, slim, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.double import DoubleTile, double
-from gpukit.matmul.fast import SUM_THREADS, fast, scale, sum_parts, sum_shape, widen
+from gpukit.matmul.fast import SUM_THREADS, choose_sum, fast, scale, widen
 from gpukit.matmul.operands import Flat, broadcast_rule, is_aligned, operand
 from gpukit.matmul.tensor import tensor_launches
 from gpukit.matmul.vector import THREADS, across, along, choose_vector
@@ -648,10 +648,10 @@ def _piece_launches(piece: Piece, flat: Flat, work):
 
 def _launch_sum(piece, parts, out, flat, numbers, stream):
     """Add up the parts of K."""
-    m, n, threads, dtype = piece.rows, piece.columns, SUM_THREADS, dtype_of(out)
-    width, groups = sum_shape(piece.parts, m * n * flat.batch, n, dtype.itemsize)
-    kernel = sum_parts(width, groups, flat.beta != 0, NUMBERS[dtype])
-    launch = configure_quietly(kernel, (ceil_div(m * n, threads // groups * width), flat.batch), threads, stream)
+    m, n, dtype = piece.rows, piece.columns, dtype_of(out)
+    shape = flat.batch, m, n
+    kernel, blocks = choose_sum(piece.parts, shape, dtype.itemsize, flat.beta != 0, NUMBERS[dtype])
+    launch = configure_quietly(kernel, (blocks, flat.batch), SUM_THREADS, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
 
 

@@ -6,12 +6,13 @@ while it multiplies those in another.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpukit.backend import cuda, float32, int64, types, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
+from warpstep.integers import ceil_div
 
-__all__ = ["LAYOUTS", "PAD", "Tile", "fast", "scale", "sum_parts", "sum_shape", "widen"]
+__all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sum_parts", "widen"]
 
 #: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
@@ -438,14 +439,18 @@ SUM_THREADS = 256
 GROUPS, GROUPS_MIN_PARTS, GROUPS_MAX_SIZE = 8, 12, 1 << 17
 
 
-def sum_shape(count: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
-    """(neighbours that a thread of `sum_parts` adds up, groups of threads) for ``count`` parts of ``size`` elements."""
-    grouped = count >= GROUPS_MIN_PARTS and size <= GROUPS_MAX_SIZE
-    return 4 if n % 4 == 0 and itemsize == 4 else 1, GROUPS if grouped else 1
+def choose_sum(
+    count: int, shape: tuple[int, int, int], itemsize: int, adds: bool = False, number=float32, element=None
+) -> tuple[Any, int]:
+    """The `sum_parts` for ``count`` parts of (matrices, m, n) elements of so many bytes, and its blocks along x."""
+    batch, m, n = shape
+    width = 4 if n % 4 == 0 and itemsize == 4 else 1
+    groups = GROUPS if count >= GROUPS_MIN_PARTS and batch * m * n <= GROUPS_MAX_SIZE else 1
+    return sum_parts(width, groups, adds, number, element), ceil_div(m * n, SUM_THREADS // groups * width)
 
 
 @functools.cache
-def sum_parts(width, groups, adds, number=float32, element=None):
+def sum_parts(width, groups, adds, number, element):
     """Make the kernel of out = alpha times the sum of the parts of K + beta out, always in the same order.
 
     ``parts`` holds ``count`` results of m * n elements for each matrix, of type ``number``. A thread adds up ``width``

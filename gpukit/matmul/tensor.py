@@ -11,7 +11,7 @@ from gpukit.backend import cuda
 from gpukit.errors import LaunchError
 from gpukit.matmul.align import HIGH_A, HIGH_B, LANES, PLAIN, ROWS, align, align_grid
 from gpukit.matmul.cost import choose_tensor
-from gpukit.matmul.fast import SUM_THREADS, sum_parts, sum_shape
+from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
@@ -210,10 +210,9 @@ def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
 
 def _sum_launches(parts, flat, m, n, count, form, factors, stream):
     """Add up the parts of K."""
-    width, groups = sum_shape(count, m * n * flat.batch, n, 4)
-    kernel = sum_parts(width, groups, flat.beta != 0, form.total, form.result)
+    kernel, across = choose_sum(count, (flat.batch, m, n), 4, flat.beta != 0, form.total, form.result)
     sizes = tuple(np.uint32(size) for size in (count, m, n, flat.pitch_out))
     for z in range(0, flat.batch, MAX_GRID_YZ):
-        blocks = ceil_div(m * n, SUM_THREADS // groups * width), min(flat.batch - z, MAX_GRID_YZ)
+        blocks = across, min(flat.batch - z, MAX_GRID_YZ)
         launch = configure_quietly(kernel, blocks, SUM_THREADS, stream)
         yield launch, (parts[z * count * m * n :], flat.out[z * m * flat.pitch_out :], *sizes, *factors)
