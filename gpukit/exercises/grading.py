@@ -315,12 +315,13 @@ def _differs(name, got, expected, rtol):
 
 def _short(error):
     """The lines of an error that say something to a learner: the cause, and the line of the source."""
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # numba-cuda colours its messages
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     refused = [line.strip() for line in lines if line.lstrip().startswith("NumbaTypeError: ")]
     if refused:  # a function for kernels says itself what it takes
         return "\n".join([refused[0], *(line for line in lines if line.startswith("File "))])
     kept = [line for line in lines if not line.startswith(("Failed in", "During:", "For more information"))]
-    said = [sentence for pattern, sentence in PLAIN.items() if re.search(pattern, str(error))]
+    said = [sentence for pattern, sentence in PLAIN.items() if re.search(pattern, text)]
     return "\n".join([*said, f"{type(error).__name__}: {kept[0] if kept else ''}", *kept[1 : 3 if said else 8]])
 
 

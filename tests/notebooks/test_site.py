@@ -4,7 +4,6 @@ import ast
 import inspect
 import itertools
 import re
-from collections.abc import Hashable
 
 import make_site
 import pytest
@@ -50,7 +49,10 @@ def _callable_in_kernels():
 
 
 def _translated(value):
-    return isinstance(value, Hashable) and value in calls.TABLE
+    try:
+        return value in calls.TABLE
+    except TypeError:  # not hashable
+        return False
 
 
 def test_every_public_module_has_a_page():

@@ -766,7 +766,7 @@ def test_a_trace_names_a_loop_that_only_the_limit_ends_in_seconds(kernel, more):
         with pytest.raises(KernelError) as caught:
             warpstep.trace(kernel[1, 32], out, *more)
         assert caught.value.kind == "no-progress" and caught.value.trace.status == "stopped"
-        assert time.process_time() - start < 8
+        assert time.process_time() - start < 15
 
 
 def test_a_long_loop_is_traced_to_its_end(capsys):
