@@ -74,10 +74,14 @@ def measure(problem: Problem, rng: np.random.Generator, lock: str = os.devnull) 
         began = time.perf_counter()
         right = problem.is_right(problem.call(arrays), arrays)
         first = time.perf_counter() - began
+        runs = {"gpukit": problem.bind(arrays)} | problem.rivals(arrays, torch, cupy)
+        if problem.function != "conv2d":  # CuPy compiles its kernels now
+            runs = _running(runs, problem)
     if not right:
         print(f"  WRONG: {problem}", flush=True)
     with holding(lock, alone=True):
-        runs = _running({"gpukit": problem.bind(arrays)} | problem.rivals(arrays, torch, cupy), problem)
+        if problem.function == "conv2d":  # cuDNN times its algorithms at the first call, so it must be alone
+            runs = _running(runs, problem)
         device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
         call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
     what = problem.shape, problem.dtype
