@@ -170,6 +170,12 @@ def _epsilon(dtype):
     return float(np.finfo(dtype).eps) if np.dtype(dtype).kind == "f" else 0.0
 
 
+def _rounding(dtype, expected):
+    """Bound what rounding to a dtype changes, also below its smallest normal number."""
+    subnormal = 0.0 if dtype == "bfloat16" else float(np.finfo(dtype).smallest_subnormal)
+    return _epsilon(dtype) * abs(expected) + subnormal / 2
+
+
 # -- matmul ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +223,7 @@ class _Matmul:
         # Rounding errors of k steps grow as sqrt(k); the factor is for the largest of millions. Short floats are summed
         # in float32, and rounded once.
         step = min(_epsilon(dtype), _epsilon("float32"))
-        return _near(result, exact, 4 * step * mnk[2] ** 0.5 * (abs(a) @ abs(b)) + _epsilon(dtype) * abs(exact))
+        return _near(result, exact, 4 * step * mnk[2] ** 0.5 * (abs(a) @ abs(b)) + _rounding(dtype, exact))
 
 
 # -- conv2d ------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,15 @@ def test_a_wrong_result_is_seen(function):
     assert not problem.is_right(parts if isinstance(result, tuple) else parts[0], arrays)
 
 
+def test_a_product_may_be_smaller_than_a_normal_number():
+    """Correctly rounded results are right; those one step further are not."""
+    problem = Problem("matmul", {"lead": [[], []], "mnk": [50, 70, 2], "dtype": "float16", "layout": "TN"})
+    a, b = arrays = [array * np.float16(2.0**-9) for array in problem.make(np.random.default_rng(21))]
+    rounded = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16)
+    assert problem.is_right(rounded, arrays) and problem.is_right(problem.call(arrays), arrays)
+    assert not problem.is_right(rounded + np.finfo(np.float16).smallest_subnormal, arrays)
+
+
 def test_a_problem_is_told_by_its_settings():
     rng, again = np.random.default_rng(5), np.random.default_rng(5)
     for function in FUNCTIONS:
