@@ -113,6 +113,22 @@ def test_heat_counts_each_element():
     assert (shared.reads.reshape(TILE, TILE).sum(axis=0) == [64] * 8 + [0] * 24).all()
 
 
+def test_heat_of_shared_arrays_of_the_same_name():
+    @cuda.jit(device=True)
+    def put_two(x):
+        tile = cuda.shared.array(64, np.float32)
+        tile[2 * cuda.threadIdx.x] = x
+
+    @cuda.jit
+    def put():
+        tile = cuda.shared.array(32, np.float32)
+        tile[cuda.threadIdx.x] = 1
+        put_two(tile[cuda.threadIdx.x])
+
+    maps = [h for h in trace(put[1, 32]).heat if h.array == "tile"]
+    assert sorted((h.reads.size, int(h.writes.sum())) for h in maps) == [(32, 32), (64, 32)]
+
+
 def test_heat_of_a_large_launch_is_asked_for():
     many = np.zeros(300_000)
     few = np.zeros(1, np.int64)

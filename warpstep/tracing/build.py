@@ -249,12 +249,12 @@ def _heat(prepared, recorder):
             width = max(1, made.unit // host.dtype.itemsize)
             cells = _offsets(host, array.gpu_data.offset, width) // made.unit
             found.append(Heat(name, "global", host.shape, host.dtype, width, *made.of(cells)))
-    for name, made in recorder.heat.items():
-        if isinstance(name, str):
+    for key, made in recorder.heat.items():
+        if isinstance(key, tuple):
             width = max(1, made.unit // made.dtype.itemsize)
             cells = np.arange(0, made.nbytes, made.dtype.itemsize * width) // made.unit
             shape = made.shape if made.shape else (made.nbytes // made.dtype.itemsize,)
-            found.append(Heat(name, "shared", shape, made.dtype, width, *made.of(cells)))
+            found.append(Heat(key[0], "shared", shape, made.dtype, width, *made.of(cells)))
     return found
 
 

@@ -136,7 +136,8 @@ class Recorder:
         self.contended = set()
         self.patterns = {}
         self.log = StepLog(launch)
-        #: {address of an allocation, or name of a shared array: HeatMap}; None if there are too many accesses.
+        #: {address of an allocation, or name and address of a shared array: HeatMap}; None if there are too many
+        #: accesses.
         self.heat: dict | None = None if heat is False else {}
         self.memories = {}
         self.arguments = set()
@@ -249,7 +250,8 @@ class Recorder:
             return
         size = view.items.dtype.itemsize
         if view.row:
-            key, start, length = view.name, view.address, view.row * size
+            start, length = view.address, view.row * size
+            key = view.name, start  # device functions may have arrays of the same name
         else:
             cells = self.memory_at(view.address)
             key, start, length = cells.address, cells.address, cells.read.size * cells.size
