@@ -93,8 +93,9 @@ def _single_warps(a, b, out):
     blocks = ceil_div(n, tile.rows) * ceil_div(n, tile.columns), 1, 1
     one, nothing = np.uint32(1), np.uint32(0)
     arguments = (np.uint32(n),) * 5, (nothing, one, one, one, one), (np.uint64(0),) * 2
+    bits = (matrix.reshape(-1).view(np.uint16) for matrix in (a, b))
     words = out.reshape(-1).view(np.uint32)
-    return partial(kernel[blocks, tile.threads, 0, tile.shared_bytes], a.reshape(-1), b.reshape(-1), words, *arguments)
+    return partial(kernel[blocks, tile.threads, 0, tile.shared_bytes], *bits, words, *arguments)
 
 
 def measure_warps(size, libraries, report=print):

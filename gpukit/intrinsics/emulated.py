@@ -46,11 +46,13 @@ def _emulate_dot(t, call):
 
 @calls.entry(functions.mma)
 def _emulate_mma(t, call):
-    operands = [t.b.temporary(t.value(argument)) for argument in call.arguments]
+    operands = [t.b.temporary(t.value(argument)) for argument in call.arguments[:3]]
     t.barrier("warp", calls.WHOLE_WARP)
     name, sizes = PRODUCTS[call.types[0].dtype, call.types[2].dtype]
-    a, b, c = map(len, call.types)
+    a, b, c = map(len, call.types[:3])
     rows, columns, depth = sizes[a, b, c]
+    if not isinstance(call.types[3], types.Omitted):
+        operands[:2] = (t.b.temporary(Op("halves_of")(words)) for words in operands[:2])
     made = Op("K.mma({}, {}, {}, m, {})", ops.ACTION)(*operands, t.site(op="mma"))
     return made.counting((TENSOR_KINDS[name], 2 * rows * columns * depth // WARP)), call.result
 

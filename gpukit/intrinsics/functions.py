@@ -236,7 +236,7 @@ def wait_copies(most):
     refuse("wait_copies")
 
 
-def mma(a, b, c) -> tuple:
+def mma(a, b, c, dtype=None) -> tuple:
     """Multiply small matrices on a tensor core, a b + c; for kernels and device functions.
 
     All lanes of a warp do it together. Each holds some elements of every matrix, as tuples: with g = lane // 4 and
@@ -255,7 +255,7 @@ def mma(a, b, c) -> tuple:
     float16 (float32)             8, 4: K = 16      element i of a: row g + 8 (i // 2 % 2), column 2 t + i % 2 +
                                   4, 2: K = 8       8 (i // 4); of b: row 2 t + i % 2 + 8 (i // 2), column g
     uint32 (float32), each two    4, 2: K = 16      word i has elements 2 i (low half) and 2 i + 1 of float16
-    bfloat16                      2, 1: K = 8
+    bfloat16 (or float16)         2, 1: K = 8
     int32 (int32), each four      4, 2: K = 32      byte j of word i of a: row g + 8 (i % 2), column 4 t + j +
     signed bytes                  2, 1: K = 16      16 (i // 2); of b: row 4 t + j + 16 i, column g
     ============================  ================  ===================================================================
@@ -270,6 +270,9 @@ def mma(a, b, c) -> tuple:
     a, b, c : tuples
         c has 4 elements (2 where the table says so), of the type in parentheses. Compute capability 9.0 is needed for
         float64 with 16 rows, 7.5 for float16 with K = 8, 8.0 for the rest.
+    dtype : type, optional
+        float16 if that is what words of uint32 hold, for operands that a loop carries from one turn to the next: as
+        single float16 they would take two registers each.
 
     Returns
     -------

@@ -66,13 +66,15 @@ def _generate_match_byte(context, builder, signature, arguments):
 # -- tensor cores ----------------------------------------------------------------------------------
 
 
-@cudaimpl.lower(mma, types.UniTuple, types.UniTuple, types.UniTuple)
+@cudaimpl.lower(mma, types.UniTuple, types.UniTuple, types.UniTuple, types.Any)
 def _generate_product(context, builder, signature, arguments):
-    left, right, total = (cgutils.unpack_tuple(builder, argument) for argument in arguments)
+    left, right, total = (cgutils.unpack_tuple(builder, argument) for argument in arguments[:3])
     name, sizes = PRODUCTS[signature.args[0].dtype, signature.args[2].dtype]
     rows, columns, depth = sizes[len(left), len(right), len(total)]
     result = {"f64": "f64", "s8": "s32"}.get(name, "f32")
     parts = [pack_words(builder, left, name), pack_words(builder, right, name), total]
+    if not isinstance(signature.args[3], types.Omitted):
+        name = "f16"
     count, operands = len(total), [item for part in parts for item in part]
     names, groups = [f"${i}" for i in range(count + len(operands))], []
     for size in (count, *map(len, parts)):

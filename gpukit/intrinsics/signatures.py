@@ -112,7 +112,10 @@ def _wait_types(name, count, most):
     return types.void, most
 
 
-def _product_types(name, count, *operands):
+def _product_types(name, count, a, b, c, dtype):
+    operands, halves = (a, b, c), getattr(dtype, "dtype", None) == types.float16
+    if not halves and not isinstance(dtype, types.Omitted):
+        raise NumbaTypeError(f"{name}: dtype is {dtype}; it must be float16, or left out")
     counts = tuple(len(operand) if isinstance(operand, types.UniTuple) else 0 for operand in operands)
     held = [operand.dtype if isinstance(operand, types.UniTuple) else None for operand in operands]
     kind, sizes = PRODUCTS.get((held[0], held[2]), ("", {})) if held[0] == held[1] else ("", {})
@@ -124,11 +127,12 @@ def _product_types(name, count, *operands):
         )
         found = ", ".join(map(str, operands))
         raise NumbaTypeError(f"{name}: a, b and c are {found}; they must be tuples of one of these ({allowed})")
-    a, b, c = counts
-    rows, _, depth = sizes[a, b, c]
+    if halves and held[0] != types.uint32:
+        raise NumbaTypeError(f"{name}: dtype is {dtype}, and a is {a}; it must be a tuple of uint32 then")
+    kind, (rows, _, depth) = "f16" if halves else kind, sizes[counts[0], counts[1], counts[2]]
     needed = {("f64", 16): (9, 0), ("f16", 8): (7, 5)}.get((kind, rows if kind == "f64" else depth), (8, 0))
     check_capability(f"{name} of {held[0]} with {rows} rows and K = {depth}", needed)
-    return operands[2], *operands
+    return c, *operands, dtype
 
 
 def check_capability(name, needed):

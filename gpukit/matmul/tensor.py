@@ -197,6 +197,7 @@ def _array_of(rows: Rows):
 def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
     m, n, k, parts, batch = sizes
     a, b = operands
+    bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
     kernel = warps(tile, name, _layout_of(operands), is_total, wide)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
@@ -205,7 +206,7 @@ def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
         blocks = tiles, parts, min(batch - z, MAX_GRID_YZ)
         launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
         which = tuple(np.uint32(x) for x in (z, *a.rule, *b.rule))
-        yield launch, (a.flat, b.flat, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
+        yield launch, (*bits, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
 
 
 def _sum_launches(parts, flat, m, n, count, form, factors, stream):

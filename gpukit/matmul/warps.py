@@ -30,9 +30,10 @@ __all__ = ["WarpTile", "warps"]
 CHUNK = 16
 #: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache.
 RASTER = 8
-#: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each.
+#: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each. float16
+#: are held as words of two: the loop carries them, and single ones would take a register each.
 HELD = {
-    "float16": (types.float16, 8, 4),
+    "float16": (types.uint32, 4, 2),
     "bfloat16": (types.uint32, 4, 2),
     "tf32": (types.float32, 4, 2),
     "int8": (types.int32, 4, 2),
@@ -92,14 +93,14 @@ def warps(tile, name, layout, parts, wide):
     -------
     kernel
         ``kernel[(tiles, parts, matrices), tile.threads, stream, tile.shared_bytes](a, b, out, sizes, which, steps)``.
-        Arrays are flat; ``out`` is (matrices, parts, m, n). ``sizes`` is (m, n, k, elements from
-        row to row, or from column to column, of ``a`` and ``b``); ``which`` and ``steps`` are as of
-        `gpukit.matmul.fast.fast`. An operand that lies along K has a multiple of 16 bytes there.
+        Arrays are flat, ``a`` and ``b`` of uint16 for both formats of 2 bytes; ``out`` is (matrices, parts, m, n).
+        ``sizes`` is (m, n, k, elements from row to row, or from column to column, of ``a`` and ``b``); ``which`` and
+        ``steps`` are as of `gpukit.matmul.fast.fast`. An operand that lies along K has a multiple of 16 bytes there.
     """
     rows, columns, warp_rows, warp_columns, stages, nbytes = tile
     form = FORMATS[name]
     held, count_a, count_b = HELD[name]
-    element, total, small = form.element, form.total, form.small
+    element, total, small = types.uint16 if form.itemsize == 2 else form.element, form.total, form.small
     depth = nbytes // form.itemsize
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     along_a, along_b = layout[0] == "N", layout[1] == "T"
@@ -310,18 +311,14 @@ def make_multiply(tile, name):
     """Make the device function by which a warp multiplies one set of operands, along one row of 16 and back along the
     next, so that neighbouring instructions share an operand.
     """
-    down, across = tile.warp_rows // 16, tile.warp_columns // 8
-    eight = HELD[name][1] == 8
+    down, across, halves, float16 = tile.warp_rows // 16, tile.warp_columns // 8, name == "float16", types.float16
 
     @cuda.jit(device=True, forceinline=True)
     def product(left, right, sums, which, i, j):
         old = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
         rows = left[which, i, 0], left[which, i, 1], left[which, i, 2], left[which, i, 3]
         columns = right[which, j, 0], right[which, j, 1]
-        if eight:
-            more = left[which, i, 4], left[which, i, 5], left[which, i, 6], left[which, i, 7]
-            return mma(rows + more, columns + (right[which, j, 2], right[which, j, 3]), old)
-        return mma(rows, columns, old)
+        return mma(rows, columns, old, float16) if halves else mma(rows, columns, old)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(sums, left, right, which):

@@ -697,16 +697,27 @@ def multiply_halves(a, b, out):
     out[g, t], out[g, t + 1], out[g + 8, t], out[g + 8, t + 1] = c[0], c[1], c[2], c[3]
 
 
-@cuda.jit
-def multiply_words(a, b, out):
-    """16 rows by 8 columns, of words that hold one TF32, two bfloat16 or four bytes each along K; ``out`` is 0."""
-    lane = cuda.threadIdx.x
-    g, t = lane // 4, lane % 4
-    zero = out[0, 0]
-    left = a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4]
-    c = mma(left, (b[t, g], b[t + 4, g]), (zero, zero, zero, zero))
-    c = mma(left[:2], (b[t, g],), c)
-    out[g, 2 * t], out[g, 2 * t + 1], out[g + 8, 2 * t], out[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
+def make_multiply_words(halves):
+    """16 rows by 8 columns, of words that hold one TF32, two bfloat16 (or float16) or four bytes each along K; ``out``
+    is 0.
+    """
+    float16 = types.float16
+
+    @cuda.jit
+    def multiply_words(a, b, out):
+        lane = cuda.threadIdx.x
+        g, t = lane // 4, lane % 4
+        zero = out[0, 0]
+        left, right = (a[g, t], a[g + 8, t], a[g, t + 4], a[g + 8, t + 4]), (b[t, g], b[t + 4, g])
+        c = zero, zero, zero, zero
+        c = mma(left, right, c, float16) if halves else mma(left, right, c)
+        c = mma(left[:2], right[:1], c, float16) if halves else mma(left[:2], right[:1], c)
+        out[g, 2 * t], out[g, 2 * t + 1], out[g + 8, 2 * t], out[g + 8, 2 * t + 1] = c[0], c[1], c[2], c[3]
+
+    return multiply_words
+
+
+multiply_words = make_multiply_words(False)
 
 
 def twice_the_first_half(a, b):
@@ -720,7 +731,12 @@ def test_products_of_short_numbers():
     a, b = (random.integers(-9, 9, shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
     out = np.full((16, 8), np.nan, np.float32)
     multiply_halves[1, 32](a, b, out)
-    assert np.array_equal(out, twice_the_first_half(a.astype(np.float32), b.astype(np.float32)))
+    exact = twice_the_first_half(a.astype(np.float32), b.astype(np.float32))
+    assert np.array_equal(out, exact)
+    out[:] = 0
+    words = a.view(np.uint32), b.T.copy().view(np.uint32).T.copy()
+    make_multiply_words(True)[1, 32](*words, out)
+    assert np.array_equal(out, exact)
 
     a, b = random.standard_normal((16, 8), np.float32), random.standard_normal((8, 8), np.float32)
     out[:] = 0
@@ -756,4 +772,6 @@ def test_a_product_needs_whole_warps_and_known_sizes():
 
     with pytest.raises(TypingError, match=r"mma: a, b and c are .*; they must be tuples of one of these"):
         other_sizes[1, 32](np.zeros(1))
+    with pytest.raises(TypingError, match=r"mma: dtype is .*float16.*, and a is .*; it must be a tuple of uint32 then"):
+        make_multiply_words(True)[1, 32](*(np.zeros((16, 8), np.float32),) * 3)
     assert [f.kind for f in gpukit.trace(some_lanes[1, 32], np.zeros(32)).findings] == ["barrier-divergence"]
