@@ -71,9 +71,9 @@ class Call:
 
     def __init__(self, cache, inputs, out, stream, parameters):
         self.cache, self.inputs, self.out, self.plan = cache, inputs, out, None
-        self.key, self.pointers = make_key(None, inputs, out, stream, parameters)
         try:
-            found = None if self.key is None else cache.find(self.key)
+            self.key, self.pointers = make_key(None, inputs, out, stream, parameters)
+            found = cache.find(self.key)
         except Exception:  # a parameter cannot be hashed or compared
             self.key = found = None
         if found is not None and (out is None or not found.overlaps(self.pointers)):

@@ -35,7 +35,7 @@ from threading import get_ident
 from typing import Any
 
 from gpukit._host.arrays import as_device_array, handle_of, stream_of
-from gpukit._host.keys import READERS, array_reader, settings_key
+from gpukit._host.keys import KNOWN, READERS, settings_key
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall
 from gpukit._host.transfers import Output, copy_launches, to_device
@@ -69,10 +69,10 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
         ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
         array may be under way.
     """
-    key, pointers = make_key(plan, inputs, out, stream, settings)
     try:
-        recorded = None if key is None else CACHE.find(key)
-    except Exception:  # a setting cannot be hashed or compared
+        key, pointers = make_key(plan, inputs, out, stream, settings)
+        recorded = CACHE.find(key)
+    except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
         key = recorded = None
     if recorded is not None and (out is None or not recorded.overlaps(pointers)):
         return recorded.replay(pointers, out)
@@ -89,22 +89,24 @@ def forget():
 def make_key(plan, inputs, out, stream, settings):
     """(key of a call, addresses of its arrays); the key is None if the call cannot be repeated."""
     handle = 0 if stream is None else handle_of(stream_of(stream))
-    keys, pointers = [], []
+    queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
+    known = KNOWN.get(tuple(map(id, settings)))
+    key, pointers = [plan, settings_key(settings) if known is None else known[0], queue, out is None], []
     for array in inputs if out is None else (*inputs, out):
         if array is None:
-            keys.append(None)
+            key.append(None)
             continue
-        reader = READERS.get(type(array)) or array_reader(type(array))
-        found = reader(array, handle)
+        found = READERS[type(array)](array, handle)
         if found is None:
             return None, pointers
-        keys.append(found[0])
-        keys.append(found[1] % 16)
-        pointers.append(found[1])
-    queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-    # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
-    same = None if len({*pointers}) == len(pointers) else tuple(map(pointers.index, pointers))
-    return (plan, *keys, out is None, queue, same, settings_key(settings)), pointers
+        layout, pointer = found
+        key += layout
+        key.append(pointer % 16)
+        pointers.append(pointer)
+    if len(pointers) > 1 and len({*pointers}) != len(pointers):
+        # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
+        key.append(tuple(map(pointers.index, pointers)))
+    return tuple(key), pointers
 
 
 class Problem:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-__all__ = ["READERS", "array_key", "array_reader", "layout_of", "settings_key"]
+__all__ = ["KNOWN", "READERS", "array_key", "layout_of", "settings_key"]
 
 
 def array_key(array, handle: int = 0):
@@ -32,18 +32,17 @@ def array_key(array, handle: int = 0):
     >>> layout_of(key)
     (dtype('float32'), (3, 4), (16, 4))
     """
-    return array_reader(type(array))(array, handle)
+    return READERS[type(array)](array, handle)
 
 
-#: Readers made so far, by class.
-READERS = {}
+class _Readers(dict):
+    """Functions ``(array, handle) -> (key, pointer) or None`` by the class of the array, made when first asked for."""
+
+    def __missing__(self, kind):
+        return self.setdefault(kind, _make_reader(kind))
 
 
-def array_reader(kind: type):
-    """The function ``(array, handle) -> (key, pointer) or None`` for arrays of a class."""
-    if kind not in READERS:
-        READERS[kind] = _make_reader(kind)
-    return READERS[kind]
+READERS = _Readers()
 
 
 def _make_reader(kind):
@@ -113,23 +112,19 @@ _EXACT = frozenset({int, bool, str, type(None), object})
 _EXACT_OR_FLOAT = _EXACT | {float}
 
 
-#: Keys of settings by the ids of their values, and the settings, so that these ids stay theirs. A call usually has the
-#: values of the one before: defaults, small ints, constants of the caller.
-_KNOWN: dict = {}
+#: (key, settings) by the ids of the settings' values, which stay theirs as long as they are kept here. A call usually
+#: has the values of the one before: defaults, small ints, constants of the caller.
+KNOWN: dict = {}
 MAX_KNOWN = 1024
 
 
 def settings_key(settings: tuple):
-    """A key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0."""
-    ids = tuple(map(id, settings))
-    known = _KNOWN.get(ids)
-    if known is not None:
-        return known[0]
+    """Make a key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0."""
     key, is_constant = _make_settings_key(settings)
     if is_constant:
-        if len(_KNOWN) >= MAX_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[ids] = key, settings
+        if len(KNOWN) >= MAX_KNOWN:
+            KNOWN.clear()
+        KNOWN[tuple(map(id, settings))] = key, settings
     return key
 
 
@@ -144,7 +139,7 @@ def _make_settings_key(settings):
     inner = tuple([tuple(map(type, value)) if type(value) is tuple else type(value) for value in settings])
     if all(_EXACT.issuperset(kind) if type(kind) is tuple else kind in _EXACT for kind in inner):
         return (settings, inner), True
-    return tuple(map(_exactly, settings)), False
+    return tuple(map(_exactly, settings)), all(map(_is_constant, settings))
 
 
 def _exactly(value):
@@ -153,3 +148,9 @@ def _exactly(value):
     if isinstance(value, float | np.floating):
         return type(value), value, math.copysign(1, value)
     return type(value), value
+
+
+def _is_constant(value):
+    """Whether a value stays what it is: a number, a text, what is compared by identity; or a tuple of such."""
+    kind = type(value)
+    return all(map(_is_constant, value)) if kind is tuple else kind in _EXACT_OR_FLOAT or kind.__eq__ is object.__eq__

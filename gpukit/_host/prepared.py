@@ -1,15 +1,17 @@
 """Prepared launches: a kernel with its configuration and its packed arguments, to be launched again and again."""
 
 import ctypes
+import functools
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_of
-from gpukit._host.keys import array_key
-from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, dtype_of_type, function_of
+from gpukit._host.keys import READERS
+from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, driver_function, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
 from warpstep.values import describe, has_attributes
 
@@ -97,6 +99,9 @@ class Prepared:
         If the driver refuses the launch: `gpukit.errors.check_launch` names the limit.
     """
 
+    #: Launch with the arguments as they are packed; an error code, which goes to `failed`, or nothing.
+    start: Callable[[], int | None]
+
     def __init__(self, launch, args):
         self.launch = launch
         self.args = args
@@ -113,33 +118,27 @@ class Prepared:
                     raise TypeError(f"{self.name} takes {len(self.args)} arguments; {len(args)} were given")
                 self._take(args)
                 self.args = args
-            self._launch()
+            if code := self.start():
+                self.failed(code)
 
     def arrays(self) -> list:
         """List (position, array) of the arguments, and parts of tuples, that are arrays."""
         return [(position, value) for position, value in enumerate(_flat(self.args)) if _is_array(value)]
 
-    def bind(self, places: dict, fixed: list):
-        """Let go of the arrays at these positions; from now on `relaunch` gives their addresses.
+    def bind(self, positions) -> dict:
+        """Let go of the arrays at these positions; from now on a launch reads their addresses from the memory returned.
 
-        ``places`` is {position: (which of the pointers, bytes to add to it)}. Those at the positions ``fixed`` stay at
-        their addresses until `move`.
+        Returns {position: (memory, index)}: ``memory[index] = address`` before `start`. Only one thread at a time may
+        do so.
         """
         raise NotImplementedError
 
-    def move(self, position: int, address: int):
-        """Use another address for an array that was bound as fixed."""
-        raise NotImplementedError
-
-    def relaunch(self, pointers: list):
-        """Launch with the bound arrays at these addresses. Only one thread at a time may do so."""
+    def failed(self, code: int):
+        """Launch once more if that can help, or raise the error."""
         raise NotImplementedError
 
     def _take(self, args):
         """Check the types of new arguments, and pack them."""
-        raise NotImplementedError
-
-    def _launch(self):
         raise NotImplementedError
 
 
@@ -162,7 +161,9 @@ class _PreparedOnEmulator(Prepared):
     def __init__(self, launch, args):
         super().__init__(launch, args)
         self._types = [argument_type(value) for value in args]
-        self._bound, self._fixed = [], {}
+        #: Of bound arrays, by position.
+        self._layouts, self._addresses = {}, {}
+        self.start = self._start
 
     def _take(self, args):
         for position, (value, type_) in enumerate(zip(args, self._types, strict=True)):
@@ -172,31 +173,24 @@ class _PreparedOnEmulator(Prepared):
                     f"argument {position} of {self.name} is {argument_type(value)}; it was prepared for {type_}"
                 )
 
-    def bind(self, places, fixed):
+    def bind(self, positions):
         values = list(_flat(self.args))
-        for position in (*places, *fixed):
+        for position in positions:
             array, values[position] = as_device_array(values[position]), None
-            layout = {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str, "version": 3}
-            if position in places:
-                self._bound.append((position, *places[position], layout))
-            else:
-                self._fixed[position] = layout | {"data": (address_of(array), False)}
+            self._layouts[position] = {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str}
+            self._addresses[position] = address_of(array)
         self.args = _like(self.args, iter(values))
+        return {position: (self._addresses, position) for position in positions}
 
-    def move(self, position, address):
-        self._fixed[position]["data"] = address, False
-
-    def relaunch(self, pointers):
+    def _start(self):
+        if not self._layouts:
+            self.launch(*self.args)
+            return
         values = list(_flat(self.args))
-        arrays = dict(self._fixed)
-        for position, source, offset, layout in self._bound:
-            arrays[position] = layout | {"data": (pointers[source] + offset, False)}
-        for position, array in arrays.items():
+        for position, layout in self._layouts.items():
+            array = layout | {"data": (self._addresses[position], False), "version": 3}
             values[position] = cuda.from_cuda_array_interface(array, sync=False)
         self.launch(*_like(self.args, iter(values)))
-
-    def _launch(self):
-        self.launch(*self.args)
 
 
 def _like(value, rest):
@@ -215,14 +209,12 @@ class _PreparedOnGpu(Prepared):
 
     Numba passes an array as 5 + 2 * ndim parameters (two of Numba's own that are null here, number of elements, bytes
     of one, address, shape, strides), everything else as one or two. Each has a slot of 8 bytes here, and the driver
-    gets the addresses of the slots. A launch by ``cuda.core`` takes longer: ``gpukit bench streams`` times both.
+    gets the addresses of the slots. All else that the driver takes is fixed, so `start` is one C call without a
+    conversion. A launch by ``cuda.core`` takes longer: ``gpukit bench streams`` times both.
     """
 
     def __init__(self, launch, args):
         super().__init__(launch, args)
-        from cuda.bindings import driver  # pyright: ignore
-
-        self._driver, self._success = driver, driver.CUresult.CUDA_SUCCESS
         self._compiled = compiled = compiled_kernel(launch, args)
         if compiled.debug or compiled.extensions:
             raise TypeError(f"{self.name} has debug=True or extensions, which need a plain launch")
@@ -240,22 +232,23 @@ class _PreparedOnGpu(Prepared):
         self._handle = handle_of(launch.stream)
         for slot, value in zip(self._slots, flat, strict=True):
             slot.write(value, self._handle)
-        function = function_of(compiled)
-        error, function = driver.cuKernelGetFunction(function.handle)
-        self._check(error)
-        self._parameters = (
-            function,
-            *launch.griddim,
-            *launch.blockdim,
-            launch.sharedmem,
-            driver.CUstream(self._handle),
-            ctypes.addressof(self._addresses),
+        attribute = _Attribute(_COOPERATIVE, b"", 1)
+        self._kept = (
+            attribute,
+            _Configuration(
+                tuple(map(int, (*launch.griddim, *launch.blockdim, launch.sharedmem))),
+                self._handle,
+                ctypes.addressof(attribute),
+                1 if compiled.cooperative else 0,
+            ),
         )
-        if compiled.cooperative:
-            self._call = driver.cuLaunchCooperativeKernel
-        else:
-            self._call = driver.cuLaunchKernel
-            self._parameters += (0,)
+        self.start = functools.partial(
+            driver_function("cuLaunchKernelEx"),
+            ctypes.c_void_p(ctypes.addressof(self._kept[1])),
+            ctypes.c_void_p(_launchable(compiled, self.name)),
+            ctypes.c_void_p(ctypes.addressof(self._addresses)),
+            ctypes.c_void_p(),
+        )
 
     def _take(self, args):
         flat = list(_flat(args)) if self._nested else args
@@ -270,33 +263,55 @@ class _PreparedOnGpu(Prepared):
                 slot.write(value, self._handle)
             raise
 
-    def bind(self, places, fixed):
-        self._bound = [(self._slots[position].address, *place) for position, place in places.items()]
-        gone = {*places, *fixed}
-        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in gone]
+    def bind(self, positions):
+        slots: Any = self._slots
+        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in positions]
+        return {position: (self._memory, slots[position].address) for position in positions}
 
-    def move(self, position, address):
-        slot: Any = self._slots[position]
-        self._memory[slot.address] = address
+    def failed(self, code):
+        if code == _INVALID_CONTEXT:  # this thread has not used the device before; now it gets a context
+            cuda.current_context()
+            code = self.start()
+        if code:
+            _raise(code, self.name)
 
-    def relaunch(self, pointers):
-        memory = self._memory
-        for address, source, offset in self._bound:
-            memory[address] = pointers[source] + offset
-        self._launch()
 
-    def _launch(self):
-        (error,) = self._call(*self._parameters)
-        if error is not self._success:
-            if error == self._driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
-                # This thread has not used the device before; now it gets a context.
-                cuda.current_context()
-                (error,) = self._call(*self._parameters)
-            self._check(error)
+#: Of the driver: an error code, and the attribute of a cooperative launch.
+_INVALID_CONTEXT, _COOPERATIVE = 201, 2
 
-    def _check(self, error):
-        if error != self._success:
-            raise cuda_api_error()(error, f"launch of {self.name} results in {error.name}")
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with the value of an int."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig: grid, block and bytes of shared memory; the stream; the attributes."""
+
+    _fields_ = (
+        ("sizes", ctypes.c_uint * 7),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _launchable(compiled, name) -> int:
+    """The handle by which the driver launches a compiled kernel in the current context."""
+    from cuda.bindings import driver  # pyright: ignore
+
+    error, function = driver.cuKernelGetFunction(function_of(compiled).handle)
+    if error:
+        _raise(error, name)
+    return int(function)
+
+
+def _raise(code, name):
+    from cuda.bindings import driver  # pyright: ignore
+
+    error = driver.CUresult(code)
+    raise cuda_api_error()(error, f"launch of {name} results in {error.name}")
 
 
 def _flat_types(argument_types):
@@ -361,7 +376,7 @@ class _ArraySlot:
         self.memory, self.first, self.address = memory, first, first + _POINTER
 
     def write(self, value, handle):
-        found = array_key(value, handle)
+        found = READERS[type(value)](value, handle)
         if found is not None and found[0] == self.key:
             self.memory[self.address] = found[1]
             return

@@ -2,7 +2,6 @@
 
 import threading
 from collections import OrderedDict
-from functools import partial
 
 from gpukit._host.arrays import address_of, as_device_array, make_like, span
 from gpukit._host.work_memory import StreamState, WorkMemory
@@ -33,38 +32,52 @@ class RecordedCall:
         overlap, except for inputs that begin together, and the launches keep little other memory alive.
     """
 
-    __slots__ = ("launches", "lock", "make_output", "reach", "replayable", "work", "_held", "_maps", "_version")
+    __slots__ = (
+        "launches",
+        "acquire",
+        "release",
+        "make_output",
+        "reach",
+        "replayable",
+        "work",
+        "_held",
+        "_maps",
+        "_places",
+        "_version",
+    )
 
     def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
-        self.lock, self.work = state.lock, work
+        self.acquire, self.release, self.work = state.lock.acquire, state.lock.release, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self._version = None if work is None else work.buffers.version
         self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
         arrays = [*map(as_device_array, inputs), output]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
-        self.launches, used, kept = prepared, set(), 0
+        self.launches = [(launch, launch.start) for launch in prepared]
+        #: (memory, index, number of a pointer, bytes to add): where the launches read addresses in inputs and output.
+        self._places: list[tuple] = []
+        used, kept = set(), 0
         moved = [] if work is None else [_Map(movable) for movable in work.maps]
         maps = {address_of(each.map.memory): each for each in moved}
         for launch in prepared:
-            places, fixed = {}, []
+            bound = {}
             for position, array in launch.arrays():
                 low, high = span(array)
-                if low in maps:
-                    maps[low].uses.append((launch, position))
-                    fixed.append(position)
-                    continue
                 inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
                 own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
-                if inside:
-                    places[position] = inside[0], address_of(array) - starts[inside[0]]
+                if low in maps:
+                    bound[position] = maps[low].uses, ()
+                elif inside:
+                    bound[position] = self._places, (inside[0], address_of(array) - starts[inside[0]])
                     used.update(i for i in inside if starts[i] == starts[inside[0]])
                 elif own is not None:
-                    own.uses.append((partial(launch.move, position), address_of(array) - own.start))
-                    fixed.append(position)
+                    bound[position] = own.uses, (address_of(array) - own.start,)
                 else:
                     kept += high - low
-            launch.bind(places, fixed)
+            for position, place in launch.bind(bound).items():
+                uses, rest = bound[position]
+                uses.append((*place, *rest))
         self._maps = []
         for each in moved:
             low, high = span(each.map.array)
@@ -74,7 +87,7 @@ class RecordedCall:
                 self._maps.append((each, inside[0], low - starts[inside[0]]))
                 used.update(i for i in inside if starts[i] == starts[inside[0]])
             elif own is not None:
-                own.uses.append((each.move, low - own.start))
+                own.maps.append((each, low - own.start))
             each.map.release()
         last = len(spans) - 1  # an address of 0 is that of no memory that can be told from another
         apart = all(
@@ -99,15 +112,21 @@ class RecordedCall:
         if out is None:
             out, pointer = self.make_output()
             pointers.append(pointer)
-        with self.lock:
+        self.acquire()  # costs half of a with statement
+        try:
             if self.work is not None and self._version != self.work.buffers.version:
                 for held in self._held:
                     held.find()
                 self._version = self.work.buffers.version
             for each, source, offset in self._maps:
                 each.move(pointers[source] + offset)
-            for launch in self.launches:
-                launch.relaunch(pointers)
+            for memory, index, source, offset in self._places:
+                memory[index] = pointers[source] + offset
+            for launch, start in self.launches:
+                if code := start():
+                    launch.failed(code)
+        finally:
+            self.release()
         return out
 
 
@@ -116,20 +135,24 @@ class _Held:
 
     Attributes
     ----------
-    uses : list of (function to call with an address, bytes from the start)
+    uses : list of (memory, index, bytes from the start)
+        Where launches read the addresses.
+    maps : list of (_Map, bytes from the start)
     """
 
-    __slots__ = ("key", "size", "start", "stop", "uses", "work")
+    __slots__ = ("key", "maps", "size", "start", "stop", "uses", "work")
 
     def __init__(self, work: WorkMemory, key: tuple, size: int):
-        self.work, self.key, self.size, self.uses = work, key, size, []
+        self.work, self.key, self.size, self.uses, self.maps = work, key, size, [], []
         self.start, self.stop = span(work.find(key, size))
 
     def find(self):
         """Find the memory where it is now, or make it again, and tell the launches."""
         self.start, self.stop = span(self.work.find(self.key, self.size))
-        for move, offset in self.uses:
-            move(self.start + offset)
+        for memory, index, offset in self.uses:
+            memory[index] = self.start + offset
+        for each, offset in self.maps:
+            each.move(self.start + offset)
 
 
 class _Map:
@@ -137,7 +160,8 @@ class _Map:
 
     Attributes
     ----------
-    uses : list of (Prepared, position of the argument)
+    uses : list of (memory, index)
+        Where launches read its address.
     """
 
     __slots__ = ("address", "map", "uses")
@@ -148,9 +172,9 @@ class _Map:
     def move(self, address):
         """Describe the array at another address, and tell the launches."""
         if address != self.address:
-            memory = address_of(self.map.at(address))
-            for launch, position in self.uses:
-                launch.move(position, memory)
+            place = address_of(self.map.at(address))
+            for memory, index in self.uses:
+                memory[index] = place
             self.address = address
 
 

@@ -67,9 +67,10 @@ def resize(
     >>> resize(np.zeros((1080, 1920, 3), np.uint8), (540, 960)).shape
     (540, 960, 3)
     """
-    request = _request(size, method, False, False, 0, swap_rb, None, None, None)
-    result, _ = _fit(request, image, out, stream)
-    return result
+    settings = _settings(_resizing, size, method, swap_rb)
+    if isinstance(image, (list, tuple)):  # noqa: UP038 - a union takes longer
+        return _fit_sequence(settings, image, out, stream)[0]
+    return call(_batch, (image,), out, stream, settings)
 
 
 def letterbox(
@@ -118,8 +119,7 @@ def letterbox(
     >>> boxed.image.shape, boxed.top, boxed.left
     ((640, 640, 3), 140, 0)
     """
-    request = _request(size, "bilinear", True, center, fill, swap_rb, None, None, None)
-    return request.boxed(*_fit(request, image, out, stream))
+    return _boxed(_settings(_letterboxing, size, fill, center, swap_rb), image, out, stream)
 
 
 def blob(
@@ -171,8 +171,8 @@ def blob(
     >>> planes.shape, planes.dtype
     ((2, 3, 64, 64), dtype('float32'))
     """
-    request = _request(size, "bilinear", True, center, fill, swap_rb, mean, factor, dtype)
-    return request.boxed(*_fit(request, image, out, stream))
+    settings = _settings(_normalising, size, mean, factor, fill, center, swap_rb, dtype)
+    return _boxed(settings, image, out, stream)
 
 
 # -- what is asked for -----------------------------------------------------------------------------
@@ -216,15 +216,7 @@ class Request:
         """Where the picture of an image lies in the target."""
         return place(source, self.size, self.center) if self.letterbox else Placement(1, *self.size, 0, 0, source)
 
-    def boxed(self, result: Any, sizes: Any) -> Letterbox:
-        """The result with its place; ``sizes`` is the size of the images, or a list of one for each."""
-        if not isinstance(sizes, list):
-            found = self.place(sizes)
-            return Letterbox(result, found.scale, found.top, found.left)
-        places = [self.place(source) for source in sizes]
-        return Letterbox(result, *(tuple(getattr(p, name) for p in places) for name in ("scale", "top", "left")))
-
-    # The planners of `gpukit._host.call`. As methods of the request, they make it a part of a call's key.
+    # Planners of `gpukit._host.call`. As methods of the request, they make it a part of a call's key.
 
     def batch(self, problem: Problem) -> list[tuple]:
         """The launches for an image, or for a batch of one size."""
@@ -264,23 +256,42 @@ class Request:
         check_alike("out", out, "image", image, shape, self.dtype)
 
 
-def _request(*parameters):
-    """The `Request` for what a caller passed; always the same one for the same parameters."""
-    try:
-        return _known_request(parameters, _types(parameters))
-    except Exception:  # an argument is a list or an array, or is refused
-        pass
-    parameters = tuple(tuple(p) if isinstance(p, list | np.ndarray) and _is_short(p) else p for p in parameters)
-    request = _checked_request(*parameters)
-    try:
-        return _known_request(parameters, _types(parameters))
-    except Exception:
-        return request
+def _settings(make, *parameters):
+    """The function that makes the `Request`, and what a caller passed: the settings of a call.
+
+    Short lists and arrays become tuples, so that calls with them are repeated too.
+    """
+    if _LISTS.isdisjoint(map(type, parameters)):
+        return make, *parameters
+    return make, *(tuple(p) if isinstance(p, list | np.ndarray) and _is_short(p) else p for p in parameters)
+
+
+_LISTS = frozenset({list, np.ndarray})
 
 
 def _is_short(values):
     """Whether a list or array can be one of two or three numbers."""
     return len(values) <= CHANNELS if isinstance(values, list) else values.ndim == 1 and values.size <= CHANNELS
+
+
+def _resizing(size, method, swap_rb):
+    return _request(size, method, False, False, 0, swap_rb, None, None, None)
+
+
+def _letterboxing(size, fill, center, swap_rb):
+    return _request(size, "bilinear", True, center, fill, swap_rb, None, None, None)
+
+
+def _normalising(size, mean, factor, fill, center, swap_rb, dtype):
+    return _request(size, "bilinear", True, center, fill, swap_rb, mean, factor, dtype)
+
+
+def _request(*parameters):
+    """The `Request` for what a caller passed; always the same one for the same parameters."""
+    try:
+        return _known_request(parameters, _types(parameters))
+    except Exception:  # an argument cannot be hashed, or is refused
+        return _checked_request(*parameters)
 
 
 def _types(parameters):
@@ -306,15 +317,36 @@ def _checked_request(size, method, letterbox, center, fill, swap, mean, factor, 
 # -- from images to launches -----------------------------------------------------------------------
 
 
-def _fit(request, image, out, stream):
-    """The result, and the size of the images, or a list of the size of each."""
-    if isinstance(image, list | tuple):
-        return _fit_sequence(request, list(image), out, stream_of(stream))
-    return call(request.batch, (image,), out, stream), tuple(image.shape[-3:-1])
+def _batch(problem):
+    """The launches for an image, or for a batch of one size."""
+    make, *parameters = problem.settings
+    return make(*parameters).batch(problem)
 
 
-def _fit_sequence(request, images, out, stream):
+def _boxed(settings, image, out, stream):
+    """The result with its place, or places."""
+    if isinstance(image, (list, tuple)):  # noqa: UP038
+        result, sizes = _fit_sequence(settings, image, out, stream)
+        places = [_place(size, *settings) for size in sizes]
+        return Letterbox(result, *(tuple(getattr(p, name) for p in places) for name in ("scale", "top", "left")))
+    result = call(_batch, (image,), out, stream, settings)
+    try:
+        found = _place(image.shape[-3:-1], *settings)
+    except TypeError:  # a setting cannot be hashed
+        found = _place.__wrapped__(image.shape[-3:-1], *settings)
+    return Letterbox(result, found.scale, found.top, found.left)
+
+
+@functools.lru_cache(maxsize=1024)
+def _place(source, make, *parameters):
+    """Where the picture of an image of this size lies in the target of a call that has been made."""
+    return make(*parameters).place(tuple(source))
+
+
+def _fit_sequence(settings, images, out, stream):
     """The result for images of many sizes, and a list of their sizes."""
+    make, *parameters = settings
+    request, images, stream = make(*parameters), list(images), stream_of(stream)
     if not images:
         raise ValueError("image is an empty sequence; it must hold at least one image")
     like, located = images[0], frames.locate(images, stream)

@@ -1,6 +1,9 @@
 """`gpukit.launching`: prepared launches do what plain launches do."""
 
+import ctypes
+import struct
 import threading
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +11,10 @@ import pytest
 
 import gpukit
 from gpukit import launching
+from gpukit._host import prepared
 from gpukit._host.arrays import stream_of
 from gpukit._host.transfers import Output, to_device
-from gpukit.backend import cuda, float32, float64, int32
+from gpukit.backend import cuda, float32, float64, int32, types
 
 RANDOM = np.random.default_rng(6)
 
@@ -252,3 +256,51 @@ def test_a_call_like_an_earlier_one_repeats_its_launches():
     out = np.empty(101)
     assert add(a, b, out=out) is out and len(planned) == 9  # NumPy arrays are planned anew each time
     np.testing.assert_allclose(out, a + b)
+
+
+def test_what_the_driver_is_passed(monkeypatch):
+    """A driver that stands in for the GPU's decodes the configuration, and the parameters as a kernel reads them."""
+    launches, codes = [], [0, 201, 0, 700]
+
+    def launch_kernel(configuration, function, parameters, extra):
+        sizes = tuple(ctypes.cast(configuration, ctypes.POINTER(ctypes.c_uint))[:7])
+        stream, attributes = ctypes.cast(configuration + 32, ctypes.POINTER(ctypes.c_uint64))[:2]
+        counted = ctypes.c_uint.from_address(configuration + 48).value
+        attribute = (ctypes.c_int.from_address(attributes).value, ctypes.c_int.from_address(attributes + 8).value)
+        slots = [
+            ctypes.c_uint64.from_address(place).value
+            for place in ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))[:13]
+        ]
+        launches.append((sizes, stream, counted, attribute, function, extra, slots))
+        return codes.pop(0)
+
+    def refuse(code, name):
+        raise RuntimeError(f"{name}: {code}")
+
+    pointer = ctypes.c_void_p
+    driver = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)(launch_kernel)
+    compiled = SimpleNamespace(
+        debug=False, extensions=[], cooperative=True, argument_types=(float64[:, ::1], int32, float64, types.complex128)
+    )
+    by_address = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.cast(driver, pointer).value)
+    for name, value in {
+        "on_gpu": lambda: True,
+        "compiled_kernel": lambda launch, args: compiled,
+        "driver_function": lambda name: by_address,
+        "_launchable": lambda compiled, name: 77,
+        "_raise": refuse,
+    }.items():
+        monkeypatch.setattr(prepared, name, value)
+    x, y = (cuda.to_device(RANDOM.random((3, n))) for n in (5, 7))
+    step = launching.prepare(combine[(2, 3), (32, 4, 2), 0, 48], x, -2, 1.5, 3 - 1j)
+    step()
+    step(y, 3, 0.25, 2j)  # the driver wants a context first, and is asked again
+    for array, numbers, got in ((x, (-2, 1.5, 3.0, -1.0), 0), (y, (3, 0.25, 0.0, 2.0), 1), (y, (3, 0.25, 0.0, 2.0), 2)):
+        *head, slots = launches[got]
+        assert head == [(2, 3, 1, 32, 4, 2, 48), 0, 1, (2, 1), 77, None]
+        n = array.shape[1]
+        assert slots[:9] == [0, 0, 3 * n, 8, array.device_ctypes_pointer.value, 3, n, 8 * n, 8]
+        found = struct.unpack("<i4xddd", struct.pack("<4Q", *slots[9:13]))
+        assert found == numbers
+    with pytest.raises(RuntimeError, match="combine: 700"):
+        step()
