@@ -213,16 +213,13 @@ def kernel_of(variant, tile):
 def _tensor_product(variant, tile):
     from numba.cuda import types
 
-    from gpukit.matmul import turned, warpgroups, warps
+    from gpukit.matmul import warpgroups, warps
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
     numbers = types.UniTuple(word, 5), types.UniTuple(word, 4)
     if variant == "turned":
-        return (
-            turned.turned(tile, True),
-            (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers),
-            tile.threads,
-        )
+        kernel = warpgroups.warpgroups(tile, "tf32", "NN", True, True)
+        return kernel, (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers), tile.threads
     out, flat = types.Array(word, 1, "C"), types.Array(types.uint16, 1, "C")
     if variant == "warpgroups":
         kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, True)

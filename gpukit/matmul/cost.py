@@ -15,7 +15,6 @@ from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import Tile
-from gpukit.matmul.turned import TurnedTile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
 from warpstep.integers import ceil_div
@@ -79,19 +78,27 @@ DOUBLE_SPEEDS = (
 #: of 64.
 TENSOR_SPEEDS = {
     "groups": (
-        Speed(GroupTile(2, 256, 4), 1, 0.65, 0.65, 3.2, 1),
-        Speed(GroupTile(2, 192, 4), 1, 0.52, 0.52, 2.9, 1),
-        Speed(GroupTile(2, 128, 4), 1, 0.38, 0.38, 2.6, 1),
-        Speed(GroupTile(1, 128, 4, 2), 2, 0.25, 0.28, 2.3, 1),
-        Speed(GroupTile(1, 64, 6, 2), 2, 0.17, 0.18, 2.3, 1),
+        Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
+        Speed(GroupTile(128, 192, 2, 5), 1, 0.485, 0.485, 4.0, 1),
+        Speed(GroupTile(128, 128, 2, 6), 1, 0.325, 0.325, 4.0, 1),
+        Speed(GroupTile(64, 128, 1, 4, 2), 2, 0.176, 0.29, 2.6, 1),
+        Speed(GroupTile(64, 128, 1, 8), 1, 0.18, 0.18, 3.0, 1),
+        Speed(GroupTile(64, 64, 1, 12), 1, 0.16, 0.16, 2.1, 1),
+        Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.14, 0.20, 2.6, 1),
     ),
     "across a": (
-        Speed(TurnedTile(2, 128, 4, False), 1, 0.70, 0.70, 3.2, 1),
-        Speed(TurnedTile(1, 64, 6, False), 1, 0.30, 0.30, 2.3, 1),
+        Speed(GroupTile(128, 256, 2, 4), 1, 0.66, 0.66, 3.1, 1),
+        Speed(GroupTile(128, 192, 2, 5), 1, 0.495, 0.495, 4.0, 1),
+        Speed(GroupTile(128, 128, 2, 6), 1, 0.38, 0.38, 4.0, 1),
+        Speed(GroupTile(64, 128, 1, 8), 1, 0.26, 0.26, 3.0, 1),
+        Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.27, 2.6, 1),
     ),
     "across b": (
-        Speed(TurnedTile(2, 128, 4, True), 1, 0.70, 0.70, 3.2, 1),
-        Speed(TurnedTile(1, 64, 6, True), 1, 0.30, 0.30, 2.3, 1),
+        Speed(GroupTile(256, 128, 2, 4), 1, 0.66, 0.66, 3.1, 1),
+        Speed(GroupTile(192, 128, 2, 5), 1, 0.495, 0.495, 4.0, 1),
+        Speed(GroupTile(128, 128, 2, 6), 1, 0.38, 0.38, 4.0, 1),
+        Speed(GroupTile(128, 64, 1, 8), 1, 0.26, 0.26, 3.0, 1),
+        Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.27, 2.6, 1),
     ),
     "warps": (
         Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1),

@@ -15,8 +15,7 @@ from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
-from gpukit.matmul.turned import TurnedTile, turned, turned_boxes
-from gpukit.matmul.warpgroups import boxes, warpgroups
+from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
 from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
@@ -167,19 +166,15 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     """One launch, whose blocks stay on their multiprocessors."""
     m, n, _, parts, batch = sizes
-    if isinstance(tile, TurnedTile):
-        kernel, found_boxes = turned(tile, wide), turned_boxes(tile)
-        operands = operands[::-1] if tile.swapped else operands
-    else:
-        layout = _layout_of(operands)
-        kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
+    layout = _layout_of(operands)
+    kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     units = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * batch
     blocks = min(units, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     which = tuple(np.uint32(part) for rows in operands for part in rows.rule)
-    out = out.view(np.float32) if isinstance(tile, TurnedTile) else out
+    out = out.view(np.float32) if is_turned(name, layout) else out
     yield launch, (*maps, out, tuple(np.uint32(size) for size in sizes), which)
 
 

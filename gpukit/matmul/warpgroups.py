@@ -29,15 +29,15 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.matmul.formats import FORMATS, ROW
+from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
 from warpstep.limits import GROUP
 
-__all__ = ["GroupTile", "boxes", "warpgroups"]
+__all__ = ["GroupTile", "boxes", "is_turned", "warpgroups"]
 
 #: Rows of the result that a warp group computes.
 GROUP_ROWS = 64
-#: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache.
-RASTER = 8
 
 
 class GroupTile(NamedTuple):
@@ -45,25 +45,22 @@ class GroupTile(NamedTuple):
 
     Attributes
     ----------
+    rows, columns : int
+        Of the result that a block computes, multiples of 64. A group has 64 rows and all columns, which are 256 at
+        most; 64 columns and all rows if ``b`` is `is_turned`.
     groups : int
-        Warp groups that multiply, 64 rows of the result each.
-    columns : int
-        Of the result: a multiple of 64 up to 256.
+        Warp groups that multiply.
     stages : int
         Steps for which there is shared memory.
     resident : int
         Blocks that a multiprocessor runs at a time.
     """
 
-    groups: int
+    rows: int
     columns: int
+    groups: int
     stages: int
     resident: int = 1
-
-    @property
-    def rows(self) -> int:
-        """Rows of the result that a block computes."""
-        return GROUP_ROWS * self.groups
 
     @property
     def threads(self) -> int:
@@ -93,6 +90,11 @@ def boxes(tile: GroupTile, name: str, layout: str) -> tuple[tuple, tuple]:
     return (1, rows, depth), (1, columns, depth)
 
 
+def is_turned(name: str, layout: str) -> bool:
+    """Whether an operand lies across K in a format that tensor cores read along K only."""
+    return not FORMATS[name].turns and layout != "NT"
+
+
 @functools.cache
 def warpgroups(tile, name, layout, parts, wide):
     """Make the kernel of out = a b, for matrices in a batch.
@@ -103,11 +105,12 @@ def warpgroups(tile, name, layout, parts, wide):
     name : str
         One of ``FORMATS``.
     layout : str
-        As of `gpukit.matmul.fast.fast`. Formats of other than 2 bytes have "NT" only.
+        As of `gpukit.matmul.fast.fast`. int8 has "NT" only; "tf32" also "NN" and "TT", with one operand across K.
     parts : bool
         Whether the sums are stored as they are, for `sum_parts` to add up.
     wide : bool
-        Whether ``out`` is an array of uint32, whose rows are stored by 16 bytes; otherwise it has the elements' type.
+        Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, but of float32 if the
+        operands are `is_turned`. Otherwise it has the elements' type.
 
     Returns
     -------
@@ -117,23 +120,81 @@ def warpgroups(tile, name, layout, parts, wide):
         tensor maps have the boxes of `boxes`, on arrays of three axes. All blocks together compute (matrices, parts,
         m, n).
     """
-    groups, columns, stages, _ = tile
-    element, total, result, itemsize, _ = form = FORMATS[name]
-    rows, depth, small = tile.rows, form.depth, form.small
-    along_a, along_b = layout[0] == "N", layout[1] == "T"
-    across_a, across_b = not along_a, not along_b
-    # Where a tile lies across K, its rows are those of K, in parts of 128 bytes.
-    shape_a = (stages, rows, depth) if along_a else (stages * (rows // depth), depth, depth)
-    shape_b = (stages, columns, depth) if along_b else (stages * (columns // depth), depth, depth)
-    parts_a, parts_b = (1 if along_a else rows // depth), (1 if along_b else columns // depth)
-    stage_bytes, count = tile.stage_bytes, columns // 2
-    b_at = stages * rows * ROW
-    full_at = stages * stage_bytes
+    rows, columns, groups, stages, _ = tile
+    element, total, result, _, _ = form = FORMATS[name]
+    depth, (shape_a, shape_b) = form.depth, shapes(tile, form, layout)
+    place, count_tiles = make_place(tile, depth), make_count(tile)
+    copy_step, following = make_copy(tile, form, layout), make_following(stages)
+    if is_turned(name, layout):
+        multiply, store = make_turned_multiply(tile, layout), make_turned_store(tile, layout, wide)
+    else:
+        multiply, store = make_multiply(tile, form, layout), make_store(tile, total if parts else result, wide)
+    b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
-    place, count_tiles, following = make_place(tile, depth), make_count(tile), make_following(stages)
-    store = make_store(tile, total if parts else result, wide)
-    # Three groups have 168 registers a thread, the most there are. Those that multiply 256 columns can use more.
-    gives = tile.threads == 3 * GROUP and columns == 256
+    # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
+    gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.resident))
+    def warpgroups(map_a, map_b, out, sizes, which):
+        memory = cuda.shared.array(0, uint8, alignment=1024)
+        tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
+        full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
+        tid = uint32(cuda.threadIdx.x)
+        if tid == groups * GROUP:  # the thread that copies
+            fence_tensor_map(map_a)
+            fence_tensor_map(map_b)
+            for stage in range(stages):
+                mbarrier_init(full, stage, 1)
+                mbarrier_init(free, stage, 4 * groups)
+            fence_barrier_init()
+        tiles, number = count_tiles(sizes), uint32(cuda.blockIdx.x)
+        z, part, row, col, step, last = place(number, sizes)
+        cuda.syncthreads()
+        stage = uint32(0)
+        if tid >= groups * GROUP:
+            if gives:
+                decrease_registers(40)
+            if tid == groups * GROUP:
+                parity = uint32(1)
+                while number < tiles:
+                    z_a, z_b = matrices_of(z, sizes, which)
+                    while step < last:
+                        mbarrier_wait(free, stage, parity)
+                        k = uint32(step * uint32(depth))
+                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b)
+                        stage, parity = following(stage, parity)
+                        step = uint32(step + uint32(1))
+                    number = uint32(number + uint32(cuda.gridDim.x))
+                    z, part, row, col, step, last = place(number, sizes)
+        else:
+            if gives:
+                increase_registers(232)
+            parity = uint32(0)
+            while number < tiles:
+                steps = uint32(last - step)
+                sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, steps)
+                start = uint64(z * sizes[3] + part) * uint64(sizes[0])
+                store(out, memory, sums, start, row, col, sizes[0], sizes[1])
+                number = uint32(number + uint32(cuda.gridDim.x))
+                z, part, row, col, step, last = place(number, sizes)
+
+    return warpgroups
+
+
+def shapes(tile, form, layout):
+    """The shapes of the tiles of ``a`` and ``b`` in shared memory: (tiles, rows, elements of a row). The rows of a tile
+    that lies across K are those of K, in parts of 128 bytes.
+    """
+    return tuple(
+        (tile.stages, extent, form.depth) if along else (tile.stages * (extent // form.depth), form.depth, form.depth)
+        for extent, along in ((tile.rows, layout[0] == "N"), (tile.columns, layout[1] == "T"))
+    )
+
+
+def make_copy(tile, form, layout):
+    """Make the device function that begins to copy a stage."""
+    depth, stage_bytes, along_a, along_b = form.depth, tile.stage_bytes, layout[0] == "N", layout[1] == "T"
+    parts_a, parts_b = (shape[0] // tile.stages for shape in shapes(tile, form, layout))
 
     @cuda.jit(device=True, forceinline=True)
     def copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b):
@@ -145,9 +206,23 @@ def warpgroups(tile, name, layout, parts, wide):
             corner = (z_b, col, k) if along_b else (z_b, k, col + uint32(part * depth))
             copy_tensor(tiles_b, (stage * uint32(parts_b) + uint32(part), 0, 0), map_b, corner, full, stage)
 
+    return copy_step
+
+
+def make_multiply(tile, form, layout):
+    """Make the device function by which a group multiplies all steps of a tile: it returns the sums, and the stage and
+    the parity that follow.
+    """
+    depth, small, total, count = form.depth, form.small, form.total, tile.columns // 2
+    along_a, along_b = layout[0] == "N", layout[1] == "T"
+    across_a, across_b = not along_a, not along_b
+    parts_a, parts_b = (shape[0] // tile.stages for shape in shapes(tile, form, layout))
+    following = make_following(tile.stages)
+
     @cuda.jit(device=True, forceinline=True)
-    def multiply_step(sums, tiles_a, tiles_b, stage, group, add):
+    def multiply_step(sums, tiles_a, tiles_b, stage, add):
         """Begin to multiply a stage, as one group of products."""
+        group = uint32(cuda.threadIdx.x) // uint32(GROUP)
         wgmma_fence()
         for i in range(depth // small):
             k, more = uint32(i * small), add or i > 0
@@ -159,81 +234,26 @@ def warpgroups(tile, name, layout, parts, wide):
         wgmma_commit()
         return sums
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(map_a, map_b, out, sizes, which):
-        memory = cuda.shared.array(0, uint8, alignment=1024)
-        tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
-        full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
-        tid = uint32(cuda.threadIdx.x)
-        group, leads = tid // uint32(GROUP), tid % uint32(GROUP) == 0
-        if tid == 0:
-            for stage in range(stages):
-                mbarrier_init(full, stage, 1)
-                mbarrier_init(free, stage, groups)
-            fence_barrier_init()
-        cuda.syncthreads()
-        tiles = count_tiles(sizes)
-        stage = uint32(0)
-        number = uint32(cuda.blockIdx.x)
-        if group == groups:
-            if gives:
-                decrease_registers(40)
-            if leads:
-                fence_tensor_map(map_a)
-                fence_tensor_map(map_b)
-                parity = uint32(1)
-                while number < tiles:
-                    z, _, row, col, first, last = place(number, sizes)
-                    z_a, z_b = uint32(z // which[0] % which[1]), uint32(z // which[2] % which[3])
-                    step = first
-                    while step < last:
-                        mbarrier_wait(free, stage, parity)
-                        k = uint32(step * uint32(depth))
-                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b)
-                        stage, parity = following(stage, parity)
-                        step = uint32(step + uint32(1))
-                    number = uint32(number + uint32(cuda.gridDim.x))
-        else:
-            if gives:
-                increase_registers(232)
-            parity, before = uint32(0), uint32(0)
-            while number < tiles:
-                z, part, row, col, first, last = place(number, sizes)
-                sums = zeros(count, total)
-                step = first
-                while step < last:
-                    mbarrier_wait(full, stage, parity)
-                    sums = multiply_step(sums, tiles_a, tiles_b, stage, group, step > first)
-                    # One group of products stays pending, so that the tensor cores never wait for this thread.
-                    sums = wgmma_wait(1, sums)
-                    if leads and step > first:
-                        mbarrier_arrive(free, before)
-                    before = stage
-                    stage, parity = following(stage, parity)
-                    step = uint32(step + uint32(1))
-                sums = wgmma_wait(0, sums)
-                if leads:
-                    mbarrier_arrive(free, before)
-                my_row = uint32(row + tid // uint32(32) * uint32(WARP_ROWS))
-                store(
-                    out, memory, sums, uint64(z * sizes[3] + part) * uint64(sizes[0]), my_row, col, sizes[0], sizes[1]
-                )
-                number = uint32(number + uint32(cuda.gridDim.x))
-
-    return warpgroups
-
-
-@functools.cache
-def make_following(stages):
-    """Make the device function that goes on in the ring: the barriers' parity changes with every round."""
-
     @cuda.jit(device=True, forceinline=True)
-    def following(stage, parity):
-        if stage == uint32(stages - 1):
-            return uint32(0), parity ^ uint32(1)
-        return uint32(stage + uint32(1)), parity
+    def multiply(tiles_a, tiles_b, full, free, stage, parity, steps):
+        leads = uint32(cuda.threadIdx.x) % uint32(32) == 0
+        sums, before, step = zeros(count, total), stage, uint32(0)
+        while step < steps:
+            mbarrier_wait(full, stage, parity)
+            sums = multiply_step(sums, tiles_a, tiles_b, stage, step > 0)
+            # One group of products stays pending, so that the tensor cores never wait for this thread.
+            sums = wgmma_wait(1, sums)
+            if leads and step > 0:
+                mbarrier_arrive(free, before)
+            before = stage
+            stage, parity = following(stage, parity)
+            step = uint32(step + uint32(1))
+        sums = wgmma_wait(0, sums)
+        if leads:
+            mbarrier_arrive(free, before)
+        return sums, stage, parity
 
-    return following
+    return multiply
 
 
 @functools.cache
@@ -254,26 +274,34 @@ def make_count(tile):
 def make_place(tile, depth):
     """Make the device function that finds the matrix, the part of K, the row, the column, and the first and last step
     of a tile.
-
-    Tiles follow one another down 8 rows of them, then in the next column.
     """
     rows, columns = tile.rows, tile.columns
 
     @cuda.jit(device=True, forceinline=True)
     def place(number, sizes):
-        m, n, k, parts, _ = sizes
+        m, n, k, parts, matrices = sizes
         down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        piece, number = uint32(number // (down * across)), uint32(number % (down * across))
-        steps = (k + uint32(depth - 1)) // uint32(depth)
-        share = (steps + parts - uint32(1)) // parts
-        z, part = piece // parts, piece % parts
-        above = number // (across * uint32(RASTER)) * uint32(RASTER)
-        inside, high = number % (across * uint32(RASTER)), min(uint32(RASTER), uint32(down - above))
-        row, col = (above + inside % high) * uint32(rows), inside // high * uint32(columns)
-        first = uint32(part * share)
-        return z, part, uint32(row), uint32(col), first, uint32(min(steps, first + share))
+        z, part, first, last = uint32(0), uint32(0), uint32(0), (k + uint32(depth - 1)) // uint32(depth)
+        # Divisions by what the compiler does not know take 0.1 us each, before the first copy and after each tile.
+        if parts * matrices > 1:
+            area = uint32(down * across)
+            piece, number = uint32(number // area), uint32(number % area)
+            share = uint32(last + parts - uint32(1)) // parts
+            z, part = piece // parts, piece % parts
+            first = uint32(part * share)
+            last = min(last, first + share)
+        row, col = spread(number, down, across)
+        return z, part, uint32(row * uint32(rows)), uint32(col * uint32(columns)), first, uint32(last)
 
     return place
+
+
+@cuda.jit(device=True, forceinline=True)
+def matrices_of(z, sizes, which):
+    """The matrices of ``a`` and ``b`` for one of the result."""
+    if sizes[4] == 1:
+        return uint32(0), uint32(0)
+    return uint32(z // which[0] % which[1]), uint32(z // which[2] % which[3])
 
 
 @functools.cache
@@ -286,10 +314,11 @@ def make_store(tile, element, wide):
     @cuda.jit(device=True, forceinline=True)
     def store_least(out, memory, sums, start, row, col, m, n):
         rows, words = view_rows(memory, rows_at)
+        first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
         cuda.syncwarp()
-        store_fragment(rows, (uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS), uint32(0)), sums)
+        store_fragment(rows, (first, uint32(0)), sums)
         cuda.syncwarp()
-        store_rows(out, rows, words, start, row, col, m, n)
+        store_rows(out, rows, words, start, row + first, col, m, n)
 
     return make_parts(store_least, tile.columns, least)
 

@@ -22,14 +22,13 @@ from gpukit.intrinsics import (
     wait_copies,
 )
 from gpukit.matmul.formats import FORMATS
+from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 
 __all__ = ["WarpTile", "warps"]
 
 #: Bytes of one copy, and of a row that `ldmatrix4` reads.
 CHUNK = 16
-#: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache.
-RASTER = 8
 #: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each. float16
 #: are held as words of two: the loop carries them, and single ones would take a register each.
 HELD = {
@@ -122,7 +121,9 @@ def warps(tile, name, layout, parts, wide):
         right = cuda.local.array((2, across, count_b), held)
         m, n, k, pitch_a, pitch_b = sizes
         # The block: a tile of out, a part of K, a matrix.
-        row, col = place(m, n)
+        tiles_down, tiles_across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
+        row, col = spread(uint32(cuda.blockIdx.x), uint32(tiles_down), uint32(tiles_across))
+        row, col = row * uint32(rows), col * uint32(columns)
         steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
         part = uint32(uint32(steps_in_all + uint32(cuda.gridDim.y - 1)) // uint32(cuda.gridDim.y) * uint32(depth))
         first = uint32(uint32(cuda.blockIdx.y) * part)
@@ -174,18 +175,6 @@ def warps(tile, name, layout, parts, wide):
         cuda.syncthreads()
         start = (uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)) * m
         store(out, memory, sums, start, row + warp_row, col + warp_col, m, n)
-
-    @cuda.jit(device=True, forceinline=True)
-    def place(m, n):
-        """Row and column of the block's tile: down 8 rows of tiles, then in the next column."""
-        tile_down, tile_across = (
-            uint32(m + uint32(rows - 1)) // uint32(rows),
-            uint32(n + uint32(columns - 1)) // uint32(columns),
-        )
-        number, group = uint32(cuda.blockIdx.x), uint32(tile_across * uint32(RASTER))
-        above = uint32(number // group * uint32(RASTER))
-        inside, high = uint32(number % group), min(uint32(RASTER), uint32(tile_down - above))
-        return uint32(above + inside % high) * uint32(rows), uint32(inside // high) * uint32(columns)
 
     return warps
 
