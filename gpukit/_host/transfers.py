@@ -33,30 +33,44 @@ DIMENSIONS = 4
 TILE, ROWS = 32, 8
 #: With an element more in each row of a tile, a column lies in 32 different banks.
 PITCH = TILE + 1
+#: Threads of a block that copies element by element, and elements that each has under way.
+THREADS, LOADS = 256, 4
 #: Blocks of a launch at most; they loop.
 MAX_BLOCKS = 1 << 16
 
 
 @functools.cache
-def copy_strided(index):
+def copy_strided(index, dimensions):
     """Make the kernel of target[...] = source[...] for arrays of four dimensions with any strides.
 
-    A grid-stride loop over the elements of the target, in the order of their indices, which are of type ``index``.
+    A grid-stride loop over the elements of the target, in the order of their indices, which are of type ``index``. Each
+    thread has several loads under way. With 2 ``dimensions`` the first two have length 1, which saves divisions: they
+    would take longer than the copy.
     """
+
+    @cuda.jit(device=True)
+    def place(i, shape):
+        rest, last = index(i // index(shape[3])), i % index(shape[3])
+        if dimensions == 2:
+            return index(0), index(0), rest, last
+        rest, k = index(rest // index(shape[2])), rest % index(shape[2])
+        return rest // index(shape[1]), rest % index(shape[1]), k, last
 
     @cuda.jit
     def copy_strided(source, target):
-        d0, d1, d2, d3 = target.shape
-        size = index(target.size)
-        i, step = index(cuda.grid(1)), index(cuda.gridsize(1))
+        held = cuda.local.array(LOADS, target.dtype)
+        size, step = index(target.size), cuda.gridsize(1) * LOADS
+        i = index(cuda.blockIdx.x * (THREADS * LOADS) + cuda.threadIdx.x)
         while i < size:
-            rest, last = i // index(d3), i % index(d3)
-            rest, k = rest // index(d2), rest % index(d2)
-            j = rest % index(d1)
-            target[rest // index(d1), j, k, last] = source[rest // index(d1), j, k, last]
-            if size - i <= step:  # the sum may be too large for the type
+            for k in range(LOADS):
+                has = index(k * THREADS) < size - i
+                held[k] = source[place(index(i + index(k * THREADS)) if has else i, target.shape)]
+            for k in range(LOADS):
+                if index(k * THREADS) < size - i:
+                    target[place(index(i + index(k * THREADS)), target.shape)] = held[k]
+            if size - i <= index(step):  # the sum may be too large for the type
                 break
-            i += step
+            i = index(i + index(step))
 
     return copy_strided
 
@@ -118,8 +132,8 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
         kernel, grid, block = copy_tiles(number), tiles, (TILE, ROWS)
     else:
         source, target = _views(source, target, axes)
-        kernel = copy_strided(uint32 if target.size < 1 << 32 else uint64)
-        grid, block = ceil_div(target.size, 256), 256
+        kernel = copy_strided(uint32 if target.size < 1 << 32 else uint64, 2 if target.shape[:2] == (1, 1) else 4)
+        grid, block = ceil_div(target.size, THREADS * LOADS), THREADS
     return [(configure_quietly(kernel, min(grid, MAX_BLOCKS), block, stream), (source, target))]
 
 

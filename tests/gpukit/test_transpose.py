@@ -83,6 +83,17 @@ def test_inputs_of_any_layout():
         assert same_bits(transpose.transpose(x), x.T.copy())
     on_device = cuda.to_device(a)
     assert same_bits(transpose.transpose(on_device[:, 1:]).copy_to_host(), a[:, 1:].T.copy())
+    shapes = [(36, 52, 0), (1, 70_001, 0), (300, 7, 3), (7, 300, 3), (300, 40, 1), (70_001, 1, 0), (70_001, 1, 2)]
+    for rows, columns, gap in shapes:
+        base = matrix(rows, columns + gap, np.float32)
+        memory = cuda.to_device(base)
+        whole = base[:, :columns]
+        for x in (whole, whole.T, whole[::2], whole[:, ::2], whole[:, ::-1]):
+            interface = {"shape": x.shape, "strides": x.strides, "typestr": "<f4", "version": 3}
+            offset = x.ctypes.data - base.ctypes.data
+            interface["data"] = (memory.device_ctypes_pointer.value + offset, False)
+            view = cuda.from_cuda_array_interface(interface, owner=memory)
+            assert same_bits(transpose.transpose(view).copy_to_host(), x.T.copy())
     on_device = cuda.to_device(a.reshape(-1))[1:].reshape(1871, 1)
     assert same_bits(transpose.transpose(on_device).copy_to_host(), a.reshape(-1)[1:].reshape(1, 1871))
 
