@@ -117,8 +117,12 @@ class _Source:
         self.rng, self.torch = rng, torch
 
     def __call__(self, shape, dtype, layout="C"):
-        """An array; with the layout "T" its last two axes are swapped in memory, with "last" the second is the last."""
+        """An array; with the layout "T" its last two axes are swapped in memory, with "last" the second is the last;
+        with "apart" there are gaps between its rows.
+        """
         stored = list(shape)
+        if layout == "apart":
+            return self._numbers([*shape[:-1], shape[-1] + 3], dtype)[..., : shape[-1]]
         if layout == "T":
             stored[-2:] = stored[:-3:-1]
         elif layout == "last":
@@ -328,9 +332,9 @@ class _Reduce:
             left //= shape[-1]
         shape = [shape[i] for i in rng.permutation(dimensions)]
         axes = [int(i) for i in range(dimensions) if rng.random() < 0.5] or [int(rng.integers(dimensions))]
-        dtype = str(rng.choice([*FLOATS, "float32", "float32", "int32", "int64", "uint8"]))
+        dtype = str(rng.choice([*FLOATS, "bfloat16", "float32", "float32", "int32", "int64", "uint8"]))
         op = str(rng.choice(REDUCTIONS[:4]))
-        layout = "T" if dimensions > 1 and rng.random() < 0.2 else "C"
+        layout = str(rng.choice(["C", "T", "apart"], p=[0.75, 0.15, 0.1])) if dimensions > 1 else "C"
         return {"shape": shape, "axis": axes, "op": op, "dtype": dtype, "layout": layout}
 
     @staticmethod
@@ -351,7 +355,7 @@ class _Reduce:
         if torch and (op != "mean" or x.is_floating_point()):
             function = getattr(torch, {"max": "amax", "min": "amin"}.get(op, op))
             found["torch"] = functools.partial(function, x, axes)
-        if cupy:
+        if cupy and dtype != "bfloat16":
             found["cupy"] = functools.partial(getattr(cupy, op), cupy.asarray(x), axes)
         return found
 
@@ -360,7 +364,7 @@ class _Reduce:
         (x,), axes = map(_double, arrays), tuple(axis)
         names = {"max": "amax", "min": "amin"} if hasattr(x, "cpu") else {}
         expected, count = _reduced(x, names.get(op, op), axes), math.prod(x.shape[i] for i in axes)
-        epsilon = _epsilon("float64" if np.dtype(dtype).kind != "f" else dtype)
+        epsilon = _epsilon(dtype) or _epsilon("float64")
         # Trees of about 20 levels of float32 or better, of terms of about 1; the result is rounded to its dtype.
         steps = 0 if op in ("max", "min") else 60 * _epsilon("float64" if epsilon < 1e-12 else "float32")
         steps *= count**0.5 if op == "sum" else 1
@@ -381,15 +385,16 @@ class _Transpose:
         size = 2 ** rng.uniform(0, math.log2(largest))
         rows = _size(rng, 1, max(int(size), 1), 0)
         dtype = str(rng.choice(["uint8", "float16", "float32", "float32", "float32", "float64", "int32", "int64"]))
-        return {"shape": [rows, max(int(size / rows), 1)], "dtype": dtype}
+        layout = str(rng.choice(["C", "T", "apart"], p=[0.8, 0.1, 0.1]))
+        return {"shape": [rows, max(int(size / rows), 1)], "dtype": dtype, "layout": layout}
 
     @staticmethod
     def shape(shape, **_):
         return tuple(shape)
 
     @staticmethod
-    def make(source, shape, dtype):
-        return [source(shape, dtype)]
+    def make(source, shape, dtype, layout="C"):
+        return [source(shape, dtype, layout)]
 
     @staticmethod
     def bind(arrays, **_):
@@ -399,7 +404,7 @@ class _Transpose:
     def rivals(arrays, torch, cupy, **_):
         (a,), found = arrays, {}
         if torch:
-            found["torch"] = lambda: a.t().contiguous() if min(a.shape) > 1 else a.t().clone()
+            found["torch"] = lambda: a.t().clone(memory_format=torch.contiguous_format)
         if cupy:
             view = cupy.asarray(a).T
             found["cupy"] = lambda: view.copy("C")

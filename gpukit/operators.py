@@ -9,12 +9,14 @@ import numpy as np
 
 from gpukit.backend import cuda, types
 from gpukit.intrinsics import dp4a
+from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 from warpstep.values import check_number, describe
 
 __all__ = [
     "OPERATORS",
     "Operation",
     "checked_operations",
+    "for_bfloat16",
     "keep_accumulators",
     "make_operations",
     "pack_bytes",
@@ -173,6 +175,19 @@ def make_operations(op: str | tuple[Callable, Any], dtype: np.dtype) -> tuple[Op
         np.dtype(f"{dtype.kind}4") if adds_bytes else None,
     )
     return first, replace(first, thread_type=accumulator, packed_dtype=None)
+
+
+@functools.cache
+def for_bfloat16(first: Operation, again: Operation) -> tuple[Operation, Operation]:
+    """Operations of float32 for elements and results of bfloat16, which kernels take as uint16."""
+    finish_in_float = first.finish
+
+    @cuda.jit(device=True)
+    def finish(total, count):
+        return bfloat16_of(finish_in_float(total, count))
+
+    changed = {"finish": finish, "result": np.dtype(np.uint16)}
+    return replace(first, transform=float_of, **changed), replace(again, **changed)
 
 
 def _named(op, accumulator):

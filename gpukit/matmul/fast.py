@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gpukit.backend import cuda, float32, int64, types, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
+from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 from warpstep.integers import ceil_div
 
 __all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sum_parts", "widen"]
@@ -514,21 +515,6 @@ def widen(b, wide, k, step, columns, pitch_b, pitch):
         source = row // uint64(k) * step + row % uint64(k) * pitch_b + col
         wide[row * pitch + col] = b[source] if col < columns else float32(0)
         row += uint64(cuda.gridDim.y)
-
-
-@cuda.jit(device=True, forceinline=True)
-def float_of(bits):
-    """The value of a bfloat16 as a float32."""
-    return cuda.libdevice.int_as_float(uint32(bits) << uint32(16))
-
-
-@cuda.jit(device=True, forceinline=True)
-def bfloat16_of(x):
-    """The bits of the bfloat16 nearest to a float32, the even one of two."""
-    bits = uint32(cuda.libdevice.float_as_int(x))
-    if x != x:
-        return types.uint16(0x7FFF)
-    return types.uint16((bits + uint32(0x7FFF) + (bits >> uint32(16) & uint32(1))) >> uint32(16))
 
 
 @functools.cache

@@ -10,13 +10,19 @@ from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
     as_device_array,
+    as_words,
     check_alike,
     check_apart,
     check_array,
     check_numbers,
     configure_quietly,
+    device_array_of,
+    dtype_of,
+    is_bfloat16,
+    window,
 )
 from gpukit._host.call import Problem, call
+from gpukit._host.transfers import copy_launches
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.operators import Operation
@@ -37,16 +43,17 @@ def reduce(
 ) -> Any:
     """Reduce an array over some of its axes, as ``np.sum``, ``prod``, ``max``, ``min`` and ``mean`` do (D1 to D3).
 
-    The same bits come out in every run on the same device. Sums of float16 and float32 are made in float32, for the
-    most part as trees: an element goes through about 20 additions in a sum of a million, 90 in one of 2**28, and never
-    more than about 1,100 for each group of neighbouring axes. The error is at most as many eps of float32, times the
-    sum of the magnitudes (and the rounding to the result's dtype); it is usually below one.
+    The same bits come out in every run on the same device. Sums of bfloat16, float16 and float32 are made in float32,
+    for the most part as trees: an element goes through about 20 additions in a sum of a million, 90 in one of 2**28,
+    and never more than about 1,100 for each group of neighbouring axes. The error is at most as many eps of float32,
+    times the sum of the magnitudes (and the rounding to the result's dtype); it is usually below one.
 
     Parameters
     ----------
     x : ndarray or device array
-        Integers or floats, any shape. An array is read in place if it is contiguous in memory with its kept axes in
-        order; otherwise it is copied first.
+        Integers or floats, also bfloat16, any shape. An array is read where it is if its memory has no gaps, or gaps
+        between its rows only, with its axes in any order (for a function with the reduced ones in order); others are
+        copied first.
     axis : int, tuple of int, or None
         The axes to reduce, all of them for None; negative ones count from the end.
     op : str or tuple of (function, number)
@@ -165,20 +172,41 @@ def _sum(problem: Problem):
 def _reduction(problem: Problem):
     """The launches of ``reduce``."""
     (x,), (axis, op, keepdims) = problem.inputs, problem.settings
-    first, again = operators.checked_operations(op, check_numbers("x", x, 0, more=True), operators.OPERATORS)
+    first, again, dtype = _operations(op, x)
     axes, keepdims = _check_axes(axis, len(x.shape)), check_flag("keepdims", keepdims)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes)
     if problem.out is not None:
         check_array("out", problem.out, len(kept))
-        check_alike("out", problem.out, "x", x, kept, first.result)
+        check_alike("out", problem.out, "x", x, kept, dtype)
         check_apart("out", problem.out, x=x)
     if op in ("max", "min") and 0 not in kept and any(x.shape[i] == 0 for i in axes):
         raise ValueError(f"x has no elements to reduce; op {op!r} has no identity")
-    out = problem.output(kept, first.result)
+    out = as_words(problem.output(kept, dtype))
     if out.size == 0:
         return []
+    x = as_words(as_device_array(x) if cuda.is_cuda_array(x) else x)
     flat, form = _flatten(x, axes, problem.on_device, first.commutative)
-    return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
+    order = [i for i in _memory_order(x, axes, first.commutative)[0] if i not in axes and x.shape[i] > 1]
+    if order == sorted(order):
+        return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
+    # The results come in the order in memory of the kept axes: turning these costs less than turning the elements.
+    found = problem.work.take("turned", out.size, out.dtype)
+    made = launches(flat, form, first, again, found, problem.work, problem.stream)
+    sizes = tuple(x.shape[i] for i in order)
+    steps = {i: math.prod(sizes[at + 1 :]) * out.dtype.itemsize for at, i in enumerate(order)}
+    shape = tuple(x.shape[i] for i in sorted(order))
+    turned = device_array_of(shape, tuple(steps[i] for i in sorted(order)), out.dtype, found)
+    return made + copy_launches(turned, out.reshape(shape), problem.stream)
+
+
+def _operations(op, x):
+    """(first, again, dtype of the result) for an array; TypeError or ValueError for one of other elements."""
+    check_array("x", x, 0, more=True)
+    known, dtype = operators.OPERATORS, dtype_of(x)
+    if is_bfloat16(dtype):
+        return *operators.for_bfloat16(*operators.checked_operations(op, np.dtype(np.float32), known)), dtype
+    first, again = operators.checked_operations(op, check_numbers("x", x, 0, more=True), known)
+    return first, again, first.result
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -204,45 +232,45 @@ def _check_axes(axis, dimensions):
 
 
 def _flatten(x, axes, on_device, commutative=True):
-    """(flat, form): ``x`` as a contiguous device array of one dimension, and its axes as `launches` takes them."""
-    if cuda.is_cuda_array(x):
-        x = as_device_array(x)
+    """(flat, form): ``x`` and its axes as `launches` takes them."""
     if x.size == 0:
         # The kernels are passed an element that they do not read.
         kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
         return cuda.device_array(1, x.dtype), [(kept, False), (0, True)]
-    order = _memory_order(x, axes, commutative)
-    form = _groups([(x.shape[i], i in axes) for i in order])
-    if isinstance(x, np.ndarray):
-        return on_device(x.transpose(order)).reshape(x.size), form
-    if order == tuple(range(x.ndim)):
-        x = on_device(x)
-        return x if x.ndim == 1 else x.reshape(x.size), form
-    description = {
-        "shape": (x.size,),
-        "typestr": x.dtype.str,
-        "data": (x.device_ctypes_pointer.value, False),
-        "version": 3,
-    }
-    return cuda.from_cuda_array_interface(description, owner=x, sync=False), form
+    order, gap = _memory_order(x, axes, commutative)
+    sizes, itemsize = [(x.shape[i], i in axes) for i in order], x.dtype.itemsize
+    if isinstance(x, np.ndarray) or gap is None:
+        return on_device(x.transpose(order) if isinstance(x, np.ndarray) else x).reshape(x.size), _groups(sizes)
+    if gap == 0:
+        return device_array_of((x.size,), (itemsize,), x.dtype, x), _groups(sizes)
+    length = math.prod(n for n, _ in sizes[gap:])
+    rows = device_array_of((x.size // length, length), (x.strides[order[gap - 1]], itemsize), x.dtype, x)
+    return rows, _groups(sizes[:gap]) + _groups(sizes[gap:])
 
 
 def _memory_order(x, axes, commutative):
-    """The axes in their order in memory, if that makes x contiguous and leaves the kept axes in their own order.
+    """The axes in their order in memory, and how many of them come before the only place with gaps, 0 without gaps.
 
-    The reduced axes must stay in theirs too unless the operation is commutative. Otherwise all axes in their own order.
+    In their own order, with None, if the kernels cannot read x where it is. The reduced axes must stay in their own
+    order unless the operation is commutative. There may be gaps between rows if all axes of a row are reduced, or if
+    all are kept and the axis of the rows is reduced.
     """
-    long = [i for i in range(x.ndim) if x.shape[i] > 1]
+    own = tuple(range(x.ndim))
+    long = [i for i in own if x.shape[i] > 1]
     order = sorted(long, key=lambda i: -x.strides[i])
-    kept, reduced = ([i for i in order if (i in axes) is wanted] for wanted in (False, True))
-    expected = x.dtype.itemsize
-    for i in reversed(order):
-        if x.strides[i] != expected:
-            return tuple(range(x.ndim))
-        expected *= x.shape[i]
-    if kept != sorted(kept) or not commutative and reduced != sorted(reduced):
-        return tuple(range(x.ndim))
-    return tuple(order + [i for i in range(x.ndim) if i not in long])
+    reduced = [i for i in order if i in axes]
+    if not commutative and reduced != sorted(reduced):
+        return own, None
+    gap, expected = 0, x.dtype.itemsize
+    for at in reversed(range(len(order))):
+        size, stride = x.shape[order[at]], x.strides[order[at]]
+        if stride != expected:
+            row = {i in axes for i in order[at + 1 :]}
+            if gap or stride < expected or not (row == {True} or row == {False} and order[at] in axes):
+                return own, None
+            gap = at + 1
+        expected = stride * size
+    return tuple(order + [i for i in own if i not in long]), gap
 
 
 def _groups(sizes):
@@ -273,6 +301,7 @@ def launches(
     Parameters
     ----------
     x, out : contiguous device arrays of one dimension
+        x may also have two, with gaps between its rows, which are the innermost axis of ``form``.
     form : list of (size, whether reduced)
         The axes of x, from the outermost on; kinds alternate. Reduced ones go one after the other, the innermost first.
     first, again : Operation
@@ -289,7 +318,7 @@ def launches(
     form, count = list(form), math.prod(size for size, reduced in form if reduced)
     if not any(reduced for _, reduced in form):
         form = [*form, (1, True)]
-    nested = _nested(x, form, first)
+    nested = _nested(x, form, first) if x.ndim == 1 else None
     if nested is not None:
         return [_launch_of(nested, x, out, first, count, work, stream)]
     found, operation = [], first
@@ -320,13 +349,16 @@ def _nested(x, form, operation):
 
 def _pass(x, out, operation, outer, n, inner, count, work, stream):
     """The launches that reduce (outer, n, inner) over its middle axis."""
-    start = address_of(x) % 16
+    start, pitch = address_of(x) % 16, n if inner == 1 else inner
+    if x.ndim == 2:
+        pitch = x.strides[0] // x.dtype.itemsize
+        x = window(x, x.dtype, (x.shape[0] - 1) * pitch + x.shape[1])
     packs = operation.packed_dtype is not None and inner == 1 and n > 1
-    if packs and cost.max_vector(x.dtype.itemsize, start // x.dtype.itemsize, n) >= 4:
-        x, n, operation = x.view(operation.packed_dtype), n // 4, operators.pack_bytes(operation)
+    if packs and cost.max_vector(x.dtype.itemsize, start // x.dtype.itemsize, math.gcd(n, pitch)) >= 4:
+        x, n, pitch, operation = x.view(operation.packed_dtype), n // 4, pitch // 4, operators.pack_bytes(operation)
     itemsize = x.dtype.itemsize
     made = []
-    for choice in cost.choose(operation, itemsize, start // itemsize, outer, n, inner):
+    for choice in cost.choose(operation, itemsize, start // itemsize, outer, n, inner, pitch):
         part, part_out = (
             array if at is None else array[at] for array, at in ((x, choice.part), (out, choice.part_out))
         )

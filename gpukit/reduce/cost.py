@@ -3,6 +3,7 @@
 The numbers are the fastest found on an H200.
 """
 
+from math import gcd
 from typing import Any, NamedTuple
 
 from gpukit.backend import cuda
@@ -70,8 +71,10 @@ def max_vector(itemsize: int, offset: int, length: int) -> int:
     return vector
 
 
-def choose(operation: Operation, itemsize: int, offset: int, outer: int, n: int, inner: int) -> list[Launch]:
-    """The launches that reduce a flat array seen as (outer, n, inner) over its middle axis.
+def choose(
+    operation: Operation, itemsize: int, offset: int, outer: int, n: int, inner: int, pitch: int
+) -> list[Launch]:
+    """The launches that reduce an array seen as (outer, n, inner) over its middle axis.
 
     Parameters
     ----------
@@ -81,32 +84,34 @@ def choose(operation: Operation, itemsize: int, offset: int, outer: int, n: int,
     offset : int
         Elements from the last 16-byte boundary to the first element.
     outer, n, inner : int
+    pitch : int
+        Elements from one row to the next: of n elements if ``inner`` is 1, otherwise of inner.
     """
     if inner == 1 and n > 1:
-        vector = max_vector(itemsize, offset, n)
+        vector = max_vector(itemsize, offset, gcd(n, pitch))
         loads = SHORT_LOADS[vector * itemsize] if outer > 1 else ALONE_LOADS
         if n <= WARP * vector * loads:
-            return [_groups(operation, vector, outer, n)]
-        return [_rows(operation, 16 // itemsize, offset, outer, n)]
+            return [_groups(operation, vector, outer, n, pitch)]
+        return [_rows(operation, 16 // itemsize, offset, outer, n, pitch)]
     if inner == 1:
-        outer, inner = 1, outer
+        outer, inner, pitch = 1, outer, outer
     widest = min(16 // itemsize, 8)
-    vector = min(max_vector(itemsize, offset, inner), widest)
+    vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
     if n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
-        return [_cells(operation, vector, outer, n, inner)]
+        return [_cells(operation, vector, outer, n, inner, pitch)]
     skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
 
     def launch(first, size):
         if skewed:
-            return _skewed(operation, widest, offset + first * n * inner, size, n, inner)
-        return _columns(operation, itemsize, vector, size, n, inner)
+            return _skewed(operation, widest, offset + first * n * pitch, size, n, inner, pitch)
+        return _columns(operation, itemsize, vector, size, n, inner, pitch)
 
     if outer <= MAX_GRID_YZ:
         return [launch(0, outer)]
     parts = [(first, min(outer - first, MAX_GRID_YZ)) for first in range(0, outer, MAX_GRID_YZ)]
     return [
         launch(first, size)._replace(
-            part=slice(first * n * inner, (first + size) * n * inner) if n else None,
+            part=slice(first * n * pitch, (first + size) * n * pitch) if n else None,
             part_out=slice(first * inner, (first + size) * inner),
         )
         for first, size in parts
@@ -133,30 +138,30 @@ def choose_nested(operation: Operation, itemsize: int, sizes: tuple[int, ...]) -
     return Launch(kernel, (blocks, splits, across), THREADS, sizes, work)
 
 
-def _groups(operation, vector, outer, n):
+def _groups(operation, vector, outer, n, pitch):
     lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
     loads = next_power_of_two(ceil_div(n, vector * lanes))
     several = max(1, SHORT_ACCESSES // loads)
     kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS)
-    return Launch(kernel, ceil_div(outer, THREADS // lanes * several), THREADS, (outer, n))
+    return Launch(kernel, ceil_div(outer, THREADS // lanes * several), THREADS, (outer, n, pitch))
 
 
-def _rows(operation, vector, offset, outer, n):
+def _rows(operation, vector, offset, outer, n, pitch):
     threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
     tiles, warps = ceil_div(n + offset, WARP * vector * ROW_LOADS), threads // WARP
     splits = _splits(outer, max(1, tiles // warps))
     run = ceil_div(tiles, splits * warps)
     kernel = fast.make_rows(operation, vector, threads, ROW_LOADS)
     work = _work(splits, outer, outer)
-    return Launch(kernel, outer * splits, threads, (n, splits, run, offset), work)
+    return Launch(kernel, outer * splits, threads, (n, pitch, splits, run, offset), work)
 
 
-def _cells(operation, vector, outer, n, inner):
+def _cells(operation, vector, outer, n, inner, pitch):
     kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), THREADS)
-    return Launch(kernel, ceil_div(outer * (inner // vector), THREADS), THREADS, (outer, n, inner))
+    return Launch(kernel, ceil_div(outer * (inner // vector), THREADS), THREADS, (outer, n, inner, pitch))
 
 
-def _columns(operation, itemsize, vector, outer, n, inner):
+def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     if itemsize < 4:
         vector = min(vector, 8 // itemsize)
     width, threads = COLUMN_THREADS[vector * itemsize]
@@ -170,16 +175,16 @@ def _columns(operation, itemsize, vector, outer, n, inner):
     run = ceil_div(n, deep * loads * splits * (height // deep))
     kernel = fast.make_columns(operation, vector, width, height, loads)
     work = _work(splits, outer * inner, outer * across)
-    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, run), work)
+    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, pitch, run), work)
 
 
-def _skewed(operation, vector, offset, outer, n, inner):
+def _skewed(operation, vector, offset, outer, n, inner, pitch):
     (width, height), loads = SKEWED_THREADS, SKEWED_LOADS[vector]
     across = ceil_div(inner, (width - 1) * vector)
     splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
     kernel = fast.make_skewed(operation, vector, width, height, loads)
     work = _work(splits, outer * inner, outer * across)
-    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, offset % vector), work)
+    return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, pitch, offset % vector), work)
 
 
 def _splits(blocks, tiles):

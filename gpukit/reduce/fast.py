@@ -1,4 +1,4 @@
-"""Kernels that reduce a contiguous array seen as (outer, n, inner) over its middle axis, at the speed of memory.
+"""Kernels that reduce an array seen as (outer, n, inner) over its middle axis, at the speed of memory.
 
 1. ``rows``: inner is 1 and n is large. Warps share a row.
 2. ``groups``: inner is 1 and n is small. A warp takes one row or several.
@@ -7,9 +7,10 @@
 5. ``cells``: ``columns`` with n so small, and so many columns, that a thread takes all rows of its own.
 6. ``nested``: two reduced axes with others between them, of arrays so small that a second launch costs more.
 
-All read the n * outer * inner elements once. Where several blocks share a result, the last one to finish combines their
-partial results, always in the same order. Nothing is added atomically, so the bits are the same in every run.
-`gpukit.reduce.cost` chooses among the kernels.
+All read the n * outer * inner elements once. Rows in memory, of inner elements, or of n if inner is 1, begin ``pitch``
+elements apart; all but ``nested`` allow gaps between them. Where several blocks share a result, the last one to finish
+combines their partial results, always in the same order. Nothing is added atomically, so the bits are the same in every
+run. `gpukit.reduce.cost` chooses among the kernels.
 """
 
 import functools
@@ -39,20 +40,20 @@ __all__ = ["make_cells", "make_columns", "make_groups", "make_nested", "make_row
 def make_rows(operation, vector, threads, loads):
     """Make the kernel ``rows``: ``splits`` blocks share a row, and their warps its tiles (see `make_share`).
 
-    Row 0 begins ``offset`` elements after an aligned address.
+    Row 0 begins ``offset`` elements after an aligned address, and ``pitch`` elements before the next one.
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
     add_row, add_partials = make_add_row(operation, vector, threads, loads), make_add_row_partials(operation, threads)
     combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
 
     @cuda.jit
-    def rows(x, out, partials, counters, n, splits, run, offset, count):
+    def rows(x, out, partials, counters, n, pitch, splits, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
         tid, n, splits = uint64(cuda.threadIdx.x), uint64(n), uint64(splits)
         row = uint64(cuda.blockIdx.x) // splits
         part = uint64(cuda.blockIdx.x) - row * splits
-        total = add_row(x, row * n, n, part, splits, uint64(run), uint64(offset))
+        total = add_row(x, row * uint64(pitch), n, part, splits, uint64(run), uint64(offset))
         total = combine_warps(combine_lanes(total) if commutative else total, shared)
         if splits == uint64(1):
             if tid == uint64(0):
@@ -144,9 +145,9 @@ def make_groups(operation, vector, lanes, loads, several, threads):
     combine_lanes = make_combine_lanes(operation, lanes)
 
     @cuda.jit
-    def groups(x, out, outer, n, count):
+    def groups(x, out, outer, n, pitch, count):
         tile = cuda.local.array(held, thread_type)
-        tid, outer, n = uint64(cuda.threadIdx.x), uint64(outer), uint64(n)
+        tid, outer, n, pitch = uint64(cuda.threadIdx.x), uint64(outer), uint64(n), uint64(pitch)
         lane = tid % uint64(lanes)
         first = uint64(cuda.blockIdx.x) * uint64(rows_of_block) + tid // uint64(lanes)
         for r in range(several):
@@ -155,7 +156,7 @@ def make_groups(operation, vector, lanes, loads, several, threads):
                 at = (lane + uint64(k * lanes)) * uint64(vector)
                 has = row < outer and at < n
                 # Threads out of range read element 0, so the loads need no branch and overlap.
-                value = take(x, row * n + at if has else uint64(0))
+                value = take(x, row * pitch + at if has else uint64(0))
                 tile[k * several + r] = value if has else thread_type(identity)
         gather(tile)
         for r in range(several):
@@ -179,17 +180,17 @@ def make_cells(operation, vector, loads, threads):
     read, fold = make_read(operation, vector), make_fold(operation, held, vector)
 
     @cuda.jit
-    def cells(x, out, outer, n, inner, count):
+    def cells(x, out, outer, n, inner, pitch, count):
         tile = cuda.local.array(held, thread_type)
         totals = cuda.local.array(vector, accumulator)
-        n, inner = uint64(n), uint64(inner)
+        n, inner, pitch = uint64(n), uint64(inner), uint64(pitch)
         across = inner // uint64(vector)
         i = uint64(cuda.blockIdx.x) * uint64(threads) + uint64(cuda.threadIdx.x)
         if i >= uint64(outer) * across:
             return
         o = i // across
-        place = o * inner + (i - o * across) * uint64(vector)  # of its first result
-        at = place + o * (n - uint64(1)) * inner
+        column = (i - o * across) * uint64(vector)
+        at = o * n * pitch + column
         for v in range(vector):
             totals[v] = accumulator(identity)
         row, first = uint64(0), at
@@ -199,12 +200,12 @@ def make_cells(operation, vector, loads, threads):
                 for v in range(vector):
                     tile[k * vector + v] = tile[k * vector + v] if row < n else thread_type(identity)
                 row += uint64(1)
-                at += inner
+                at += pitch
             fold(tile)
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
         for v in range(vector):
-            out[place + uint64(v)] = finish(totals[v], count)
+            out[o * inner + column + uint64(v)] = finish(totals[v], count)
 
     return cells
 
@@ -224,7 +225,7 @@ def make_columns(operation, vector, width, height, loads):
     combine_strands = make_combine_strands(operation, vector, width, height)
 
     @cuda.jit
-    def columns(x, out, partials, counters, outer, n, inner, run, count):
+    def columns(x, out, partials, counters, outer, n, inner, pitch, run, count):
         shared = cuda.shared.array((strands, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
@@ -232,7 +233,7 @@ def make_columns(operation, vector, width, height, loads):
         column = (uint64(cuda.blockIdx.x) * uint64(width) + uint64(cuda.threadIdx.x)) * uint64(vector)
         writes = cuda.threadIdx.y == 0 and column < inner
         o = uint64(cuda.blockIdx.z)
-        add_tiles(x, o * n, n, inner, column, uint64(run), totals)
+        add_tiles(x, o * n, n, inner, uint64(pitch), column, uint64(run), totals)
         if commutative:
             combine_columns(totals)
         combine_strands(totals, shared)
@@ -268,15 +269,15 @@ def make_skewed(operation, vector, width, height, loads):
     add_rows = make_add_rows(operation, vector, height, loads)
 
     @cuda.jit
-    def skewed(x, out, partials, counters, outer, n, inner, offset, count):
+    def skewed(x, out, partials, counters, outer, n, inner, pitch, offset, count):
         shared = cuda.shared.array((height, per_block), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
-        outer, n, inner = uint64(outer), uint64(n), uint64(inner)
+        outer, n, inner, pitch = uint64(outer), uint64(n), uint64(inner), uint64(pitch)
         tx, ty, o = uint64(cuda.threadIdx.x), uint64(cuda.threadIdx.y), uint64(cuda.blockIdx.z)
         left = uint64(cuda.blockIdx.x) * uint64(owned)
-        before = uint64(offset) + o * n * inner
-        add_rows(x, o * n, outer * n, n, inner, left + tx * uint64(vector), before, totals)
+        before = uint64(offset) + o * n * pitch
+        add_rows(x, o * n, outer * n, n, inner, pitch, left + tx * uint64(vector), before, totals)
         for v in range(vector):
             shared[ty, tx * uint64(vector) + uint64(v)] = totals[v]
         cuda.syncthreads()
@@ -284,7 +285,7 @@ def make_skewed(operation, vector, width, height, loads):
         while column < uint64(owned) and left + column < inner:
             total = accumulator(identity)
             for r in range(height):
-                total = accumulator(combine(total, shared[r, column + (before + uint64(r) * inner) % uint64(vector)]))
+                total = accumulator(combine(total, shared[r, column + (before + uint64(r) * pitch) % uint64(vector)]))
             if cuda.gridDim.y == 1:
                 out[o * inner + left + column] = finish(total, count)
             else:
@@ -307,7 +308,7 @@ def make_skewed(operation, vector, width, height, loads):
 
 @functools.cache
 def make_add_rows(operation, vector, height, loads):
-    """Make ``add_rows(x, first, rows, n, inner, column, before, totals)``: combine a thread's share of skewed rows.
+    """Make ``add_rows(x, first, rows, n, inner, pitch, column, before, totals)``: combine a thread's share of its rows.
 
     The n rows begin at row ``first`` of ``rows``, ``before`` elements after an aligned address. In aligned rows the
     thread's columns begin at ``column``, in others before it by as much as these are off. Totals outside of a row are
@@ -319,20 +320,20 @@ def make_add_rows(operation, vector, height, loads):
     read, fold = make_read(operation, vector), make_fold(operation, held, vector)
 
     @cuda.jit(device=True)
-    def add_rows(x, first, rows, n, inner, column, before, totals):
+    def add_rows(x, first, rows, n, inner, pitch, column, before, totals):
         tile = cuda.local.array(held, thread_type)
         sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
             sums[v] = thread_type(identity)
-        kind, size = uint64(cuda.threadIdx.y) % uint64(vector), rows * inner
+        kind, size = uint64(cuda.threadIdx.y) % uint64(vector), (rows - uint64(1)) * pitch + inner
         group, step, stop = uint64(cuda.threadIdx.y) // uint64(vector), uint64(cuda.gridDim.y) * uint64(apart), n
         t = uint64(cuda.blockIdx.y) * uint64(apart) + group
         if cuda.gridDim.y == 1:  # no other block reads near by, and long runs are faster
             run = (n + uint64(apart * rows_of_tile - 1)) // uint64(apart * rows_of_tile)
             t, step, stop = group * run, uint64(1), min(n, (group + uint64(1)) * run * uint64(rows_of_tile))
         row = t * uint64(rows_of_tile) + kind
-        skew = (before + kind * inner) % uint64(vector)
-        at, down = (first + row) * inner + column - skew, uint64(vector) * inner
+        skew = (before + kind * pitch) % uint64(vector)
+        at, down = (first + row) * pitch + column - skew, uint64(vector) * pitch
         leap = (step - uint64(1)) * uint64(loads) * down
         while row < stop and column < inner + skew:
             last = at + uint64(loads - 1) * down
@@ -364,7 +365,7 @@ def rows_of_warp(width, height):
 
 @functools.cache
 def make_add_tiles(operation, vector, width, height, loads):
-    """Make ``add_tiles(x, first, n, inner, column, run, totals)``: combine a thread's share of its columns.
+    """Make ``add_tiles(x, first, n, inner, pitch, column, run, totals)``: combine a thread's share of its columns.
 
     The n rows begin at row ``first``. Only the last tile of them is checked (D3).
     """
@@ -375,17 +376,17 @@ def make_add_tiles(operation, vector, width, height, loads):
     share = make_share(operation)
 
     @cuda.jit(device=True)
-    def add_tiles(x, first, n, inner, column, run, totals):
+    def add_tiles(x, first, n, inner, pitch, column, run, totals):
         tile = cuda.local.array(held, thread_type)
         sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
             sums[v] = thread_type(identity)
-        tiles, down = (n + uint64(rows_of_tile - 1)) // uint64(rows_of_tile), uint64(deep) * inner
+        tiles, down = (n + uint64(rows_of_tile - 1)) // uint64(rows_of_tile), uint64(deep) * pitch
         strand = uint64(cuda.blockIdx.y) * uint64(strands) + uint64(cuda.threadIdx.y) // uint64(deep)
         t, step, stop = share(strand, uint64(cuda.gridDim.y) * uint64(strands), run, tiles)
         row = t * uint64(rows_of_tile) + uint64(cuda.threadIdx.y) % uint64(deep)
         # Threads past the last column read column 0; their totals are discarded.
-        at = (first + row) * inner + (column if column < inner else uint64(0))
+        at = (first + row) * pitch + (column if column < inner else uint64(0))
         leap = (step - uint64(1)) * uint64(loads) * down
         while t < min(stop, n // uint64(rows_of_tile)):
             for k in range(loads):

@@ -320,6 +320,40 @@ def test_memory_in_another_order_is_read_where_it_is(flatten):
         assert flat.device_ctypes_pointer.value == on_device.device_ctypes_pointer.value
 
 
+def as_on_device(view, base, memory):
+    """A view of an array, as the same view of its copy on the device."""
+    interface = {"shape": view.shape, "strides": view.strides, "typestr": view.dtype.str, "version": 3}
+    interface["data"] = (memory.device_ctypes_pointer.value + view.ctypes.data - base.ctypes.data, False)
+    return cuda.from_cuda_array_interface(interface, owner=memory)
+
+
+def test_rows_with_gaps_between_them(flatten):
+    # What launches read: many columns, some and few; rows long and short; bytes by fours; a copy.
+    cases = [("f4", (70, 800), 797, (0,)), ("f4", (700, 41), 40, (0,)), ("f4", (9, 300, 6), 5, (1,))]
+    cases += [("f4", (9, 4000), 3001, (1,)), ("u1", (30, 48), 44, (1,)), ("f4", (9, 30, 12), 8, (0, 2))]
+    cases += [("f4", (9, 30, 12), 8, (0,))]
+    for dtype, shape, length, axes in cases:
+        base = np.rint(filled(shape, dtype)).astype(dtype)
+        memory = cuda.to_device(base)
+        for view in (base[..., :length], base[..., 1 : 1 + length]):
+            on_device = as_on_device(view, base, memory)
+            got = reduce.reduce(on_device, axes).copy_to_host()
+            assert np.allclose(got, view.sum(axes), rtol=1e-4, atol=1e-3), (view.shape, axes)
+            if axes != (0,) or view.ndim == 2:
+                flat, form = flatten(on_device, frozenset(axes), None)
+                assert flat.device_ctypes_pointer.value == on_device.device_ctypes_pointer.value
+                assert flat.shape[1] == form[-1][0] == length
+
+
+def test_bfloat16():
+    bits = (filled((40, 301), "f4").view(np.uint32) >> 16).astype(np.uint16)
+    wide = (bits.astype(np.uint32) << 16).view(np.float32)
+    for axis, op, exact in ((None, "mean", wide.mean(dtype=np.float64)), (0, "max", wide.max(0))):
+        got = np.asarray(reduce.reduce(bits.view("V2"), axis, op))
+        error = abs((got.view(np.uint16).astype(np.uint32) << 16).view(np.float32) - exact)
+        assert got.dtype == "V2" and np.all(error <= 2.0**-8 * abs(exact) * (op == "mean"))
+
+
 def test_out():
     x = filled((30, 40), "i2")
     out = np.full((40, 30), -1, np.int64).T
