@@ -29,7 +29,7 @@ from gpukit.backend import cuda, float64, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
 from gpukit.reduce.api import launches
-from warpstep.integers import ceil_div
+from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
 from warpstep.values import describe, is_int
 
@@ -41,8 +41,10 @@ MAX_BINS = 1 << 24
 THREADS = 512
 BLOCKS = 4
 SHARED_BYTES = 48 * 1024
-#: Elements of one access at most.
-MAX_VECTOR = 16
+#: Elements of a block at least, where there are several.
+MIN_ELEMENTS = 4096
+#: Registers of a thread at most, for four blocks on a multiprocessor.
+REGISTERS = 32
 #: Bins are found in float32 if that leaves less of a bin in doubt.
 MAX_DOUBT = 1 / 32
 
@@ -120,18 +122,17 @@ def make_find_bin(even: bool, name: str = "float64"):
 
         @cuda.jit(device=True)
         def find_bin(value, edges, bins, low, high, first, scale, doubt):
-            held = number(value)
-            if not (held >= number(low) and held <= number(high)):  # NaN too
-                return bins
-            place = (held - number(first)) * number(scale)
-            b = min(uint32(place), bins - uint32(1))
+            held, last = number(value), uint32(bins - uint32(1))
+            fits = held >= number(low) and held <= number(high)  # not NaN
+            place = (held - number(first)) * number(scale) if fits else number(0.5)
+            b = uint32(min(uint32(place), last))
             inside = place - number(b)
             if inside < number(doubt) or inside > number(1) - number(doubt):
                 if float64(value) < edges[b]:
-                    b -= uint32(1)
-                elif b < bins - uint32(1) and float64(value) >= edges[b + uint32(1)]:
-                    b += uint32(1)
-            return b
+                    b = uint32(b - uint32(1))
+                elif b < last and float64(value) >= edges[b + uint32(1)]:
+                    b = uint32(b + uint32(1))
+            return b if fits else bins
 
         return find_bin
 
@@ -153,64 +154,126 @@ def make_find_bin(even: bool, name: str = "float64"):
 
 
 @functools.cache
-def make_private(even, name, vector, copies, offset=None, alone=False):
-    """Make the kernel ``private``: counters [bin, copy] in dynamic shared memory; lanes with one copy share it.
+def make_private(even, name, vector, where, offset=0):
+    """Make the kernel ``private``: counters [slot, copy] in dynamic shared memory; lanes with one copy share it.
 
-    With ``copies`` 0 the counters are the result itself, in global memory. With an ``offset`` the elements are bytes:
-    the counters are for each byte plus the offset, and a bin is found for 256 values only. A block that is ``alone``
-    writes the result, which need not have been cleared.
+    If ``where`` is "shared", a slot is a bin, with 2**shift copies. If it is "bytes", a slot is a byte plus the
+    ``offset``, with 32 copies: a bin is found for 256 values only, and with ``staged`` bins have counters too, after
+    the others. With "global" the counters are the result itself.
+
+    A block that is alone writes the result. Several blocks add to ``partial``, and the last one to finish writes the
+    result: ``partial`` and ``finished`` are 0 before and after. With "global", or bytes that are not ``staged``, the
+    result must be 0 before.
     """
-    find_bin, load, bytes_only = make_find_bin(even, name), make_load(vector), offset is not None
-    shift = offset or 0
+    find_bin, load = make_find_bin(even, name), make_load(vector)
+    bytes_only, private_copies = where == "bytes", where != "global"
 
     @cuda.jit(device=True)
-    def count(value, own, copy, counts, edges, bins, low, high, first, scale, doubt):
+    def take(x, at, size, held):
+        """Read a thread's elements, or the last one again in place of those past the end."""
+        if at + uint64(vector) <= size:
+            values = load(x, at)
+            for v in range(vector):
+                held[v] = values[v]
+        elif at < size:
+            for v in range(vector):
+                held[v] = x[min(at + uint64(v), size - uint64(1))]
+
+    @cuda.jit(device=True)
+    def count(value, own, copy, shift, counts, edges, bins, low, high, first, scale, doubt):
         if bytes_only:
-            cuda.atomic.add(own, uint32(int32(value) + int32(shift)) * uint32(copies) + copy, uint32(1))
+            cuda.atomic.add(own, uint32(int32(value) * int32(WARP) + int32(offset * WARP) + int32(copy)), uint32(1))
             return
         b = find_bin(value, edges, bins, low, high, first, scale, doubt)
         if b < bins:
-            if copies:
-                cuda.atomic.add(own, b * uint32(copies) + copy, uint32(1))
+            if private_copies:
+                cuda.atomic.add(own, uint32(uint32(b << shift) + copy), uint32(1))
             else:
                 cuda.atomic.add(counts, b, int64(1))
 
-    @cuda.jit
-    def private(x, counts, edges, bins, low, high, first, scale, doubt):
-        own = cuda.shared.array(0, uint32)
-        tid, bins = int32(cuda.threadIdx.x), uint32(bins)
-        slots = int32(256) if bytes_only else int32(bins)
-        copy = uint32(tid) % uint32(max(copies, 1))
-        if copies:
-            for place in range(tid, slots * copies, THREADS):
+    @cuda.jit(device=True)
+    def add_copies(own, slot, shift):
+        """Add up a slot's copies. Neighbouring threads begin with different copies, to read different banks."""
+        first, mask, total = uint32(slot << shift), uint32(uint32(uint32(1) << shift) - uint32(1)), uint32(0)
+        turn, c = uint32(first // uint32(WARP)), uint32(0)
+        while c <= mask:
+            total = uint32(total + own[uint32(first + uint32(uint32(c + turn) & mask))])
+            c = uint32(c + uint32(1))
+        return total
+
+    @cuda.jit(max_registers=REGISTERS)
+    def private(x, counts, partial, finished, edges, bins, shift, staged, low, high, first, scale, doubt):
+        own, last = cuda.shared.array(0, uint32), cuda.shared.array(1, uint32)
+        held, after = cuda.local.array(vector, x.dtype), cuda.local.array(vector, x.dtype)
+        tid, threads, bins, shift = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(bins), uint32(shift)
+        size, step = uint64(x.size), uint64(cuda.gridDim.x) * uint64(threads) * uint64(vector)
+        at = (uint64(cuda.blockIdx.x) * uint64(threads) + uint64(tid)) * uint64(vector)
+        take(x, at, size, held)  # on the way while the counters are set to 0
+        copy, slots = uint32(tid & uint32(uint32(uint32(1) << shift) - uint32(1))), uint32(256) if bytes_only else bins
+        further = uint32(slots << shift)  # where the counters of bins are, if others came before them
+        if private_copies:
+            words, place = uint32(further + (bins if bytes_only and staged else uint32(0))), tid
+            while place < words:
                 own[place] = uint32(0)
+                place = uint32(place + threads)
             cuda.syncthreads()
-        step = uint64(cuda.gridDim.x) * uint64(THREADS * vector)
-        at = (uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(tid)) * uint64(vector)
-        size = uint64(x.size)
-        while at + uint64(vector) <= size:
-            values = load(x, at)
-            for v in range(vector):
-                count(values[v], own, copy, counts, edges, bins, low, high, first, scale, doubt)
+        while at < size:
+            if not bytes_only:  # the next elements are on the way while these are counted
+                take(x, at + step, size, after)
+            left = int32(min(size - at, uint64(vector)))
+            if bytes_only and left == int32(vector):
+                for v in range(vector):
+                    count(held[v], own, copy, shift, counts, edges, bins, low, high, first, scale, doubt)
+            else:
+                for v in range(vector):
+                    if int32(v) < left:
+                        count(held[v], own, copy, shift, counts, edges, bins, low, high, first, scale, doubt)
             at += step
-        if at < size:  # the elements past the last whole access
-            for v in range(vector):
-                if at + uint64(v) < size:
-                    count(x[at + uint64(v)], own, copy, counts, edges, bins, low, high, first, scale, doubt)
-        if copies:
+            if bytes_only:
+                take(x, at, size, held)
+            else:
+                for v in range(vector):
+                    held[v] = after[v]
+        if not private_copies:
+            return
+        cuda.syncthreads()
+        if bytes_only:
+            slot = tid
+            while slot < slots:
+                total = add_copies(own, slot, shift)
+                b = find_bin(int32(slot) - int32(offset), edges, bins, low, high, first, scale, doubt)
+                if total > uint32(0) and b < bins:
+                    if staged:
+                        cuda.atomic.add(own, uint32(further + b), total)
+                    else:
+                        cuda.atomic.add(counts, b, int64(total))
+                slot = uint32(slot + threads)
+            if not staged:
+                return
             cuda.syncthreads()
-            for slot in range(tid, slots, THREADS):
-                total = uint32(0)
-                for c in range(copies):
-                    # Neighbouring threads begin with different copies, so that they read different banks.
-                    total += own[slot * copies + (c + slot) % copies]
-                b = uint32(slot)
-                if bytes_only:
-                    b = find_bin(slot - shift, edges, bins, low, high, first, scale, doubt)
-                if alone:
-                    counts[b] = int64(total)
-                elif total > uint32(0) and b < bins:
-                    cuda.atomic.add(counts, b, int64(total))
+        alone = cuda.gridDim.x == 1
+        b = tid
+        while b < bins:
+            total = own[uint32(further + b)] if bytes_only else add_copies(own, b, shift)
+            if alone:
+                counts[b] = int64(total)
+            elif total > uint32(0):
+                cuda.atomic.add(partial, b, uint64(total))
+            b = uint32(b + threads)
+        if alone:
+            return
+        cuda.syncthreads()
+        if tid == uint32(0):
+            cuda.threadfence()  # the block's counts come before its arrival, and after it those of all blocks
+            last[0] = cuda.atomic.inc(finished, 0, uint32(cuda.gridDim.x - 1))
+            cuda.threadfence()
+        cuda.syncthreads()
+        if last[0] == uint32(cuda.gridDim.x - 1):
+            b = tid
+            while b < bins:
+                counts[b] = int64(partial[b])
+                partial[b] = uint64(0)
+                b = uint32(b + threads)
 
     return private
 
@@ -368,20 +431,31 @@ def _histogram(problem: Problem):
     if size == 0:
         return [clearing]
     x = problem.on_device(x).reshape(size)
-    vector = _vector(x)
-    blocks = min(ceil_div(size, THREADS * vector), BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT)
-    alone = blocks == 1 and bins * 4 <= SHARED_BYTES
-    of_bytes = dtype.itemsize == 1 and not alone
-    copies, slots = WARP, 256 if of_bytes else bins
-    while copies and slots * copies * 4 > SHARED_BYTES:
+    vector, of_bytes = _vector(x), dtype.itemsize == 1
+    few = bins * 4 <= SHARED_BYTES - (256 * WARP * 4 if of_bytes else 0)
+    where = "bytes" if of_bytes else "shared" if few else "global"
+    slots, further = (256, bins if few else 0) if of_bytes else (bins, 0)
+    blocks, threads = _grid(size, vector, slots, few)
+    copies = 0 if where == "global" else WARP
+    while where == "shared" and copies > 1 and (slots * copies * 4 > SHARED_BYTES or slots * copies * blocks > size):
         copies //= 2
     name, numbers = _numbers(edges, edge_dtype, dtype)
-    offset = (128 if dtype.kind == "i" else 0) if of_bytes else None
-    kernel = make_private(even, name if even else "float64", vector, copies, offset, alone)
-    launch = configure_quietly(kernel, blocks, THREADS, problem.stream, slots * copies * 4)
-    on_device = cuda.to_device(edges, stream=problem.stream)
-    counting = launch, (x, out, on_device, bins, *numbers)
-    return [counting] if alone else [clearing, counting]
+    offset = 128 if of_bytes and dtype.kind == "i" else 0
+    kernel = make_private(even, name if even else "float64", vector, where, offset)
+    launch = configure_quietly(kernel, blocks, threads, problem.stream, (slots * copies + further) * 4)
+    zeros = problem.work.zeros(2 + 2 * (bins if few else 0))
+    work = zeros[2:].view(np.uint64), zeros[:1]
+    on_device, shift = cuda.to_device(edges, stream=problem.stream), max(0, copies.bit_length() - 1)
+    counting = launch, (x, out, *work, on_device, bins, shift, few, *numbers)
+    return [counting] if few else [clearing, counting]
+
+
+def _grid(size, vector, slots, few):
+    """(Blocks, threads of a block): one block for few elements, which then need not wait for others."""
+    if size <= 2 * MIN_ELEMENTS and few:
+        return 1, min(2 * THREADS, max(4 * WARP, next_power_of_two(max(ceil_div(size, vector), slots))))
+    most = BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return min(ceil_div(size, max(MIN_ELEMENTS, THREADS * vector)), most), THREADS
 
 
 def _numbers(edges, edge_dtype, dtype):
@@ -392,18 +466,27 @@ def _numbers(edges, edge_dtype, dtype):
     # A place is off by a few roundings of the largest place there is.
     largest = max(bins, float(np.abs(edges).max()) / width * bins)
     eps = float(np.finfo(edge_dtype if edge_dtype.kind == "f" else float).eps)
-    doubt = 16 * max(eps, float(np.finfo(np.float32).eps)) * largest
+    doubt = 4 * max(eps, float(np.finfo(np.float32).eps)) * largest
     if dtype.kind == "f" and dtype.itemsize <= 4 and doubt < MAX_DOUBT:
         low, high = (np.float32(edge) for edge in (edges[0], edges[-1]))
         low = low if low >= edges[0] else np.nextafter(low, np.float32(np.inf))
         high = high if high <= edges[-1] else np.nextafter(high, np.float32(-np.inf))
         return "float32", Bins(*(np.float32(value) for value in (low, high, edges[0], bins / width, doubt)))
-    return "float64", Bins(edges[0], edges[-1], edges[0], bins / width, min(0.5, 8 * eps * largest))
+    doubt = 0.0 if _are_exact(edges, bins / width, dtype) else min(0.5, 8 * eps * largest)
+    return "float64", Bins(edges[0], edges[-1], edges[0], bins / width, doubt)
+
+
+def _are_exact(edges, scale, dtype):
+    """Tell whether (value - edges[0]) * scale is exact for the integers of a dtype, and all edges are at whole bins."""
+    units = edges * 2.0**20
+    if dtype.kind == "f" or dtype.itemsize > 4 or math.frexp(scale)[0] != 0.5 or np.abs(edges).max() >= 2.0**32:
+        return False
+    return bool((units == np.floor(units)).all() and ((edges - edges[0]) * scale == np.arange(edges.size)).all())
 
 
 def _vector(x):
     """Elements of one access, as the address allows."""
-    address, vector = address_of(x), min(MAX_VECTOR, 16 // x.dtype.itemsize)
+    address, vector = address_of(x), 16 // x.dtype.itemsize
     while address % (vector * x.dtype.itemsize):
         vector //= 2
     return vector

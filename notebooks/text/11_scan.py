@@ -508,8 +508,9 @@ show.source(counting.global_atomics, counting.shared_atomics)
 # %% jupyter={"source_hidden": true}
 DATA = {"uniform": np.random.default_rng(5).integers(0, 256, 2**14).astype(np.uint8)}
 DATA["all equal"] = np.full(2**14, 7, np.uint8)
-private = counting.make_private(True, "float64", 1, 32, 0)[8, 512, 0, 256 * 32 * 4]
-options = np.arange(257.0), 256, 0.0, 256.0, 0.0, 1.0, 1e-9  # the edges, how many bins, and how to find one
+private = counting.make_private(True, "float64", 1, "bytes")[8, 512, 0, 256 * (32 + 1) * 4]
+work = np.zeros(256, np.uint64), np.zeros(1, np.uint32)  # the sums of the blocks, and how many have finished
+options = *work, np.arange(257.0), 256, 5, True, 0.0, 256.0, 0.0, 1.0, 0.0  # the edges, and how to find a bin
 KERNELS = {
     "global_atomics": (counting.global_atomics[8, 512], ()),
     "shared_atomics": (counting.shared_atomics[8, 512], ()),

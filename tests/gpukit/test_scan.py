@@ -104,21 +104,21 @@ def test_tiles_look_back_over_tiles_groups_and_sections():
     x, tiles = filled((2, 1060 * 32 - 5), "i4"), 1060
     kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
     words = cuda.to_device(np.zeros(fast.count_words(operation, 2, tiles), np.uint64))
-    for launch in (1, 2):
+    for launch, resident in ((1, False), (2, True)):
         out = cuda.device_array(x.size, np.int64)
-        kernel[2 * tiles, 32](x.reshape(-1), out, words, x.shape[1], tiles)
+        kernel[2 * tiles, 32](x.reshape(-1), out, words, x.shape[1], tiles, resident)
         assert np.array_equal(out.copy_to_host().reshape(x.shape), np.cumsum(x, 1))
         assert words.copy_to_host()[0] == launch << 32
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_publishing_is_ordered(dtype):
+@pytest.mark.parametrize(("dtype", "staged"), [("f4", True), ("f8", False)])
+def test_publishing_is_ordered(dtype, staged):
     """The trace proves that a value is there when it is read: words carry the launch's number, and need no fence."""
     operation, tiles = operators.make_operations("sum", np.dtype(dtype))[0], 40
     x = np.random.default_rng(4).integers(0, 9, tiles * 32).astype(dtype)
     words, out = np.zeros(fast.count_words(operation, 1, tiles), np.uint64), np.zeros_like(x)
-    kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
-    trace = gpukit.trace(kernel[tiles, 32], x, out, words, x.size, tiles)
+    kernel = fast.make_tiles(operation, 1, 1, 32, False, False, staged)
+    trace = gpukit.trace(kernel[tiles, 32], x, out, words, x.size, tiles, staged)
     assert np.array_equal(out, np.cumsum(x)) and trace.findings == []
 
 
@@ -292,7 +292,7 @@ def best(x, k, axis, largest):
     share=st.floats(0, 1),
     largest=st.booleans(),
 )
-@example(shape=(9000, 1), axis=0, dtype="f4", share=0.002, largest=True)  # selected before they are sorted
+@example(shape=(66_000, 1), axis=0, dtype="f4", share=0.0003, largest=True)  # too long for a block
 @example(shape=(4200, 2), axis=0, dtype="i2", share=1.0, largest=False)
 def test_topk_is_the_beginning_of_a_sort(shape, axis, dtype, share, largest):
     x = special(shape[0] * shape[1], dtype, shape[0]).reshape(shape)
@@ -305,10 +305,12 @@ def test_topk_is_the_beginning_of_a_sort(shape, axis, dtype, share, largest):
     assert np.array_equal(np.sort(indices, axis), np.sort(want, axis))
 
 
-def test_a_selection_is_traced_without_a_finding():
-    x = np.random.default_rng(7).integers(0, 50, 9000).astype(np.int16)
-    indices = launches_of(picking._top_indices, cuda.to_device(x), settings=(40, 0, True, True))
-    assert np.array_equal(indices, best(x, 40, 0, True))
+@pytest.mark.parametrize("dtype", [np.int16, np.int64])
+def test_a_selection_is_traced_without_a_finding(dtype):
+    """By one block for numbers of up to 4 bytes, by several for longer ones."""
+    x, values = np.random.default_rng(7).integers(0, 50, 9000).astype(dtype), cuda.device_array(40, dtype)
+    indices = launches_of(picking._top, cuda.to_device(x), values, settings=(40, 0, True, True))
+    assert np.array_equal(indices, best(x, 40, 0, True)) and np.array_equal(values.copy_to_host(), x[indices])
 
 
 @settings(max_examples=6)
@@ -375,7 +377,8 @@ def test_every_histogram_kernel_counts():
     for kernel in (counting.global_atomics, counting.shared_atomics):
         counts = np.zeros(256, np.int64)
         assert gpukit.trace(kernel[3, 128], x, counts).findings == [] and np.array_equal(counts, want)
-    assert np.array_equal(scan.histogram(x, 256, (0, 256))[0], want)
+    several = launches_of(counting._histogram, cuda.to_device(np.tile(x, 2)), settings=(256, 0, 256))
+    assert np.array_equal(several, 2 * want)
     with np.errstate(invalid="ignore"):
         y = np.array([np.nan, 0, 1, 2, np.inf, -np.inf], np.float32)
     assert list(scan.histogram(y, 2, (0, 2))[0]) == [1, 2]
