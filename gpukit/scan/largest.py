@@ -4,17 +4,27 @@
    finds the digit of the k-th key.
 2. ``collect``: write the positions of the keys before the k-th, and of as many equal ones as are wanted, in order.
 
-Every step reads the array once and writes next to nothing. The k keys are sorted at the end.
+Every step reads the array once and writes next to nothing. The k keys are sorted at the end. ``top_row`` does all that
+in one launch, with a block for each row, where a row and k are not too long for a block.
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, check_axis, check_numbers, configure_quietly, dtype_of
+from gpukit._host.arrays import (
+    address_of,
+    as_device_array,
+    check_axis,
+    check_numbers,
+    configure_quietly,
+    make_like,
+    new_like,
+    stream_of,
+)
 from gpukit._host.call import Problem, call
+from gpukit._host.transfers import to_device
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
@@ -29,21 +39,26 @@ from gpukit.scan.sorting import (
     flat,
     make_ordered,
     max_block_row,
+    max_warp_row,
     put_rows,
     sort_rows,
     take_rows,
 )
-from warpstep.integers import ceil_div
+from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
 from warpstep.values import check_flag, check_int
 
-__all__ = ["TopK", "make_collect", "make_narrow", "topk"]
+__all__ = ["TopK", "make_collect", "make_narrow", "make_top_row", "topk"]
 
 #: Threads of a block; how often a lane of ``collect`` reads, and elements that it reads at a time at most.
 THREADS, ROUNDS, VECTOR = 256, 4, 4
 WARPS = THREADS // WARP
 #: Blocks per multiprocessor that count digits.
 BLOCKS = 4
+#: Where a block searches a row: bits of a position, keys to find and threads at most, and keys of a thread in flight.
+POSITION_BITS, MAX_CHOSEN, MAX_ROW_THREADS, LOADS = 16, 1024, 1024, 4
+#: Elements of an array, at most, in which it searches rows whose elements are apart.
+MAX_APART = 1 << 20
 
 _scan_digits = block_scan(DIGITS, np.uint32)
 
@@ -61,6 +76,101 @@ class TopK(NamedTuple):
 
     values: Any
     indices: Any
+
+
+@functools.cache
+def make_top_row(kind, itemsize, falling):
+    """Make the kernel ``top_row``: a block finds the k first keys of a row in the order of ``make_ordered``.
+
+    Neighbours in a row are ``inner`` elements apart, in the input and in the results. Keys are compared with their
+    positions, 16 bits, after them in one number: no two are equal. The block reads the row once for each digit of the
+    k-th number, until as many keys begin with its digits as are wanted, and once to collect them. A number's place is
+    the count of those before it.
+    """
+    ordered, width = make_ordered(kind, itemsize, falling), 8 * itemsize + POSITION_BITS
+    scan_lanes, each = make_scan_lanes(make_operations((add, 0), np.dtype(np.int32))[0]), DIGITS // WARP
+    key_type = getattr(types, f"uint{8 * itemsize}")
+
+    @cuda.jit(device=True)
+    def read(keys, first, inner, at, n, held):
+        """Read some keys of a thread; those past the end are the last one again."""
+        for j in range(LOADS):
+            place = min(uint32(at + uint32(uint32(j) * uint32(cuda.blockDim.x))), uint32(n - uint32(1)))
+            held[j] = keys[first + uint64(place) * inner]
+
+    @cuda.jit(device=True)
+    def number_of(key, at):
+        return uint64(uint64(ordered(key)) << uint64(POSITION_BITS)) | uint64(at)
+
+    @cuda.jit(device=True)
+    def find_digit(counts, found, wanted):
+        """The first warp finds the digit in which the wanted number is: that digit, its rank there, how many are."""
+        if cuda.threadIdx.x < WARP:
+            begin, total = uint32(cuda.laneid) * uint32(each), int32(0)
+            for d in range(each):
+                total += int32(counts[begin + uint32(d)])
+            upto = scan_lanes(int32(total))
+            left = int32(wanted) - (upto - total)
+            if left > 0 and int32(wanted) <= upto:
+                for d in range(each):
+                    count = int32(counts[begin + uint32(d)])
+                    if left > 0 and left <= count:
+                        found[0], found[1], found[2] = begin + uint32(d), uint32(left), uint32(count)
+                    left -= count
+        cuda.syncthreads()
+
+    @cuda.jit
+    def top_row(keys, new_keys, positions, n, k, inner):
+        counts, found = cuda.shared.array(DIGITS, uint32), cuda.shared.array(4, uint32)
+        chosen, held = cuda.shared.array(MAX_CHOSEN, uint64), cuda.local.array(LOADS, key_type)
+        tid, threads, n, k = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(n), uint32(k)
+        outer, step, inner = uint32(cuda.blockIdx.x) // uint32(inner), uint32(uint32(LOADS) * threads), uint64(inner)
+        column = uint64(cuda.blockIdx.x) - outer * inner
+        first = outer * uint64(n) * inner + column
+        prefix, shift, wanted = uint64(0), uint64(width), k
+        bucket = uint32(k + uint32(1))
+        if tid == uint32(0):
+            found[3] = uint32(0)
+        while bucket != wanted:
+            shift -= uint64(BITS)
+            digit = tid
+            while digit < uint32(DIGITS):
+                counts[digit] = uint32(0)
+                digit = uint32(digit + threads)
+            cuda.syncthreads()
+            begin = tid
+            while begin < n:
+                read(keys, first, inner, begin, n, held)
+                for j in range(LOADS):
+                    at = uint32(begin + uint32(uint32(j) * threads))
+                    number = number_of(held[j], at) >> shift
+                    if at < n and number >> uint64(BITS) == prefix:
+                        cuda.atomic.add(counts, uint32(number) & uint32(DIGITS - 1), uint32(1))
+                begin = uint32(begin + step)
+            cuda.syncthreads()
+            find_digit(counts, found, wanted)
+            prefix, wanted, bucket = prefix << uint64(BITS) | uint64(found[0]), found[1], found[2]
+        begin = tid
+        while begin < n:
+            read(keys, first, inner, begin, n, held)
+            for j in range(LOADS):
+                at = uint32(begin + uint32(uint32(j) * threads))
+                number = number_of(held[j], at)
+                if at < n and number >> shift <= prefix:
+                    chosen[cuda.atomic.add(found, 3, uint32(1))] = number
+            begin = uint32(begin + step)
+        cuda.syncthreads()
+        i = tid
+        while i < k:
+            mine, place, other = chosen[i], uint32(0), uint32(0)
+            while other < k:
+                place = uint32(place + (uint32(1) if chosen[other] < mine else uint32(0)))
+                other = uint32(other + uint32(1))
+            at, target = mine & uint64((1 << POSITION_BITS) - 1), (outer * uint64(k) + uint64(place)) * inner + column
+            new_keys[target], positions[target] = keys[first + at * inner], at
+            i = uint32(i + threads)
+
+    return top_row
 
 
 @functools.cache
@@ -201,15 +311,6 @@ def make_collect(kind, itemsize, falling, vector):
     return collect
 
 
-@cuda.jit
-def take(x, indices, out, n, k, inner):
-    """out[o, j, i] = x[o, indices[o, j, i], i] for arrays seen as (outer, n, inner) and (outer, k, inner)."""
-    at, n, k, inner = uint64(cuda.grid(1)), uint64(n), uint64(k), uint64(inner)
-    if at < uint64(out.size):
-        o = at // (k * inner)
-        out[at] = x[(o * n + uint64(indices[at])) * inner + at % inner]
-
-
 # -- host functions -------------------------------------------------------------------------------------------------
 
 
@@ -248,47 +349,105 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     >>> topk(np.array([3.0, 1.0, 4.0, 1.0, 5.0]), 2)
     TopK(values=array([5., 4.]), indices=array([4, 2]))
     """
-    indices = call(_top_indices, (x,), None, stream, (k, axis, largest, sorted))
-    return TopK(call(_take, (x, indices), None, stream, (axis,)), indices)
+    if isinstance(x, np.ndarray) and not cuda.is_cuda_array(x):
+        dtype, target = check_numbers("x", x, 1, more=True), stream_of(stream)
+        found = topk(to_device(np.asarray(x, dtype), target), k, axis, largest, sorted, stream=stream)
+        made = [array.copy_to_host(stream=target) for array in found]
+        if target:
+            target.synchronize()
+        return TopK(*made)
+    values = _new_values(x, k, axis, stream)
+    return TopK(values, call(_top, (x, values), None, stream, (k, axis, largest, sorted)))
 
 
-def _top_indices(problem: Problem):
-    """The launches that find the indices."""
-    (x,), (k, axis, largest, in_order) = problem.inputs, problem.settings
+#: Functions that make an array for the values, by the layout of ``x``, ``k`` and ``axis``.
+_MAKERS: dict = {}
+MAX_MAKERS = 256
+
+
+def _new_values(x, k, axis, stream):
+    """An array for the values, of the library of ``x``."""
+    try:
+        key = type(x), x.dtype, x.shape, getattr(x, "device", None), k, type(k), axis, type(axis)
+        if key in _MAKERS:
+            return _MAKERS[key]()[0]
+    except Exception:  # not hashable
+        key = None
+    shape, dtype = _check(x, k, axis)
+    if key is None:
+        return new_like(x, shape, dtype, stream_of(stream))
+    if len(_MAKERS) >= MAX_MAKERS:
+        _MAKERS.clear()
+    _MAKERS[key] = make_like(x, shape, dtype)
+    return _MAKERS[key]()[0]
+
+
+def _check(x, k, axis):
+    """Check these arguments; return shape and dtype of the values."""
     dtype, axis = check_numbers("x", x, 1, more=True), check_axis(axis, len(x.shape))
     if axis is None:
         raise TypeError("axis is None; it must be an int")
     check_length("x", x.shape[axis])
-    k = check_int("k", k, 0, x.shape[axis])
-    largest, in_order = check_flag("largest", largest), check_flag("sorted", in_order)
+    return (*x.shape[:axis], check_int("k", k, 0, x.shape[axis]), *x.shape[axis + 1 :]), dtype
+
+
+def _top(problem: Problem):
+    """The launches that write the values to the second array, and find their indices."""
+    (x, values), (_, axis, largest, in_order) = problem.inputs, problem.settings
+    (shape, dtype), axis = _check(x, *problem.settings[:2]), axis % len(x.shape)
     outer, n, inner = as_rows(x.shape, axis)
-    out = problem.output((*x.shape[:axis], k, *x.shape[axis + 1 :]), np.int64)
+    rows, k, bits = outer * inner, shape[axis], np.dtype(f"u{dtype.itemsize}")
+    largest, in_order = check_flag("largest", largest), check_flag("sorted", in_order)
+    out = problem.output(shape, np.int64)
     if out.size == 0:
         return []
-    keys = take_rows(problem, x, outer, n, inner).view(np.dtype(f"u{dtype.itemsize}"))
-    target, after = put_rows(problem, out, outer, k, inner)
-    indices, rows = target.view(np.uint64), outer * inner
+    values = as_device_array(values).view(bits)
+    if _fits_block(dtype, outer, n, inner, k):
+        most = MAX_ROW_THREADS if rows <= _processors() else THREADS
+        kernel, threads = make_top_row(dtype.kind, dtype.itemsize, largest), next_power_of_two(ceil_div(n, LOADS))
+        launch = configure_quietly(kernel, rows, max(WARP, min(most, threads)), problem.stream)
+        keys = flat(problem.on_device(x).view(bits))
+        return [(launch, (keys, flat(values), flat(out.view(np.uint64)), n, k, inner))]
+    keys = take_rows(problem, x, outer, n, inner).view(bits)
+    top, after = put_rows(problem, values, outer, k, inner, "values")
+    target, after_indices = put_rows(problem, out, outer, k, inner)
+    indices, after = target.view(np.uint64), after + after_indices
     if n <= max_block_row(dtype.itemsize):
-        return sort_rows(problem, dtype, keys, None, None, indices, largest) + after
+        return sort_rows(problem, dtype, keys, None, top, indices, largest) + after
     if not in_order:
-        return _select(problem, dtype, keys, indices, largest)[0] + after
+        return _select(problem, dtype, keys, top, indices, largest) + after
+    chosen = problem.work.take("chosen", rows * k, bits).reshape(rows, k)
     positions = problem.work.take("positions", rows * k, np.uint32).reshape(rows, k)
-    made, chosen = _select(problem, dtype, keys, positions, largest)
-    return made + sort_rows(problem, dtype, chosen, positions, None, indices, largest) + after
+    made = _select(problem, dtype, keys, chosen, positions, largest)
+    return made + sort_rows(problem, dtype, chosen, positions, top, indices, largest) + after
 
 
-def _select(problem, dtype, keys, positions, largest):
-    """The launches that write the positions of the first keys of each row, and where they leave these keys."""
+def _processors():
+    return cuda.get_current_device().MULTIPROCESSOR_COUNT
+
+
+def _fits_block(dtype, outer, n, inner, k):
+    """Whether a block finds the first keys of each row: longer rows, and many keys of a row, take several launches.
+
+    Of many elements those that are apart are first brought together.
+    """
+    rows, size = outer * inner, dtype.itemsize
+    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else min(MAX_CHOSEN // 4, n // 4)
+    fits = size <= 4 and 1 < n <= 1 << POSITION_BITS and k <= few
+    return fits and (n > max_warp_row(size) if inner == 1 else rows * n <= MAX_APART)
+
+
+def _select(problem, dtype, keys, chosen, positions, largest):
+    """The launches that write the first keys of each row, and their positions."""
     work, (rows, n), k, itemsize = problem.work, keys.shape, positions.shape[1], dtype.itemsize
-    chosen, keys = work.take("chosen", rows * k, keys.dtype), flat(keys)
+    keys = flat(keys)
     zeros = work.zeros(rows * (DIGITS + 1))
     counts, finished = zeros[: rows * DIGITS], zeros[rows * DIGITS : rows * (DIGITS + 1)]
     found, wanted = work.take("found", rows, np.uint64), work.take("wanted", rows, np.uint32)
     vector = min(VECTOR, 16 // itemsize)
     while address_of(keys) % (vector * itemsize) or rows > 1 and n % vector:
         vector //= 2
-    processors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    blocks = max(1, min(ceil_div(n, THREADS * vector * 4), BLOCKS * processors // rows))
+    blocks = max(1, min(ceil_div(n, THREADS * vector * 4), BLOCKS * _processors() // rows))
     kernel = make_narrow(dtype.kind, itemsize, largest, vector)
     narrow = configure_quietly(kernel, blocks * rows, THREADS, problem.stream)
     made: list[tuple] = []
@@ -299,19 +458,5 @@ def _select(problem, dtype, keys, positions, largest):
     kernel = make_collect(dtype.kind, itemsize, largest, vector)
     collect = configure_quietly(kernel, tiles * rows, THREADS, problem.stream)
     words = work.flags(2 * words).view(np.uint64)
-    made.append((collect, (keys, chosen, flat(positions), found, wanted, words, n, tiles, k)))
-    return made, chosen.reshape(rows, k)
-
-
-def _take(problem: Problem):
-    """The launch that takes the elements at the indices."""
-    (x, indices), (axis,) = problem.inputs, problem.settings
-    axis, dtype = axis % len(x.shape), dtype_of(x)
-    out = problem.output(tuple(indices.shape), dtype)
-    if out.size == 0:
-        return []
-    bits = np.dtype(f"u{dtype.itemsize}")
-    x, indices = flat(problem.on_device(x).view(bits)), flat(problem.on_device(indices))
-    sizes = problem.inputs[0].shape[axis], out.shape[axis], math.prod(out.shape[axis + 1 :])
-    launch = configure_quietly(take, ceil_div(out.size, 256), 256, problem.stream)
-    return [(launch, (x, indices, flat(out.view(bits)), *sizes))]
+    made.append((collect, (keys, flat(chosen), flat(positions), found, wanted, words, n, tiles, k)))
+    return made

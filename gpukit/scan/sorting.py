@@ -31,7 +31,7 @@ from gpukit.backend import cuda, int32, int64, types, uint32, uint64
 from gpukit.intrinsics import load_acquire, match_byte
 from gpukit.intrinsics.vectors import make_load
 from gpukit.scan.fast import NAP
-from gpukit.scan.primitives import FULL, block_scan
+from gpukit.scan.primitives import block_scan
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
 
@@ -41,6 +41,8 @@ __all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sw
 BITS, DIGITS = 8, 256
 #: Elements of a thread in a sweep, and its registers at most by the threads of a block: two or three blocks fit.
 EACH, REGISTERS = 16, {512: 64, 256: 80}
+#: Rows of a block in which a warp sorts a row, and keys of a lane at most.
+WARP_ROWS, WARP_KEYS = 8, 4
 #: Keys of a thread, and threads at most, of a block that sorts a row.
 BLOCK_KEYS, BLOCK_THREADS = 8, 512
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
@@ -304,29 +306,49 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
 
 
 @functools.cache
-def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling):
-    """Make the kernel ``sort_warp``: a warp sorts a row of at most 32 keys. A key's place is the number before it."""
-    ordered, words = make_ordered(kind, itemsize, falling), 2 if itemsize == 8 else 1
-    value_type = getattr(types, f"uint{8 * (new_size or itemsize)}")
+def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling, each):
+    """Make the kernel ``sort_warp``: a warp sorts a row of at most 32 * each keys.
+
+    A key's place is the number of keys before it. Keys of up to 4 bytes are compared with their positions in one
+    number, so that no two are equal.
+    """
+    ordered, size, warps = make_ordered(kind, itemsize, falling), WARP * each, WARP_ROWS
+    number = uint64 if itemsize > 2 else uint32
+    key_type, value_type = (getattr(types, f"uint{8 * size}") for size in (itemsize, new_size or itemsize))
 
     @cuda.jit
     def sort_warp(keys, values, new_keys, new_values, rows, n, kept):
-        row, lane = uint64(cuda.grid(1)) // uint64(WARP), uint32(cuda.laneid)
+        every = cuda.shared.array((warps, size), number)
+        held, mine = cuda.local.array(each, key_type), cuda.local.array(each, number)
+        places = cuda.local.array(each, uint32)
+        warp, lane, n = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid), uint32(n)
+        row = uint64(cuda.blockIdx.x) * uint64(warps) + uint64(warp)
         first = row * uint64(n) if row < uint64(rows) else uint64(0)
-        key = keys[first + uint64(lane if lane < uint32(n) else uint32(0))]
-        mine, place = uint64(ordered(key)), uint32(0)
-        for other in range(n):
-            theirs = uint64(uint32(cuda.shfl_sync(FULL, int32(uint32(mine)), other)))
-            if words == 2:
-                theirs |= uint64(uint32(cuda.shfl_sync(FULL, int32(uint32(mine >> uint64(32))), other))) << uint64(32)
-            before = theirs < mine or (theirs == mine and uint32(other) < lane)
-            place += uint32(1) if before else uint32(0)
-        if row < uint64(rows) and lane < uint32(n) and place < uint32(kept):
-            target = row * uint64(kept) + uint64(place)
-            if writes_keys:
-                new_keys[target] = key
-            if new_size:
-                new_values[target] = value_type(values[first + uint64(lane)]) if old_size else value_type(lane)
+        for k in range(each):
+            at = uint32(lane + uint32(k * WARP))
+            held[k], places[k] = keys[first + uint64(at if at < n else uint32(0))], uint32(0)
+            mine[k] = number(ordered(held[k]))
+            if itemsize < 8:
+                mine[k] = number(number(mine[k] << number(8)) | number(at))
+            every[warp, at] = mine[k]
+        cuda.syncwarp()
+        other = uint32(0)
+        while other < n:
+            theirs = every[warp, other]
+            for k in range(each):
+                before = theirs < mine[k]
+                if itemsize == 8:
+                    before = before or (theirs == mine[k] and other < uint32(lane + uint32(k * WARP)))
+                places[k] = uint32(places[k] + (uint32(1) if before else uint32(0)))
+            other = uint32(other + uint32(1))
+        for k in range(each):
+            at = uint32(lane + uint32(k * WARP))
+            if row < uint64(rows) and at < n and places[k] < uint32(kept):
+                target = row * uint64(kept) + uint64(places[k])
+                if writes_keys:
+                    new_keys[target] = held[k]
+                if new_size:
+                    new_values[target] = value_type(values[first + uint64(at)]) if old_size else value_type(at)
 
     return sort_warp
 
@@ -515,14 +537,20 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
         new_keys = flat(new_keys if writes_keys else new_values)
         new_values = new_keys if new_values is None else flat(new_values)
         options = dtype.kind, passes, old_size, new_size, writes_keys, falling
-        if n <= WARP:
-            launch = configure_quietly(make_sort_warp(*options), ceil_div(rows, 8), 8 * WARP, problem.stream)
+        if n <= max_warp_row(passes):
+            kernel, blocks = make_sort_warp(*options, ceil_div(n, WARP)), ceil_div(rows, WARP_ROWS)
+            launch = configure_quietly(kernel, blocks, WARP_ROWS * WARP, problem.stream)
             return [(launch, (keys, old, new_keys, new_values, rows, n, kept))]
         threads = max(WARP, next_power_of_two(ceil_div(n, BLOCK_KEYS)))
         each = next(keys for keys in (2, 3, 4, 6, BLOCK_KEYS) if threads * keys >= n)
         launch = configure_quietly(make_sort_block(*options, threads, each), rows, threads, problem.stream)
         return [(launch, (keys, old, new_keys, new_values, n, kept))]
     return _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size)
+
+
+def max_warp_row(itemsize: int) -> int:
+    """The longest row that a warp sorts: a block makes a pass for each byte."""
+    return WARP * min(itemsize + 1, WARP_KEYS)
 
 
 def max_block_row(itemsize: int) -> int:
@@ -583,7 +611,8 @@ def as_rows(shape: tuple, axis: int | None) -> tuple[int, int, int]:
     """A shape as (outer, n, inner), with the axis in the middle."""
     if axis is None:
         return 1, math.prod(shape), 1
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    outer, n, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    return (outer * inner, n, 1) if n == 1 else (outer, n, inner)
 
 
 def take_rows(problem, array, outer: int, n: int, inner: int) -> Any:
@@ -594,11 +623,11 @@ def take_rows(problem, array, outer: int, n: int, inner: int) -> Any:
     return array.reshape(outer * inner, n)
 
 
-def put_rows(problem, out, outer: int, n: int, inner: int) -> tuple[Any, list]:
+def put_rows(problem, out, outer: int, n: int, inner: int, purpose: str = "rows") -> tuple[Any, list]:
     """An array of shape (outer * inner, n) for a result, and the launches that bring it to ``out``."""
     if inner == 1:
         return out.reshape(outer, n), []
-    rows = problem.work.take("rows", outer * n * inner, out.dtype)
+    rows = problem.work.take(purpose, outer * n * inner, out.dtype)
     launches = copy_launches(rows.reshape(outer, inner, n), _with_axis_last(out, outer, n, inner), problem.stream)
     return rows.reshape(outer * inner, n), launches
 
