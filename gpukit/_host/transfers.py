@@ -17,7 +17,6 @@ from gpukit._host.arrays import (
     dtype_of,
     handle_of,
     new_like,
-    window,
 )
 from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import numba_driver
@@ -25,7 +24,7 @@ from gpukit.backend import cuda, on_gpu, types, uint32, uint64
 from warpstep.integers import ceil_div
 from warpstep.values import describe
 
-__all__ = ["Output", "copy_launches", "copy_to", "read_number", "to_device", "upload"]
+__all__ = ["Output", "copy_launches", "copy_to", "to_device", "upload"]
 
 #: Dimensions that the copying kernels take.
 DIMENSIONS = 4
@@ -220,25 +219,6 @@ def upload(array, values: np.ndarray, stream):
         array.copy_to_device(values, stream=stream)
         return
     numba_driver().cuMemcpyHtoDAsync(address_of(array), values.ctypes.data, values.nbytes, handle_of(stream))
-
-
-def read_number(array, dtype, stream) -> Any:
-    """Wait for the stream, and read a number of this dtype from the beginning of a device array.
-
-    It takes the host a fraction of the time of ``copy_to_host``.
-
-    Examples
-    --------
-    >>> int(read_number(cuda.to_device(np.array([3, 4])), np.int64, 0))
-    3
-    """
-    found = np.empty(1, dtype)
-    if on_gpu():
-        numba_driver().cuMemcpyDtoHAsync(found.ctypes.data, address_of(array), found.nbytes, handle_of(stream))
-        if stream:
-            stream.synchronize()
-        return found[0]
-    return window(array, dtype, 1).copy_to_host(stream=stream)[0]
 
 
 class Output:

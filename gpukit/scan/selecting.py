@@ -1,14 +1,22 @@
 """Compaction: the elements that a mask selects, moved together. Where each goes is an exclusive scan of the mask."""
 
 import functools
+import weakref
 from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, check_alike, check_array, configure_quietly, dtype_of, stream_of
+from gpukit._host.arrays import (
+    address_of,
+    as_device_array,
+    check_alike,
+    check_array,
+    configure_quietly,
+    dtype_of,
+    stream_of,
+)
 from gpukit._host.call import Problem, call
-from gpukit._host.transfers import read_number
-from gpukit._host.work_memory import WorkMemory, state_of
+from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
@@ -120,6 +128,7 @@ def make_select(vector: int, item: int, wide: bool):
                 before[0] = prefix
                 if start[0] == uint32(tiles - 1):
                     count[0] = prefix + number(total)
+                    cuda.threadfence_system()  # the host is waiting for it
         cuda.syncthreads()
         i = cuda.threadIdx.x
         while i < total:
@@ -185,16 +194,35 @@ def nonzero(x: Any, *, stream: Any = None) -> Any:
     return _selected((x, None), stream)
 
 
+#: Where the count of a stream's calls goes: memory of the host, which the device writes.
+_COUNTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+#: Looks at the count, of less than 0.1 us each, before a wait for the stream, which takes longer to return.
+LOOKS = 1000
+
+
+def _count_of(state):
+    """The array for the count of a stream's calls, as the device sees it, and as the host does."""
+    if state not in _COUNTS:
+        array: Any = cuda.mapped_array(1, np.int64, portable=True)
+        _COUNTS[state] = as_device_array(array), memoryview(array)
+    return _COUNTS[state]
+
+
 def _selected(inputs, stream):
     target = stream_of(stream)
     state = state_of(target)
-    with state.lock:  # the count is in the stream's work memory until it has been read
+    with state.lock:  # the count is the stream's until it has been read
+        _, count = _count_of(state)
+        count[0] = -1
         made = call(_select, inputs, None, stream, ())
         if made.shape[0] == 0:
             return made
-        count = WorkMemory(target, state.buffers).find((cuda.get_current_device().id, "count"), 8)
-        count = read_number(count, np.int64, target)
-    return made[: int(count)]
+        for _ in range(LOOKS):
+            if count[0] >= 0:
+                break
+        else:
+            (target or cuda.default_stream()).synchronize()
+        return made[: count[0]]
 
 
 def _select(problem: Problem):
@@ -225,9 +253,9 @@ def _select(problem: Problem):
         vector //= 2
     wide, tiles = n >= 1 << 31, ceil_div(n, THREADS * vector * ROUNDS)
     words = count_words(make_operations("max", np.dtype(np.int64 if wide else np.int32))[0], 1, tiles)
-    work = problem.work.take("count", 1, np.int64), problem.work.flags(2 * words).view(np.uint64)
+    count, words = _count_of(state_of(problem.stream))[0], problem.work.flags(2 * words).view(np.uint64)
     launch = configure_quietly(make_select(vector, size, wide), tiles, THREADS, problem.stream)
-    return [(launch, (mask, x, flat, *work, tiles))]
+    return [(launch, (mask, x, flat, count, words, tiles))]
 
 
 def _check_dtype(name, dtype):
