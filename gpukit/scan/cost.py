@@ -13,6 +13,12 @@ __all__ = ["Launch", "choose"]
 #: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
 HELD = 128
+#: Threads of a block that scans all elements alone, at most.
+MAX_ALONE = 512
+#: Tiles per multiprocessor up to which they are half as large: more multiprocessors share the work.
+FEW = 2
+#: Bytes of shared memory of a block beside its tile's elements, at most.
+OTHER_SHARED = 2048
 #: Max elements of one access.
 MAX_VECTOR = 4
 #: Rounds of a lane in ``groups`` at most.
@@ -65,17 +71,34 @@ def choose(
     vector = min(MAX_VECTOR, 16 // max(itemsize, operation.result.itemsize, 2), aligned)
     while outer > 1 and n % vector:
         vector //= 2
-    if n <= WARP * vector * GROUP_ROUNDS and outer > 1:
+    if n <= WARP * vector * GROUP_ROUNDS:
         lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
         rounds = next_power_of_two(ceil_div(n, vector * lanes))
         kernel = fast.make_groups(operation, vector, lanes, rounds, THREADS, exclusive)
         return [Launch(kernel, ceil_div(outer, THREADS // lanes), THREADS, (outer, n))]
-    rounds = HELD // max(itemsize, operation.partial.itemsize, 4) // vector
-    threads = min(THREADS, max(WARP, next_power_of_two(ceil_div(n, vector * rounds))))
-    tiles = ceil_div(n, threads * vector * rounds)
-    kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, tiles == 1)
-    words = fast.count_words(operation, outer, tiles) if tiles > 1 else 1
-    return [Launch(kernel, outer * tiles, threads, (n, tiles), words=words)]
+    return [_tiles(operation, itemsize, vector, outer, n, exclusive)]
+
+
+def _tiles(operation, itemsize, vector, outer, n, exclusive):
+    device, rounds = cuda.get_current_device(), HELD // max(itemsize, operation.partial.itemsize, 4) // vector
+    processors, threads = device.MULTIPROCESSOR_COUNT, max(WARP, next_power_of_two(ceil_div(n, vector * rounds)))
+    if threads <= THREADS or outer == 1 and threads <= MAX_ALONE:
+        kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, True, False)
+        return Launch(kernel, outer, threads, (n, 1, True), words=1)
+    if rounds > 1 and outer * ceil_div(n, THREADS * vector * rounds // 2) <= FEW * processors:
+        rounds //= 2
+    # Copies to shared memory that bypass registers: of 4 bytes or more, from compute capability 8.0 on.
+    staged = vector * itemsize >= 4 and tuple(device.compute_capability) >= (8, 0)
+    kernel = fast.make_tiles(operation, vector, rounds, THREADS, exclusive, False, staged)
+    size = THREADS * vector * rounds
+    tiles = ceil_div(n, size)
+    resident = min(
+        device.MAX_THREADS_PER_MULTIPROCESSOR // THREADS,
+        device.MAX_REGISTERS_PER_MULTIPROCESSOR // (fast.registers_of(operation, staged) * THREADS),
+        device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR // ((size * itemsize if staged else 0) + OTHER_SHARED),
+    )
+    words = fast.count_words(operation, outer, tiles)
+    return Launch(kernel, outer * tiles, THREADS, (n, tiles, outer * tiles <= resident * processors), words=words)
 
 
 def _columns(operation, aligned, outer, n, inner, exclusive):

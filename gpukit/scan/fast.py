@@ -8,14 +8,16 @@ A tile needs the sum of all tiles before it. It does not wait for its neighbour'
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
 publishes its total, the last tile of a section the total up to its end. A tile combines the sections before its own,
 the groups before its own, and the tiles before it in its group: the same combinations in every run, so the bits are
-the same too. Blocks draw the numbers of their tiles from a counter as they start, so a tile waits only for tiles that
-running blocks have drawn before it.
+the same too. Where all blocks can run at once, a block's index is its tile's. Otherwise blocks draw the numbers of
+their tiles from a counter as they start, so a tile waits only for tiles that running blocks have drawn before it.
+
+A tile's elements wait in shared memory: registers would hold fewer tiles, and while tiles wait, memory is idle.
 """
 
 import functools
 
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
-from gpukit.intrinsics import load_acquire
+from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load_acquire, wait_copies
 from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.scan.primitives import FULL, make_fold_lanes, make_scan_lanes, make_scan_warps, make_shift_lanes
 from warpstep.integers import ceil_div
@@ -27,9 +29,9 @@ __all__ = ["FIRST", "GROUP", "count_words", "draw", "make_columns", "make_groups
 GROUP = WARP
 #: Where what blocks have published begins among the words, and the lower half of a word.
 FIRST, LOWER = WARP // 2, (1 << 32) - 1
-#: Registers of a thread of ``tiles`` at most: four blocks fit on a multiprocessor, or three of numbers of
-#: 8 bytes. That is worth a few spills.
-REGISTERS, WIDE_REGISTERS = 64, 80
+#: Registers of a thread of ``tiles`` at most, by the bytes of an accumulator: where it holds its elements, and where
+#: they are in shared memory. More blocks on a multiprocessor are worth a few spills: while some wait, others read.
+REGISTERS, STAGED_REGISTERS = {4: 64, 8: 80}, {4: 40, 8: 48}
 #: Nanoseconds between two looks at a word.
 NAP = 20
 
@@ -38,8 +40,8 @@ NAP = 20
 
 
 @functools.cache
-def make_take(operation, vector, rounds, step):
-    """Make ``take(x, at, left, tile)``: read the elements of a lane into a tile.
+def make_take(operation, vector, rounds, step, _=0):
+    """Make ``take(x, at, left, tile, own)``: read the elements of a lane into a tile of its own.
 
     A round is ``vector`` neighbouring elements; the next begins ``step`` elements later. The lane's first element is
     ``at``, and ``left`` of the row's are there from it on. Those past the end count as the identity. No loop has a
@@ -49,7 +51,7 @@ def make_take(operation, vector, rounds, step):
     most = (rounds - 1) * step + vector
 
     @cuda.jit(device=True)
-    def take(x, at, left, tile):
+    def take(x, at, left, tile, _):
         if left >= most:
             for r in range(rounds):
                 values = load(x, at + uint64(r * step))
@@ -66,23 +68,70 @@ def make_take(operation, vector, rounds, step):
 
 
 @functools.cache
-def make_put(operation, vector, rounds, step, exclusive):
-    """Make ``put(out, at, left, tile, prefixes, before)``: write a lane's scan, where `make_take` has read.
+def make_stage(operation, vector, rounds, step, pitch):
+    """Make ``stage(x, at, left, tile, own)``: begin to copy the elements of a lane to a tile in shared memory.
+
+    A round lies ``pitch`` elements after the one before, the first at ``own``: a thread reads what it has copied.
+    Elements past the end of the row are the identity.
+    """
+    copy, identity = {1: copy_async, 2: copy_async2, 4: copy_async4}[vector], operation.identity
+
+    @cuda.jit(device=True)
+    def stage(x, at, left, tile, own):
+        for r in range(rounds):
+            if int32(r * step + vector) <= left:
+                copy(tile, own + uint32(r * pitch), x, at + uint64(r * step))
+            else:
+                for v in range(vector):
+                    tile[own + uint32(r * pitch + v)] = identity
+                    if int32(r * step + v) < left:
+                        tile[own + uint32(r * pitch + v)] = x[at + uint64(r * step + v)]
+        commit_copies()
+
+    return stage
+
+
+@functools.cache
+def make_round_of(operation, vector, pitch):
+    """Make ``round_of(tile, own, r, values)``: the elements of a round of a lane.
+
+    Without a ``pitch`` the tile is in registers, and ``r`` must be constant.
+    """
+    accumulator, load = operation.accumulator, make_load(vector)
+
+    @cuda.jit(device=True)
+    def round_of(tile, own, r, values):
+        if pitch:
+            found = load(tile, own + uint32(r * pitch))
+            for v in range(vector):
+                values[v] = accumulator(found[v])
+        else:
+            for v in range(vector):
+                values[v] = tile[r * vector + v]
+
+    return round_of
+
+
+@functools.cache
+def make_put(operation, vector, rounds, step, exclusive, pitch=0):
+    """Make ``put(out, at, left, tile, own, prefixes, before)``: write a lane's scan, where `make_take` has read.
 
     ``prefixes`` come before the rounds of the lane, ``before`` before all of them.
     """
     combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
     store, number, most = make_store(vector, result.itemsize), getattr(types, result.name), (rounds - 1) * step + vector
+    round_of = make_round_of(operation, vector, pitch)
 
     @cuda.jit(device=True)
-    def put(out, at, left, tile, prefixes, before):
-        made = cuda.local.array(vector, number)
+    def put(out, at, left, tile, own, prefixes, before):
+        made, values = cuda.local.array(vector, number), cuda.local.array(vector, accumulator)
         for r in range(rounds):
             held = accumulator(combine(before, prefixes[r]))
+            round_of(tile, own, r, values)
             for v in range(vector):
                 if exclusive:
                     made[v] = finish(held, 1)
-                held = accumulator(combine(held, tile[r * vector + v]))
+                held = accumulator(combine(held, values[v]))
                 if not exclusive:
                     made[v] = finish(held, 1)
             if left >= most:
@@ -106,18 +155,18 @@ def place_of(first, place, n, most):
 
 
 @functools.cache
-def make_scan_rounds(operation, vector, rounds, lanes=WARP):
-    """Make ``scan_rounds(tile, prefixes)``: what comes before each of a lane's rounds in its group of lanes.
+def make_scan_rounds(operation, vector, rounds, lanes=WARP, pitch=0):
+    """Make ``scan_rounds(tile, own, prefixes)``: what comes before each of a lane's rounds in its group of lanes.
 
     A round is ``vector`` elements of each lane, and lies in memory before the next. Returns what all rounds amount to.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    scan_each = _make_scan_each(operation, vector, lanes, 0, rounds)
+    scan_each = _make_scan_each(operation, vector, lanes, 0, rounds, pitch)
 
     @cuda.jit(device=True)
-    def scan_rounds(tile, prefixes):
+    def scan_rounds(tile, own, prefixes):
         ends = cuda.local.array(rounds, accumulator)
-        scan_each(tile, prefixes, ends)
+        scan_each(tile, own, prefixes, ends)
         before = accumulator(identity)
         for r in range(rounds):
             prefixes[r] = accumulator(combine(before, prefixes[r]))
@@ -128,30 +177,33 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP):
 
 
 @functools.cache
-def _make_scan_each(operation, vector, lanes, first, count):
-    """Make ``scan_each(tile, prefixes, ends)``: scan some rounds, each by itself.
+def _make_scan_each(operation, vector, lanes, first, count, pitch):
+    """Make ``scan_each(tile, own, prefixes, ends)``: scan some rounds, each by itself.
 
     There is no loop over the rounds. The compiler would take the comparisons of a lane with the distances out of it,
     and lane 0 would run shuffles of its own, which the warp has to wait for.
     """
     combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
     if count > 1:
-        left = _make_scan_each(operation, vector, lanes, first, count // 2)
-        right = _make_scan_each(operation, vector, lanes, first + count // 2, count - count // 2)
+        left = _make_scan_each(operation, vector, lanes, first, count // 2, pitch)
+        right = _make_scan_each(operation, vector, lanes, first + count // 2, count - count // 2, pitch)
 
         @cuda.jit(device=True)
-        def scan_each(tile, prefixes, ends):
-            left(tile, prefixes, ends)
-            right(tile, prefixes, ends)
+        def scan_each(tile, own, prefixes, ends):
+            left(tile, own, prefixes, ends)
+            right(tile, own, prefixes, ends)
 
         return scan_each
     scan_lanes, shift_lanes = make_scan_lanes(operation, lanes), make_shift_lanes(operation, lanes)
+    round_of = make_round_of(operation, vector, pitch)
 
     @cuda.jit(device=True)
-    def scan_one(tile, prefixes, ends):
-        held = tile[first * vector]
+    def scan_one(tile, own, prefixes, ends):
+        values = cuda.local.array(vector, accumulator)
+        round_of(tile, own, first, values)
+        held = values[0]
         for v in range(1, vector):
-            held = accumulator(combine(held, tile[first * vector + v]))
+            held = accumulator(combine(held, values[v]))
         held = scan_lanes(held)
         prefixes[first] = shift_lanes(held)
         last = int32(uint32(cuda.laneid) | uint32(lanes - 1))
@@ -179,46 +231,52 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
         row = uint64(cuda.blockIdx.x) * uint64(threads // lanes) + tid // uint64(lanes)
         size = n if row < outer else uint64(0)  # a lane without a row takes part in the shuffles
         at, left = place_of(row * n if row < outer else uint64(0), tid % uint64(lanes) * uint64(vector), size, most)
-        take(x, at, left, tile)
-        scan_rounds(tile, prefixes)
-        put(out, at, left, tile, prefixes, accumulator(identity))
+        take(x, at, left, tile, 0)
+        scan_rounds(tile, 0, prefixes)
+        put(out, at, left, tile, 0, prefixes, accumulator(identity))
 
     return groups
 
 
 @functools.cache
-def make_tiles(operation, vector, rounds, threads, exclusive, alone):
+def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=False):
     """Make the kernel ``tiles``: each block scans a tile of ``threads * vector * rounds`` elements of a row.
 
-    With ``alone`` a row is one tile, and nobody looks back.
+    With ``alone`` a row is one tile, and nobody looks back. The elements of a ``staged`` tile are in shared memory.
+    If the blocks are ``resident``, all of them can run at once.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
-    most = (rounds - 1) * step + vector
-    take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
-    scan_rounds, scan_warps = make_scan_rounds(operation, vector, rounds), make_scan_warps(operation, threads)
-    look_back = make_look_back(operation)
+    most, pitch = (rounds - 1) * step + vector, threads * vector if staged else 0
+    put = make_put(operation, vector, rounds, step, exclusive, pitch)
+    scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
+    read = (make_stage if staged else make_take)(operation, vector, rounds, step, pitch)
+    scan_warps, look_back = make_scan_warps(operation, threads), make_look_back(operation)
 
-    @cuda.jit(max_registers=WIDE_REGISTERS if operation.partial.itemsize == 8 else REGISTERS)
-    def tiles(x, out, words, n, tiles_of_row):
-        tile = cuda.local.array(held, accumulator)
+    @cuda.jit(max_registers=registers_of(operation, staged))
+    def tiles(x, out, words, n, tiles_of_row, resident):
+        tile = cuda.shared.array(size, x.dtype, alignment=16) if staged else cuda.local.array(held, accumulator)
         prefixes = cuda.local.array(rounds, accumulator)
         shared = cuda.shared.array(1, accumulator)
         drawn = cuda.shared.array(2, uint32)
         tid, n, count = uint64(cuda.threadIdx.x), uint64(n), uint32(tiles_of_row)
-        index = uint32(cuda.blockIdx.x)
-        if not alone:
+        index, own = uint32(cuda.blockIdx.x), uint32(uint32(cuda.threadIdx.x) * uint32(vector))
+        if not alone and not resident:
             draw(words, drawn)
             cuda.syncthreads()
             index = drawn[0]
         row, part = uint64(index // count), uint64(uint32(index % count))
         place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
         at, left = place_of(row * n, place, n, most)
-        take(x, at, left, tile)
-        own = scan_rounds(tile, prefixes)
+        read(x, at, left, tile, own)
+        if not alone and resident:  # for the launch's number
+            draw(words, drawn)
+        if staged:
+            wait_copies(0)
+        lane_total = scan_rounds(tile, own, prefixes)
         # One lane stands for its warp: the others add nothing to the scan of the block.
         last = tid % uint64(WARP) == uint64(WARP - 1)
-        before, _, total = scan_warps(own if last else accumulator(identity))
+        before, _, total = scan_warps(lane_total if last else accumulator(identity))
         if not alone:
             if tid < uint64(WARP):
                 prefix = look_back(words, row, part, uint64(count), drawn[1], total)
@@ -226,9 +284,14 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone):
                     shared[0] = prefix
             cuda.syncthreads()
             before = accumulator(combine(shared[0], before))
-        put(out, at, left, tile, prefixes, before)
+        put(out, at, left, tile, own, prefixes, before)
 
     return tiles
+
+
+def registers_of(operation, staged: bool) -> int:
+    """Registers of a thread of ``tiles``, at most."""
+    return (STAGED_REGISTERS if staged else REGISTERS)[max(4, operation.partial.itemsize)]
 
 
 # -- looking back ---------------------------------------------------------------------------------------------------
@@ -364,20 +427,21 @@ def make_look_back(operation):
         if lane < tile:
             held = receive(words, at_tile, launch, tile_low, tile_high)
         cuda.syncwarp()
-        tiles = fold_lanes(held)
+        prefix = tiles = fold_lanes(held)
         if tile == uint32(GROUP - 1) and lane == uint32(0):
             publish(words, first_group + uint64(group) * uint64(each), launch, accumulator(combine(tiles, total)))
-        held = accumulator(identity)
-        if lane < in_section:
-            held = receive(words, at_group, launch, group_low, group_high)
-        cuda.syncwarp()
-        groups_before = fold_lanes(held)
-        held = accumulator(identity)
-        if wanted:
-            held = receive(words, at_section, launch, low, high)
-        cuda.syncwarp()
-        held = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), 0))
-        prefix = accumulator(combine(combine(held, groups_before), tiles))
+        if group > uint32(0):
+            held = accumulator(identity)
+            if lane < in_section:
+                held = receive(words, at_group, launch, group_low, group_high)
+            cuda.syncwarp()
+            groups_before = fold_lanes(held)
+            held = accumulator(identity)
+            if wanted:
+                held = receive(words, at_section, launch, low, high)
+            cuda.syncwarp()
+            held = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), 0))
+            prefix = accumulator(combine(combine(held, groups_before), tiles))
         if tile == uint32(GROUP - 1) and in_section == uint32(GROUP - 1) and lane == uint32(0):
             publish(words, first_section + uint64(section) * uint64(each), launch, accumulator(combine(prefix, total)))
         return prefix
