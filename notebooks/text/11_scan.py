@@ -338,7 +338,7 @@ except KernelError as error:
 # %% [markdown]
 # The emulator holds as many blocks at a time as an H200 would. All of them wait for blocks that cannot start before one of them ends. On a GPU the program hangs.
 #
-# A number drawn from a counter follows the order of starting, whatever it is. The blocks before mine have drawn theirs, so they are running, and blocks that run are not taken off the device. Some block can therefore always go on: that is called a **forward progress** guarantee.
+# A number drawn from a counter follows the order of starting, whatever it is. The blocks before mine have drawn theirs, so they are running, and blocks that run are not taken off the device. Some block can therefore always go on: that is called a **forward progress** guarantee. (Where all blocks fit on the device at once, all of them run, whatever the order: `scan.scan` takes `blockIdx.x` there, and saves the trip to the counter.)
 #
 # The chain is correct now, and slow: every block waits for the one before it, a trip through memory for each. **Decoupled look-back** breaks the chain. A block publishes *its own* total as soon as it has it, before it knows anything of the others. A block that needs the sum of all blocks before it walks back over their totals and adds them up, until it meets one that has published the sum *up to* it. Here is block 6, which has to add up four numbers:
 
@@ -387,7 +387,7 @@ show.Table(["", "elements", "sectors read", "sectors written"], rows)
 # %% [markdown]
 # No finding: the trace has followed every value from the store to the read, through a fence, a flag and a fence. And it is one pass. `x` is read once, `out` written once. What blocks publish for one another is read many times, but it is small and stays in the L2 cache. How often depends on timing: the emulator runs all these blocks at the same time, so each walks back far. On a GPU, blocks start one after the other, and most find a block that has finished a few steps back.
 #
-# `scan.scan` is built like this, with three differences. A thread has 32 elements, in loads of 16 bytes. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
+# `scan.scan` is built like this, with four differences. A thread has 32 elements, in copies of 16 bytes. They wait in shared memory: registers would hold fewer, and while blocks wait for others, only what is on its way keeps the memory busy. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
 #
 # ## How fast is each rung?
 #
@@ -422,11 +422,12 @@ def recorded(**wanted):
 
 
 def traces_of_fast(size=2**16):
-    """The trace of the launch behind scan.scan."""
+    """The trace of the launch behind scan.scan for SIZE elements, with fewer blocks."""
     operation, _ = operators.make_operations("sum", "float32")
-    [choice] = cost.choose(operation, 4, 4, 1, size, 1, False)
+    [choice] = cost.choose(operation, 4, 4, 1, SIZE, 1, False)
     x, out, words = np.ones(size, np.float32), np.empty(size, np.float32), np.zeros(choice.words, np.uint64)
-    return [gpukit.trace(choice.kernel[choice.grid, choice.block], x, out, words, *choice.numbers)]
+    tiles = size * choice.grid // SIZE
+    return [gpukit.trace(choice.kernel[tiles, choice.block], x, out, words, size, tiles, False)]
 
 
 def bounds_of(traces, size):
