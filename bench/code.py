@@ -172,7 +172,7 @@ def tensor_products():
     """List (variant, tile) of the products on tensor cores: bfloat16, float32 as TF32 with an operand across K."""
     from gpukit.matmul.cost import TENSOR_SPEEDS
 
-    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "warps": "warps"}
+    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "warps": "warps", "small": "small"}
     return [(names[kind], speed.tile) for kind, speeds in TENSOR_SPEEDS.items() for speed in speeds]
 
 
@@ -190,7 +190,7 @@ def kernel_of(variant, tile):
     number = types.float32
     if variant == "blocked":
         return _blocked_convolution(tile)
-    if variant in ("warpgroups", "turned", "warps"):
+    if variant in ("warpgroups", "turned", "warps", "small"):
         return _tensor_product(variant, tile)
     matrices = (types.Array(number, 2, "C"),) * 3
     if variant == "naive":
@@ -213,7 +213,7 @@ def kernel_of(variant, tile):
 def _tensor_product(variant, tile):
     from numba.cuda import types
 
-    from gpukit.matmul import warpgroups, warps
+    from gpukit.matmul import small, warpgroups, warps
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
     numbers = types.UniTuple(word, 5), types.UniTuple(word, 4)
@@ -224,7 +224,8 @@ def _tensor_product(variant, tile):
     if variant == "warpgroups":
         kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
-    kernel = warps.warps(tile, "bfloat16", "NN", False, True)
+    make = small.small if variant == "small" else warps.warps
+    kernel = make(tile, "bfloat16", "NN", False, True)
     steps = types.UniTuple(types.uint64, 2)
     return kernel, (flat, flat, out, types.UniTuple(word, 5), types.UniTuple(word, 5), steps), tile.threads
 
@@ -250,7 +251,7 @@ def _compiled(variant, tile):
     began = time.perf_counter()
     binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=INSTRUCTIONS).code
     seconds, (registers, local, shared) = time.perf_counter() - began, resources(binary)
-    if variant in ("warpgroups", "turned", "warps"):
+    if variant in ("warpgroups", "turned", "warps", "small"):
         shared += tile.shared_bytes
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
@@ -272,7 +273,7 @@ def measure(variants=(), report=print, chapter="fast_matmul"):
     Parameters
     ----------
     variants : sequence of str
-        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``; "warpgroups", "turned" or "warps" of
+        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``; "warpgroups", "turned", "warps" or "small" of
         ``tensor``. None for all of the chapter.
     report : callable
     chapter : str

@@ -5,8 +5,8 @@ function that makes a kernel are constants of it, so the compiler knows the shap
 
 ``tiles`` has the kernels of the chapters on shared memory, ``ladder`` those that lead on to the one of ``fast``;
 ``cost`` chooses a tile of that for a shape; ``api`` has the functions for arrays. Tensor cores multiply float64 in
-``double``, and shorter elements in ``warpgroups`` and ``turned`` (compute capability 9.0) or ``warps`` (8.0 and above);
-``tensor`` has their launches.
+``double``, and shorter elements in ``warpgroups`` and ``turned`` (compute capability 9.0) or ``warps`` (8.0 and above),
+small products of them in ``small``; ``tensor`` has their launches.
 """
 
 from gpukit.matmul.api import DTYPES, LADDER, SIMPLE, TILES, VARIANTS, configure, matmul, steps

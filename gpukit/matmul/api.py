@@ -558,8 +558,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     if format_name is not None:
         yield from tensor_launches(flat, m, n, format_name, work)
         return
-    if vectors and 0 < k <= slim.MAX_K and n >= slim.COLUMNS // 2 and not flat.wide_out:
-        yield from _slim_launches(flat, m, n, work)
+    tile = slim.choose_slim(m, n, k, dtype_of(flat.out).itemsize, flat.wide_out) if vectors else None
+    if tile is not None:
+        yield from _slim_launches(tile, flat, m, n, work)
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
@@ -574,12 +575,12 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         yield from _piece_launches(piece, flat, work)
 
 
-def _slim_launches(flat: Flat, m, n, work):
-    """A product with a small K, of rows that are not aligned."""
+def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
+    """A product with a small K."""
     dtype = dtype_of(flat.out)
-    kernel = slim.slim(NUMBERS[dtype], flat.a.layout + flat.b.layout, flat.beta != 0)
+    kernel = slim.slim(NUMBERS[dtype], tile, flat.a.layout + flat.b.layout, flat.beta != 0)
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, flat.pitch_out))
-    tiles, factors = ceil_div(m, slim.ROWS) * ceil_div(n, slim.COLUMNS), (dtype.type(flat.alpha), dtype.type(flat.beta))
+    tiles, factors = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), (dtype.type(flat.alpha), dtype.type(flat.beta))
     for z in range(0, flat.batch, MAX_BLOCKS):
         blocks = tiles, 1, min(flat.batch - z, MAX_BLOCKS)
         launch = configure_quietly(kernel, blocks, slim.THREADS, work.stream)

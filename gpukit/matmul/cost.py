@@ -21,7 +21,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_int
 
-__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "choose_tensor", "predict", "predicted_time"]
+__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "choose_tensor", "predict", "predicted_time", "tensor_time"]
 
 
 class Speed(NamedTuple):
@@ -74,8 +74,8 @@ DOUBLE_SPEEDS = (
     Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9, 8),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps, whose tiles fit into the 99 KB of compute capability 8.6. A step is one of 128 bytes of K, or
-#: of 64.
+#: across K; single warps, whose tiles fit into the 99 KB of compute capability 8.6; single warps that load operands
+#: which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
@@ -105,6 +105,13 @@ TENSOR_SPEEDS = {
         Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
         Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
     ),
+    "small": (
+        Speed(WarpTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
+        Speed(WarpTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),
+        Speed(WarpTile(32, 32, 16, 16, 2, 64), 5, 0.42, 1.02, 1.2, 1),
+        Speed(WarpTile(64, 64, 32, 16, 2, 64), 3, 0.68, 1.05, 1.7, 1),
+        Speed(WarpTile(32, 32, 16, 16, 2, 256), 4, 1.70, 2.80, 1.4, 1),
+    ),
 }
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
@@ -112,8 +119,9 @@ LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
 MEMORY, PARTS = 2.6e6, 6e6
 #: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
-#: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond.
-WIDEN, WIDEN_BYTES = 3.5, 2.5e6
+#: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; and of copying an operand for
+#: tensor cores.
+WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: Of an axis.
@@ -239,6 +247,15 @@ def choose_tensor(m: int, n: int, nbytes: int, batch: int, multiprocessors: int,
     _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind])
     steps = ceil_div(nbytes, tile.depth)
     return tile, ceil_div(steps, ceil_div(steps, parts))
+
+
+@functools.lru_cache(4096)
+def tensor_time(
+    m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str, copies: tuple[int, ...] = ()
+) -> float:
+    """Predict the microseconds of `choose_tensor`'s choice, after copies of operands of so many bytes."""
+    time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind])[0]
+    return time + sum(COPY + 2 * copied / WIDEN_BYTES for copied in copies)
 
 
 def _cuts(size, tile, batch):

@@ -1,5 +1,6 @@
 """The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
 from gpukit.matmul.align import HIGH_A, HIGH_B, LANES, PLAIN, ROWS, align, align_grid
-from gpukit.matmul.cost import choose_tensor
+from gpukit.matmul.cost import choose_tensor, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
+from gpukit.matmul.small import small
 from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
 from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
@@ -81,14 +83,14 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         _rows(operand, rows, flat.k, operand.layout == along)
         for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
     ]
-    stays, operands = _across_at_best(found, name, ways, has_groups), []
+    kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
+    operands = []
     for which, (rows, way) in enumerate(zip(found, ways, strict=True)):
-        if which != stays and _must_copy(rows, form, way, has_groups):
+        if which in copied:
             launch, rows = _copy(rows, form, way, f"operand {which}", work)
             yield launch
         operands.append(rows)
     k = operands[0].columns if operands[0].along else operands[0].rows
-    kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else "warps"
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind)
     plain = flat.alpha == 1 and flat.beta == 0
@@ -101,7 +103,9 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
             form.total,
         )
     words = target.view(np.uint32) if wide else target
-    launches = _warp_launches if isinstance(tile, WarpTile) else _group_launches
+    launches = _group_launches
+    if isinstance(tile, WarpTile):
+        launches = functools.partial(_warp_launches, small if kind == "small" else warps)
     yield from launches(tile, name, (m, n, k, parts, batch), operands, words, element is form.total, wide, work)
     if target is not flat.out:
         yield from _sum_launches(target, flat, m, n, parts, form, factors, work.stream)
@@ -126,9 +130,28 @@ def _rows(operand: Operand, extent: int, k: int, along: bool) -> Rows:
     return Rows(operand.flat, along, operand.rule[1], rows, columns, operand.pitch, operand.step, operand.rule)
 
 
-def _across_at_best(found: list[Rows], name: str, ways: tuple, has_groups: bool) -> int | None:
+def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has_groups: bool) -> tuple[str, list[int]]:
+    """What multiplies, a key of ``TENSOR_SPEEDS``, and which operands are copied for it."""
+    stays = _across_at_best(found, form, ways, has_groups)
+    copied = [
+        which
+        for which, (rows, way) in enumerate(zip(found, ways, strict=True))
+        if which != stays and _must_copy(rows, form, way, has_groups)
+    ]
+    kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else "warps"
+    if ways != (PLAIN, PLAIN) or not form.turns:
+        return kind, copied
+    m, n, k, batch = sizes
+    nbytes = tuple(found[i].matrices * found[i].rows * found[i].columns * form.itemsize for i in copied)
+    kinds = {kind: copied, "small": []}
+    shape = m, n, k * form.itemsize, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
+    best = min(kinds, key=lambda each: tensor_time(*shape, each, nbytes if kinds[each] else ()))
+    return best, kinds[best]
+
+
+def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
     """The operand of float32 that may lie across K for the kernel of `turned`, 0 or 1; None without one."""
-    if name != "tf32" or ways != (PLAIN, PLAIN) or not has_groups:
+    if form != FORMATS["tf32"] or ways != (PLAIN, PLAIN) or not has_groups:
         return None
     return next((which for which in (1, 0) if not found[which].along and found[which].begins_aligned()), None)
 
@@ -189,11 +212,11 @@ def _array_of(rows: Rows):
     return device_array_of((rows.matrices, rows.rows, rows.columns), strides, dtype_of(rows.flat), rows.flat)
 
 
-def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
+def _warp_launches(make, tile, name, sizes, operands, out, is_total, wide, work):
     m, n, k, parts, batch = sizes
     a, b = operands
     bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
-    kernel = warps(tile, name, _layout_of(operands), is_total, wide)
+    kernel = make(tile, name, _layout_of(operands), is_total, wide)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
     sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch))

@@ -18,10 +18,14 @@ THREADS, LANES = 256, 32
 GROUPS = THREADS // LANES
 #: Rows that a thread of `across`, and pieces that one of `along`, reads before it uses the first.
 UNROLL = 4
+ROUND = UNROLL * GROUPS
+#: Blocks that a multiprocessor has registers for: with fewer registers the compiler puts loads after each other again.
+RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
-BLOCKS, MIN_ACROSS, MIN_ALONG = 6, 128, 2048
-#: Up to this K a warp of `along` has a row of its own; for longer ones a block has it.
-MAX_WARP_K = 2048
+BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 128, 2048
+#: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
+#: block has it.
+MAX_WARP_K, MAX_LONG_K = 2048, 8192
 
 
 class Shape(NamedTuple):
@@ -46,7 +50,8 @@ class Shape(NamedTuple):
 
 def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, multiprocessors: int) -> Shape:
     """Divide a product of ``count`` results of ``k`` terms each; the matrix is read ``width`` elements at a time."""
-    lanes = LANES if k <= MAX_WARP_K else THREADS
+    enough = count * batch >= multiprocessors * BLOCKS * GROUPS
+    lanes = LANES if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
     columns = THREADS // lanes if is_along else LANES * width
     blocks = ceil_div(count, columns) * batch
     most = max(1, k // (MIN_ALONG if is_along else MIN_ACROSS))
@@ -124,7 +129,7 @@ def along(dtype, lanes, width, adds):
             total += values[2] * factors[2] + values[3] * factors[3]
         return total
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def along(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
         count, k, pitch, inc = sizes
         tid, z = uint32(cuda.threadIdx.x), uint32(which[0] + uint32(cuda.blockIdx.z))
@@ -181,7 +186,7 @@ def across(dtype, width, adds):
         for j in range(width):
             sums[j] += values[j] * factor
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def across(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
         shared = cuda.shared.array((GROUPS, columns), dtype)
         sums = cuda.local.array(width, dtype)
@@ -190,7 +195,8 @@ def across(dtype, width, adds):
         group, lane = tid // uint32(LANES), tid % uint32(LANES)
         col = uint32(cuda.blockIdx.x) * uint32(columns) + lane * uint32(width)
         parts = uint32(cuda.gridDim.y)
-        share = uint32((k + parts - uint32(1)) // parts)
+        # Whole rounds of the loop below, except for the last part.
+        share = uint32((k + parts * uint32(ROUND) - uint32(1)) // (parts * uint32(ROUND)) * uint32(ROUND))
         first = uint32(cuda.blockIdx.y) * share
         limit = min(k, first + share)
         for j in range(width):

@@ -216,11 +216,12 @@ def make_copy(tile, name, extent, along):
 @functools.cache
 def make_swizzle(chunks):
     """Make the device function that finds the place of a chunk in a row of so many."""
+    rows_of_line = max(1, 8 // chunks)
 
     @cuda.jit(device=True, forceinline=True)
     def swizzle(row, chunk):
-        if chunks == 4:
-            return chunk ^ (row // uint32(2) % uint32(4))
+        if chunks < 8:
+            return chunk ^ (row // uint32(rows_of_line) % uint32(chunks))
         return chunk ^ (row % uint32(8))
 
     return swizzle

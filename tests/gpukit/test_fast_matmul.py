@@ -16,6 +16,8 @@ from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
 from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose
 from gpukit.matmul.fast import LAYOUTS
+from gpukit.matmul.slim import choose_slim
+from gpukit.matmul.vector import choose_vector
 
 # -- the fast product ------------------------------------------------------------------------------
 
@@ -208,10 +210,26 @@ def test_a_matrix_by_a_vector(count, k, layout, dtype):
         check(result, matrix, vector)
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [(np.float32, "NN"), (np.float32, "TT"), (np.float64, "TN")])
-def test_a_small_k_and_rows_that_are_not_aligned(dtype, layout):
+def test_what_shares_a_row_of_a_long_matrix():
+    """A warp if there are rows enough for all multiprocessors, otherwise a block."""
+    assert choose_vector(4096, 4096, 1, True, 4, 132).lanes == 32
+    assert choose_vector(100, 4096, 1, True, 4, 132).lanes == 256
+
+
+#: Rows that are not aligned, and a few aligned ones, each as wide as the tiles of two blocks or more.
+SLIM = [
+    (np.float32, "NN", (70, 131, 13)),
+    (np.float32, "TT", (3, 516, 5)),
+    (np.float32, "NT", (8, 600, 16)),
+    (np.float64, "TN", (70, 131, 13)),
+    (np.float64, "NN", (2, 300, 1)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "shape"), SLIM)
+def test_a_small_k(dtype, layout, shape):
     """In batches with one b, with alpha and beta; what a trace finds."""
-    (m, n, k), matrices = (70, 131, 13), 2
+    (m, n, k), matrices = shape, 2
     a, b = (x.astype(dtype) for x in operands((matrices, m, k), (k, n)))
     c = np.ones((matrices, m, n), dtype)
     last = [(*range(x.ndim - 2), *(x.ndim - 2 + i for i in ORDERS[way])) for x, way in zip((a, b), layout, strict=True)]
@@ -221,9 +239,10 @@ def test_a_small_k_and_rows_that_are_not_aligned(dtype, layout):
     result = out.copy_to_host()
     for i in range(matrices):
         check(result[i], a[i], b, 2, -1, c[i])
-    if dtype == np.float32 and layout == "NN":
+    if layout != "TN":
         result = np.full((m, n), np.nan, dtype)
         steps = matmul.steps("auto", a[0], b, result)
+        assert choose_slim(m, n, k, dtype().itemsize, n % 4 == 0) is not None
         assert len(steps) == 1 and gpukit.trace(steps[0][0], *steps[0][1]).findings == []
         check(result, a[0], b)
 

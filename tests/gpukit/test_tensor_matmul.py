@@ -69,6 +69,11 @@ def check(result, a, b, name, alpha=1, beta=0, old=0.0):
     assert (abs(values_of(result) - exact) <= bound).all()
 
 
+def prefer(monkeypatch, kind):
+    """Choose this of what can multiply the operands."""
+    monkeypatch.setattr(tensor, "tensor_time", lambda *arguments: arguments[5] != kind)
+
+
 @settings(max_examples=4)
 @given(st.data())
 def test_any_problem(data):
@@ -86,7 +91,9 @@ def test_any_problem(data):
     check(multiply(a, b, name), wide_a, wide_b, name)
 
 
-def test_single_warps_where_groups_cannot(older_device):
+def test_single_warps_where_groups_cannot(older_device, monkeypatch):
+    """Operands that are aligned, and others, which are copied."""
+    prefer(monkeypatch, "warps")
     for m, n, k in ((70, 40, 200), (5, 264, 33)):
         (a, wide_a), (b, wide_b) = random_matrix((m, k), "bfloat16"), random_matrix((k, n), "bfloat16")
         result = multiply(a, b, "bfloat16")
@@ -94,22 +101,53 @@ def test_single_warps_where_groups_cannot(older_device):
         check(result, wide_a, wide_b, "bfloat16")
 
 
-#: (tile, format, order of the operands' axes in memory): each kind of tile.
+#: (shape, how the operands lie, K of the tile's step in bytes): what each of the small tiles is the fastest for.
+SMALL = [
+    ((33, 45, 9), "NT", 32),
+    ((60, 2065, 13), "TN", 32),
+    ((47, 33, 50), "TT", 64),
+    ((301, 397, 50), "NN", 64),
+    ((100, 99, 99), "TN", 256),
+]
+
+
+@pytest.mark.parametrize(("shape", "layout", "depth"), SMALL)
+def test_small_products_copy_nothing(shape, layout, depth):
+    """One launch, for operands that begin anywhere."""
+    (m, n, k), name = shape, ("float16", "bfloat16")[layout == "TN"]
+    assert choose_tensor(m, n, 2 * k, 1, 132, "small")[0].depth == depth
+    (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
+    orders = [(0, 1) if letter == "N" else (1, 0) for letter in layout]
+    arrays = [laid_out(x, order) for x, order in zip((a, b), orders, strict=True)]
+    out = cuda.to_device(np.zeros((m, n), a.dtype))
+    assert len(matmul.steps("auto", *arrays, out)) == 1
+    check(multiply(*arrays, name), wide_a, wide_b, name)
+
+
+def test_large_products_are_worth_a_copy():
+    arrays = [cuda.device_array((size, size), np.float16) for size in (1001, 1001, 1001)]
+    assert len(matmul.steps("auto", *arrays)) == 3
+
+
+#: (kind of tile, format, order of the operands' axes in memory, compute capability).
 TILES = [
-    (TENSOR_SPEEDS["groups"][-1].tile, "float16", (1, 0)),
-    (TENSOR_SPEEDS["warps"][-1].tile, "int8", (0, 1)),
-    (TENSOR_SPEEDS["across a"][-1].tile, "tf32", (1, 0)),
-    (TENSOR_SPEEDS["across b"][-1].tile, "tf32", (0, 1)),
+    ("groups", "float16", (1, 0), "9.0"),
+    ("warps", "int8", (0, 1), "8.0"),
+    ("across a", "tf32", (1, 0), "9.0"),
+    ("across b", "tf32", (0, 1), "9.0"),
+    ("small", "float16", (1, 0), "8.0"),
 ]
 
 
 @pytest.mark.skipif(on_gpu(), reason="the emulator cannot read the maps of a GPU")
-@pytest.mark.parametrize(("tile", "name", "order"), TILES)
-def test_no_tile_has_a_finding(tile, name, order, monkeypatch):
+@pytest.mark.parametrize(("kind", "name", "order", "capability"), TILES)
+def test_no_tile_has_a_finding(kind, name, order, capability, monkeypatch):
+    tile = TENSOR_SPEEDS[kind][-1].tile
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
+    prefer(monkeypatch, kind)
     m, n, k = tile.rows + 4, tile.columns + 8, (tile.stages + 2) * 128 // FORMATS[name].itemsize
     (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
-    with device.device("8.0" if isinstance(tile, warps.WarpTile) else "9.0"):
+    with device.device(capability):
         arrays = laid_out(a, order), laid_out(b, order)
         out = cuda.to_device(np.zeros((m, n), np.int32 if name == "int8" else a.dtype))
         precision = "tf32" if name == "tf32" else "highest"
