@@ -255,7 +255,7 @@ class _PreparedOnGpu(Prepared):
         if len(flat) != len(self._slots):
             raise TypeError(f"{self.name} takes tuples of the lengths it was prepared for")
         try:
-            for slot, value in zip(self._slots, flat, strict=True):
+            for slot, value in zip(self._slots, flat):  # noqa: B905 - the argument takes as long as a slot
                 slot.write(value, self._handle)
         except Exception:
             # Some slots hold new arguments already.

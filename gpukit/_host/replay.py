@@ -34,8 +34,7 @@ class RecordedCall:
 
     __slots__ = (
         "launches",
-        "acquire",
-        "release",
+        "lock",
         "make_output",
         "reach",
         "replayable",
@@ -47,7 +46,7 @@ class RecordedCall:
     )
 
     def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
-        self.acquire, self.release, self.work = state.lock.acquire, state.lock.release, work
+        self.lock, self.work = state.lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self._version = None if work is None else work.buffers.version
         self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
@@ -102,7 +101,7 @@ class RecordedCall:
         *others, out = pointers
         low, high = self.reach[-1]
         start, stop = out + low, out + high
-        for pointer, (low, high) in zip(others, self.reach, strict=False):
+        for pointer, (low, high) in zip(others, self.reach):  # noqa: B905 - the argument takes longer than the rest
             if pointer + low < stop and start < pointer + high:
                 return True
         return False
@@ -112,8 +111,7 @@ class RecordedCall:
         if out is None:
             out, pointer = self.make_output()
             pointers.append(pointer)
-        self.acquire()  # costs half of a with statement
-        try:
+        with self.lock:
             if self.work is not None and self._version != self.work.buffers.version:
                 for held in self._held:
                     held.find()
@@ -125,8 +123,6 @@ class RecordedCall:
             for launch, start in self.launches:
                 if code := start():
                     launch.failed(code)
-        finally:
-            self.release()
         return out
 
 

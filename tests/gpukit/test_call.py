@@ -10,7 +10,7 @@ from layouts import laid_out
 
 from gpukit import launching, transpose
 from gpukit._host import call as calls
-from gpukit._host.arrays import check_apart, check_array
+from gpukit._host.arrays import check_apart, check_array, make_like
 from gpukit._host.call import CACHE, call, forget
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.replay import LaunchCache
@@ -357,6 +357,26 @@ def test_arrays_of_other_libraries(library):
             slow = big[:101] + 1
             got = add(slow, slow * 0, 3.0)
         np.testing.assert_allclose(host(got), 21)  # read on the stream that the launch was made on
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_new_outputs_are_those_of_their_library(library):
+    module = pytest.importorskip(library)
+    here = {"device": "cuda"} if library == "torch" else {}
+    like = module.zeros(3, **here)
+    for shape in ((), (5,), (3, 4), (0, 3), (3, 0), (1, 2, 1), (1500, 1000)):
+        for dtype in ("float16", "uint8", "float64"):
+            make, expected = (
+                make_like(like, shape, np.dtype(dtype)),
+                module.empty(shape, dtype=getattr(module, dtype), **here),
+            )
+            made = [make() for _ in range(3)]
+            for array, address in made:
+                key, pointer = array_key(array)
+                assert type(array) is type(expected) and key == array_key(expected)[0] and pointer == address
+            addresses = {address for _, address in made}
+            assert len(addresses) == 3 or 0 in shape
 
 
 @pytest.mark.parametrize(
