@@ -252,6 +252,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=Fals
     scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
     read = (make_stage if staged else make_take)(operation, vector, rounds, step, pitch)
     scan_warps, look_back = make_scan_warps(operation, threads), make_look_back(operation)
+    collect = make_collect(operation)
 
     @cuda.jit(max_registers=registers_of(operation, staged))
     def tiles(x, out, words, n, tiles_of_row, resident):
@@ -278,12 +279,16 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=Fals
         last = tid % uint64(WARP) == uint64(WARP - 1)
         before, _, total = scan_warps(lane_total if last else accumulator(identity))
         if not alone:
-            if tid < uint64(WARP):
-                prefix = look_back(words, row, part, uint64(count), drawn[1], total)
-                if tid == uint64(0):
-                    shared[0] = prefix
-            cuda.syncthreads()
-            before = accumulator(combine(shared[0], before))
+            if count <= uint32(threads):
+                _, _, prefix = scan_warps(collect(words, row, part, uint64(count), drawn[1], total))
+            else:
+                if tid < uint64(WARP):
+                    prefix = look_back(words, row, part, uint64(count), drawn[1], total)
+                    if tid == uint64(0):
+                        shared[0] = prefix
+                cuda.syncthreads()
+                prefix = shared[0]
+            before = accumulator(combine(prefix, before))
         put(out, at, left, tile, own, prefixes, before)
 
     return tiles
@@ -447,6 +452,30 @@ def make_look_back(operation):
         return prefix
 
     return look_back
+
+
+@functools.cache
+def make_collect(operation):
+    """Make ``collect(words, row, part, count, launch, total)``: what one of the tiles before a tile amounts to.
+
+    Each thread of a block receives another one's, where a row has no more tiles than a block threads. That is one step
+    where `make_look_back` takes several.
+    """
+    accumulator, identity, each = operation.accumulator, operation.identity, words_of(operation)
+    publish, receive = make_publish(operation), make_receive(operation)
+
+    @cuda.jit(device=True)
+    def collect(words, row, part, count, launch, total):
+        tid, first, held = uint64(cuda.threadIdx.x), uint64(FIRST) + row * count * uint64(each), accumulator(identity)
+        if tid == uint64(0):
+            publish(words, first + part * uint64(each), launch, total)
+        if tid < part:
+            at = first + tid * uint64(each)
+            held = receive(words, at, launch, load_acquire(words, at), load_acquire(words, at + uint64(each - 1)))
+        cuda.syncwarp()
+        return held
+
+    return collect
 
 
 def words_of(operation) -> int:

@@ -50,6 +50,8 @@ def make_select(vector: int, item: int, wide: bool):
     operation, _ = make_operations((add, 0), np.dtype(np.int64 if wide else np.int32))
     word_operation, _ = make_operations((add, 0), np.dtype(np.int32))
     scan_lanes, look_back, load = make_scan_lanes(word_operation), make_look_back(operation), make_load(vector)
+    piece = min(vector, 16 // max(item, 1))  # elements of one access
+    load_piece = make_load(piece)
     held_type = getattr(types, f"uint{8 * item}") if item else types.uint16
 
     @cuda.jit(device=True)
@@ -106,11 +108,12 @@ def make_select(vector: int, item: int, wide: bool):
                 if item:
                     at = place + uint64(r * WARP * vector)
                     if at + uint64(vector) <= n:
-                        values = load(x, at)
-                        for v in range(vector):
-                            if mine & uint32(1 << v):
-                                moved[inside] = values[v]
-                                inside += 1
+                        for p in range(0, vector, piece):
+                            values = load_piece(x, at + uint64(p))
+                            for v in range(piece):
+                                if mine & uint32(1 << (p + v)):
+                                    moved[inside] = values[v]
+                                    inside += 1
                     else:
                         for v in range(vector):
                             if mine & uint32(1 << v):
@@ -249,7 +252,7 @@ def _select(problem: Problem):
     vector = VECTOR
     while address_of(mask) % (vector * mask.dtype.itemsize) or vector * mask.dtype.itemsize > 16:
         vector //= 2
-    while size and (address_of(x) % (vector * size) or vector * size > 16):
+    while size and address_of(x) % min(vector * size, 16):
         vector //= 2
     wide, tiles = n >= 1 << 31, ceil_div(n, THREADS * vector * ROUNDS)
     words = count_words(make_operations("max", np.dtype(np.int64 if wide else np.int32))[0], 1, tiles)
