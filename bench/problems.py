@@ -493,7 +493,8 @@ class _Histogram:
 
     @staticmethod
     def bind(arrays, bins, dtype, **_):
-        return lambda: scan.histogram(arrays[0], bins, _span(dtype))[0]
+        (x,), span = arrays, _span(dtype)
+        return lambda: scan.histogram(x, bins, span)[0]
 
     @staticmethod
     def rivals(arrays, torch, cupy, bins, dtype, **_):

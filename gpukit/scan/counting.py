@@ -320,13 +320,28 @@ def histogram(
     >>> counts
     array([0, 2, 1])
     """
-    if is_int(bins):
-        settings = (int(bins), *_span(x, bins, range, stream))
-        edges = _even_edges(*settings, _dtype_of(x))
-    else:
-        edges = _given_edges(bins)
-        settings = (edges.tobytes(), edges.dtype.str, None)
+    known = _KNOWN.get((id(bins), id(range), getattr(x, "dtype", None)))
+    settings, edges, *_ = _settings_of(x, bins, range, stream) if known is None else known
     return call(_histogram, (x,), out, stream, settings), edges
+
+
+#: What `_settings_of` found, by the ids of bins and range and the dtype of x, and both, so that these ids stay theirs.
+_KNOWN: dict = {}
+MAX_KNOWN = 256
+
+
+def _settings_of(x, bins, span, stream):
+    """(Settings of a call, edges, bins, span)."""
+    if not is_int(bins):
+        edges = _given_edges(bins)
+        return (edges.tobytes(), edges.dtype.str, None), edges, bins, span
+    settings = (int(bins), *_span(x, bins, span, stream))
+    found = settings, _even_edges(*settings, _dtype_of(x)), bins, span
+    if type(span) is tuple and {int, float}.issuperset(map(type, (bins, *span))):  # which cannot change
+        if len(_KNOWN) >= MAX_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[id(bins), id(span), x.dtype] = found
+    return found
 
 
 #: NumPy's dtypes by those of arrays that were checked: the array interface of another library costs more than a launch.

@@ -432,7 +432,7 @@ def _fits_block(dtype, outer, n, inner, k):
     Of many elements those that are apart are first brought together.
     """
     rows, size = outer * inner, dtype.itemsize
-    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else min(MAX_CHOSEN // 4, n // 4)
+    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else min(MAX_CHOSEN // 4, max(WARP, n // 4))
     fits = size <= 4 and 1 < n <= 1 << POSITION_BITS and k <= few
     return fits and (n > max_warp_row(size) if inner == 1 else rows * n <= MAX_APART)
 
