@@ -4,6 +4,7 @@ Every call of a host function makes them, so they go without the array interface
 """
 
 import math
+from types import FunctionType
 
 import numpy as np
 
@@ -108,7 +109,7 @@ def layout_of(key):
 
 
 #: Types whose values are told apart by value and type. A bare object is a token: it stands for other settings.
-_EXACT = frozenset({int, bool, str, type(None), object})
+_EXACT = frozenset({int, bool, str, type(None), type, FunctionType, object})
 _EXACT_OR_FLOAT = _EXACT | {float}
 
 
@@ -130,15 +131,15 @@ def settings_key(settings: tuple):
 
 def _make_settings_key(settings):
     """(the key of settings, whether none of them can change)."""
-    kinds = tuple(map(type, settings))
+    flat, kinds = settings, tuple(map(type, settings))
+    if tuple in kinds:
+        flat = [part for value in settings for part in (value if type(value) is tuple else (value,))]
+        kinds = tuple(map(type, flat))
     if _EXACT.issuperset(kinds):
         return (settings, kinds), True
     if _EXACT_OR_FLOAT.issuperset(kinds):
-        signs = tuple([math.copysign(1, value) for value in settings if type(value) is float])
+        signs = tuple([math.copysign(1, value) for value in flat if type(value) is float])
         return (settings, kinds, signs), True
-    inner = tuple([tuple(map(type, value)) if type(value) is tuple else type(value) for value in settings])
-    if all(_EXACT.issuperset(kind) if type(kind) is tuple else kind in _EXACT for kind in inner):
-        return (settings, inner), True
     return tuple(map(_exactly, settings)), all(map(_is_constant, settings))
 
 
@@ -151,6 +152,4 @@ def _exactly(value):
 
 
 def _is_constant(value):
-    """Whether a value stays what it is: a number, a text, what is compared by identity; or a tuple of such."""
-    kind = type(value)
-    return all(map(_is_constant, value)) if kind is tuple else kind in _EXACT_OR_FLOAT or kind.__eq__ is object.__eq__
+    return all(map(_is_constant, value)) if type(value) is tuple else type(value) in _EXACT_OR_FLOAT

@@ -12,7 +12,7 @@ from gpukit import launching, transpose
 from gpukit._host import call as calls
 from gpukit._host.arrays import check_apart, check_array, make_like
 from gpukit._host.call import CACHE, call, forget
-from gpukit._host.keys import array_key, layout_of
+from gpukit._host.keys import array_key, layout_of, settings_key
 from gpukit._host.replay import LaunchCache
 from gpukit._host.transfers import copy_to
 from gpukit._host.work_memory import MAX_ROUNDED, Buffers, WorkMemory, free_work_memory, state_of
@@ -160,6 +160,17 @@ def test_settings_that_are_equal_but_not_the_same_are_told_apart():
         add(a, b, weight)
     texts = [repr(weight) for weight in planned]
     assert texts == ["1", "True", "1.0", "0.0", "-0.0", "np.float32(0.0)", "np.float32(-0.0)"]
+
+
+def test_keys_of_settings_tell_apart_what_a_call_may_depend_on():
+    def settings():
+        for one in (1, True, 1.0, np.float32(1), np.int64(1), "1", None, float, sum, (1,), (1, 1), 2, 0.0, -0.0):
+            yield from ((one,), (one, 0), ((one,), 0), ((one, 0.0), 0), ((one, -0.0), 0), (((one,), 0.0), 0))
+
+    found, again = ([(repr(one), settings_key(one)) for one in settings()] for _ in range(2))
+    assert all((key == other) == (text == other_text) for text, key in found for other_text, other in again)
+    with pytest.raises(TypeError):
+        hash(settings_key(([1], 2)))
 
 
 def test_what_a_repeated_call_must_not_do(cache):
