@@ -49,6 +49,7 @@ from gpukit.intrinsics.tiles import gpu as _tiles_gpu  # noqa: F401
 from gpukit.intrinsics.tiles.functions import (
     commit_stores,
     copy_tensor,
+    copy_windows,
     decrease_registers,
     fence_async,
     fence_barrier_init,
@@ -74,7 +75,7 @@ from gpukit.intrinsics.tiles.functions import (
     wgmma_wait,
     zeros,
 )
-from gpukit.intrinsics.tiles.tensor_map import tensor_map
+from gpukit.intrinsics.tiles.tensor_map import tensor_map, window_map
 
 __all__ = [
     "allow_dynamic_shared",
@@ -88,6 +89,7 @@ __all__ = [
     "copy_async4",
     "copy_async8",
     "copy_tensor",
+    "copy_windows",
     "decrease_registers",
     "dp2a_hi",
     "dp2a_lo",
@@ -126,5 +128,6 @@ __all__ = [
     "wgmma_commit",
     "wgmma_fence",
     "wgmma_wait",
+    "window_map",
     "zeros",
 ]

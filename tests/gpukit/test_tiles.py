@@ -26,6 +26,7 @@ from gpukit.backend import cuda, float32, int32, types, uint8, uint64
 from gpukit.intrinsics import (
     commit_stores,
     copy_tensor,
+    copy_windows,
     decrease_registers,
     fence_async,
     fence_barrier_init,
@@ -41,6 +42,7 @@ from gpukit.intrinsics import (
     tensor_map,
     view_at,
     wait_stores,
+    window_map,
     zeros,
 )
 from warpstep import KernelError, LaunchError
@@ -159,6 +161,75 @@ def test_boxes_are_copied_swizzled_and_cut_at_the_edges(shape, box, dtype, swizz
         if swizzle is None:
             np.testing.assert_array_equal(row.reshape(box), swizzled(found))
     np.testing.assert_array_equal(arrays[1].copy_to_host(), target)
+
+
+def window_copier(box, dtype):
+    held, size = numba_type(dtype), box[0] * box[1]
+    nbytes = size * np.dtype(dtype).itemsize
+
+    @cuda.jit
+    def copy_pixels(images, corners, pixels, out):
+        """Copy one pixel of windows for each corner, its bytes as they lie to ``out``."""
+        buffer, barriers = cuda.shared.array(nbytes, uint8, alignment=1024), cuda.shared.array(1, uint64)
+        tile, flat = view_at(buffer, 0, box, held), view_at(buffer, 0, size, held)
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            mbarrier_init(barriers, 0, 1)
+            fence_barrier_init()
+        cuda.syncthreads()
+        for i in range(corners.shape[0]):
+            if tid == 0:
+                mbarrier_expect(barriers, 0, nbytes)
+                corner = corners[i, 0], corners[i, 1], corners[i, 2], corners[i, 3]
+                copy_windows(tile, (0, 0), images, corner, (pixels[i, 0], pixels[i, 1]), barriers, 0)
+            mbarrier_wait(barriers, 0, i % 2)
+            for k in range(tid, size, 64):
+                out[i, k] = flat[k]
+            cuda.syncthreads()
+
+    return copy_pixels
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "dtype", "how"),
+    [
+        ((3, 7, 9, 40), (64, 32), np.float16, ((3, 3), (1, 1), (1, 1), (1, 1))),
+        ((2, 12, 11, 16), (48, 16), np.float32, ((2, 5), (2, 3), (0, 4), (3, 2))),
+        ((5, 4, 4, 8), (256, 64), np.uint16, ((1, 1), (1, 1), (0, 0), (1, 1))),
+        ((1, 9, 30, 24), (40, 8), np.float16, ((4, 3), (8, 5), (100, 1), (1, 9))),
+    ],
+)
+def test_pixels_of_windows_are_copied_from_image_to_image(shape, box, dtype, how):
+    random, (kernel, stride, padding, dilation) = np.random.default_rng(len(shape)), how
+    images = random.integers(1, 100, shape).astype(dtype)
+    padded = np.pad(images, [(0, 0), *((n, n) for n in padding), (0, box[1])])
+    counts = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(shape[1:3], kernel, stride, padding, dilation, strict=True)
+    ]
+    windows = np.array(list(np.ndindex(shape[0], *counts)))
+    firsts, taps = random.integers(0, len(windows), 5), [random.integers(0, n, 5) for n in kernel]
+    firsts[0], unit = len(windows) - 1, 16 // np.dtype(dtype).itemsize
+    channels = unit * random.integers(0, shape[3] // unit, 5)
+    rows, columns = (windows[firsts, 1 + axis] * stride[axis] - padding[axis] for axis in (0, 1))
+    corners = np.stack([windows[firsts, 0], rows, columns, channels], 1)
+    pixels = np.stack([taps[axis] * dilation[axis] for axis in (0, 1)], 1)
+    out = np.zeros((5, box[0] * box[1]), dtype)
+    window_copier(box, dtype)[1, 64](window_map(cuda.to_device(images), box, *how), corners, pixels, out)
+    for i in range(5):
+        expected, own = np.zeros(box, dtype), windows[firsts[i] :][: box[0]]
+        found = padded[own[:, 0], own[:, 1] * stride[0] + pixels[i, 0], own[:, 2] * stride[1] + pixels[i, 1]]
+        expected[: len(own)] = found[:, channels[i] : channels[i] + box[1]]
+        np.testing.assert_array_equal(out[i].reshape(box), swizzled(expected))
+
+
+def test_which_windows_have_a_map():
+    images = cuda.to_device(np.zeros((1, 9, 9, 8), np.float16))
+    for how in ((3, 9), (3, 1, 129), (15, 1, 0, 10)):
+        with pytest.raises(ValueError, match="windows must begin and end"):
+            window_map(images, (8, 8), *how)
+    with pytest.raises(ValueError, match="array has 3 axes"):
+        window_map(cuda.to_device(np.zeros((9, 9, 8), np.float16)), (8, 8), 3)
 
 
 # -- products of four warps ------------------------------------------------------------------------

@@ -316,13 +316,13 @@ class Barriers:
         dtype, box = np.dtype(described.dtype), described.box
         if view.space != "shared" or dtype.itemsize != view.dtype.itemsize or view.dtype != view.items.dtype:
             self.batch.unsupported(site, f"a copy of {dtype} between a tensor and {view.space} array {view.name!r}")
-        if len(corner) != len(box):
+        if len(corner) != len(box) + (2 if described.windows else 0):
             self.batch.unsupported(site, f"a corner of {len(corner)} numbers for a tensor of {len(box)} axes")
         allocation = find_allocation(described.address)
         if allocation is None:
             self.batch.fail("out-of-bounds", f"the tensor that {map.name!r} describes was freed", site, lanes)
             return None
-        column = np.broadcast_to(corner[-1], lanes.shape)
+        column = np.broadcast_to(corner[len(box) - 1], lanes.shape)
         odd = lanes & (column * dtype.itemsize % COLUMN_ALIGNMENT != 0)
         if odd.any():
             message = f"a box of a tensor of {dtype} begins at column {int(column[odd][0])}"
@@ -337,16 +337,10 @@ class Barriers:
         lanes = self._fitting(view, position, lanes, int(np.prod(box)), described.swizzle, site)
         if not lanes.any():
             return None
-        count, size = int(np.count_nonzero(lanes)), dtype.itemsize
-        offsets = np.full((count, *[1] * len(box)), described.address - allocation.address, np.int64)
-        valid = np.ones(offsets.shape, bool)
-        for axis, (extent, stride, length) in enumerate(zip(described.shape, described.strides, box, strict=True)):
-            first = np.broadcast_to(corner[axis], lanes.shape)[lanes].astype(np.int64)
-            at = first[:, None] + np.arange(length)
-            at = at.reshape(count, *[1] * axis, length, *[1] * (len(box) - 1 - axis))
-            offsets = offsets + at * stride
-            valid = valid & (at >= 0) & (at < extent)
-        offsets, valid = offsets.reshape(count, -1), valid.reshape(count, -1)
+        size = dtype.itemsize
+        corner = [np.broadcast_to(part, lanes.shape)[lanes].astype(np.int64) for part in corner]
+        offsets, valid = (_in_windows if described.windows else _in_box)(described, corner)
+        offsets = offsets + (described.address - allocation.address)
         start = position[lanes][:, None] * size + view.address
         places = swizzle(start + np.arange(offsets.shape[1]) * size, described.swizzle) - view.address
         rows = np.broadcast_to(self.memory.block_row, lanes.shape)[lanes][:, None]
@@ -369,6 +363,35 @@ class Barriers:
             self.batch.fail("out-of-bounds", message, site, out, "Make the shared array larger.", view.name)
             lanes = lanes & ~out
         return lanes
+
+
+def _in_box(described, corner):
+    """Where the elements of boxes lie, in bytes from the tensor's first one on, and which exist: (boxes, elements)."""
+    box, count = described.box, corner[0].size
+    offsets, valid = np.zeros((count, *[1] * len(box)), np.int64), np.ones((count, *[1] * len(box)), bool)
+    for axis, (extent, stride, length) in enumerate(zip(described.shape, described.strides, box, strict=True)):
+        at = corner[axis][:, None] + np.arange(length)
+        at = at.reshape(count, *[1] * axis, length, *[1] * (len(box) - 1 - axis))
+        offsets = offsets + at * stride
+        valid = valid & (at >= 0) & (at < extent)
+    return offsets.reshape(count, -1), valid.reshape(count, -1)
+
+
+def _in_windows(described, corner):
+    """The same for a pixel of windows: the corner is that of the first window, and where in it the pixel lies."""
+    windows, (_, _, pixels, channels) = described.windows, described.box
+    sample, row, col, channel, down, right = (part[:, None] for part in corner)
+    high, wide = windows.counts(described.shape)
+    number = (sample * high + (row - windows.top) // windows.down) * wide + (col - windows.left) // windows.across
+    number = number + np.arange(pixels)
+    sample, number = number // (high * wide), number % (high * wide)
+    row = number // wide * windows.down + windows.top + down
+    col = number % wide * windows.across + windows.left + right
+    places = *(part[:, :, None] for part in (sample, row, col)), (channel + np.arange(channels))[:, None, :]
+    offsets, valid = np.int64(0), np.bool_(True)
+    for at, extent, stride in zip(places, described.shape, described.strides, strict=True):
+        offsets, valid = offsets + at * stride, valid & (at >= 0) & (at < extent)
+    return offsets.reshape(sample.shape[0], -1), valid.reshape(sample.shape[0], -1)
 
 
 def _gather(raw, offsets, valid, dtype):

@@ -121,6 +121,21 @@ def _copy_tensor(t, call):
     t.b.emit(Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, m, {})", WRITES)(*where, *what, *word, site))
 
 
+@calls.entry(functions.copy_windows)
+def _copy_windows(t, call):
+    target, index, map, corner, pixel, barriers, i = call.arguments
+    site = t.site(target.unversioned_name, "copy tensor")
+    where = t.value(target), _index(t, index, call.types[0])
+    parts = [
+        (t.b.temporary(t.value(held)), j, part)
+        for held, kind in ((corner, call.types[3]), (pixel, call.types[4]))
+        for j, part in enumerate(kind.types)
+    ]
+    numbers = ops.TUPLE(*(t.cast(ops.ITEM(held, j), part, types.int64) for held, j, part in parts))
+    what, word = (t.value(map), numbers), _barrier_word(t, barriers, i, call.types[5])
+    t.b.emit(Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, m, {})", WRITES)(*where, *what, *word, site))
+
+
 @calls.entry(functions.store_tensor)
 def _store_tensor(t, call):
     map, corner, source, index = call.arguments

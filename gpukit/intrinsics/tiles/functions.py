@@ -299,6 +299,47 @@ def copy_tensor(target, index, map, corner, barriers, i):
     refuse("copy_tensor")
 
 
+def copy_windows(target, index, map, corner, pixel, barriers, i):
+    """Begin to copy one pixel of many windows on images to shared memory; for kernels and device functions.
+
+    Each pixel is a row of the tile, with its channels. The windows follow one another along rows of an image, then in
+    the next row, then in the next image. What lies outside of the images becomes zeros. Otherwise like `copy_tensor`.
+
+    Parameters
+    ----------
+    target, index, barriers, i
+        As for `copy_tensor`.
+    map : array of `window_map`
+    corner : (int, int, int, int)
+        Where the first window begins: its image; its row and column there, which are negative in the padding; and the
+        first channel, at a multiple of 16 bytes. At or after the last image everything is zero.
+    pixel : (int, int)
+        The row and column of the pixel in each window: 0 to 255, dilation included.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def next_pixels(x, out):
+    ...     tile, barriers = cuda.shared.array((8, 4), np.float32, alignment=1024), cuda.shared.array(1, np.uint64)
+    ...     t = cuda.threadIdx.x
+    ...     if t == 0:
+    ...         mbarrier_init(barriers, 0, 1)
+    ...         fence_barrier_init()
+    ...     cuda.syncthreads()
+    ...     if t == 0:
+    ...         mbarrier_expect(barriers, 0, 128)
+    ...         copy_windows(tile, (0, 0), x, (0, 0, 0, 0), (0, 1), barriers, 0)
+    ...     mbarrier_wait(barriers, 0, 0)
+    ...     out[t] = tile[t, 0]
+    >>> x = cuda.to_device(np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4))
+    >>> out = np.zeros(8, np.float32)
+    >>> next_pixels[1, 8](window_map(x, (8, 4), 2), out)
+    >>> out
+    array([ 4.,  8., 12., 20., 24., 28.,  0.,  0.], dtype=float32)
+    """
+    refuse("copy_windows")
+
+
 def store_tensor(map, corner, source, index):
     """Begin to copy a box from shared memory to a tensor in global memory; for kernels and device functions.
 

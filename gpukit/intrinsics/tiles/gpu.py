@@ -269,6 +269,34 @@ def _copy_tensor(context, builder, signature, arguments):
     emit(builder, text, ",".join(["r", "l", "r", *"r" * len(corner)]), operands)
 
 
+@_lower(
+    functions.copy_windows,
+    types.Array,
+    types.Any,
+    types.Array,
+    types.BaseTuple,
+    types.BaseTuple,
+    types.Array,
+    types.Any,
+)
+def _copy_windows(context, builder, signature, arguments):
+    target_type, index_type, map_type, corner_type, pixel_type, barriers_type, i_type = signature.args
+    target, index, map, corner, pixel, barriers, i = arguments
+    text = (
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[$0], [$1, {$3, $4, $5, $6}], [$2], {$7, $8};"
+    )
+    offsets = _coordinates(context, builder, pixel_type, pixel)
+    operands = [
+        _address(context, builder, target_type, target, index_type, index),
+        _map_address(context, builder, map_type, map),
+        _address(context, builder, barriers_type, barriers, i_type, i),
+        *_coordinates(context, builder, corner_type, corner),
+        *(builder.trunc(offset, ir.IntType(16)) for offset in offsets),
+    ]
+    emit(builder, text, "r,l,r,r,r,r,r,h,h", operands)
+
+
 @_lower(functions.store_tensor, types.Array, types.BaseTuple, types.Array, types.Any)
 def _store_tensor(context, builder, signature, arguments):
     map_type, corner_type, source_type, index_type = signature.args

@@ -19,6 +19,7 @@ CAPABILITIES = {
         functions.fence_barrier_init,
         functions.mbarrier_expect,
         functions.copy_tensor,
+        functions.copy_windows,
         functions.store_tensor,
         functions.commit_stores,
         functions.wait_stores,
@@ -191,6 +192,18 @@ def copy_types(name, _, target, index, map, corner, barriers, i):
     return types.void, target, index, map, corner, barriers, i
 
 
+def copy_windows_types(name, _, target, index, map, corner, pixel, barriers, i):
+    for argument, part, count in (("corner", corner, 4), ("pixel", pixel, 2)):
+        check(
+            isinstance(part, types.BaseTuple)
+            and len(part) == count
+            and all(isinstance(number, types.Integer) for number in part.types),
+            f"{name}: {argument} is {part}; it must be a tuple of {count} ints",
+        )
+    _, *found, barriers, i = copy_types(name, _, target, index, map, corner, barriers, i)
+    return types.void, *found, pixel, barriers, i
+
+
 def store_tensor_types(name, _, map, corner, source, index):
     _check_map(name, map, corner)
     _check_array(name, "source", source, lambda dtype: hasattr(dtype, "bitwidth"), "numbers")
@@ -282,6 +295,7 @@ TYPES = {
     functions.mbarrier_expect: (barrier_types, None),
     functions.mbarrier_wait: (barrier_types, None),
     functions.copy_tensor: (copy_types, None),
+    functions.copy_windows: (copy_windows_types, None),
     functions.store_tensor: (store_tensor_types, None),
     functions.fence_tensor_map: (map_types, None),
     functions.wait_stores: (literal_types, (0, None, 1)),

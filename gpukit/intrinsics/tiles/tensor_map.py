@@ -7,13 +7,15 @@ import numpy as np
 from gpukit._host.arrays import as_device_array
 from gpukit.backend import cuda, on_gpu
 from gpukit.errors import LaunchError
-from warpstep.machine.tensor_maps import ELEMENTS, NBYTES, SWIZZLES, TensorMap
+from warpstep.machine.tensor_maps import ELEMENTS, NBYTES, SWIZZLES, TensorMap, Windows
 from warpstep.values import check_int, check_items, describe, has_attributes
 
-__all__ = ["describe_tensor", "encode_tensor", "tensor_map"]
+__all__ = ["describe_tensor", "describe_windows", "encode_tensor", "tensor_map", "window_map"]
 
 #: A copy has no more along an axis, and bytes are copied by 16.
 MAX_BOX, UNIT = 256, 16
+#: Windows begin and end so many pixels before an edge of the image and beyond it, in steps of so many.
+MAX_BEFORE, MAX_BEYOND, MAX_STEP = 128, 127, 8
 
 
 def tensor_map(array, box, swizzle=None):
@@ -47,10 +49,71 @@ def tensor_map(array, box, swizzle=None):
     --------
     See `copy_tensor`.
     """
-    made = describe_tensor(array, box, swizzle)
+    return _upload(array, describe_tensor(array, box, swizzle))
+
+
+def window_map(array, box, kernel_size, stride=1, padding=0, dilation=1):
+    """Describe images with their channels last, of which `copy_windows` copies pixels of windows.
+
+    Parameters
+    ----------
+    array : device array, shape (N, H, W, C)
+        As for `tensor_map`.
+    box : (int, int)
+        Windows of a copy, and channels: 1 to 256 each, and a multiple of 16 bytes of channels. Rows of 32, 64 or 128
+        bytes are swizzled.
+    kernel_size, stride, padding, dilation : int or (int, int)
+        As for `gpukit.conv.conv2d`, for rows and columns. A stride is at most 8; windows begin at most 128 pixels
+        before the image, and their last pixels at most 128 pixels after their first, without the padding.
+
+    Returns
+    -------
+    device array of 128 bytes
+        To be passed to a kernel.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is none of the above.
+    LaunchError
+        If the device has no such copies: they need compute capability 9.0.
+
+    Examples
+    --------
+    See `copy_windows`.
+    """
+    return _upload(array, describe_windows(array, box, kernel_size, stride, padding, dilation))
+
+
+def _upload(array, made):
     result = cuda.to_device(encode_tensor(made))
     result.tensor, result.described = as_device_array(array), made  # for traces; the array lives as long as the map
     return result
+
+
+def describe_windows(array, box, kernel_size, stride=1, padding=0, dilation=1) -> TensorMap:
+    """Check what `window_map` takes, and describe it."""
+    if len(array.shape) != 4:
+        raise ValueError(f"array has {len(array.shape)} axes; it must have 4: N, H, W and C")
+    given = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+    kernel, steps, edges, gaps = (
+        [check_int(name, n, name != "padding") for n in (value if isinstance(value, tuple | list) else (value,) * 2)]
+        for name, value in given.items()
+    )
+    if not can_describe_windows(kernel, steps, edges, gaps):
+        raise ValueError(
+            f"{given}; windows must begin and end at most {MAX_BEFORE} pixels from the edges, in steps of {MAX_STEP}"
+        )
+    beyond = (edge - gap * (n - 1) for n, edge, gap in zip(kernel, edges, gaps, strict=True))
+    made = describe_tensor(array, (1, 1, *_box(box)))
+    return made._replace(windows=Windows(-edges[0], -edges[1], *beyond, *steps))
+
+
+def can_describe_windows(kernel, stride, padding, dilation) -> bool:
+    """Whether windows, of two numbers each, are such as `window_map` takes."""
+    beyond = [edge - gap * (n - 1) for n, edge, gap in zip(kernel, padding, dilation, strict=True)]
+    near = -MAX_BEFORE <= min(beyond) and max(beyond) <= MAX_BEYOND and max(padding) <= MAX_BEFORE
+    return near and max(stride) <= MAX_STEP
 
 
 def describe_tensor(array, box, swizzle=None) -> TensorMap:
@@ -113,14 +176,20 @@ def _encode(made):
         name = f"UINT{8 * kind.itemsize}"
     long, word = driver.cuuint64_t, driver.cuuint32_t
     swizzle = f"SWIZZLE_{made.swizzle}B" if made.swizzle else "SWIZZLE_NONE"
-    error, encoded = driver.cuTensorMapEncodeTiled(
+    encode, box = driver.cuTensorMapEncodeTiled, [[word(extent) for extent in reversed(made.box)]]
+    steps = [word(1)] * len(made.shape)
+    if made.windows:
+        top, left, bottom, right, down, across = made.windows
+        encode, box = driver.cuTensorMapEncodeIm2col, [[left, top], [right, bottom], made.box[3], made.box[2]]
+        steps = [word(1), word(across), word(down), word(1)]
+    error, encoded = encode(
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
         len(made.shape),
         made.address,
         [long(extent) for extent in reversed(made.shape)],
         [long(stride) for stride in reversed(made.strides[:-1])] or [long(0)],
-        [word(extent) for extent in reversed(made.box)],
-        [word(1)] * len(made.shape),
+        *box,
+        steps,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_{swizzle}"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
