@@ -5,10 +5,10 @@ every step of the stride, gives OH x OW windows. As columns they have the shape 
 ordered by channel, kernel row and kernel column, the columns by out row and out column.
 
 For reading: ``ladder``, the direct kernels of the article, one idea each; ``columns``, the kernels of ``im2col`` and
-``col2im``. For speed: ``fast``, the direct kernel that the ladder leads to; ``implicit`` and ``halves``, the product of
-windows that are never written; ``cost``, which kernel is the fastest for a shape. ``windows`` has the geometry of
-windows, and ``api`` the functions for arrays: they raise TypeError or ValueError for a bad argument, which the message
-names, and nothing is launched then.
+``col2im``. For speed: ``fast``, the direct kernel that the ladder leads to; ``implicit``, and on tensor cores
+``halves`` and ``warpgroups``, the product of windows that are never written; ``cost``, which kernel is the fastest.
+``windows`` has the geometry of windows, and ``api`` the functions for arrays: they raise TypeError or ValueError for a
+bad argument, which the message names, and nothing is launched then.
 """
 
 from gpukit.conv.api import (

@@ -5,13 +5,29 @@ from typing import Any
 import numpy as np
 
 from gpukit import matmul
-from gpukit._host.arrays import check_alike, check_apart, check_array, check_writable, dtype_of, share_memory, stream_of
+from gpukit._host.arrays import (
+    as_device_array,
+    check_alike,
+    check_apart,
+    check_array,
+    check_writable,
+    dtype_of,
+    share_memory,
+    stream_of,
+)
 from gpukit._host.call import call, forget
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
-from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch, implicit_launches
+from gpukit.conv.cost import (
+    DIRECT,
+    WORKSPACE,
+    Convolution,
+    choose_algorithm,
+    direct_launch,
+)
+from gpukit.conv.gemm import implicit_launches, lies_last, reads_last
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice, check_int
@@ -347,12 +363,13 @@ def conv2d(
     algorithm : str
         One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
         fastest. "im2col" is not for float16, and float64 is for "im2col" only. "implicit" takes kernels of up to 16
-        rows and 15 columns; for float16 it uses tensor cores. "depthwise" is for several groups of one channel of x and
-        kernels of up to 25 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a
+        rows and 15 columns. It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for
+        float32 too: as the sum of two numbers of TF32, which keeps errors as small as those of sums in float32, but a
+        value whose window has an infinity may be NaN instead. "depthwise" is for several groups of one channel of x
+        and kernels of up to 25 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a
         value has 100 terms or more and the kernel 5 columns or more, neighbours may share products ("paired"): errors
-        are somewhat larger, and a value whose window has an infinity may be NaN instead. "naive" to "paired" are the
-        direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of
-        1 along rows.
+        are somewhat larger, and an infinity may become NaN, too. "naive" to "paired" are the direct kernels by name,
+        for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1 along rows.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -395,8 +412,11 @@ def _convolution(problem):
     out = problem.output(shape)
     if out.size == 0:
         return []
-    convolution = Convolution._make((*map(problem.on_device, problem.inputs), out, geometry, groups))
-    return _launches(algorithm, convolution, workspace, problem.work)
+    if cuda.is_cuda_array(x):
+        x = as_device_array(x)
+    stays = algorithm == "implicit" and reads_last(x, weight.shape, geometry, groups)
+    operands = x if stays else problem.on_device(x), *map(problem.on_device, (weight, bias))
+    return _launches(algorithm, Convolution._make((*operands, out, geometry, groups)), workspace, problem.work)
 
 
 def steps(
@@ -592,7 +612,8 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     geometry = make_geometry(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
     check_size("x", x.shape[0] * channels)
     check_size("weight", 1, **{"C / groups KH KW": weight.shape[1] * geometry.counts[0]})
-    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, geometry, groups, dtype_of(x))
+    last = lies_last(as_device_array(x) if cuda.is_cuda_array(x) else x, groups)
+    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, geometry, groups, dtype_of(x), last)
     return geometry, (x.shape[0], out_channels, *geometry.out_size), algorithm, groups
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +13,10 @@ from gpukit.backend import cuda
 from gpukit.conv import ladder
 from gpukit.conv.depthwise import MAX_RUN, MAX_TAPS, THREADS, depthwise
 from gpukit.conv.fast import Layout, specialised
-from gpukit.conv.halves import CHUNK, LAST_THREADS, HalfTile, channels_last, halves, tiles_last
-from gpukit.conv.implicit import MAX_KERNEL, implicit
+from gpukit.conv.gemm import choose_tile, last_us, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
-from gpukit.matmul.cost import Speed, choices
-from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
 from warpstep.integers import ceil_div
-from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import describe
 
 __all__ = [
@@ -27,17 +24,14 @@ __all__ = [
     "WORKSPACE",
     "Convolution",
     "choose_algorithm",
-    "choose_tile",
     "direct_launch",
     "expected",
-    "implicit_launches",
     "is_wide",
     "launch_blocked",
     "launch_specialised",
     "layout_of",
     "layouts_of",
     "predict",
-    "takes_implicit",
 ]
 
 #: The direct kernels, from the naive one to those made for one layout.
@@ -72,20 +66,28 @@ class Convolution(NamedTuple):
 
 
 def choose_algorithm(
-    algorithm: str, x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, dtype: np.dtype
+    algorithm: str,
+    x_shape: tuple,
+    weight_shape: tuple,
+    geometry: Geometry,
+    groups: int,
+    dtype: np.dtype,
+    last: bool = False,
 ) -> str:
-    """Choose an algorithm for "auto": the one that is expected to be fastest, of those that take the dtype."""
+    """Choose an algorithm for "auto": the one that is expected to be fastest, of those that take the dtype. ``last``
+    tells whether the channels of the images are last.
+    """
     if algorithm != "auto":
         return algorithm
     half, is_empty = dtype == np.float16, 0 in (*x_shape, weight_shape[0])
     if is_empty or dtype == np.float64:
         return "direct" if half else "im2col"
-    times = expected(x_shape, weight_shape, geometry, groups, half)
+    times = expected(x_shape, weight_shape, geometry, groups, half, last)
     return min(times, key=times.__getitem__)
 
 
 def expected(
-    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False
+    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False, last: bool = False
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or float16, that is not empty."""
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, None)
@@ -94,14 +96,16 @@ def expected(
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
     if half and tuple(cuda.get_current_device().compute_capability) < (8, 0):
         return {"direct": LAUNCH_US}
+    # The others copy images whose channels are last.
+    before = last_us(last * prod(x_shape), 4 if half else 8)
     times = {
-        "direct": DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf,
-        "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half)[0] if is_taken else np.inf,
+        "direct": before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf),
+        "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last)[0] if is_taken else np.inf,
     }
     if half and not geometry.is_image:
         return times
     predict_product = _predict_half_product if half else _predict_im2col
-    return times | {"im2col": predict_product(x_shape, weight_shape, geometry, groups)}
+    return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups)}
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups):
@@ -266,118 +270,6 @@ def _spans(tile, geometry):
     (stride_h, stride_w), (dilation_h, dilation_w) = _steps(geometry)
     rows = covered(tile[0], stride_h, int(geometry.kernel_h), dilation_h)
     return rows, covered(tile[1], stride_w, int(geometry.kernel_w.value), dilation_w)
-
-
-# -- implicit GEMM ---------------------------------------------------------------------------------
-
-
-#: Windows, values of x, and terms of a sum: indices have 32 bits, and channels may be padded to four times as many.
-MAX_IMPLICIT = 2**30
-
-
-def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
-    """Whether the kernel of implicit GEMM takes a convolution: its kernel and its sizes are small enough."""
-    kernel = int(geometry.kernel_h), int(geometry.kernel_w.value)
-    windows, size = x_shape[0] * geometry.counts[1], x_shape[0] * x_shape[1] * int(geometry.pixels.value)
-    small = max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
-    return small and all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
-
-
-#: Microseconds that a launch takes longer than one of `matmul`; bytes of a matrix that take as long as one here.
-IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 2.8
-#: What the tiles cost, as `gpukit.matmul.cost.SPEEDS`: fitted to 435 measurements on an H200.
-IMPLICIT_SPEEDS = (
-    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.355, 1.429, 2.4),
-    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.407, 0.527, 1.3),
-    Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.455, 0.579, 1.1),
-    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.291, 0.424, 1.1),
-    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.288, 0.420, 0.5),
-    Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.369, 0.449, 1.6),
-    Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.364, 0.225, 2.6),
-    Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.379, 0.478, 1.0),
-)
-#: The same for float16, estimated by the products of tensor cores and the operands that shared memory delivers.
-HALF_SPEEDS = (
-    Speed(HalfTile(256, 128, 64, 64), 1, 0.75, 0.75, 5.0),
-    Speed(HalfTile(128, 128, 64, 32), 2, 0.42, 0.5, 2.5),
-    Speed(HalfTile(64, 128, 32, 32), 2, 0.25, 0.45, 2.0),
-    Speed(HalfTile(128, 64, 32, 32), 2, 0.22, 0.45, 2.0),
-    Speed(HalfTile(64, 64, 32, 32), 4, 0.13, 0.4, 1.5),
-    Speed(HalfTile(32, 128, 32, 32), 4, 0.2, 0.4, 1.5),
-    Speed(HalfTile(32, 64, 32, 16), 4, 0.12, 0.35, 1.5),
-    Speed(HalfTile(64, 32, 32, 16), 4, 0.1, 0.35, 1.5),
-    Speed(HalfTile(32, 32, 16, 16), 6, 0.07, 0.35, 1.5),
-    Speed(HalfTile(16, 64, 16, 16), 6, 0.09, 0.35, 1.5),
-)
-
-
-def choose_tile(
-    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False
-) -> tuple[float, Any, int]:
-    """Choose for implicit GEMM of float32, or float16; gives (expected microseconds, tile, parts of K)."""
-    m, k, n = weight_shape[0] // groups, weight_shape[1] * geometry.counts[0], x_shape[0] * geometry.counts[1]
-    size = x_shape[0] * x_shape[1] * int(geometry.pixels.value) + groups * m * (n + k)
-    return _choose_tile(m, n, k, groups, size, half, cuda.get_current_device().MULTIPROCESSOR_COUNT)
-
-
-@functools.lru_cache(4096)
-def _choose_tile(m, n, k, groups, size, half, multiprocessors):
-    nbytes = int(IMPLICIT_BYTES * (2 if half else 4) * size)
-    found = choices(m, n, k, groups, multiprocessors, nbytes, HALF_SPEEDS if half else IMPLICIT_SPEEDS)
-    time, tile, parts = min(found, key=lambda choice: choice[0])
-    if half:  # the channels are written last first
-        time += LAUNCH_US + 4 * size / BYTES_PER_US
-    return time + IMPLICIT_EXTRA_US, tile, parts
-
-
-def implicit_launches(convolution: Convolution, work: Any, chosen: tuple | None = None) -> list:
-    """Make [(launch, arguments), ...] of implicit GEMM; ``chosen`` is (tile, parts) to be taken instead."""
-    x, weight, bias, out, geometry, groups = convolution
-    if not takes_implicit(x.shape, weight.shape, geometry, groups):
-        raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
-    half = dtype_of(x) == np.float16
-    tile, parts = chosen or choose_tile(x.shape, weight.shape, geometry, groups, half)[1:]
-    m, n = weight.shape[0] // groups, x.shape[0] * geometry.counts[1]
-    flat = [array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out)]
-    target = flat[3] if parts == 1 else work.take("parts", parts * out.size, np.float32)
-    grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts, groups
-    sizes = tuple(np.uint32(size) for size in (x.shape[0], weight.shape[1], m, bias is not None))
-    launches: list[tuple] = []
-    if half:
-        copies, launches = _channels_last(convolution, work)
-        kernel, chunks = halves(tile, geometry.counts[1] % 2 == 0), ceil_div(weight.shape[1], CHUNK)
-        launch = _configure(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
-        launches.append((launch, (*copies, flat[2], target, geometry, sizes, make_divisor(chunks))))
-    else:
-        wide = geometry.counts[1] % 4 == 0 and address_of(target) % 16 == 0
-        launch = configure_quietly(implicit(tile, wide), grid, tile.threads, work.stream)
-        launches.append((launch, (*flat[:3], target, geometry, sizes)))
-    if parts > 1:
-        launches.append(_launch_sum(target, flat[3], parts, work.stream))
-    return launches
-
-
-def _channels_last(convolution, work):
-    """Images and weights with the channels of each group last, and the launch that writes them."""
-    x, weight, geometry = convolution.x, convolution.weight, convolution.geometry
-    channels, pixels, (taps, _) = weight.shape[1], int(geometry.pixels.value), geometry.counts
-    padded = ceil_div(channels, CHUNK) * CHUNK
-    planes = x.size // (channels * pixels)
-    rows = planes * pixels, weight.shape[0] * taps
-    copies = [work.take(f"last {i}", count * padded, np.float16) for i, count in enumerate(rows)]
-    down, across = tiles_last(padded, pixels)
-    blocks = planes * down * across
-    grid = blocks + ceil_div(copies[1].size, LAST_THREADS)
-    sizes = tuple(np.uint32(size) for size in (channels, padded, pixels, across, down, blocks, taps))
-    launch = configure_quietly(channels_last, grid, LAST_THREADS, work.stream)
-    return copies, [(launch, (x.reshape(x.size), weight.reshape(weight.size), *copies, sizes))]
-
-
-def _launch_sum(results, out, parts, stream):
-    """(launch, arguments) that adds up the results of the parts of K."""
-    kernel, blocks = choose_sum(parts, (1, 1, out.size), results.dtype.itemsize)
-    launch, size = configure_quietly(kernel, blocks, SUM_THREADS, stream), np.uint32(out.size)
-    return launch, (results, out, np.uint32(parts), np.uint32(1), size, size, np.float32(1), np.float32(0))
 
 
 # -- layouts of the specialised kernel -------------------------------------------------------------

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from gpukit.backend import cuda, float32, types, uint32, uint64
 from gpukit.conv.implicit import COLUMN_BITS, OUTSIDE, find_window
 from gpukit.conv.windows import divided
-from gpukit.intrinsics import commit_copies, copy_async4, load2, mma, store2, wait_copies
-from warpstep.integers import ceil_div
+from gpukit.intrinsics import commit_copies, copy_async4, ldmatrix4, mma, store2, wait_copies
 
-__all__ = ["CHUNK", "LAST_THREADS", "HalfTile", "channels_last", "halves", "tiles_last"]
+__all__ = ["CHUNK", "HalfTile", "halves"]
 
-float16 = types.float16
-#: K of a step; elements of a row of shared memory: words of eight rows, at four neighbours, are in different banks.
+float16, uint16 = types.float16, types.uint16
+#: K of a step; elements of a row of shared memory: 16 bytes of eight rows, as `ldmatrix4` reads them, are in different
+#: banks.
 DEPTH, PITCH = 32, 40
 #: Channels of a copy, and copies along K of a step.
 CHUNK, CHUNKS = 4, DEPTH // 4
@@ -57,49 +57,6 @@ class HalfTile(NamedTuple):
         return 2 * STAGES * PITCH * (self.rows + self.columns)
 
 
-# -- channels last ---------------------------------------------------------------------------------
-
-#: Positions and channels of a tile of `channels_last`, elements of its rows in shared memory, threads of a block.
-POSITIONS, CHANNELS, LAST_PITCH, LAST_THREADS = 64, 32, 66, 256
-
-
-def tiles_last(channels: int, positions: int) -> tuple[int, int]:
-    """Count the tiles of `channels_last` along the channels, padded to whole chunks, and along the positions."""
-    return ceil_div(channels, CHANNELS), ceil_div(positions, POSITIONS)
-
-
-@cuda.jit
-def channels_last(x, weight, x_out, weight_out, sizes):
-    """Copy images (C, H W) to (H W, C), and weights (C, KH KW) to (KH KW, C), with zeros for channels up to a multiple
-    of four. Blocks take a tile of an image each; those after ``sizes.blocks`` the weights.
-
-    ``sizes`` are C, its multiple, H W, tiles along them and along C, blocks of images, KH KW.
-    """
-    tile = cuda.shared.array((CHANNELS, LAST_PITCH), float16)
-    channels, padded, positions, across, down, blocks, taps = sizes
-    block, tid, zero = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x), float16(0)
-    if block >= blocks:
-        i = uint64(uint32(block - blocks)) * uint64(LAST_THREADS) + tid
-        if i < uint64(weight_out.size):
-            rest, c = i // padded, uint32(i % padded)
-            o, tap = rest // taps, rest % taps
-            weight_out[i] = weight[(o * channels + c) * taps + tap] if c < channels else zero
-        return
-    rest, first_position = block // across, uint32(block % across * uint32(POSITIONS))
-    plane, first_channel = uint64(rest // down), uint32(rest % down * uint32(CHANNELS))
-    p, c = tid % uint32(POSITIONS), tid // uint32(POSITIONS)
-    for i in range(0, CHANNELS, LAST_THREADS // POSITIONS):
-        channel, position = uint32(first_channel + c + uint32(i)), uint32(first_position + p)
-        inside = channel < channels and position < positions
-        tile[c + uint32(i), p] = x[(plane * channels + channel) * positions + position] if inside else zero
-    cuda.syncthreads()
-    c, p = tid % uint32(CHANNELS), tid // uint32(CHANNELS)
-    for i in range(0, POSITIONS, LAST_THREADS // CHANNELS):
-        channel, position = uint32(first_channel + c), uint32(first_position + p + uint32(i))
-        if channel < padded and position < positions:
-            x_out[(plane * positions + position) * padded + channel] = tile[c, p + uint32(i)]
-
-
 # -- the product -----------------------------------------------------------------------------------
 
 
@@ -108,8 +65,9 @@ def halves(tile, wide_out):
     """Make the kernel of a convolution of float16 with the channels last, as `channels_last` writes them.
 
     Its grid and arguments are those of `gpukit.conv.implicit.implicit`, and the Divisor of C / groups in chunks of
-    four. ``out`` is float16, or float32 for parts of K, with the channels first. ``wide_out`` tells whether it is
-    stored by two: OH OW is even. Launch it with ``tile.shared_bytes`` of dynamic shared memory.
+    four. ``x`` and ``weight`` are arrays of uint16. ``out`` is float16, or float32 for parts of K, with the channels
+    first. ``wide_out`` tells whether it is stored by two: OH OW is even. Launch it with ``tile.shared_bytes`` of
+    dynamic shared memory.
     """
     rows, columns, warp_rows, warp_columns = tile
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
@@ -120,7 +78,7 @@ def halves(tile, wide_out):
 
     @cuda.jit
     def halves(x, weight, bias, out, geometry, sizes, chunks):
-        tiles = cuda.shared.array(0, float16)
+        tiles = cuda.shared.array(0, uint16, alignment=16)
         sums = cuda.local.array((down, across, 4), float32)
         windows = cuda.local.array((count, 2), uint32)
         samples, _, m, biased = sizes
@@ -142,7 +100,7 @@ def halves(tile, wide_out):
         for i in range(count):
             own = uint32(col + tid // uint32(CHUNKS) + uint32(i * at_once))
             sample, pixel, outside = find_window(geometry, own, n)
-            image = uint32(uint32(sample * cuda.gridDim.z + group) * geometry.pixels.value)
+            image = uint32(uint32(group * samples + sample) * geometry.pixels.value)
             windows[i, 0], windows[i, 1] = uint32(uint32(image + pixel) * channels), outside
         for i in range(down):
             for j in range(across):
@@ -153,8 +111,9 @@ def halves(tile, wide_out):
             first = uint32(first + DEPTH)
         stage, free, end = uint32(0), uint32((STAGES - 1) * stage_size), uint32(limit + ahead)
         # Where the lane's operands lie in a stage.
-        my_a = uint64(uint32(warp_row + lane // uint32(4)) * uint32(PITCH) + lane % uint32(4) * uint32(2))
-        my_b = uint64(uint32(stage_a + (warp_col + lane // uint32(4)) * PITCH) + lane % uint32(4) * uint32(2))
+        row_a, row_b = warp_row + lane % uint32(16), warp_col + lane % uint32(8) + lane // uint32(16) * uint32(8)
+        my_a = uint64(row_a * uint32(PITCH) + lane // uint32(16) * uint32(8))
+        my_b = uint64(uint32(stage_a) + row_b * uint32(PITCH) + lane // uint32(8) % uint32(2) * uint32(8))
         while first < end:
             wait_copies(pending)
             cuda.syncthreads()
@@ -208,21 +167,15 @@ def make_multiply(tile):
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(tiles, at_a, at_b, sums):
-        right = cuda.local.array((across, 4), float16)
-        for j in range(across):
-            at = at_b + uint64(8 * j * PITCH)
-            right[j, 0], right[j, 1] = load2(tiles, at)
-            right[j, 2], right[j, 3] = load2(tiles, at + uint64(8))
+        right = cuda.local.array((across, 2), uint32)
+        for j in range(0, across, 2):
+            a, b, c, d = ldmatrix4(tiles, at_b + uint64(8 * j * PITCH))
+            right[j, 0], right[j, 1], right[j + 1, 0], right[j + 1, 1] = a, b, c, d
         for i in range(down):
-            at = at_a + uint64(16 * i * PITCH)
-            a, b = load2(tiles, at)
-            c, d = load2(tiles, at + uint64(8 * PITCH))
-            e, f = load2(tiles, at + uint64(8))
-            g, h = load2(tiles, at + uint64(8 * PITCH + 8))
+            left = ldmatrix4(tiles, at_a + uint64(16 * i * PITCH))
             for j in range(across):
                 old = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
-                columns = right[j, 0], right[j, 1], right[j, 2], right[j, 3]
-                new = mma((a, b, c, d, e, f, g, h), columns, old)
+                new = mma(left, (right[j, 0], right[j, 1]), old, float16)
                 sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = new
 
     return multiply

@@ -5,7 +5,7 @@ import functools
 from gpukit.backend import cuda, float32, uint32, uint64
 from warpstep.integers import ceil_div
 
-__all__ = ["HIGH_A", "HIGH_B", "LANES", "PLAIN", "ROWS", "align", "align_grid"]
+__all__ = ["BOTH", "HIGH_A", "HIGH_B", "LANES", "PLAIN", "ROWS", "align", "align_grid"]
 
 #: Columns and rows that a block copies at a time: its threads.
 LANES, ROWS = 32, 8
@@ -14,6 +14,8 @@ MAX_BLOCKS = 1 << 15
 #: What follows what in a row of a copy: the element (0), its upper part (1), the rest of it (2). A product of operands
 #: in the second and third way has, for each k, upper upper + upper rest + rest upper: what TF32 loses is in the rests.
 PLAIN, HIGH_A, HIGH_B = (0,), (1, 1, 2), (1, 2, 1)
+#: Both parts, once each.
+BOTH = 1, 2
 #: The bits of a float32 that TF32 does not have, and half the value of the lowest one that it has.
 LOST, HALF = 0x1FFF, 0x1000
 
@@ -65,8 +67,9 @@ def align(element, turned, ways=PLAIN):
     @cuda.jit(device=True, forceinline=True)
     def put(target, at, columns, x):
         target[at] = first(x)
-        if count == 3:
+        if count > 1:
             target[at + columns] = second(x)
+        if count == 3:
             target[at + uint64(2) * columns] = third(x)
 
     @cuda.jit

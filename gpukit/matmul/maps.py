@@ -8,15 +8,18 @@ import numpy as np
 from gpukit._host.transfers import upload
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.intrinsics.tiles.tensor_map import describe_tensor, encode_tensor
-from warpstep.machine.tensor_maps import NBYTES
+from gpukit.intrinsics.tiles.tensor_map import describe_tensor, describe_windows, encode_tensor
+from warpstep.machine.tensor_maps import NBYTES, TensorMap
 
 __all__ = ["MovableMap", "movable_map"]
 
 
-def movable_map(array, box: tuple, work: WorkMemory):
-    """The `gpukit.intrinsics.tensor_map` of an array; a repeated call has one of its own array in its place."""
-    work.maps.append(MovableMap(array, box, work.stream))
+def movable_map(array, box: tuple, work: WorkMemory, windows: tuple = ()):
+    """The `gpukit.intrinsics.tensor_map` of an array, or with ``windows`` (its further arguments) the `window_map`; a
+    repeated call has one of its own array in its place.
+    """
+    described = describe_windows(array, box, *windows) if windows else describe_tensor(array, box)
+    work.maps.append(MovableMap(array, described, work.stream))
     return work.maps[-1].memory
 
 
@@ -33,12 +36,12 @@ class MovableMap:
     #: Maps of so many addresses are kept.
     MAX_KEPT = 16
 
-    def __init__(self, array, box: tuple, stream):
+    def __init__(self, array, described: TensorMap, stream):
         self.array, self.stream = array, stream
-        self._tensor = describe_tensor(array, box)
+        self._tensor = described
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self.memory: Any = self.at(self._tensor.address)
-        self.memory.tensor = array  # kept as long as the launch
+        self.memory.tensor, self.memory.described = array, described  # for traces; kept as long as the launch
 
     def release(self):
         """Let go of the array."""

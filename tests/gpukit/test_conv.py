@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import conv
+from gpukit._host.arrays import device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.conv import api, columns, cost, windows
+from gpukit.conv import api, columns, cost, gemm, windows
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
 FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
@@ -295,6 +296,8 @@ def test_every_layout(case, with_bias):
 @given(case=cases(1), which=st.integers(0, 99), half=st.booleans(), groups=st.integers(1, 2), parts=st.integers(1, 3))
 @example(((2, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 1, True, 1, 2)  # weights by four, windows by two
 @example(((1, 1, 9, 9), {"kernel_size": (16, 15), **PLAIN, "padding": 4}), 3, False, 1, 1)  # 16 + 15 bits
+@example(((3, 70, 5, 7), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, True, 2, 1)  # groups of warps, an odd image
+@example(((2, 34, 9, 8), {"kernel_size": 2, **PLAIN, "stride": 2}), -1, False, 1, 2)  # float32 as two numbers
 def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     """The kernels of implicit GEMM are right for any tile and any number of parts of K."""
     (samples, channels, *size), how = case
@@ -307,12 +310,26 @@ def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     exact, size = reference_conv(x, weight, bias, groups, **how)
     geometry = windows.make_geometry(x.shape[2:], kernel, **how)
     out = poisoned(samples, groups * 5, *geometry.out_size, dtype=dtype)
-    speeds = cost.HALF_SPEEDS if half else cost.IMPLICIT_SPEEDS
+    speeds = gemm.HALF_SPEEDS + gemm.GROUP_SPEEDS if half else gemm.IMPLICIT_SPEEDS + gemm.SPLIT_SPEEDS
     chosen = speeds[which % len(speeds)].tile, parts
     convolution = cost.Convolution(x, weight, bias, out, geometry, groups)
-    for launch, arguments in cost.implicit_launches(convolution, WorkMemory(0), chosen):
+    for launch, arguments in gemm.implicit_launches(convolution, WorkMemory(0), chosen):
         assert gpukit.trace(launch, *arguments).findings == []
     difference = abs(out.reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [(np.float16, 24), (np.float16, 9), (np.float32, 34)])
+def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
+    x, weight = random(2, channels, 6, 7, dtype=dtype), random(5, channels, 3, 2, dtype=dtype)
+    how = {"stride": (2, 1), "padding": 1, "dilation": 1}
+    exact, size = reference_conv(x, weight, None, 1, **how)
+    memory = cuda.to_device(np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
+    strides = tuple(x.itemsize * n for n in (42 * channels, 1, 7 * channels, channels))
+    last = device_array_of(x.shape, strides, dtype, memory)
+    assert gemm.reads_last(last, weight.shape, windows.make_geometry((6, 7), (3, 2), **how), 1)
+    result = conv.conv2d(last, cuda.to_device(weight), **how, algorithm="implicit").copy_to_host()
+    difference = abs(result.reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 

@@ -1,0 +1,306 @@
+"""Implicit GEMM: which kernel and which tile for a convolution, and its launches."""
+
+import functools
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from gpukit import intrinsics
+from gpukit._host.arrays import address_of, configure_quietly, dtype_of, window
+from gpukit.backend import cuda
+from gpukit.conv.halves import CHUNK, HalfTile, halves
+from gpukit.conv.implicit import MAX_KERNEL, implicit
+from gpukit.conv.last import LAST_THREADS, channels_last, four_last, split_last, tiles_last, weights_at_once
+from gpukit.conv.warpgroups import FORMS, ROW, boxes, shared_bytes, warpgroups
+from gpukit.conv.windows import Geometry, make_divisor
+from gpukit.intrinsics.tiles.tensor_map import can_describe_windows
+from gpukit.matmul.align import BOTH, LANES, PLAIN, ROWS, align, align_grid
+from gpukit.matmul.cost import Speed, choices
+from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
+from gpukit.matmul.maps import movable_map
+from gpukit.matmul.warpgroups import GroupTile
+from warpstep.integers import ceil_div
+from warpstep.limits import MAX_GRID_YZ
+
+__all__ = [
+    "GROUP_SPEEDS",
+    "HALF_SPEEDS",
+    "IMPLICIT_SPEEDS",
+    "SPLIT_SPEEDS",
+    "choose_tile",
+    "implicit_launches",
+    "last_us",
+    "lies_last",
+    "reads_last",
+    "takes_implicit",
+]
+
+#: Windows, values of x, and terms of a sum: indices have 32 bits, and channels may be padded to four times as many.
+MAX_IMPLICIT = 2**30
+
+
+def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
+    """Whether the kernel of implicit GEMM takes a convolution: its kernel and its sizes are small enough."""
+    kernel = int(geometry.kernel_h), int(geometry.kernel_w.value)
+    windows, size = x_shape[0] * geometry.counts[1], x_shape[0] * x_shape[1] * int(geometry.pixels.value)
+    small = max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
+    return small and all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
+
+
+#: Microseconds that a launch takes longer than one of `matmul`; bytes of a matrix that take as long as one here.
+IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 2.8
+#: What the tiles cost, as `gpukit.matmul.cost.SPEEDS`: fitted to 435 measurements on an H200.
+IMPLICIT_SPEEDS = (
+    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.355, 1.429, 2.4),
+    Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.407, 0.527, 1.3),
+    Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.455, 0.579, 1.1),
+    Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.291, 0.424, 1.1),
+    Speed(Tile(64, 32, 16, 8, 4, 4, 4, 2), 5, 0.288, 0.420, 0.5),
+    Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.369, 0.449, 1.6),
+    Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.364, 0.225, 2.6),
+    Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.379, 0.478, 1.0),
+)
+#: The same for float16, by 125 measurements; launches are counted on their own.
+HALF_SPEEDS = (
+    Speed(HalfTile(256, 128, 64, 64), 1, 0.75, 1.0, 4.8),
+    Speed(HalfTile(128, 128, 64, 32), 2, 0.49, 0.64, 4.8),
+    Speed(HalfTile(64, 128, 32, 32), 2, 0.33, 0.5, 3.4),
+    Speed(HalfTile(128, 64, 32, 32), 2, 0.31, 0.48, 2.1),
+    Speed(HalfTile(64, 64, 32, 32), 4, 0.21, 0.42, 2.7),
+    Speed(HalfTile(32, 128, 32, 32), 4, 0.255, 0.38, 4.9),
+    Speed(HalfTile(32, 64, 32, 16), 4, 0.15, 0.41, 2.4),
+    Speed(HalfTile(64, 32, 32, 16), 4, 0.14, 0.5, 1.6),
+    Speed(HalfTile(32, 32, 16, 16), 6, 0.08, 0.4, 1.9),
+    Speed(HalfTile(16, 64, 16, 16), 6, 0.115, 0.25, 3.4),
+)
+#: The same for groups of four warps, by 180 measurements on an H200; K is in bytes.
+GROUP_SPEEDS = (
+    Speed(GroupTile(128, 256, 2, 4), 1, 0.64, 0.64, 5.2, 1),
+    Speed(GroupTile(128, 128, 2, 6), 1, 0.38, 0.38, 3.6, 1),
+    Speed(GroupTile(64, 128, 1, 4, 2), 2, 0.24, 0.31, 3.2, 1),
+    Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.18, 0.27, 1.9, 1),
+)
+#: The same for float32, each number the sum of two of TF32, by 140 measurements.
+SPLIT_SPEEDS = (
+    Speed(GroupTile(128, 192, 2, 2), 1, 1.43, 1.43, 6.2, 1),
+    Speed(GroupTile(128, 128, 2, 3), 1, 0.88, 0.88, 5.8, 1),
+    Speed(GroupTile(64, 128, 1, 4), 1, 0.605, 0.605, 3.4, 1),
+    Speed(GroupTile(64, 64, 1, 3, 2), 2, 0.385, 0.43, 2.2, 1),
+)
+#: Microseconds of the launch before that writes the channels last, and bytes that it moves in one.
+LAST_US, LAST_BYTES = 3.0, 2.9e6
+#: Bytes of such a copy: more samples come one part after the other.
+MAX_COPY = 256 << 20
+
+
+def choose_tile(
+    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False, last: bool = False
+) -> tuple[float, Any, int]:
+    """Choose for implicit GEMM of float32, or float16; gives (expected microseconds, tile, parts of K). ``last`` tells
+    whether the channels of the images are last.
+    """
+    sizes = weight_shape[0] // groups, x_shape[0] * geometry.counts[1], weight_shape[1], geometry.counts[0]
+    device, pixels = cuda.get_current_device(), x_shape[0] * x_shape[1] * int(geometry.pixels.value)
+    grouped = device.compute_capability[0] == 9 and pixels > 0 and can_describe_windows(*_windows_of(geometry))
+    return _choose_tile(*sizes, groups, pixels, half, last, grouped, device.MULTIPROCESSOR_COUNT)
+
+
+@functools.lru_cache(4096)
+def _choose_tile(m, n, channels, taps, groups, pixels, half, last, grouped, multiprocessors):
+    k, itemsize = channels * taps, 2 if half else 4
+    weights, out = groups * m * k, groups * m * n
+    if half:
+        speeds, nbytes = HALF_SPEEDS, itemsize * (pixels + weights + out)
+        before, depth = last_us(pixels + weights, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
+    else:
+        speeds, nbytes = IMPLICIT_SPEEDS, int(IMPLICIT_BYTES * itemsize * (pixels + weights + out))
+        before, depth = IMPLICIT_EXTRA_US, k
+    before += last_us(last * pixels, 2 * itemsize)
+    found = choices(m, n, depth, groups, multiprocessors, nbytes, speeds)
+    best = min((time + before, tile, parts) for time, tile, parts in found)
+    if grouped:
+        form, aligned = FORMS["float16" if half else "float32"], half and channels * itemsize % 16 == 0
+        read = form.pieces * (min(pixels, groups * n * k) + weights)  # strides may pass over pixels
+        row, nbytes = ROW * ceil_div(channels, form.depth), itemsize * (read + out)
+        found = choices(m, n, taps * row, groups, multiprocessors, nbytes, GROUP_SPEEDS if half else SPLIT_SPEEDS)
+        copied = (0 if last and aligned else pixels) + (0 if taps == 1 and aligned else weights)
+        before = last_us(copied, itemsize * (1 + form.pieces))
+        best = min(best, *((time + before, tile, parts) for time, tile, parts in found))
+    return best
+
+
+def last_us(count: int, nbytes: int) -> float:
+    """Predict the microseconds in which so many numbers are copied with the channels last, of so many bytes moved."""
+    return LAST_US + nbytes * count / LAST_BYTES if count else 0.0
+
+
+def _windows_of(geometry):
+    """Kernel, stride, padding and dilation, as a `gpukit.intrinsics.window_map` wants them."""
+    g = geometry
+    pairs = (
+        (g.kernel_h, g.kernel_w.value),
+        (g.stride_h.value, g.stride_w.value),
+        (g.padding_h, g.padding_w),
+        (g.dilation_h, g.dilation_w),
+    )
+    return tuple((int(down), int(across)) for down, across in pairs)
+
+
+def implicit_launches(convolution: Any, work: Any, chosen: tuple | None = None) -> list:
+    """Make [(launch, arguments), ...] of implicit GEMM; ``chosen`` is (tile, parts) to be taken instead."""
+    x, weight, bias, out, geometry, groups = convolution
+    if not takes_implicit(x.shape, weight.shape, geometry, groups):
+        raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
+    half = dtype_of(x) == np.float16
+    chosen = chosen or choose_tile(x.shape, weight.shape, geometry, groups, half, lies_last(x, groups))[1:]
+    tile, parts = chosen
+    grouped = isinstance(tile, GroupTile)
+    at_once = max(1, MAX_COPY // (x.size // x.shape[0] * (2 if half else 8))) if half or grouped else x.shape[0]
+    if at_once < x.shape[0]:
+        pieces = (slice(first, first + at_once) for first in range(0, x.shape[0], at_once))
+        cut = (convolution._replace(x=x[piece], out=out[piece]) for piece in pieces)
+        return [launch for piece in cut for launch in implicit_launches(piece, work, chosen)]
+    bias, result = (array.reshape(array.size) for array in (weight if bias is None else bias, out))
+    target = result if parts == 1 else work.take("parts", parts * out.size, np.float32)
+    make = _group_launches if grouped else _half_launches if half else _float_launches
+    launches = make(convolution, tile, parts, bias, target, work)
+    if parts > 1:
+        launches.append(_launch_sum(target, result, parts, work.stream))
+    return launches
+
+
+def _grid(convolution, tile, parts):
+    """The blocks of `implicit` and `halves`, and their last arguments."""
+    x, weight, bias, _, geometry, groups = convolution
+    m, n = weight.shape[0] // groups, x.shape[0] * geometry.counts[1]
+    sizes = tuple(np.uint32(size) for size in (x.shape[0], weight.shape[1], m, bias is not None))
+    return (ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts, groups), (geometry, sizes)
+
+
+def _float_launches(convolution, tile, parts, bias, target, work):
+    """[(launch, arguments)] of implicit GEMM of float32."""
+    wide = convolution.geometry.counts[1] % 4 == 0 and address_of(target) % 16 == 0
+    grid, further = _grid(convolution, tile, parts)
+    launch = configure_quietly(implicit(tile, wide), grid, tile.threads, work.stream)
+    operands = (array.reshape(array.size) for array in convolution[:2])
+    return [(launch, (*operands, bias, target, *further))]
+
+
+def _half_launches(convolution, tile, parts, bias, target, work):
+    """[(launch, arguments), ...] of implicit GEMM of float16 by single warps."""
+    copies, launches = _channels_last(convolution, CHUNK, work)
+    kernel, (grid, further) = halves(tile, convolution.geometry.counts[1] % 2 == 0), _grid(convolution, tile, parts)
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    launch = configure_quietly(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
+    chunks = make_divisor(ceil_div(convolution.weight.shape[1], CHUNK))
+    return [*launches, (launch, (*(copy.view(np.uint16) for copy in copies), bias, target, *further, chunks))]
+
+
+def _group_launches(convolution, tile, parts, bias, target, work):
+    """[(launch, arguments), ...] of implicit GEMM by groups of four warps."""
+    x, weight, _, _, geometry, groups = convolution
+    name, (taps, positions) = dtype_of(x).name, geometry.counts
+    form = FORMS[name]
+    operands, launches = _group_operands(convolution, form, work)
+    m, n, chunks = weight.shape[0] // groups, x.shape[0] * positions, ceil_div(weight.shape[1], form.depth)
+    width = gcd(positions, 16 // dtype_of(target).itemsize) if address_of(target) % 16 == 0 else 1
+    kernel, nbytes = warpgroups(tile, name, parts > 1, width), shared_bytes(tile, name)
+    intrinsics.allow_dynamic_shared(kernel, nbytes)
+    (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, name)
+    maps = (
+        movable_map(weights, box_of_weights, work),
+        movable_map(images, box_of_images, work, _windows_of(geometry)),
+    )
+    k, row = taps * chunks * form.depth, weights.shape[2]
+    sizes = m, n, k, parts, groups, x.shape[0], row // form.pieces, convolution.bias is not None
+    blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * groups
+    blocks = min(blocks, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
+    launch = configure_quietly(kernel, blocks, tile.threads, work.stream, nbytes)
+    words = target.view(np.uint32) if width > 1 else target
+    arguments = *maps, bias, words, geometry, tuple(map(np.uint32, sizes)), make_divisor(chunks)
+    return [*launches, (launch, arguments)]
+
+
+def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
+    """Whether implicit GEMM reads images as they lie, with their channels last."""
+    if not lies_last(x, groups):
+        return False
+    half = dtype_of(x) == np.float16
+    return isinstance(choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)[1], GroupTile)
+
+
+def lies_last(x: Any, groups: int) -> bool:
+    """Whether the channels of images on the device are last in memory, in one group."""
+    if not cuda.is_cuda_array(x) or groups > 1:
+        return False
+    (_, channels, height, width), item = x.shape, dtype_of(x).itemsize
+    strides = height * width * channels * item, item, width * channels * item, channels * item
+    return all(n == 1 or own == stride for n, own, stride in zip(x.shape, x.strides, strides, strict=True))
+
+
+def _group_operands(convolution, form, work):
+    """Weights (O, taps, channels) and images (groups N, H, W, channels), and the launches that write what is not so
+    already.
+    """
+    x, weight, geometry, groups = convolution.x, convolution.weight, convolution.geometry, convolution.groups
+    last, (taps, _), channels = lies_last(x, groups), geometry.counts, weight.shape[1]
+    # Rows of a map begin at multiples of 16 bytes.
+    aligned = form.pieces == 1 and channels * dtype_of(x).itemsize % 16 == 0
+    keeps_weights = aligned and taps == 1 and address_of(weight) % 16 == 0
+    (images, weights), launches = _channels_last(convolution, form.unit, work, not last, not keeps_weights)
+    if keeps_weights:
+        weights = weight.reshape(weight.size)
+    if last:
+        images = window(x, dtype_of(x), x.size)
+        if not aligned or address_of(x) % 16:
+            images, launch = _rows_last(images, channels, form, work)
+            launches.append(launch)
+    planes, rows = (groups * x.shape[0], *x.shape[2:]), (weight.shape[0], taps)
+    shaped = (a.reshape(*lead, a.size // prod(lead)) for a, lead in ((weights, rows), (images, planes)))
+    return tuple(shaped), launches
+
+
+def _channels_last(convolution, multiple, work, with_images=True, with_weights=True) -> tuple[list, list]:
+    """Images and weights with the channels of each group last, so many of them, and the launches that write them."""
+    x, weight, geometry, groups = convolution.x, convolution.weight, convolution.geometry, convolution.groups
+    channels, pixels, (taps, _) = weight.shape[1], int(geometry.pixels.value), geometry.counts
+    padded, dtype = ceil_div(channels, multiple) * multiple, dtype_of(x)
+    planes, outs = x.shape[0] * groups * with_images, weight.shape[0] * with_weights
+    counts = (n * padded * FORMS[dtype.name].pieces for n in (planes * pixels, outs * taps))
+    copies = [work.take(f"last {i}", count, dtype) for i, count in enumerate(counts)]
+    down, across = tiles_last(padded, pixels, dtype.itemsize)
+    chunk = weights_at_once(padded, taps)
+    blocks = outs * ceil_div(padded, chunk)
+    grid = blocks + planes * down * across
+    if grid == 0:
+        return copies, []
+    sizes = tuple(map(np.uint32, (channels, padded, pixels, across, down, x.shape[0], groups, blocks, taps, chunk)))
+    flat, kernel = weight.reshape(weight.size), split_last
+    arrays = [x.reshape(x.size) if with_images else flat, flat, *copies]
+    if dtype == np.float16:
+        wide = with_images and pixels % 2 == 0 and address_of(x) % 4 == 0
+        kernel = (four_last if padded == 4 else channels_last)(wide)
+        words = np.uint32 if wide else np.uint16, np.uint16, np.uint32, np.uint32
+        arrays = [array.view(word) for array, word in zip(arrays, words, strict=True)]
+    return copies, [(configure_quietly(kernel, grid, LAST_THREADS, work.stream), (*arrays, sizes))]
+
+
+def _rows_last(images, channels, form, work):
+    """Images whose channels are last as rows of a multiple of them, and the launch that copies them."""
+    rows, padded = images.size // channels, ceil_div(channels, form.unit) * form.unit
+    copy = work.take("rows", rows * padded * form.pieces, images.dtype)
+    kernel, grid = (
+        align(form.element, False, (PLAIN, BOTH)[form.pieces - 1]),
+        align_grid(1, rows, padded, images.dtype.itemsize),
+    )
+    launch = configure_quietly(kernel, grid, (LANES, ROWS), work.stream)
+    sizes = tuple(map(np.uint32, (1, rows, padded, channels)))
+    return copy, (launch, (images, copy, sizes, np.uint64(channels), np.uint64(images.size)))
+
+
+def _launch_sum(results, out, parts, stream):
+    """(launch, arguments) that adds up the results of the parts of K."""
+    kernel, blocks = choose_sum(parts, (1, 1, out.size), results.dtype.itemsize)
+    launch, size = configure_quietly(kernel, blocks, SUM_THREADS, stream), np.uint32(out.size)
+    return launch, (results, out, np.uint32(parts), np.uint32(1), size, size, np.float32(1), np.float32(0))

@@ -1,0 +1,215 @@
+"""Copies of images and weights whose channels are last: those of one pixel, or of one tap, are a row.
+
+Tensor cores take their operands along K, and K is channel after channel for each tap of the kernel.
+"""
+
+import functools
+
+from gpukit.backend import cuda, float32, uint32, uint64
+from gpukit.intrinsics import byte_perm, store2, store4
+from gpukit.matmul.align import part_of
+from warpstep.integers import ceil_div
+
+__all__ = ["LAST_THREADS", "channels_last", "four_last", "split_last", "tiles_last", "weights_at_once"]
+
+#: Positions of a tile, which has 128 bytes of channels; words of its rows; threads of a block, and its warps.
+SIDE, PITCH, LAST_THREADS, WARPS = 64, 33, 256, 8
+WORDS = SIDE * PITCH
+#: Positions of a block of `four_last`.
+FOUR_POSITIONS = 2 * LAST_THREADS
+#: Channels that a warp of `split_last` loads.
+SPLIT_COUNT = SIDE // 2 // WARPS
+#: Which bytes of two words make a word of their lower, and of their upper halves.
+LOWER, UPPER = 0x5410, 0x7632
+upper, remainder = part_of(1), part_of(2)
+
+
+def tiles_last(channels: int, positions: int, itemsize: int) -> tuple[int, int]:
+    """Count the tiles along the channels, numbers of so many bytes that are padded already, and along the positions."""
+    if channels == 4:
+        return 1, ceil_div(positions, FOUR_POSITIONS)
+    return ceil_div(channels, 2 * SIDE // itemsize), ceil_div(positions, SIDE)
+
+
+def weights_at_once(channels: int, taps: int) -> int:
+    """Count the channels of an out channel that a block copies, all taps of them, of so many padded channels."""
+    return min(channels, max(2, WORDS // taps // 64 * 64 or WORDS // taps // 2 * 2))
+
+
+@functools.cache
+def channels_last(wide):
+    """Make the kernel that copies images (N, groups, C, H W) to (groups, N, H W, C), and weights (C, KH KW) to (KH KW,
+    C), with zeros for channels up to a multiple of four. The first blocks take the weights, the others a tile of an
+    image each.
+
+    ``sizes`` are C, its multiple, H W, tiles along them and along C, N, groups, blocks of weights, KH KW, and channels
+    of such a block. The copies are arrays of uint32, with two neighbours each, and so are the images with ``wide``;
+    otherwise they, and the weights, are of uint16.
+    """
+    copy_weights = make_copy_weights(1)
+    count = SIDE // 2 // WARPS
+
+    @cuda.jit
+    def channels_last(x, weight, x_out, weight_out, sizes):
+        tile = cuda.shared.array(WORDS, uint32)
+        pairs = cuda.local.array((count, 2), uint32)
+        channels, padded, positions, across, down, samples, groups, blocks, taps, chunk = sizes
+        block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        if block < blocks:
+            copy_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+            return
+        block = uint32(block - blocks)
+        rest, position = block // across, uint32(block % across * uint32(SIDE))
+        plane, channel = rest // down, uint32(rest % down * uint32(SIDE))
+        left = uint32(positions - position)
+        # A warp loads two channels of 64 positions at a time: all loads first, so that they overlap.
+        warp, lane = tid // uint32(32), tid % uint32(32)
+        below = uint32(channels - min(channels, uint32(channel + uint32(2) * warp)))
+        start = uint64(uint32(plane * channels + channel + uint32(2) * warp)) * positions + position
+        start = start // uint64(2) + lane if wide else start + lane
+        pitch = uint32(positions // uint32(2)) if wide else positions
+        first, second = uint32(2) * lane < left if wide else lane < left, lane + uint32(32) < left
+        for i in range(count):
+            for j in range(2):
+                own = 2 * WARPS * i + j
+                at, inside = start + uint32(uint32(own) * pitch), uint32(own) < below
+                word = uint32(x[at]) if inside and first else uint32(0)
+                if not wide:
+                    word = word | (uint32(x[at + uint64(32)]) if inside and second else uint32(0)) << uint32(16)
+                pairs[i, j] = word
+        to = lane * uint32(PITCH) + warp
+        for i in range(count):
+            tile[to + uint32(i * WARPS)] = byte_perm(pairs[i, 0], pairs[i, 1], uint32(LOWER))
+            tile[to + uint32(32 * PITCH + i * WARPS)] = byte_perm(pairs[i, 0], pairs[i, 1], uint32(UPPER))
+        cuda.syncthreads()
+        # 16 lanes store the channels of a position. Upper halves are of odd positions, or of those from 32 on.
+        plane, c = uint32(plane % groups * samples + plane // groups), tid % uint32(16)
+        row = tid // uint32(16)
+        own = uint32(2) * row if wide else row
+        at = ((uint64(plane) * positions + position + own) * padded + channel) // uint64(2) + uint32(2) * c
+        left = uint32(left - min(left, own)) if channel + uint32(4) * c < padded else uint32(0)
+        source, pitch = row * uint32(PITCH) + uint32(2) * c, padded // uint32(2)
+        for i in range(4):
+            further = i % 2 * 32 + i // 2 if wide else 16 * i
+            if uint32(further) < left:
+                a, b = tile[source + uint32(16 * i * PITCH)], tile[source + uint32(16 * i * PITCH + 1)]
+                store2(x_out, at + uint32(uint32(further) * pitch), a, b)
+
+    return channels_last
+
+
+@functools.cache
+def four_last(wide):
+    """Make the kernel that does what `channels_last` does for up to four channels: a thread writes two positions. Its
+    blocks along a plane are ``sizes.across``.
+    """
+    copy_weights = make_copy_weights(1)
+
+    @cuda.jit
+    def four_last(x, weight, x_out, weight_out, sizes):
+        tile = cuda.shared.array(WORDS, uint32)
+        pairs = cuda.local.array(4, uint32)
+        channels, padded, positions, across, _, samples, groups, blocks, taps, chunk = sizes
+        block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        if block < blocks:
+            copy_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+            return
+        block = uint32(block - blocks)
+        plane, position = block // across, uint32(block % across * uint32(FOUR_POSITIONS) + uint32(2) * tid)
+        if position >= positions:
+            return
+        start = uint64(uint32(plane * channels)) * positions + position
+        for c in range(4):
+            at, inside = start + uint32(uint32(c) * positions), uint32(c) < channels
+            if wide:
+                pairs[c] = x[at // uint64(2)] if inside else uint32(0)
+            else:
+                more = inside and position + uint32(1) < positions
+                high = uint32(x[at + uint64(1)]) if more else uint32(0)
+                pairs[c] = (uint32(x[at]) if inside else uint32(0)) | high << uint32(16)
+        plane = uint32(plane % groups * samples + plane // groups)
+        to = (uint64(plane) * positions + position) * uint64(2)
+        low, high = uint32(LOWER), uint32(UPPER)
+        w, x_ = byte_perm(pairs[0], pairs[1], low), byte_perm(pairs[2], pairs[3], low)
+        y, z = byte_perm(pairs[0], pairs[1], high), byte_perm(pairs[2], pairs[3], high)
+        if wide:
+            store4(x_out, to, w, x_, y, z)
+        else:
+            store2(x_out, to, w, x_)
+            if position + uint32(1) < positions:
+                store2(x_out, to + uint64(2), y, z)
+
+    return four_last
+
+
+@cuda.jit
+def split_last(x, weight, x_out, weight_out, sizes):
+    """Do what `channels_last` does for float32, each number as the sum of two that TF32 holds: first C upper parts,
+    then C rests. All arrays are of float32.
+    """
+    tile = cuda.shared.array(WORDS, float32)
+    loaded = cuda.local.array((SPLIT_COUNT, 2), float32)
+    channels, padded, positions, across, down, samples, groups, blocks, taps, chunk = sizes
+    block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+    if block < blocks:
+        copy_split_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+        return
+    block = uint32(block - blocks)
+    rest, position = block // across, uint32(block % across * uint32(SIDE))
+    plane, channel = rest // down, uint32(rest % down * uint32(SIDE // 2))
+    left = uint32(positions - position)
+    warp, lane = tid // uint32(32), tid % uint32(32)
+    below = uint32(channels - min(channels, uint32(channel + warp)))
+    start = uint64(uint32(plane * channels + channel + warp)) * positions + position + lane
+    for i in range(SPLIT_COUNT):
+        for j in range(2):
+            inside = uint32(WARPS * i) < below and lane + uint32(32 * j) < left
+            at = start + uint32(uint32(WARPS * i) * positions + uint32(32 * j))
+            loaded[i, j] = x[at] if inside else float32(0)
+    for i in range(SPLIT_COUNT):
+        for j in range(2):
+            tile[lane * uint32(PITCH) + warp + uint32(32 * j * PITCH + WARPS * i)] = loaded[i, j]
+    cuda.syncthreads()
+    plane, c = uint32(plane % groups * samples + plane // groups), tid % uint32(8) * uint32(4)
+    row, pitch = tid // uint32(8), uint32(2) * padded
+    at = (uint64(plane) * positions + position + row) * pitch + channel + c
+    for i in range(2):
+        if row + uint32(32 * i) < left and channel + c < padded:
+            own, to = row * uint32(PITCH) + c + uint32(32 * i * PITCH), at + uint32(uint32(32 * i) * pitch)
+            a, b, d, e = tile[own], tile[own + uint32(1)], tile[own + uint32(2)], tile[own + uint32(3)]
+            store4(x_out, to, upper(a), upper(b), upper(d), upper(e))
+            store4(x_out, to + padded, remainder(a), remainder(b), remainder(d), remainder(e))
+
+
+@functools.cache
+def make_copy_weights(pieces):
+    """Make the device function by which a block copies some channels of an out channel, in one piece or in two."""
+    number, per_lane = (uint32, 2) if pieces == 1 else (float32, 1)
+    at_once = 32 * per_lane
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_weights(tile, weight, out, block, channels, padded, taps, chunk):
+        tid, chunks = uint32(cuda.threadIdx.x), uint32(padded + chunk - uint32(1)) // chunk
+        o, first = block // chunks, uint32(block % chunks * chunk)
+        used, kept = min(chunk, uint32(channels - min(channels, first))), min(chunk, uint32(padded - first))
+        start = uint64(uint32(o * channels + first)) * taps
+        for i in range(tid, used * taps, LAST_THREADS):
+            tile[i] = weight[start + uint64(i)]
+        cuda.syncthreads()
+        # A warp stores neighbouring channels of a tap.
+        lane, across = tid % uint32(32) * uint32(per_lane), uint32(kept + uint32(at_once - 1)) // uint32(at_once)
+        for i in range(tid // uint32(32), taps * across, WARPS):
+            tap, c = uint32(i) // across, uint32(uint32(i) % across * uint32(at_once) + lane)
+            at = uint64(uint32(o * taps + tap)) * uint32(pieces) * padded + first + c
+            if c < kept:
+                value = tile[c * taps + tap] if c < used else number(0)
+                if pieces == 1:
+                    high = tile[uint32(c + uint32(1)) * taps + tap] if c + uint32(1) < used else uint32(0)
+                    out[at // uint64(2)] = value | high << uint32(16)
+                else:
+                    out[at], out[at + padded] = upper(value), remainder(value)
+
+    return copy_weights
+
+
+copy_split_weights = make_copy_weights(2)

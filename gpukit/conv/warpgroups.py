@@ -1,0 +1,341 @@
+"""Implicit GEMM on the tensor cores of compute capability 9.0.
+
+It is `gpukit.matmul.warpgroups` with another second operand: for each tap of the kernel, the pixels that it meets in
+the windows, with 128 bytes of channels each. The images and the weights are first written so that the channels of a
+pixel are a row. One thread then copies the pixels of up to 256 windows at a time: the hardware finds the windows, and
+fills up with zeros what lies outside of the image.
+
+A float32 is the sum of two numbers of TF32, which has 11 bits, up to 2**-22 of it. So three products of TF32 make one
+of float32: both upper parts, and each with the other's rest. Tensor cores truncate sums, which would add up over a
+long K: they sum one step only, and the sums of the steps are added in float32, which rounds.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+from gpukit.backend import cuda, float32, int32, types, uint8, uint32, uint64
+from gpukit.conv.halves import nothing
+from gpukit.conv.windows import divided
+from gpukit.intrinsics import (
+    copy_tensor,
+    copy_windows,
+    decrease_registers,
+    fence_barrier_init,
+    fence_tensor_map,
+    increase_registers,
+    load2,
+    load4,
+    mbarrier_arrive,
+    mbarrier_expect,
+    mbarrier_init,
+    mbarrier_wait,
+    store2,
+    store4,
+    store_fragment,
+    view_at,
+    wgmma,
+    wgmma_commit,
+    wgmma_fence,
+    wgmma_wait,
+    zeros,
+)
+from gpukit.matmul.rows import WARP_ROWS, make_rows, rows_bytes, rows_columns
+from gpukit.matmul.turned import make_following
+from gpukit.matmul.warpgroups import GROUP_ROWS, make_count, make_place
+from warpstep.limits import GROUP
+
+__all__ = ["FORMS", "ROW", "Form", "boxes", "shared_bytes", "warpgroups"]
+
+#: Bytes of a row of a tile.
+ROW = 128
+
+
+class Form(NamedTuple):
+    """How an operand's elements are held.
+
+    Attributes
+    ----------
+    element : Numba type
+    depth, small : int
+        Channels of a step, and of an instruction.
+    pieces : int
+        Numbers that make an element; a row has all first ones first, and then the second ones.
+    unit : int
+        Channels that a row has a multiple of: whole sectors, and whole steps if there is a second number.
+    """
+
+    element: Any
+    depth: int
+    small: int
+    pieces: int
+    unit: int
+
+
+#: Rows of other than whole sectors are slower: 200 channels, padded to 208 only, take 42 us where 224 take 33.
+FORMS = {"float16": Form(types.float16, 64, 16, 1, 32), "float32": Form(float32, 32, 8, 2, 32)}
+
+
+def boxes(tile, name: str) -> tuple[tuple, tuple]:
+    """The boxes of the maps of the weights (out channels, taps, channels) and of the images (windows, channels)."""
+    depth = FORMS[name].depth
+    return (tile.rows, 1, depth), (tile.columns, depth)
+
+
+def _pipeline_bytes(tile, name):
+    """Bytes of all stages and their barriers."""
+    return tile.stages * (FORMS[name].pieces * tile.stage_bytes + 16)
+
+
+def shared_bytes(tile, name: str) -> int:
+    """Bytes of dynamic shared memory of a block."""
+    return _pipeline_bytes(tile, name) + rows_bytes(4 * tile.groups)
+
+
+@functools.cache
+def warpgroups(tile, name, parts, width):
+    """Make the kernel of a convolution whose operands have their channels last.
+
+    Parameters
+    ----------
+    tile : gpukit.matmul.warpgroups.GroupTile
+    name : str
+        One of ``FORMS``.
+    parts : bool
+        Whether the sums are stored in float32, for `sum_parts` to add up.
+    width : int
+        Elements of ``out`` stored at a time, up to 16 bytes: 8, 4, 2 or 1, a divisor of OH OW. Unless it is 1, ``out``
+        is an array of uint32.
+
+    Returns
+    -------
+    kernel
+        ``kernel[blocks, tile.threads, stream, shared_bytes(...)](weights, images, bias, out, geometry, sizes,
+        chunks)``. ``weights`` and ``images`` are maps with the boxes of `boxes`. ``sizes`` is (M, N OH OW, K, parts of
+        K, groups, N, channels of a piece of a row, whether there is a bias to add), ``chunks`` the Divisor of C /
+        groups in steps; K is the product of their size, their number, and that of the taps.
+    """
+    rows, columns, groups, stages, _ = tile
+    element, depth, _, pieces, _ = FORMS[name]
+    shape_a, shape_b = (stages * pieces, rows, depth), (stages * pieces, columns, depth)
+    stage_bytes = pieces * tile.stage_bytes
+    b_at, full_at = stages * pieces * rows * ROW, stages * stage_bytes
+    free_at, rows_at = full_at + 8 * stages, _pipeline_bytes(tile, name)
+    place, count_tiles, following = make_place(tile, depth), make_count(tile), make_following(stages)
+    first_sums, multiply = make_first_sums(columns), make_multiply(columns, name)
+    store = make_store(tile, float32 if parts else element, width, rows_at, 0)
+    # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
+    gives, pending = tile.threads == 3 * GROUP and pieces * columns >= 256, pieces == 1
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.resident))
+    def warpgroups(weights, images, bias, out, geometry, sizes, chunks):
+        memory = cuda.shared.array(0, uint8, alignment=1024)
+        tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
+        full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
+        tid = uint32(cuda.threadIdx.x)
+        m, n, k, in_parts, matrices, samples, padded, biased = sizes
+        product = m, n, k, in_parts, matrices
+        if tid == groups * GROUP:  # the thread that copies
+            fence_tensor_map(weights)
+            fence_tensor_map(images)
+            for stage in range(stages):
+                mbarrier_init(full, stage, 1)
+                mbarrier_init(free, stage, 4 * groups)
+            fence_barrier_init()
+        tiles, number = count_tiles(product), uint32(cuda.blockIdx.x)
+        z, part, row, col, step, last = place(number, product)
+        cuda.syncthreads()
+        stage = uint32(0)
+        if tid >= groups * GROUP:
+            if gives:
+                decrease_registers(40)
+            if tid == groups * GROUP:
+                parity = uint32(1)
+                while number < tiles:
+                    image, top, left = find_corner(geometry, col)
+                    while step < last:
+                        mbarrier_wait(free, stage, parity)
+                        mbarrier_expect(full, stage, stage_bytes)
+                        tap, chunk = divided(step, chunks)
+                        down, right = divided(tap, geometry.kernel_w)
+                        pixel = down * geometry.dilation_h, right * geometry.dilation_w
+                        for piece in range(pieces):
+                            to = stage * uint32(pieces) + uint32(piece), 0, 0
+                            channel = uint32(chunk * depth + uint32(piece) * padded)
+                            copy_tensor(tiles_a, to, weights, (z * m + row, tap, channel), full, stage)
+                            first = z * samples + image, top, left, channel
+                            copy_windows(tiles_b, to, images, first, pixel, full, stage)
+                        stage, parity = following(stage, parity)
+                        step = uint32(step + uint32(1))
+                    number = uint32(number + uint32(cuda.gridDim.x))
+                    z, part, row, col, step, last = place(number, product)
+        else:
+            if gives:
+                increase_registers(232)
+            parity, before, group, leads = uint32(0), uint32(0), tid // uint32(GROUP), tid % uint32(32) == 0
+            while number < tiles:
+                my_row, first = uint32(row + tid // uint32(32) * uint32(WARP_ROWS)), step
+                sums = first_sums(bias, z * m, my_row, m, biased != 0 and part == 0)
+                while step < last:
+                    mbarrier_wait(full, stage, parity)
+                    sums = multiply(sums, tiles_a, tiles_b, stage, group)
+                    if leads and (step > first or not pending):
+                        mbarrier_arrive(free, before if pending else stage)
+                    before = stage
+                    stage, parity = following(stage, parity)
+                    step = uint32(step + uint32(1))
+                if pending:
+                    sums = wgmma_wait(0, sums)
+                    if leads:
+                        mbarrier_arrive(free, before)
+                of_part = uint64(part) * uint64(matrices) * m * n
+                store(out, memory, sums, of_part, (z, matrices, my_row, col, m, n), geometry.positions)
+                number = uint32(number + uint32(cuda.gridDim.x))
+                z, part, row, col, step, last = place(number, product)
+
+    return warpgroups
+
+
+@cuda.jit(device=True, forceinline=True)
+def find_corner(geometry, own):
+    """The image of window ``own``, and the row and column there at which it begins."""
+    sample, position = divided(own, geometry.positions)
+    down, right = divided(position, geometry.out_w)
+    top = int32(down * geometry.stride_h.value - geometry.padding_h)
+    return sample, top, int32(right * geometry.stride_w.value - geometry.padding_w)
+
+
+@functools.cache
+def make_multiply(columns, name):
+    """Make the device function by which a warp group multiplies a stage."""
+    _, depth, small, pieces, _ = FORMS[name]
+    count, instructions = columns // 2, depth // small
+    add = make_add(count)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_pieces(sums, tiles_a, tiles_b, stage_a, stage_b, group, add):
+        for i in range(instructions):
+            k, more = uint32(i * small), add or i > 0
+            at_a, at_b = (stage_a, group * uint32(GROUP_ROWS), k), (stage_b, uint32(0), k)
+            sums = wgmma(sums, tiles_a, at_a, tiles_b, at_b, False, False, more)
+        return sums
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_whole(sums, tiles_a, tiles_b, stage, group):
+        wgmma_fence()
+        sums = multiply_pieces(sums, tiles_a, tiles_b, stage, stage, group, True)
+        wgmma_commit()
+        # One group of products stays pending, so that the tensor cores never wait for this thread.
+        return wgmma_wait(1, sums)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_split(sums, tiles_a, tiles_b, stage, group):
+        upper = stage * uint32(2)
+        rest, step = upper + uint32(1), zeros(count, float32)
+        wgmma_fence()
+        # The small products first: what is truncated is small beside their own sum.
+        step = multiply_pieces(step, tiles_a, tiles_b, rest, upper, group, False)
+        step = multiply_pieces(step, tiles_a, tiles_b, upper, rest, group, True)
+        step = multiply_pieces(step, tiles_a, tiles_b, upper, upper, group, True)
+        wgmma_commit()
+        return add(sums, wgmma_wait(0, step))
+
+    return multiply_whole if pieces == 1 else multiply_split
+
+
+@functools.cache
+def make_add(count):
+    """Make the device function that adds the numbers of two tuples."""
+    if count == 1:
+        return cuda.jit(device=True, forceinline=True)(lambda a, b: (a[0] + b[0],))
+    half = count // 2
+    first, rest = make_add(half), make_add(count - half)
+    return cuda.jit(device=True, forceinline=True)(lambda a, b: first(a[:half], b[:half]) + rest(a[half:], b[half:]))
+
+
+@functools.cache
+def make_first_sums(columns):
+    """Make the device function that gives what a lane's sums begin with: the bias of its rows, or zero."""
+    repeat = make_repeat(columns // 8)
+
+    @cuda.jit(device=True, forceinline=True)
+    def first_sums(bias, first, row, m, biased):
+        own = uint32(row + uint32(cuda.threadIdx.x) % uint32(32) // uint32(4))
+        below = uint32(own + uint32(8))
+        a = float32(bias[first + own]) if biased and own < m else float32(0)
+        b = float32(bias[first + below]) if biased and below < m else float32(0)
+        return repeat((a, a, b, b))
+
+    return first_sums
+
+
+@functools.cache
+def make_repeat(count):
+    """Make the device function that repeats a tuple so many times."""
+    if count == 1:
+        return cuda.jit(device=True, forceinline=True)(lambda values: values)
+    half, rest = make_repeat(count // 2), make_repeat(count - count // 2)
+    return cuda.jit(device=True, forceinline=True)(lambda values: half(values) + rest(values))
+
+
+# -- from registers to the result ------------------------------------------------------------------
+
+
+@functools.cache
+def make_store(tile, element, width, rows_at, col):
+    """Make the device function by which a warp stores its 16 rows of a tile, from column ``col`` on."""
+    least = rows_columns(element, tile.columns)
+    count, ends = least // 2, col + least == tile.columns
+    view_rows, store_rows = make_rows(element, least, 4 * tile.groups), make_store_rows(element, least, width)
+    rest = nothing if ends else make_store(tile, element, width, rows_at, col + least)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, memory, sums, of_part, place, positions):
+        rows, words = view_rows(memory, rows_at)
+        cuda.syncwarp()
+        store_fragment(rows, (uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS), uint32(0)), sums[:count])
+        cuda.syncwarp()
+        store_rows(out, rows, words, of_part, place, uint32(col), positions)
+        rest(out, memory, sums[count:], of_part, place, positions)
+
+    return store
+
+
+@functools.cache
+def make_store_rows(element, columns, width):
+    """Make the device function by which a warp stores its rows in shared memory, ``width`` windows at a time."""
+    size = element.bitwidth // 8
+    lanes, per_word = columns // width, max(1, 4 // size)
+    at_once, nbytes = max(1, 32 // lanes), width * size
+    lanes_at_once = min(lanes, 32)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_one(out, rows, words, at, r, c):
+        if nbytes == 16:
+            w, x, y, z = load4(words, (r, c // uint32(per_word)))
+            store4(out, at // uint64(per_word), w, x, y, z)
+        elif nbytes == 8:
+            w, x = load2(words, (r, c // uint32(per_word)))
+            store2(out, at // uint64(per_word), w, x)
+        elif width == 2:
+            out[at // uint64(per_word)] = words[r, c // uint32(per_word)]
+        else:
+            out[at] = rows[r, c]
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_rows(out, rows, words, of_part, place, further, positions):
+        group, groups, row, col, m, n = place
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
+        r = lane // uint32(lanes_at_once)
+        for j in range(lanes // lanes_at_once):
+            c = (lane % uint32(lanes_at_once) + uint32(j * 32)) * uint32(width)
+            own = uint32(col + further + c)
+            if own < n:
+                sample, position = divided(own, positions)
+                plane = uint64(uint32(sample * groups) + group) * m + row
+                at = of_part + (plane + r) * positions.value + position
+                for i in range(0, WARP_ROWS, at_once):
+                    if row + r + uint32(i) < m:
+                        store_one(out, rows, words, at + uint64(i) * positions.value, first + r + uint32(i), c)
+
+    return store_rows
