@@ -185,13 +185,15 @@ def make_each(store_eight, right, swapped):
     """Make the device function that stores eight columns of the right factor after the other."""
     if right == 8:
         return store_eight
-    half, count = right // 2, right // 4
-    store_half, down, across = make_each(store_eight, half, swapped), half * swapped, half * (not swapped)
+    half = right // 16 * 8
+    count, down, across = half // 2, half * swapped, half * (not swapped)
+    store_first = make_each(store_eight, half, swapped)
+    store_second = make_each(store_eight, right - half, swapped)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, sums, matrix, row, col, m, n):
-        store_half(out, sums[:count], matrix, row, col, m, n)
+        store_first(out, sums[:count], matrix, row, col, m, n)
         row, col = uint32(row + uint32(down)), uint32(col + uint32(across))
-        store_half(out, sums[count:], matrix, row, col, m, n)
+        store_second(out, sums[count:], matrix, row, col, m, n)
 
     return store
