@@ -172,8 +172,9 @@ def tensor_products():
     """List (variant, tile) of the products on tensor cores: bfloat16, float32 as TF32 with an operand across K."""
     from gpukit.matmul.cost import TENSOR_SPEEDS
 
-    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "warps": "warps", "small": "small"}
-    return [(names[kind], speed.tile) for kind, speeds in TENSOR_SPEEDS.items() for speed in speeds]
+    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "small": "small"}
+    found = [(names.get(kind, "warps"), speed.tile) for kind, speeds in TENSOR_SPEEDS.items() for speed in speeds]
+    return list(dict.fromkeys(found))
 
 
 #: Kernels to compile, by chapter.

@@ -631,7 +631,7 @@ def _piece_launches(piece: Piece, flat: Flat, work):
     wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
     shared_bytes = 0
     if isinstance(tile, DoubleTile):
-        kernel, shared_bytes = double(tile, layout, wide_a, wide_b, wide, scales, adds), tile.shared_bytes
+        kernel, shared_bytes = double(tile, layout, flat.a.wide, flat.b.wide, wide, scales, adds), tile.shared_bytes
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
     else:
         wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)

@@ -63,19 +63,25 @@ SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
 )
-#: The same for float64.
+#: The same for float64. With few blocks, steps are short: more of them have to be under way.
 DOUBLE_SPEEDS = (
-    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.70, 0.80, 3.0, 8),
-    Speed(DoubleTile(64, 64, 32, 32, 3), 3, 0.41, 0.47, 1.3, 8),
-    Speed(DoubleTile(32, 64, 16, 32, 3), 5, 0.26, 0.38, 0.9, 8),
-    Speed(DoubleTile(64, 32, 32, 16, 3), 5, 0.34, 0.40, 0.9, 8),
-    Speed(DoubleTile(32, 32, 16, 16, 4), 6, 0.19, 0.26, 0.8, 8),
-    Speed(DoubleTile(16, 64, 16, 16, 4), 5, 0.22, 0.25, 0.7, 8),
-    Speed(DoubleTile(64, 16, 16, 16, 4), 5, 0.31, 0.30, 0.9, 8),
+    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.55, 0.62, 5.0, 8),
+    Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.28, 0.29, 3.5, 8),
+    Speed(DoubleTile(32, 64, 16, 32, 6), 2, 0.155, 0.185, 3.1, 8),
+    Speed(DoubleTile(64, 32, 32, 16, 6), 2, 0.148, 0.18, 3.2, 8),
+    Speed(DoubleTile(32, 32, 16, 32, 6), 4, 0.09, 0.17, 2.5, 8),
+    Speed(DoubleTile(32, 32, 16, 16, 8), 3, 0.107, 0.14, 2.2, 8),
+    Speed(DoubleTile(16, 64, 16, 16, 6), 3, 0.14, 0.17, 1.8, 8),
+    Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.115, 0.165, 1.8, 8),
+)
+#: The smaller tiles of single warps.
+SMALL_WARP_SPEEDS = (
+    Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
+    Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps, whose tiles fit into the 99 KB of compute capability 8.6; single warps that load operands
-#: which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
+#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; single warps that
+#: load operands which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
@@ -100,11 +106,8 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(128, 64, 1, 8), 1, 0.26, 0.26, 3.0, 1),
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.27, 2.6, 1),
     ),
-    "warps": (
-        Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1),
-        Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
-        Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
-    ),
+    "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.07, 1.07, 5.0, 1), *SMALL_WARP_SPEEDS),
+    "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "small": (
         Speed(WarpTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
         Speed(WarpTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),

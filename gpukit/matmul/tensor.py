@@ -11,7 +11,7 @@ from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
 from gpukit.matmul.align import HIGH_A, HIGH_B, LANES, PLAIN, ROWS, align, align_grid
-from gpukit.matmul.cost import choose_tensor, tensor_time
+from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
@@ -122,6 +122,12 @@ def _check_capability():
     return found[0] == 9  # wgmma is an instruction of 9.0 alone
 
 
+def _warps_kind():
+    """The tiles of single warps that the device has the shared memory for, by their key in ``TENSOR_SPEEDS``."""
+    needed = max(speed.tile.shared_bytes for speed in TENSOR_SPEEDS["warps"])
+    return "warps" if needed <= cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN else "short warps"
+
+
 # -- operands --------------------------------------------------------------------------------------
 
 
@@ -138,7 +144,7 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
         for which, (rows, way) in enumerate(zip(found, ways, strict=True))
         if which != stays and _must_copy(rows, form, way, has_groups)
     ]
-    kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else "warps"
+    kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else _warps_kind()
     if ways != (PLAIN, PLAIN) or not form.turns:
         return kind, copied
     m, n, k, batch = sizes

@@ -24,6 +24,7 @@ from gpukit.intrinsics import (
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+from warpstep.integers import ceil_div
 
 __all__ = ["WarpTile", "warps"]
 
@@ -102,14 +103,12 @@ def warps(tile, name, layout, parts, wide):
     element, total, small = types.uint16 if form.itemsize == 2 else form.element, form.total, form.small
     depth = nbytes // form.itemsize
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
-    along_a, along_b = layout[0] == "N", layout[1] == "T"
-    stage_a, stage_size = rows * depth, (rows + columns) * depth
+    stage_size = (rows + columns) * depth
     all_stages = stages * stage_size
     last_stage, pending, ahead = (stages - 1) * stage_size, stages - 2, (stages - 1) * depth
-    parts_of_step = depth // small
-    copy_a, copy_b = make_copy(tile, name, rows, along_a), make_copy(tile, name, columns, along_b)
-    at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
-    read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
+    shares = depth // small - 1
+    copy_share, read = make_copy_share(tile, name, layout), make_read_part(tile, name, layout)
+    multiply, multiply_parts = make_multiply(tile, name), make_multiply_parts(tile, name, layout)
     store = make_store(tile, total if parts else form.result, wide)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
@@ -142,34 +141,29 @@ def warps(tile, name, layout, parts, wide):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = total(0)
+        starts, corner, pitches = (start_a, start_b), (row, col), (pitch_a, pitch_b)
+        place_of_lane = warp_row, warp_col, lane
         for stage in range(stages - 1):
-            copy_a(tiles, uint32(stage * stage_size), a, start_a, row, first, limit, m, pitch_a)
-            copy_b(tiles, uint32(stage * stage_size + stage_a), b, start_b, col, first, limit, n, pitch_b)
+            for share in range(shares):
+                to = uint32(stage * stage_size)
+                copy_share(tiles, to, a, b, starts, corner, first, limit, (m, n), pitches, share)
             commit_copies()
             first = uint32(first + depth)
         wait_copies(pending)
         cuda.syncthreads()
         stage, free, end = uint32(0), uint32(last_stage), uint32(limit + ahead)
-        read(tiles, at_a(warp_row, lane, 0), stage_a + at_b(warp_col, lane, 0), left, right, 0)
+        read(tiles, stage, place_of_lane, 0, left, right)
         while first < end:
-            copy_a(tiles, free, a, start_a, row, first, limit, m, pitch_a)
-            copy_b(tiles, free + uint32(stage_a), b, start_b, col, first, limit, n, pitch_b)
+            copies = free, a, b, starts, corner, first, limit, (m, n), pitches
+            multiply_parts(tiles, stage, place_of_lane, sums, left, right, copies)
             commit_copies()
             first, free = uint32(first + depth), stage
-            for part in range(0, parts_of_step, 2):
-                from_a = stage + at_a(warp_row, lane, part + 1)
-                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, part + 1)
-                read(tiles, from_a, from_b, left, right, 1)
-                multiply(sums, left, right, 0)
-                following = (part + 2) % parts_of_step
-                if following == 0:
-                    wait_copies(pending)
-                    cuda.syncthreads()
-                    stage = uint32(stage + stage_size if stage < last_stage else 0)
-                from_a = stage + at_a(warp_row, lane, following)
-                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, following)
-                read(tiles, from_a, from_b, left, right, 0)
-                multiply(sums, left, right, 1)
+            wait_copies(pending)
+            cuda.syncthreads()
+            stage = uint32(stage + stage_size if stage < last_stage else 0)
+            # The last products of the step overlap with the first loads of the next one.
+            read(tiles, stage, place_of_lane, 0, left, right)
+            multiply(sums, left, right, 1)
         # The tiles' memory is free: no copy is pending, and no warp reads.
         wait_copies(0)
         cuda.syncthreads()
@@ -183,8 +177,28 @@ def warps(tile, name, layout, parts, wide):
 
 
 @functools.cache
-def make_copy(tile, name, extent, along):
-    """Make the device function by which a thread copies its chunks of a part of a matrix; zeros for those outside.
+def make_copy_share(tile, name, layout):
+    """Make the device function by which a thread begins a share of its copies to a stage, one for each part but one."""
+    form = FORMATS[name]
+    depth = tile.depth // form.itemsize
+    stage_a, shares = tile.rows * depth, depth // form.small - 1
+    copy_a = make_copy(tile, name, tile.rows, layout[0] == "N", shares)
+    copy_b = make_copy(tile, name, tile.columns, layout[1] == "T", shares)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_share(tiles, to, a, b, starts, corner, first, limit, extents, pitches, share):
+        copy_a(tiles, to, a, starts[0], corner[0], first, limit, extents[0], pitches[0], share)
+        copy_b(
+            tiles, uint32(to + uint32(stage_a)), b, starts[1], corner[1], first, limit, extents[1], pitches[1], share
+        )
+
+    return copy_share
+
+
+@functools.cache
+def make_copy(tile, name, extent, along, shares):
+    """Make the device function by which a thread copies a share of its chunks of a part of a matrix; zeros for those
+    outside.
 
     In shared memory chunk c of row r is at place c ^ r % 8; in rows of 64 bytes at c ^ r // 2 % 4.
     """
@@ -194,19 +208,20 @@ def make_copy(tile, name, extent, along):
     height, length = (extent, depth) if along else (depth, extent)
     chunks = length // width
     at_once = max(1, tile.threads // chunks)
-    whole = height % at_once == 0
-    swizzle = make_swizzle(chunks)
+    count = ceil_div(ceil_div(height, at_once), shares)
+    whole, swizzle = height % at_once == 0, make_swizzle(chunks)
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_part(tiles, to, matrix, start, corner, first, limit, size, pitch):
+    def copy_part(tiles, to, matrix, start, corner, first, limit, size, pitch, share):
         tid = uint32(cuda.threadIdx.x)
         r, c = tid // uint32(chunks), tid % uint32(chunks)
         at = to + r * uint32(length) + swizzle(r, c) * uint32(width)
         row, col = (corner + r, first + c * uint32(width)) if along else (first + r, corner + c * uint32(width))
         most_row, most_col = (size, limit) if along else (limit, size)
         source = start + uint64(row) * pitch + col
-        for i in range(0, height, at_once):
-            if whole or r + uint32(i) < height:
+        for turn in range(count):
+            i = (share * count + turn) * at_once
+            if i < height and (whole or r + uint32(i) < height):
                 inside = (uint32(row + i) < most_row) & (col < most_col)
                 copy(tiles, at + uint32(i * length), matrix, source + uint64(pitch) * uint64(i), inside)
 
@@ -294,6 +309,50 @@ def make_read(tile, name, layout):
                 right[which, j, e], right[which, j + 1, e] = held[e], held[count_b + e]
 
     return read
+
+
+@functools.cache
+def make_read_part(tile, name, layout):
+    """Make the device function by which a lane reads its operands for one part of the step in a stage."""
+    stage_a, read = tile.rows * (tile.depth // FORMATS[name].itemsize), make_read(tile, name, layout)
+    at_a, at_b = make_at_a(tile, name, layout[0] == "N"), make_at_b(tile, name, layout[1] == "T")
+
+    @cuda.jit(device=True, forceinline=True)
+    def read_part(tiles, stage, place_of_lane, part, left, right):
+        warp_row, warp_col, lane = place_of_lane
+        from_b = stage + uint32(stage_a) + at_b(warp_col, lane, part)
+        read(tiles, stage + at_a(warp_row, lane, part), from_b, left, right, part % 2)
+
+    return read_part
+
+
+@functools.cache
+def make_multiply_parts(tile, name, layout, part=0):
+    """Make the device function that multiplies all parts of a step but the last, each while it reads the next one and
+    begins a share of the copies.
+
+    Copies that a warp begins one after the other hold up its products: 5 % for a product of 4096 x 4096 x 4096 on an
+    H200. The compiler does not unroll a loop of this size, so each part has a function, and calls that of the next.
+    """
+    form = FORMATS[name]
+    if part == tile.depth // form.itemsize // form.small - 1:
+        return nothing
+    copy_share, read = make_copy_share(tile, name, layout), make_read_part(tile, name, layout)
+    multiply, rest = make_multiply(tile, name), make_multiply_parts(tile, name, layout, part + 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply_parts(tiles, stage, place_of_lane, sums, left, right, copies):
+        copy_share(tiles, *copies, part)
+        read(tiles, stage, place_of_lane, part + 1, left, right)
+        multiply(sums, left, right, part % 2)
+        rest(tiles, stage, place_of_lane, sums, left, right, copies)
+
+    return multiply_parts
+
+
+@cuda.jit(device=True, forceinline=True)
+def nothing(tiles, stage, place_of_lane, sums, left, right, copies):
+    pass
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from gpukit._host.call import forget
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
 from gpukit.matmul import tensor, warpgroups, warps
-from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor
+from gpukit.matmul.cost import DOUBLE_SPEEDS, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from warpstep import device
 
@@ -129,20 +129,21 @@ def test_large_products_are_worth_a_copy():
     assert len(matmul.steps("auto", *arrays)) == 3
 
 
-#: (kind of tile, format, order of the operands' axes in memory, compute capability).
+#: (kind of tile, its place among those, format, order of the operands' axes in memory, compute capability).
 TILES = [
-    ("groups", "float16", (1, 0), "9.0"),
-    ("warps", "int8", (0, 1), "8.0"),
-    ("across a", "tf32", (1, 0), "9.0"),
-    ("across b", "tf32", (0, 1), "9.0"),
-    ("small", "float16", (1, 0), "8.0"),
+    ("groups", -1, "float16", (1, 0), "9.0"),
+    ("warps", -1, "int8", (0, 1), "8.0"),
+    ("warps", 0, "float16", (0, 1), "8.0"),
+    ("across a", -1, "tf32", (1, 0), "9.0"),
+    ("across b", -1, "tf32", (0, 1), "9.0"),
+    ("small", -1, "float16", (1, 0), "8.0"),
 ]
 
 
 @pytest.mark.skipif(on_gpu(), reason="the emulator cannot read the maps of a GPU")
-@pytest.mark.parametrize(("kind", "name", "order", "capability"), TILES)
-def test_no_tile_has_a_finding(kind, name, order, capability, monkeypatch):
-    tile = TENSOR_SPEEDS[kind][-1].tile
+@pytest.mark.parametrize(("kind", "place", "name", "order", "capability"), TILES)
+def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch):
+    tile = TENSOR_SPEEDS[kind][place].tile
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
     prefer(monkeypatch, kind)
     m, n, k = tile.rows + 4, tile.columns + 8, (tile.stages + 2) * 128 // FORMATS[name].itemsize
@@ -215,9 +216,13 @@ def test_high_precision_is_close_to_that_of_float32():
     assert abs(multiply(a, b, "tf32") - exact).max() > 100 * single
 
 
+@pytest.mark.skipif(on_gpu(), reason="needs devices of several capabilities")
 def test_tiles_of_single_warps_fit_into_any_device():
-    limits = [device.lookup(found).max_shared_memory_per_block_optin for found in ("8.0", "8.6", "8.9", "12.0")]
-    assert max(speed.tile.shared_bytes for speed in TENSOR_SPEEDS["warps"]) <= min(limits)
+    for found in ("8.0", "8.6", "8.9", "12.0"):
+        with device.device(found):
+            limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+            speeds = TENSOR_SPEEDS[tensor._warps_kind()] + DOUBLE_SPEEDS
+            assert max(speed.tile.shared_bytes for speed in speeds) <= limit, found
 
 
 def test_parts_of_k_have_steps():
