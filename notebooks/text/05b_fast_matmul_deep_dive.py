@@ -286,10 +286,10 @@ def my_warp_product(a, b, out):
 exercises.check("05b-mma", my_warp_product)
 
 # %% [markdown]
-# `gpukit.matmul.double` is `fast` with this instruction. The asynchronous copies and the stages are the same, but a warp computes its tile in pieces of 16 x 8. (Loads of 8 bytes are served half a warp at a time. A pad of 4 puts the operands of half a warp into different banks.) Tensor cores are much faster with fewer bits: that is [chapter 12](12_tensor_cores.ipynb).
+# `gpukit.matmul.double` is `fast` with the instruction for K = 8. The stages are the same, but a warp computes its tile in pieces of 16 x 8. Its operands lie in shared memory as they do in global memory, so every copy has 16 bytes. Loads of 8 bytes are served half a warp at a time: four elements along K, for each of four rows. If K lies across the rows of shared memory, a pad of 4 puts these into different banks. If it lies along them, element k of row x is stored at place k ^ x % 4 * 4. Tensor cores are much faster with fewer bits: that is [chapter 12](12_tensor_cores.ipynb).
 
 # %%
-show.source(double.make_read, double.make_multiply)
+show.source(double.make_read_b, double.make_multiply)
 
 # %% [markdown]
 # On a GPU the next cell measures it. Without one, it only shows what is recorded: kernels without tensor cores, and cuBLAS, which uses them:
@@ -325,6 +325,6 @@ print(sums.shape, np.allclose(sums, 0.5 * (weights @ images) + 2, atol=1e-4))
 # - An asynchronous copy needs a wait by the thread that started it, and a barrier after that, before anyone else reads.
 # - A fast kernel is mostly FMAs. Everything else competes with them for issue slots.
 # - No tile fits all shapes. Too few tiles call for smaller tiles or split-K, with partial products added in a fixed order.
-# - For float64 use the tensor cores: one instruction for 512 FMAs of a warp, at full precision.
+# - For float64 use the tensor cores: one instruction for 1024 FMAs of a warp, at full precision.
 #
 # **Back:** [05 Matmul all the way](05_fast_matmul.ipynb). **Next:** [06 Streams](06_streams.ipynb).
