@@ -7,7 +7,7 @@ def refuse(name) -> NoReturn:
     raise TypeError(f"{name} is for kernels and device functions: call it from a function under cuda.jit")
 
 
-def load2(array, index) -> tuple:
+def load2(array, index, once=False) -> tuple:
     """Load two neighbouring elements in one access; for kernels and device functions.
 
     Parameters
@@ -17,6 +17,8 @@ def load2(array, index) -> tuple:
     index : int, or tuple of int
         Of the first element. Its address must be a multiple of the width of the access, twice the size of an element:
         otherwise the GPU stops with a misaligned address. Both elements must lie in the array.
+    once : literal bool
+        If True, caches give up these elements before others: for arrays in global memory that are read only once.
 
     Returns
     -------
@@ -43,7 +45,7 @@ def load2(array, index) -> tuple:
     refuse("load2")
 
 
-def load4(array, index) -> tuple:
+def load4(array, index, once=False) -> tuple:
     """Load four neighbouring elements in one access: `load2` of twice as many, of up to 4 bytes each.
 
     For float32 that is 128 bits, the widest access there is: a quarter of the instructions of four plain loads.
@@ -63,7 +65,7 @@ def load4(array, index) -> tuple:
     refuse("load4")
 
 
-def load8(array, index) -> tuple:
+def load8(array, index, once=False) -> tuple:
     """Load eight neighbouring elements in one access: `load2` of four times as many, of up to 2 bytes each.
 
     Elements of 1 byte are returned as int32: registers hold words, and one instruction extracts a byte.
@@ -81,7 +83,7 @@ def load8(array, index) -> tuple:
     refuse("load8")
 
 
-def load16(array, index) -> tuple:
+def load16(array, index, once=False) -> tuple:
     """Load sixteen neighbouring elements in one access: `load2` of eight times as many, of 1 byte each, as int32.
 
     Examples
@@ -119,7 +121,7 @@ def store4(array, index, a, b, c, d):
     refuse("store4")
 
 
-def copy_async(target, index, source, source_index, guard=True):
+def copy_async(target, index, source, source_index, guard=True, once=False):
     """Begin to copy an element from global to shared memory without waiting; for kernels and device functions.
 
     The element bypasses the registers of the thread. The thread that began the copy may use it after `wait_copies`, the
@@ -137,6 +139,8 @@ def copy_async(target, index, source, source_index, guard=True):
     source_index : int, or tuple of int
     guard : bool
         If False, zeros are copied and the source is not read: ``source_index`` may lie outside.
+    once : bool
+        If True, the L2 cache gives up the source's elements before others: for arrays that are read only once.
 
     Raises
     ------
@@ -162,7 +166,7 @@ def copy_async(target, index, source, source_index, guard=True):
     refuse("copy_async")
 
 
-def copy_async2(target, index, source, source_index, guard=True):
+def copy_async2(target, index, source, source_index, guard=True, once=False):
     """Begin to copy two neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     Examples
@@ -172,7 +176,7 @@ def copy_async2(target, index, source, source_index, guard=True):
     refuse("copy_async2")
 
 
-def copy_async4(target, index, source, source_index, guard=True):
+def copy_async4(target, index, source, source_index, guard=True, once=False):
     """Begin to copy four neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     For float32 these are 16 bytes, which bypass the L1 cache too.
@@ -184,7 +188,7 @@ def copy_async4(target, index, source, source_index, guard=True):
     refuse("copy_async4")
 
 
-def copy_async8(target, index, source, source_index, guard=True):
+def copy_async8(target, index, source, source_index, guard=True, once=False):
     """Begin to copy eight neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     For float16 these are 16 bytes, which bypass the L1 cache too.
@@ -196,7 +200,7 @@ def copy_async8(target, index, source, source_index, guard=True):
     refuse("copy_async8")
 
 
-def copy_async16(target, index, source, source_index, guard=True):
+def copy_async16(target, index, source, source_index, guard=True, once=False):
     """Begin to copy sixteen neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     Examples

@@ -1,6 +1,7 @@
 """The functions on a GPU: LLVM code, and instructions of PTX."""
 
 import functools
+import itertools
 
 from llvmlite import ir
 
@@ -121,11 +122,26 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
     return builder.bitcast(pointer, vector.as_pointer()), array_type.dtype.bitwidth // 8 * count
 
 
-def _load_words(builder, pointer, width, signed):
+def _load_vector(builder, pointer, width, once):
+    """Load a vector; with ``once`` from global memory, for caches to give up first. PTX has no such short vectors."""
+    if not once or width < 8:
+        return builder.load(pointer, align=width)
+    word, count = ir.IntType(32), width // 4
+    names = ", ".join(f"${i}" for i in range(count))
+    text = f"ld.global.cs.v{count}.b32 {{{names}}}, [${count}];"
+    result = ir.LiteralStructType([word] * count)
+    words = emit(builder, text, "=r," * count + "l", [builder.ptrtoint(pointer, ir.IntType(64))], result)
+    vector = ir.Constant(ir.VectorType(word, count), ir.Undefined)
+    for i in range(count):
+        vector = builder.insert_element(vector, builder.extract_value(words, i), ir.Constant(word, i))
+    return builder.bitcast(vector, pointer.type.pointee)
+
+
+def _load_words(builder, pointer, width, signed, once):
     """Load a vector of short elements as words: PTX has no vectors of more than four elements."""
     word, item = ir.IntType(32), pointer.type.pointee.element
     size = width // pointer.type.pointee.count
-    words = builder.load(builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), align=width)
+    words = _load_vector(builder, builder.bitcast(pointer, ir.VectorType(word, width // 4).as_pointer()), width, once)
     items = []
     for i in range(width // 4):
         held = builder.extract_element(words, ir.Constant(word, i))
@@ -144,18 +160,19 @@ def _byte(builder, word, place, signed):
     return emit(builder, f"prmt.b32 $0, $1, 0, {chosen};", "=r,r", [word], word.type, fixed=False)
 
 
-@cudaimpl.lower(load2, types.Array, types.Any)
-@cudaimpl.lower(load4, types.Array, types.Any)
-@cudaimpl.lower(load8, types.Array, types.Any)
-@cudaimpl.lower(load16, types.Array, types.Any)
+@cudaimpl.lower(load2, types.Array, types.Any, types.Any)
+@cudaimpl.lower(load4, types.Array, types.Any, types.Any)
+@cudaimpl.lower(load8, types.Array, types.Any, types.Any)
+@cudaimpl.lower(load16, types.Array, types.Any, types.Any)
 def _generate_load(context, builder, signature, arguments):
-    array_type, index_type = signature.args
+    array_type, index_type, once = signature.args
     count = len(signature.return_type)
     pointer, width = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], count)
+    is_once = getattr(once, "literal_value", False)
     if count > 4:
-        items = _load_words(builder, pointer, width, getattr(array_type.dtype, "signed", True))
+        items = _load_words(builder, pointer, width, getattr(array_type.dtype, "signed", True), is_once)
     else:
-        vector = builder.load(pointer, align=width)
+        vector = _load_vector(builder, pointer, width, is_once)
         items = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(count)]
     return context.make_tuple(builder, signature.return_type, items)
 
@@ -174,11 +191,19 @@ def _generate_store(context, builder, signature, arguments):
 
 #: The address space of shared memory in LLVM.
 SHARED = 3
+#: Policies of the L2 cache, as `createpolicy` makes them: which lines it gives up first.
+EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
+
+
+def cache_policy(builder, once):
+    """The policy for what is read once, or more often."""
+    word = ir.IntType(64)
+    return builder.select(once, ir.Constant(word, EVICT_FIRST), ir.Constant(word, EVICT_NORMAL))
 
 
 def _generate_copy(count, context, builder, signature, arguments):
-    target_type, target_index_type, source_type, source_index_type, guard_type = signature.args
-    target, target_index, source, source_index, guard = arguments
+    target_type, target_index_type, source_type, source_index_type, guard_type, once_type = signature.args
+    target, target_index, source, source_index, guard, once = arguments
     target, width = _vector_pointer(context, builder, target_type, target, target_index_type, target_index, count)
     source, _ = _vector_pointer(context, builder, source_type, source, source_index_type, source_index, count)
     number, address = ir.IntType(32), ir.IntType(64)
@@ -186,18 +211,22 @@ def _generate_copy(count, context, builder, signature, arguments):
     target = builder.ptrtoint(builder.addrspacecast(target, ir.PointerType(target.type.pointee, SHARED)), number)
     operands = [target, builder.ptrtoint(source, address)]
     cache = "cg" if width == 16 else "ca"
-    text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
+    hint, letters, more = "", "r,l", ""
+    if not isinstance(once_type, types.Omitted):
+        operands.append(cache_policy(builder, once))
+        hint, letters, more = ".L2::cache_hint", "r,l,l", ", $2"
+    text = f"cp.async.{cache}.shared.global{hint} [$0], [$1], {width}"
     if isinstance(guard_type, types.Omitted):
-        emit(builder, f"{text};", "r,l", operands)
+        emit(builder, f"{text}{more};", letters, operands)
     else:
-        operands.append(builder.zext(guard, number))
-        emit(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
+        skip = f"{{ .reg .pred skip; setp.eq.u32 skip, ${len(operands)}, 0; {text}, skip{more}; }}"
+        emit(builder, skip, f"{letters},r", [*operands, builder.zext(guard, number)])
     return context.get_dummy_value()
 
 
 for _function, _count in COPIES.items():
-    for _guard in (types.Omitted, types.boolean):
-        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard)
+    for _guard, _once in itertools.product((types.Omitted, types.boolean), repeat=2):
+        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard, _once)
         _lower(functools.partial(_generate_copy, _count))
 
 

@@ -83,10 +83,13 @@ def _check_copy(name, count, target, source):
             raise NumbaTypeError(f"{name}: {count} of {target.dtype} are no copy of 4, 8 or 16 bytes")
 
 
-def _load_types(name, count, array, index):
+def _load_types(name, count, array, index, once):
+    array, index = types.unliteral(array), types.unliteral(index)
     _check(name, count, array, index)
+    if not isinstance(once, types.Omitted | types.BooleanLiteral):
+        raise NumbaTypeError(f"{name}: once is {once}; it must be True or False, as a constant")
     item = types.int32 if count > 4 and array.dtype.bitwidth == 8 else array.dtype
-    return types.UniTuple(item, count), array, index
+    return types.UniTuple(item, count), array, index, once
 
 
 def _store_types(name, count, array, index, *values):
@@ -96,14 +99,21 @@ def _store_types(name, count, array, index, *values):
     return types.void, array, index, *[array.dtype] * count
 
 
-def _copy_types(name, count, target, index, source, source_index, guard):
+def _copy_types(name, count, target, index, source, source_index, guard, once):
     _check_copy(name, count, target, source)
     _check(name, count, target, index, "target", "index")
     _check(name, count, source, source_index, "source", "source_index")
     if not isinstance(guard, types.Boolean | types.Integer | types.Omitted):
         raise NumbaTypeError(f"{name}: guard is {guard}; it must be a bool")
     guard = guard if isinstance(guard, types.Omitted) else types.boolean
-    return types.void, target, index, source, source_index, guard
+    return types.void, target, index, source, source_index, guard, flag_type(name, "once", once)
+
+
+def flag_type(name, parameter, kind):
+    """The type of an argument that is a bool, or left out."""
+    if not isinstance(kind, types.Boolean | types.Omitted):
+        raise NumbaTypeError(f"{name}: {parameter} is {kind}; it must be a bool")
+    return kind if isinstance(kind, types.Omitted) else types.boolean
 
 
 def _wait_types(name, count, most):
@@ -173,7 +183,7 @@ def _register_cases(function, *signatures):
 
 for _functions, _types_of in ((LOADS, _load_types), (STORES, _store_types), (COPIES, _copy_types)):
     for _function, _count in _functions.items():
-        register(_function, _count, _types_of)
+        register(_function, _count, _types_of, literals=_types_of is _load_types)
 register(functions.wait_copies, 0, _wait_types, literals=True)
 register(functions.mma, 0, _product_types)
 for _function, (_, _bits, _) in REGISTERS.items():

@@ -26,16 +26,17 @@ from gpukit._host.arrays import (
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype, check_sizes
 from gpukit._host.work_memory import WorkMemory
-from gpukit.backend import cuda, float32, float64
+from gpukit._numba import dtype_of_type
+from gpukit.backend import cuda, float32, float64, types
 from gpukit.matmul import ladder, slim, tiles
 from gpukit.matmul.cost import Piece, choose
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, choose_sum, fast, scale, widen
 from gpukit.matmul.operands import Flat, broadcast_rule, is_aligned, operand
 from gpukit.matmul.tensor import tensor_launches
-from gpukit.matmul.vector import THREADS, across, along, choose_vector
+from gpukit.matmul.vector import THREADS, across, along, choose_vector, several, takes_several, total_of
 from warpstep.integers import ceil_div
-from warpstep.limits import MAX_GRID_YZ
+from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.values import check_choice, check_int, check_number, check_type, describe
 
 __all__ = ["DTYPES", "LADDER", "MAX_BLOCKS", "SIMPLE", "TILES", "VARIANTS", "configure", "matmul", "steps"]
@@ -88,6 +89,8 @@ SHORT_DTYPES = (np.float16, np.dtype("V2"), np.int8)
 #: How float32 is multiplied, and the format of `gpukit.matmul.formats` for that, if it is on tensor cores.
 PRECISIONS = {"highest": None, "high": "high", "tf32": "tf32"}
 NUMBERS = {np.dtype(np.float32): float32, np.dtype(np.float64): float64}
+#: Elements of products with one row or column; uint16 holds bfloat16.
+ELEMENTS = NUMBERS | {np.dtype(np.float16): types.float16, np.dtype(np.uint16): types.uint16}
 TILES = (8, 16, 32)
 MAX_PAD = 8
 #: Rows or columns of blocks, or matrices, in one launch: the limit of ``gridDim.y`` and ``gridDim.z``.
@@ -552,11 +555,14 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
-    if vectors and 1 in (m, n) and dtype_of(a.flat) in NUMBERS:
+    if vectors and 1 in (m, n) and dtype_of(a.flat) in ELEMENTS:
         yield from _vector_launches(flat, m, n, work)
         return
     if format_name is not None:
         yield from tensor_launches(flat, m, n, format_name, work)
+        return
+    if vectors and _takes_several(flat, m, n):
+        yield from _several_launches(flat, m, n, work)
         return
     tile = slim.choose_slim(m, n, k, dtype_of(flat.out).itemsize, flat.wide_out) if vectors else None
     if tile is not None:
@@ -599,20 +605,42 @@ def _vector_launches(flat: Flat, m, n, work):
     width = 16 // dtype.itemsize if matrix.wide and (not is_along or inc == 1 and wide) else 1
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     shape = choose_vector(count, flat.k, flat.batch, is_along, width, multiprocessors)
-    number, adds = NUMBERS[dtype], flat.beta != 0
-    kernel = along(number, shape.lanes, width, adds) if is_along else across(number, width, adds)
+    element, adds = ELEMENTS[dtype], flat.beta != 0
+    kernel = along(element, shape.lanes, width, adds) if is_along else across(element, width, adds)
     blocks = ceil_div(count, shape.columns)
     sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, inc))
-    factors = dtype.type(flat.alpha), dtype.type(flat.beta)
+    total = dtype_of_type(total_of(element))
+    factors = total.type(flat.alpha), total.type(flat.beta)
     for first in range(0, flat.batch, MAX_BLOCKS):
         batch = min(flat.batch - first, MAX_BLOCKS)
-        partials = work.take("vector parts", batch * shape.parts * count if shape.parts > 1 else 1, dtype)
+        partials = work.take("vector parts", batch * shape.parts * count if shape.parts > 1 else 1, total)
         counters = work.zeros(batch * blocks if shape.parts > 1 else 1)
         which = np.uint32(first), *(np.uint32(x) for x in (*matrix.rule, *vector.rule))
         launch = configure_quietly(kernel, (blocks, shape.parts, batch), THREADS, work.stream)
         steps = np.uint64(matrix.step), np.uint64(vector.step)
         out = flat.out[first * count :]
         yield launch, (matrix.flat, vector.flat, out, partials, counters, sizes, which, steps, *factors)
+
+
+def _takes_several(flat: Flat, m, n):
+    """Whether a matrix of float32 is multiplied by a few vectors, all along K, as `several` reads them."""
+    count, vectors = max(m, n), min(m, n)
+    fits = (flat.a.layout, flat.b.layout) == ("N", "T") and flat.a.wide and flat.b.wide
+    return fits and dtype_of(flat.out) == np.float32 and takes_several(count, vectors, flat.k, flat.batch)
+
+
+def _several_launches(flat: Flat, m, n, work):
+    """A product with a few rows or columns, without parts of K."""
+    count, vectors, dtype = max(m, n), min(m, n), dtype_of(flat.out)
+    matrix, vector, apart = (flat.b, flat.a, (n, 1)) if m < n else (flat.a, flat.b, (1, n))
+    kernel = several(NUMBERS[dtype], vectors, 16 // dtype.itemsize, flat.beta != 0)
+    sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, vector.pitch, *apart))
+    steps, factors = (np.uint64(matrix.step), np.uint64(vector.step)), (dtype.type(flat.alpha), dtype.type(flat.beta))
+    for first in range(0, flat.batch, MAX_BLOCKS):
+        blocks = ceil_div(count, THREADS // WARP), 1, min(flat.batch - first, MAX_BLOCKS)
+        launch = configure_quietly(kernel, blocks, THREADS, work.stream)
+        which = np.uint32(first), *(np.uint32(x) for x in (*matrix.rule, *vector.rule))
+        yield launch, (matrix.flat, vector.flat, flat.out, sizes, which, steps, *factors)
 
 
 def _piece_launches(piece: Piece, flat: Flat, work):

@@ -80,8 +80,9 @@ SMALL_WARP_SPEEDS = (
     Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; single warps that
-#: load operands which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
+#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; those for a few
+#: rows, with more loads under way; those that load operands which lie anywhere, so that none is copied. A step is one
+#: of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
@@ -108,6 +109,7 @@ TENSOR_SPEEDS = {
     ),
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.07, 1.07, 5.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
+    "few": (Speed(WarpTile(16, 64, 16, 16, 6, 128), 3, 0.20, 0.25, 1.5, 1),),
     "small": (
         Speed(WarpTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
         Speed(WarpTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),

@@ -18,12 +18,14 @@ from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.small import small
 from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
-from gpukit.matmul.warps import WarpTile, warps
+from gpukit.matmul.warps import FEW, WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
 __all__ = ["Rows", "tensor_launches"]
 
+#: A product of a few rows by matrices of so many bytes is as fast as these are read.
+FEW_BYTES = 16 << 20
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
 
@@ -148,6 +150,9 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     if ways != (PLAIN, PLAIN) or not form.turns:
         return kind, copied
     m, n, k, batch = sizes
+    is_large = found[1].matrices * n * k * form.itemsize >= FEW_BYTES
+    if m <= FEW and is_large and not any(_must_copy(rows, form, PLAIN, False) for rows in found):
+        return "few", []
     nbytes = tuple(found[i].matrices * found[i].rows * found[i].columns * form.itemsize for i in copied)
     kinds = {kind: copied, "small": []}
     shape = m, n, k * form.itemsize, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT

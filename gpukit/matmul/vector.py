@@ -7,18 +7,18 @@ results. Blocks along y take parts of K. The last block to finish adds their sum
 import functools
 from typing import NamedTuple
 
-from gpukit.backend import cuda, uint32, uint64
-from gpukit.intrinsics import load2, load4
+from gpukit.backend import cuda, float32, float64, types, uint32, uint64
+from gpukit.intrinsics import load2, load4, load8
+from gpukit.matmul.fast import bfloat16_of, float_of
 from warpstep.integers import ceil_div
 
-__all__ = ["THREADS", "Shape", "across", "along", "choose_vector"]
+__all__ = ["THREADS", "Shape", "across", "along", "choose_vector", "several", "takes_several", "total_of"]
 
 #: Threads of a block, and of them those that stand side by side along the rows of a matrix in `across`.
 THREADS, LANES = 256, 32
 GROUPS = THREADS // LANES
-#: Rows that a thread of `across`, and pieces that one of `along`, reads before it uses the first.
-UNROLL = 4
-ROUND = UNROLL * GROUPS
+#: Loads of a thread that are under way before it uses the first value: of 16 bytes each, and of single elements.
+UNROLL, UNROLL_SINGLE = 4, 16
 #: Blocks that a multiprocessor has registers for: with fewer registers the compiler puts loads after each other again.
 RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
@@ -26,6 +26,8 @@ BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 128, 2048
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
 #: block has it.
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
+#: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
+MAX_VECTORS, MIN_ROWS, MIN_ROW = 4, 1024, 256
 
 
 class Shape(NamedTuple):
@@ -58,24 +60,114 @@ def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, mu
     return Shape(is_along, lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
 
 
+def total_of(element):
+    """The type of sums; uint16 stands for bfloat16."""
+    return float64 if element == float64 else float32
+
+
 @functools.cache
-def make_load(width):
-    """Make the device function that reads 1, 2 or 4 neighbours, as a tuple of that many."""
-    if width == 4:
-        return load4
-    if width == 2:
-        return load2
+def make_number(element):
+    """Make the device function that turns an element into a number to add."""
+    total = total_of(element)
+
+    @cuda.jit(device=True, forceinline=True)
+    def number(x):
+        return total(x)
+
+    return float_of if element == types.uint16 else number
+
+
+@functools.cache
+def make_load(element, width, once):
+    """Make the device function that reads 1, 2, 4 or 8 neighbours, as a tuple of that many numbers; with ``once`` those
+    of a matrix, which caches need not keep.
+    """
+    number, load_wide = make_number(element), {1: None, 2: load2, 4: load4, 8: load8}[width]
 
     @cuda.jit(device=True, forceinline=True)
     def load(array, at):
-        return (array[at],)
+        return (number(array[at]),)
 
-    return load
+    @cuda.jit(device=True, forceinline=True)
+    def load_some(array, at):
+        return load_wide(array, at, once)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_eight(array, at):
+        s, t, u, v, w, x, y, z = load_wide(array, at, once)
+        return number(s), number(t), number(u), number(v), number(w), number(x), number(y), number(z)
+
+    return {1: load, 8: load_eight}.get(width, load_some)
 
 
 @functools.cache
-def make_finish(dtype, adds):
+def make_load_many(load, count):
+    """Make the device function that loads ``count`` times, ``step`` elements apart: pairs of pairs of what is read."""
+    if count == 1:
+
+        @cuda.jit(device=True, forceinline=True)
+        def load_one(array, at, step):
+            return load(array, at)
+
+        return load_one
+    half, rest = make_load_many(load, count // 2), count // 2
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_many(array, at, step):
+        return half(array, at, step), half(array, at + uint64(rest) * step, step)
+
+    return load_many
+
+
+@functools.cache
+def make_add_many(add, count):
+    """Make the device function that adds what `make_load_many` has read, times elements of the vector."""
+    if count == 1:
+        return add
+    half, rest = make_add_many(add, count // 2), count // 2
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_many(sums, values, vector, at, step):
+        half(sums, values[0], vector, at, step)
+        half(sums, values[1], vector, at + uint64(rest) * step, step)
+
+    return add_many
+
+
+@functools.cache
+def make_walk(load, add, step, width):
+    """Make the device function by which a thread adds up its share of K, from ``i`` to ``limit`` by ``step``."""
+
+    def make_part(count):
+        load_many, add_many, more = make_load_many(load, count), make_add_many(add, count), (count - 1) * step
+
+        @cuda.jit(device=True, forceinline=True)
+        def walk_part(sums, matrix, at, stride, vector, of, inc, i, limit):
+            while i + uint64(more) < limit:
+                # All loads of the matrix are under way before the first value is used.
+                values = load_many(matrix, at + i * stride, uint64(step) * stride)
+                add_many(sums, values, vector, of + i * inc, uint64(step) * inc)
+                i += uint64(count * step)
+            return i
+
+        return walk_part
+
+    far, near, last = make_part(UNROLL_SINGLE), make_part(UNROLL), make_part(1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def walk(sums, matrix, at, stride, vector, of, inc, i, limit):
+        if width == 1:
+            i = far(sums, matrix, at, stride, vector, of, inc, i, limit)
+        i = near(sums, matrix, at, stride, vector, of, inc, i, limit)
+        last(sums, matrix, at, stride, vector, of, inc, i, limit)
+
+    return walk
+
+
+@functools.cache
+def make_finish(element, adds):
     """Make the device function that stores a block's result, or adds up all parts of it in the last block."""
+    dtype, number, is_bfloat16 = total_of(element), make_number(element), element == types.uint16
 
     @cuda.jit(device=True, forceinline=True)
     def finish(mine, at, count, total, out, partials, counters, alpha, beta):
@@ -101,33 +193,33 @@ def make_finish(dtype, adds):
                     total += partials[(z * parts + uint64(other)) * count + at]
         if mine:
             to = z * count + at
-            out[to] = alpha * total + beta * out[to] if adds else alpha * total
+            total = alpha * total + beta * number(out[to]) if adds else alpha * total
+            out[to] = bfloat16_of(total) if is_bfloat16 else element(total)
 
     return finish
 
 
 @functools.cache
-def along(dtype, lanes, width, adds):
+def along(element, lanes, width, adds):
     """Make the kernel of out[r] = alpha sum of matrix[r, k] vector[k] + beta out[r], for rows that follow K in memory.
 
-    ``lanes`` threads, 32 or 256, read a row, ``width`` elements at a time: 4, 2, or 1 where the rows do not begin at
-    multiples of 16 bytes or the vector has gaps. Call ``kernel[(blocks, parts, matrices), 256](matrix, vector, out,
-    partials, counters, sizes, which, steps, alpha, beta)`` with sizes (count, k, elements from row to row, from element
-    to element of the vector), which (first matrix; div, mod of the matrix, of the vector) and steps from matrix to
-    matrix, from vector to vector.
+    ``lanes`` threads, 32 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 element where the rows do not
+    begin at multiples of them or the vector has gaps. Elements of 2 bytes are added up in float32. Call
+    ``kernel[(blocks, parts, matrices), 256](matrix, vector, out, partials, counters, sizes, which, steps, alpha,
+    beta)`` with sizes (count, k, elements from row to row, from element to element of the vector), which (first matrix;
+    div, mod of the matrix, of the vector) and steps from matrix to matrix, from vector to vector.
     """
-    load, finish, rows = make_load(width), make_finish(dtype, adds), THREADS // lanes
-    chunk, warps = lanes * width, lanes // 32
+    load, finish, rows = make_load(element, width, False), make_finish(element, adds), THREADS // lanes
+    dtype, chunk, warps = total_of(element), lanes * width, lanes // 32
     halves = 16, 8, 4, 2, 1
 
     @cuda.jit(device=True, forceinline=True)
-    def dot(values, factors):
-        total = values[0] * factors[0]
-        if width > 1:
-            total += values[1] * factors[1]
-        if width > 2:
-            total += values[2] * factors[2] + values[3] * factors[3]
-        return total
+    def add(sums, values, vector, at, step):
+        factors = load(vector, at)
+        for j in range(width):
+            sums[0] += values[j] * factors[j]
+
+    walk = make_walk(make_load(element, width, True), add, chunk, width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def along(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
@@ -138,25 +230,14 @@ def along(dtype, lanes, width, adds):
         share = uint32((k + parts * uint32(chunk) - uint32(1)) // (parts * uint32(chunk)) * uint32(chunk))
         first = uint32(cuda.blockIdx.y) * share
         limit = min(k, first + share)
-        total = dtype(0)
+        mine = cuda.local.array(1, dtype)
+        mine[0] = dtype(0)
         if row < count:
             at = uint64(z // which[1] % which[2]) * steps[0] + uint64(row) * pitch
             of = uint64(z // which[3] % which[4]) * steps[1]
             i = uint64(first + lane * uint32(width))
-            # Four loads of the matrix are under way before the first value is used.
-            while i + uint64((UNROLL - 1) * chunk) < limit:
-                a = load(matrix, at + i)
-                b = load(matrix, at + i + uint64(chunk))
-                c = load(matrix, at + i + uint64(2 * chunk))
-                d = load(matrix, at + i + uint64(3 * chunk))
-                total += dot(a, load(vector, of + i * inc))
-                total += dot(b, load(vector, of + (i + uint64(chunk)) * inc))
-                total += dot(c, load(vector, of + (i + uint64(2 * chunk)) * inc))
-                total += dot(d, load(vector, of + (i + uint64(3 * chunk)) * inc))
-                i += uint64(UNROLL * chunk)
-            while i < limit:
-                total += dot(load(matrix, at + i), load(vector, of + i * inc))
-                i += uint64(chunk)
+            walk(mine, matrix, at, uint64(1), vector, of, uint64(inc), i, uint64(limit))
+        total = mine[0]
         for half in halves:
             total += cuda.shfl_down_sync(0xFFFFFFFF, total, half)
         if warps > 1:
@@ -173,18 +254,22 @@ def along(dtype, lanes, width, adds):
 
 
 @functools.cache
-def across(dtype, width, adds):
+def across(element, width, adds):
     """Make the kernel of out[c] = alpha sum of matrix[k, c] vector[k] + beta out[c], for rows that follow c in memory.
 
     A warp reads a row, a thread ``width`` neighbours of it; the eight warps of a block take every eighth row. Launched
     as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes.
     """
-    load, finish, columns = make_load(width), make_finish(dtype, adds), LANES * width
+    finish, columns = make_finish(element, adds), LANES * width
+    dtype, number, whole = total_of(element), make_number(element), GROUPS * (UNROLL if width > 1 else UNROLL_SINGLE)
 
     @cuda.jit(device=True, forceinline=True)
-    def add(sums, values, factor):
+    def add(sums, values, vector, at, step):
+        factor = number(vector[at])
         for j in range(width):
             sums[j] += values[j] * factor
+
+    walk = make_walk(make_load(element, width, True), add, GROUPS, width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def across(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
@@ -196,7 +281,7 @@ def across(dtype, width, adds):
         col = uint32(cuda.blockIdx.x) * uint32(columns) + lane * uint32(width)
         parts = uint32(cuda.gridDim.y)
         # Whole rounds of the loop below, except for the last part.
-        share = uint32((k + parts * uint32(ROUND) - uint32(1)) // (parts * uint32(ROUND)) * uint32(ROUND))
+        share = uint32((k + parts * uint32(whole) - uint32(1)) // (parts * uint32(whole)) * uint32(whole))
         first = uint32(cuda.blockIdx.y) * share
         limit = min(k, first + share)
         for j in range(width):
@@ -205,19 +290,7 @@ def across(dtype, width, adds):
             at = uint64(z // which[1] % which[2]) * steps[0] + uint64(col)
             of = uint64(z // which[3] % which[4]) * steps[1]
             i = uint64(first + group)
-            while i + uint64((UNROLL - 1) * GROUPS) < limit:
-                a = load(matrix, at + i * pitch)
-                b = load(matrix, at + (i + uint64(GROUPS)) * pitch)
-                c = load(matrix, at + (i + uint64(2 * GROUPS)) * pitch)
-                d = load(matrix, at + (i + uint64(3 * GROUPS)) * pitch)
-                add(sums, a, vector[of + i * inc])
-                add(sums, b, vector[of + (i + uint64(GROUPS)) * inc])
-                add(sums, c, vector[of + (i + uint64(2 * GROUPS)) * inc])
-                add(sums, d, vector[of + (i + uint64(3 * GROUPS)) * inc])
-                i += uint64(UNROLL * GROUPS)
-            while i < limit:
-                add(sums, load(matrix, at + i * pitch), vector[of + i * inc])
-                i += uint64(GROUPS)
+            walk(sums, matrix, at, uint64(pitch), vector, of, uint64(inc), i, uint64(limit))
         for j in range(width):
             shared[group, lane * uint32(width) + uint32(j)] = sums[j]
         cuda.syncthreads()
@@ -229,3 +302,60 @@ def across(dtype, width, adds):
         finish(mine, uint64(at), uint64(count), total, out, partials, counters, alpha, beta)
 
     return across
+
+
+def takes_several(count: int, vectors: int, k: int, batch: int) -> bool:
+    """Whether `several` is faster than the tiles of large products: it needs rows for all multiprocessors."""
+    return vectors <= MAX_VECTORS and count * batch >= MIN_ROWS and k >= MIN_ROW
+
+
+@functools.cache
+def several(element, vectors, width, adds):
+    """Make the kernel of `along` for 2 to 4 vectors at a time, without parts of K: a warp has a row.
+
+    Call ``kernel[(blocks, 1, matrices), 256](matrix, vector, out, sizes, which, steps, alpha, beta)`` with sizes
+    (count, k, elements from row to row of the matrix, from vector to vector, in ``out`` from vector to vector and from
+    row to row); the other arguments are as of `along`.
+    """
+    load, load_once, step = make_load(element, width, False), make_load(element, width, True), LANES * width
+    load_four, more, halves = make_load_many(load_once, UNROLL), (UNROLL - 1) * step, (16, 8, 4, 2, 1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add(sums, values, vector, at, apart):
+        for v in range(vectors):
+            factors = load(vector, at + uint64(v) * apart)
+            for j in range(width):
+                sums[v] += values[j] * factors[j]
+
+    # Registers for the sums, for four loads of the matrix and for as many of the vectors.
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT // 2))
+    def several(matrix, vector, out, sizes, which, steps, alpha, beta):
+        sums = cuda.local.array(vectors, element)
+        count, k, pitch, apart, down, across = sizes
+        tid, z = uint32(cuda.threadIdx.x), uint32(which[0] + uint32(cuda.blockIdx.z))
+        lane, row = tid % uint32(LANES), uint32(cuda.blockIdx.x) * uint32(GROUPS) + tid // uint32(LANES)
+        if row >= count:
+            return
+        at = uint64(z // which[1] % which[2]) * steps[0] + uint64(row) * pitch
+        of = uint64(z // which[3] % which[4]) * steps[1]
+        for v in range(vectors):
+            sums[v] = element(0)
+        i = uint64(lane * uint32(width))
+        while i + uint64(more) < k:
+            (first, second), (third, fourth) = load_four(matrix, at + i, uint64(step))
+            add(sums, first, vector, of + i, uint64(apart))
+            add(sums, second, vector, of + i + uint64(step), uint64(apart))
+            add(sums, third, vector, of + i + uint64(2 * step), uint64(apart))
+            add(sums, fourth, vector, of + i + uint64(3 * step), uint64(apart))
+            i += uint64(UNROLL * step)
+        while i < k:
+            add(sums, load_once(matrix, at + i), vector, of + i, uint64(apart))
+            i += uint64(step)
+        for v in range(vectors):
+            for half in halves:
+                sums[v] += cuda.shfl_down_sync(0xFFFFFFFF, sums[v], half)
+            if lane == 0:
+                to = uint64(z) * count * uint64(vectors) + uint64(v) * down + uint64(row) * across
+                out[to] = alpha * sums[v] + beta * out[to] if adds else alpha * sums[v]
+
+    return several

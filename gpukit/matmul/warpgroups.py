@@ -148,6 +148,8 @@ def warpgroups(tile, name, layout, parts, wide):
                 mbarrier_init(free, stage, 4 * groups)
             fence_barrier_init()
         tiles, number = count_tiles(sizes), uint32(cuda.blockIdx.x)
+        # With one row of tiles each element of b is read once, with one column of them each of a.
+        once_a, once_b = sizes[1] <= uint32(columns), sizes[0] <= uint32(rows)
         z, part, row, col, step, last = place(number, sizes)
         cuda.syncthreads()
         stage = uint32(0)
@@ -161,7 +163,7 @@ def warpgroups(tile, name, layout, parts, wide):
                     while step < last:
                         mbarrier_wait(free, stage, parity)
                         k = uint32(step * uint32(depth))
-                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b)
+                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b, once_a, once_b)
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))
@@ -197,14 +199,14 @@ def make_copy(tile, form, layout):
     parts_a, parts_b = (shape[0] // tile.stages for shape in shapes(tile, form, layout))
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b):
+    def copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b, once_a, once_b):
         mbarrier_expect(full, stage, stage_bytes)
         for part in range(parts_a):
             corner = (z_a, row, k) if along_a else (z_a, k, row + uint32(part * depth))
-            copy_tensor(tiles_a, (stage * uint32(parts_a) + uint32(part), 0, 0), map_a, corner, full, stage)
+            copy_tensor(tiles_a, (stage * uint32(parts_a) + uint32(part), 0, 0), map_a, corner, full, stage, once_a)
         for part in range(parts_b):
             corner = (z_b, col, k) if along_b else (z_b, k, col + uint32(part * depth))
-            copy_tensor(tiles_b, (stage * uint32(parts_b) + uint32(part), 0, 0), map_b, corner, full, stage)
+            copy_tensor(tiles_b, (stage * uint32(parts_b) + uint32(part), 0, 0), map_b, corner, full, stage, once_b)
 
     return copy_step
 

@@ -26,10 +26,12 @@ from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from warpstep.integers import ceil_div
 
-__all__ = ["WarpTile", "warps"]
+__all__ = ["FEW", "WarpTile", "warps"]
 
 #: Bytes of one copy, and of a row that `ldmatrix4` reads.
 CHUNK = 16
+#: A tile of so few rows reads ``b`` for the only time.
+FEW = 16
 #: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each. float16
 #: are held as words of two: the loop carries them, and single ones would take a register each.
 HELD = {
@@ -183,7 +185,8 @@ def make_copy_share(tile, name, layout):
     depth = tile.depth // form.itemsize
     stage_a, shares = tile.rows * depth, depth // form.small - 1
     copy_a = make_copy(tile, name, tile.rows, layout[0] == "N", shares)
-    copy_b = make_copy(tile, name, tile.columns, layout[1] == "T", shares)
+    # Tiles of so few rows are for products of a single row of tiles, whose blocks have a part of b each.
+    copy_b = make_copy(tile, name, tile.columns, layout[1] == "T", shares, tile.rows <= FEW)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_share(tiles, to, a, b, starts, corner, first, limit, extents, pitches, share):
@@ -196,11 +199,12 @@ def make_copy_share(tile, name, layout):
 
 
 @functools.cache
-def make_copy(tile, name, extent, along, shares):
+def make_copy(tile, name, extent, along, shares, once=False):
     """Make the device function by which a thread copies a share of its chunks of a part of a matrix; zeros for those
-    outside.
+    outside. With ``once`` the L2 cache need not keep them.
 
-    In shared memory chunk c of row r is at place c ^ r % 8; in rows of 64 bytes at c ^ r // 2 % 4.
+    In shared memory chunk c of row r is at place c ^ r % 8; in rows of 64 bytes at c ^ r // 2 % 4, in those of 32 at
+    c ^ r // 4 % 2.
     """
     itemsize = FORMATS[name].itemsize
     depth, width = tile.depth // itemsize, CHUNK // itemsize
@@ -223,7 +227,11 @@ def make_copy(tile, name, extent, along, shares):
             i = (share * count + turn) * at_once
             if i < height and (whole or r + uint32(i) < height):
                 inside = (uint32(row + i) < most_row) & (col < most_col)
-                copy(tiles, at + uint32(i * length), matrix, source + uint64(pitch) * uint64(i), inside)
+                place, begin = at + uint32(i * length), source + uint64(pitch) * uint64(i)
+                if once:
+                    copy(tiles, place, matrix, begin, inside, True)
+                else:
+                    copy(tiles, place, matrix, begin, inside)
 
     return copy_part
 

@@ -216,6 +216,21 @@ def test_what_shares_a_row_of_a_long_matrix():
     assert choose_vector(100, 4096, 1, True, 4, 132).lanes == 256
 
 
+@pytest.mark.parametrize("shape", [(3, 1030, 700), (1025, 4, 256)])
+def test_a_matrix_by_a_few_vectors(shape):
+    """Rows or columns, in one launch; what a trace finds."""
+    m, n, k = shape
+    (a, b), c = operands((m, k), (k, n)), np.ones((m, n), np.float32)
+    on_device = laid_out(a, ORDERS["N"]), laid_out(b, ORDERS["T"])
+    out = cuda.to_device(c)
+    ((launch, arguments),) = matmul.steps("auto", *on_device, out)
+    assert arguments[3][:2] == (max(m, n), k) and gpukit.trace(launch, *arguments).findings == []
+    check(out.copy_to_host(), a, b)
+    out = cuda.to_device(c)
+    matmul.matmul(*on_device, alpha=2, beta=-1, out=out)
+    check(out.copy_to_host(), a, b, 2, -1, c)
+
+
 #: Rows that are not aligned, and a few aligned ones, each as wide as the tiles of two blocks or more.
 SLIM = [
     (np.float32, "NN", (70, 131, 13)),

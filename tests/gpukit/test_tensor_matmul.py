@@ -124,9 +124,28 @@ def test_small_products_copy_nothing(shape, layout, depth):
     check(multiply(*arrays, name), wide_a, wide_b, name)
 
 
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((1, 300 * 8, 600), "float16"),
+        ((520, 1, 264), "bfloat16"),
+        ((1, 37, 1031), "bfloat16"),
+        ((3, 1, 20_001), "float16"),
+    ],
+)
+def test_one_row_or_column(shape, name):
+    """Read by 16 bytes or by elements, along K or across it, in parts or not; with alpha and beta, in batches."""
+    (m, n, k), lead = shape, (2,)
+    (a, wide_a), (b, wide_b) = random_matrix((*lead, m, k), name), random_matrix((*lead, k, n), name)
+    c, wide_c = random_matrix((*lead, m, n), name, 1)
+    a, b, out = cuda.to_device(a), cuda.to_device(b), cuda.to_device(c)
+    assert len(matmul.steps("auto", a, b, out, alpha=2, beta=-1)) == 1
+    check(multiply(a, b, name, alpha=2, beta=-1, out=out), wide_a, wide_b, name, 2, -1, wide_c)
+
+
 def test_large_products_are_worth_a_copy():
-    arrays = [cuda.device_array((size, size), np.float16) for size in (1001, 1001, 1001)]
-    assert len(matmul.steps("auto", *arrays)) == 3
+    a, b, out = (cuda.device_array((1001, 1001), np.float16) for _ in range(3))
+    assert len(matmul.steps("auto", a, b, out)) == 3
 
 
 #: (kind of tile, its place among those, format, order of the operands' axes in memory, compute capability).
@@ -136,6 +155,7 @@ TILES = [
     ("warps", 0, "float16", (0, 1), "8.0"),
     ("across a", -1, "tf32", (1, 0), "9.0"),
     ("across b", -1, "tf32", (0, 1), "9.0"),
+    ("few", -1, "bfloat16", (0, 1), "9.0"),
     ("small", -1, "float16", (1, 0), "8.0"),
 ]
 
@@ -146,7 +166,12 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
     tile = TENSOR_SPEEDS[kind][place].tile
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
     prefer(monkeypatch, kind)
-    m, n, k = tile.rows + 4, tile.columns + 8, (tile.stages + 2) * 128 // FORMATS[name].itemsize
+    monkeypatch.setattr(tensor, "FEW_BYTES", 0)
+    m, n, k = (
+        tile.rows + (-3 if kind == "few" else 4),
+        tile.columns + 8,
+        (tile.stages + 2) * 128 // FORMATS[name].itemsize,
+    )
     (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
     with device.device(capability):
         arrays = laid_out(a, order), laid_out(b, order)

@@ -113,7 +113,7 @@ def _named(t, call):
 
 @calls.entry(functions.copy_tensor)
 def _copy_tensor(t, call):
-    target, index, map, corner, barriers, i = call.arguments
+    target, index, map, corner, barriers, i, *_ = call.arguments
     site = t.site(target.unversioned_name, "copy tensor")
     where = t.value(target), _index(t, index, call.types[0])
     what = t.value(map), _numbers(t, corner, call.types[3])

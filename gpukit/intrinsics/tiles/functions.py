@@ -249,7 +249,7 @@ def mbarrier_wait(barriers, i, parity):
     refuse("mbarrier_wait")
 
 
-def copy_tensor(target, index, map, corner, barriers, i):
+def copy_tensor(target, index, map, corner, barriers, i, once=False):
     """Begin to copy a box of a tensor from global to shared memory; for kernels and device functions.
 
     One thread does it. The copy arrives at a barrier with its bytes, which `mbarrier_expect` has to announce.
@@ -267,6 +267,8 @@ def copy_tensor(target, index, map, corner, barriers, i):
         also before the tensor.
     barriers, i
         The barrier, as for `mbarrier_init`.
+    once : bool
+        If True, the L2 cache gives up these elements before others: for tensors that are read only once.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from llvmlite import ir
 
 from gpukit._numba import cgutils, cudaimpl, fix_integer_index
 from gpukit.backend import types
-from gpukit.intrinsics.gpu import SHARED, emit, pack_words
+from gpukit.intrinsics.gpu import SHARED, cache_policy, emit, pack_words
 from gpukit.intrinsics.tiles import functions
 from gpukit.intrinsics.tiles.signatures import MATRICES, OPERANDS
 
@@ -250,23 +250,26 @@ def _coordinates(context, builder, corner_type, corner):
     return [context.cast(builder, part, kind, types.int32) for part, kind in parts][::-1]
 
 
-@_lower(functions.copy_tensor, types.Array, types.Any, types.Array, types.BaseTuple, types.Array, types.Any)
+@_lower(functions.copy_tensor, types.Array, types.Any, types.Array, types.BaseTuple, types.Array, types.Any, types.Any)
 def _copy_tensor(context, builder, signature, arguments):
-    target_type, index_type, map_type, corner_type, barriers_type, i_type = signature.args
-    target, index, map, corner, barriers, i = arguments
+    target_type, index_type, map_type, corner_type, barriers_type, i_type, once_type = signature.args
+    target, index, map, corner, barriers, i, once = arguments
     corner = _coordinates(context, builder, corner_type, corner)
     places = ", ".join(f"${3 + axis}" for axis in range(len(corner)))
+    has_policy = not isinstance(once_type, types.Omitted)
+    hint, more = (".L2::cache_hint", f", ${3 + len(corner)}") if has_policy else ("", "")
     text = (
-        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{places}}}], [$2];"
+        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes{hint} "
+        f"[$0], [$1, {{{places}}}], [$2]{more};"
     )
     operands = [
         _address(context, builder, target_type, target, index_type, index),
         _map_address(context, builder, map_type, map),
         _address(context, builder, barriers_type, barriers, i_type, i),
         *corner,
+        *([cache_policy(builder, once)] if has_policy else []),
     ]
-    emit(builder, text, ",".join(["r", "l", "r", *"r" * len(corner)]), operands)
+    emit(builder, text, ",".join(["r", "l", "r", *"r" * len(corner), *"l" * has_policy]), operands)
 
 
 @_lower(

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpukit._numba import NumbaTypeError
 from gpukit.backend import types
-from gpukit.intrinsics.signatures import check_capability, register
+from gpukit.intrinsics.signatures import check_capability, flag_type, register
 from gpukit.intrinsics.tiles import functions
 
 #: How many matrices each loads.
@@ -184,12 +184,9 @@ def _check_map(name, map, corner):
     )
 
 
-def copy_types(name, _, target, index, map, corner, barriers, i):
-    _check_array(name, "target", target, lambda dtype: hasattr(dtype, "bitwidth"), "numbers")
-    _check_index(name, "index", index, "target", target)
-    _check_map(name, map, corner)
-    _check_barrier(name, barriers, i)
-    return types.void, target, index, map, corner, barriers, i
+def copy_types(name, _, target, index, map, corner, barriers, i, once):
+    _check_copy(name, target, index, map, corner, barriers, i)
+    return types.void, target, index, map, corner, barriers, i, flag_type(name, "once", once)
 
 
 def copy_windows_types(name, _, target, index, map, corner, pixel, barriers, i):
@@ -200,8 +197,15 @@ def copy_windows_types(name, _, target, index, map, corner, pixel, barriers, i):
             and all(isinstance(number, types.Integer) for number in part.types),
             f"{name}: {argument} is {part}; it must be a tuple of {count} ints",
         )
-    _, *found, barriers, i = copy_types(name, _, target, index, map, corner, barriers, i)
-    return types.void, *found, pixel, barriers, i
+    _check_copy(name, target, index, map, corner, barriers, i)
+    return types.void, target, index, map, corner, pixel, barriers, i
+
+
+def _check_copy(name, target, index, map, corner, barriers, i):
+    _check_array(name, "target", target, lambda dtype: hasattr(dtype, "bitwidth"), "numbers")
+    _check_index(name, "index", index, "target", target)
+    _check_map(name, map, corner)
+    _check_barrier(name, barriers, i)
 
 
 def store_tensor_types(name, _, map, corner, source, index):
