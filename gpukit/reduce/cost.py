@@ -17,16 +17,23 @@ __all__ = ["Launch", "choose", "choose_nested", "max_vector"]
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
 BLOCKS = 8
-#: Accesses that a lane has under way at a time in ``rows``.
+#: Accesses that a lane has under way at a time in ``rows``; with one for each thread of the device, the code is shorter
+#: and its instructions arrive sooner. Max threads of its blocks then, and accesses of a thread if a block has a row.
 ROW_LOADS = 4
+FEW_THREADS, FEW_ACCESSES = 1024, 4
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
 #: The same where there is one row, which a block would share otherwise.
 ALONE_LOADS = 4
-#: Accesses that a lane has under way there, for one row or for several at once.
+#: Accesses that a lane should have under way there, for one row or for several at once; and for one if there are many
+#: rows, by bytes of an access.
 SHORT_ACCESSES = 4
+MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
+#: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
+#: blocks: the last one has fewer partial results to read.
+NARROW, NARROW_BYTES, NARROW_SHARE = 4, 1 << 14, 2
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
 #: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
 SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
@@ -34,8 +41,9 @@ SKEWED_THREADS = (32, 8)
 #: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
 CELL_ROWS = 32
 CELL_LOADS = 4
-#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches.
-NESTED_LOADS, NESTED_MAX_BYTES = 4, 2 << 20
+#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches, for
+#: rows in memory of so many elements, or more.
+NESTED_LOADS, NESTED_ROW, NESTED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
 MAX_TILES = 1000
@@ -91,7 +99,7 @@ def choose(
         vector = max_vector(itemsize, offset, gcd(n, pitch))
         loads = SHORT_LOADS[vector * itemsize] if outer > 1 else ALONE_LOADS
         if n <= WARP * vector * loads:
-            return [_groups(operation, vector, outer, n, pitch)]
+            return [_groups(operation, itemsize, vector, outer, n, pitch)]
         return [_rows(operation, 16 // itemsize, offset, outer, n, pitch)]
     if inner == 1:
         outer, inner, pitch = 1, outer, outer
@@ -126,7 +134,7 @@ def choose_nested(operation: Operation, itemsize: int, sizes: tuple[int, ...]) -
     outer, rows, between, n, inner = sizes
     width = min(WARP, next_power_of_two(inner))
     across, elements = ceil_div(inner, width), rows * n
-    small = outer * elements * between * inner * itemsize <= NESTED_MAX_BYTES
+    small = outer * elements * between * inner * itemsize <= NESTED_MAX_BYTES[n * inner > NESTED_ROW]
     if not operation.commutative or not small or across > MAX_GRID_YZ:
         return None
     height = min(THREADS // width, next_power_of_two(ceil_div(elements, NESTED_LOADS)))
@@ -138,8 +146,11 @@ def choose_nested(operation: Operation, itemsize: int, sizes: tuple[int, ...]) -
     return Launch(kernel, (blocks, splits, across), THREADS, sizes, work)
 
 
-def _groups(operation, vector, outer, n, pitch):
+def _groups(operation, itemsize, vector, outer, n, pitch):
     lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
+    few = min(WARP, next_power_of_two(ceil_div(n, vector * MANY_ACCESSES[vector * itemsize])))
+    if outer * few >= THREADS * _blocks_wanted() // 4:  # enough threads: let each have more, with fewer shuffles
+        lanes = few
     loads = next_power_of_two(ceil_div(n, vector * lanes))
     several = max(1, SHORT_ACCESSES // loads)
     kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS)
@@ -147,11 +158,17 @@ def _groups(operation, vector, outer, n, pitch):
 
 
 def _rows(operation, vector, offset, outer, n, pitch):
-    threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
-    tiles, warps = ceil_div(n + offset, WARP * vector * ROW_LOADS), threads // WARP
-    splits = _splits(outer, max(1, tiles // warps))
+    accesses = ceil_div(n + offset, vector)
+    if outer * accesses <= THREADS * _blocks_wanted():
+        loads, alone = 1, accesses <= FEW_THREADS * FEW_ACCESSES
+        threads = min(FEW_THREADS, max(THREADS, next_power_of_two(accesses))) if alone else THREADS
+    else:
+        loads, alone = ROW_LOADS, False
+        threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
+    tiles, warps = ceil_div(accesses, WARP * loads), threads // WARP
+    splits = 1 if alone else _splits(outer, max(1, tiles // warps))
     run = ceil_div(tiles, splits * warps)
-    kernel = fast.make_rows(operation, vector, threads, ROW_LOADS)
+    kernel = fast.make_rows(operation, vector, threads, loads)
     work = _work(splits, outer, outer)
     return Launch(kernel, outer * splits, threads, (n, pitch, splits, run, offset), work)
 
@@ -170,7 +187,9 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
     across = ceil_div(inner, width * vector)
-    splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
+    narrow = across <= NARROW and threads * loads * vector * itemsize >= NARROW_BYTES
+    share = NARROW_SHARE if narrow else 1
+    splits = min(_splits(across * outer * share, max(1, n // (height * loads))), MAX_GRID_YZ)
     deep = fast.rows_of_warp(width, height)
     run = ceil_div(n, deep * loads * splits * (height // deep))
     kernel = fast.make_columns(operation, vector, width, height, loads)
