@@ -214,16 +214,19 @@ def kernel_of(variant, tile):
 def _tensor_product(variant, tile):
     from numba.cuda import types
 
+    from gpukit._numba import argument_type
     from gpukit.matmul import small, warpgroups, warps
+    from gpukit.matmul.raster import make_order
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
-    numbers = types.UniTuple(word, 5), types.UniTuple(word, 4)
+    order = argument_type(make_order(1, 1, 1, 1, 1, ((1, 1), (1, 1))))
+    numbers = types.UniTuple(word, 2), order, types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
     if variant == "turned":
-        kernel = warpgroups.warpgroups(tile, "tf32", "NN", True, True)
+        kernel = warpgroups.warpgroups(tile, "tf32", "NN", False, True, True)
         return kernel, (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers), tile.threads
     out, flat = types.Array(word, 1, "C"), types.Array(types.uint16, 1, "C")
     if variant == "warpgroups":
-        kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, True)
+        kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
     make = small.small if variant == "small" else warps.warps
     kernel = make(tile, "bfloat16", "NN", False, True)

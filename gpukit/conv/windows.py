@@ -7,8 +7,7 @@ import numpy as np
 
 from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit._host.checks import check_sizes
-from gpukit.backend import cuda, uint32, uint64
-from warpstep.integers import ceil_div
+from gpukit.divisors import Divisor, divided, make_divisor
 from warpstep.values import check_int, describe
 
 __all__ = [
@@ -29,14 +28,6 @@ DTYPES = (np.float32, np.float64)
 #: Limits of the threads of a launch, and of planes and of pixels along a padded image: indices are unsigned, 32 bits.
 MAX_THREADS = 2**31 - 1
 MAX_PIXELS = MAX_PLANES = 2**30
-
-
-class Divisor(NamedTuple):
-    """A divisor, with the factor and shift that replace the division: a GPU has no instruction for it."""
-
-    value: np.uint32
-    factor: np.uint32
-    shift: np.uint32
 
 
 class Geometry(NamedTuple):
@@ -78,24 +69,6 @@ class Geometry(NamedTuple):
     def out_size(self) -> tuple[int, int]:
         """OH and OW."""
         return int(self.out_h), int(self.out_w.value)
-
-
-@cuda.jit(device=True)
-def divided(n, by):
-    """Quotient and remainder of n < 2^31 by a Divisor."""
-    quotient = uint32(uint64(n) * uint64(by.factor) >> uint64(by.shift))
-    return quotient, uint32(n - quotient * by.value)
-
-
-def make_divisor(value: int) -> Divisor:
-    """Make a Divisor that is exact for every number below 2^31.
-
-    Let 2^s be the least power of two that is not less than value. The factor is 2^(31 + s) / value rounded up, so it is
-    too large by less than 1, and its product with n < 2^31 by less than 2^31. That never reaches the next quotient, as
-    quotients are 2^(31 + s) / value >= 2^31 apart.
-    """
-    shift = 31 + (value - 1).bit_length()
-    return Divisor(np.uint32(value), np.uint32(ceil_div(1 << shift, value)), np.uint32(shift))
 
 
 def make_geometry(

@@ -120,8 +120,14 @@ TENSOR_SPEEDS = {
 }
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
+#: Where the last block of a tile adds up parts: microseconds, and bytes per microsecond.
+JOIN, JOIN_BYTES = 2.0, 7e4
+#: Bytes per microsecond that one of all multiprocessors gets from the L2 cache, in whole lines.
+LINES = 1.1e5
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
+#: What `predict` takes as lines for rows that begin at multiples of a line.
+ALIGNED = 1.0, 1.0
 #: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; and of copying an operand for
@@ -147,21 +153,34 @@ class Piece(NamedTuple):
 
 
 def predict(
-    speed: Speed, m: int, n: int, k: int, batch: int, parts: int, multiprocessors: int, nbytes: int | None = None
+    speed: Speed,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    parts: int,
+    multiprocessors: int,
+    nbytes: int | None = None,
+    lines: tuple[float, float] = ALIGNED,
 ) -> float:
     """Predict the microseconds of a product by one tile, with K in so many parts, and with so many bytes in memory,
-    those of all matrices unless given.
+    those of all matrices unless given. ``lines`` are the cache lines that a row of a tile of ``a`` and ``b`` lies in,
+    on average, for groups of warps.
     """
-    tile, itemsize = speed.tile, speed.itemsize
+    tile, itemsize, work = speed.tile, speed.itemsize, speed.work
+    if isinstance(tile, GroupTile):
+        work = max(work, (tile.rows * lines[0] + tile.columns * lines[1]) * tile.depth / LINES)
     blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
-    time = rounds * (max(speed.resident * speed.work, speed.latency) * steps + speed.rest)
+    time = rounds * (max(speed.resident * work, speed.latency) * steps + speed.rest)
     if last:
-        time += max(last * speed.work, speed.latency) * steps + speed.rest
+        time += max(last * work, speed.latency) * steps + speed.rest
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    if parts > 1:
+    if parts > 1 and isinstance(tile, GroupTile):
+        time += JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
+    elif parts > 1:
         time += SUM + SUM_PART * parts + max(itemsize, 4) * batch * m * n * (2 * parts + 1) / PARTS
     return time
 
@@ -189,19 +208,27 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
 
 
 @functools.lru_cache(4096)
-def _best(m, n, k, batch, multiprocessors, speeds):
+def _best(m, n, k, batch, multiprocessors, speeds, lines=ALIGNED):
     """(microseconds, Tile, parts) of the fastest choice for one launch."""
-    return min(choices(m, n, k, batch, multiprocessors, speeds=speeds), key=lambda choice: choice[0])
+    found = choices(m, n, k, batch, multiprocessors, speeds=speeds, lines=lines)
+    return min(found, key=lambda choice: choice[0])
 
 
 def choices(
-    m: int, n: int, k: int, batch: int, multiprocessors: int, nbytes: int | None = None, speeds: tuple = SPEEDS
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    multiprocessors: int,
+    nbytes: int | None = None,
+    speeds: tuple = SPEEDS,
+    lines: tuple[float, float] = ALIGNED,
 ) -> Iterator[tuple[float, Any, int]]:
     """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them."""
     for speed in speeds:
         most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
         for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
-            yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes), speed.tile, parts
+            yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, lines), speed.tile, parts
 
 
 @functools.lru_cache(4096)
@@ -243,23 +270,31 @@ def choose(
     return pieces, not (wide_b or double) and widened < NARROW * time
 
 
-@functools.lru_cache(4096)
-def choose_tensor(m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str) -> tuple[Any, int]:
+def choose_tensor(
+    m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str, lines: tuple[float, float] = ALIGNED
+) -> tuple[Any, int]:
     """Choose the tile for tensor cores, and the parts of K, none of them empty; a row of K has ``nbytes``.
 
-    ``kind`` is a key of ``TENSOR_SPEEDS``.
+    ``kind`` is a key of ``TENSOR_SPEEDS``, ``lines`` as of `predict`.
     """
-    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind])
+    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], lines)
     steps = ceil_div(nbytes, tile.depth)
     return tile, ceil_div(steps, ceil_div(steps, parts))
 
 
 @functools.lru_cache(4096)
 def tensor_time(
-    m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str, copies: tuple[int, ...] = ()
+    m: int,
+    n: int,
+    nbytes: int,
+    batch: int,
+    multiprocessors: int,
+    kind: str,
+    copies: tuple[int, ...] = (),
+    lines: tuple[float, float] = ALIGNED,
 ) -> float:
     """Predict the microseconds of `choose_tensor`'s choice, after copies of operands of so many bytes."""
-    time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind])[0]
+    time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], lines)[0]
     return time + sum(COPY + 2 * copied / WIDEN_BYTES for copied in copies)
 
 

@@ -1,23 +1,89 @@
 """In which order blocks compute the tiles of a result."""
 
-from gpukit.backend import cuda, uint32
+from typing import NamedTuple
 
-__all__ = ["RASTER", "spread"]
+import numpy as np
+
+from gpukit.backend import cuda, uint32
+from gpukit.divisors import Divisor, divided, make_divisor
+from warpstep.integers import ceil_div
+
+__all__ = ["RASTER", "Order", "make_order", "matrices_of", "place", "spread"]
 
 #: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache. As
 #: many blocks as an H200 runs at a time then make a square: with 4, a product of 8192 takes 2 % longer.
 RASTER = 16
 
 
-@cuda.jit(device=True, forceinline=True)
-def spread(number, down, across):
-    """Row and column of tile ``number`` of so many rows and columns of them: down `RASTER` rows, then in the next
-    column.
+class Order(NamedTuple):
+    """The tiles of all matrices and parts of K, as blocks find one of them by its number.
+
+    A kernel that divides by plain numbers needs 0.8 us for that before its first copy.
     """
-    band = uint32(across * uint32(RASTER))
-    above = uint32(number // band * uint32(RASTER))
+
+    tiles: np.uint32
+    down: np.uint32  # of a matrix
+    area: Divisor  # of a matrix
+    band: Divisor  # of RASTER rows
+    high: Divisor  # rows of the last band
+    parts: Divisor
+    steps: np.uint32  # of K
+    share: np.uint32  # of a part
+    # Matrix z of the result needs matrix z // div % mod of an operand.
+    div_a: Divisor
+    mod_a: Divisor
+    div_b: Divisor
+    mod_b: Divisor
+
+
+def make_order(down: int, across: int, steps: int, parts: int, matrices: int, rules: tuple) -> Order:
+    """Make the order of so many rows and columns of tiles, each with so many steps; ``rules`` are (div, mod) of ``a``
+    and ``b``.
+    """
+    tiles, share, high = down * across * parts * matrices, ceil_div(steps, parts), down % RASTER or RASTER
+    area, band, last, pieces = map(make_divisor, (down * across, across * RASTER, high, parts))
+    rest = [make_divisor(n) for rule in rules for n in rule]
+    counts = np.uint32(tiles), np.uint32(down), np.uint32(steps), np.uint32(share)
+    return Order(*counts[:2], area, band, last, pieces, *counts[2:], *rest)
+
+
+@cuda.jit(device=True, forceinline=True)
+def place(number, order):
+    """The matrix, the part of K, the row and column of tiles, and the first and last step of a tile.
+
+    Tiles follow one another down `RASTER` rows, then in the next column.
+    """
+    piece, inside = divided(number, order.area)
+    z, part = divided(piece, order.parts)
+    first = uint32(part * order.share)
+    last = uint32(min(order.steps, first + order.share))
+    band, inside = divided(inside, order.band)
+    above = uint32(band * uint32(RASTER))
+    col, row = uint32(inside // uint32(RASTER)), uint32(inside % uint32(RASTER))
+    if above + uint32(RASTER) > order.down:
+        col, row = divided(inside, order.high)
+    return z, part, uint32(above + row), col, first, last
+
+
+@cuda.jit(device=True, forceinline=True)
+def matrices_of(z, order):
+    """The matrices of ``a`` and ``b`` for one of the result."""
+    z_a, _ = divided(z, order.div_a)
+    z_b, _ = divided(z, order.div_b)
+    _, z_a = divided(z_a, order.mod_a)
+    _, z_b = divided(z_b, order.mod_b)
+    return z_a, z_b
+
+
+@cuda.jit(device=True, forceinline=True)
+def spread(number, down, across, raster):
+    """Row and column of tile ``number`` of so many rows and columns of them: down ``raster`` rows, a power of two, then
+    in the next column.
+    """
+    band = uint32(across * raster)
+    above = uint32(number // band * raster)
     inside, high = uint32(number % band), uint32(down - above)
-    if high >= uint32(RASTER):  # a power of two: no division
-        return uint32(above + inside % uint32(RASTER)), uint32(inside // uint32(RASTER))
+    if high >= raster:  # no division
+        return uint32(above + inside % raster), uint32(inside // raster)
     high = max(high, uint32(1))  # after the last tile
     return uint32(above + inside % high), uint32(inside // high)

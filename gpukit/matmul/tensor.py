@@ -1,6 +1,8 @@
 """The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
 
 import functools
+import itertools
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
+from gpukit.matmul.raster import make_order
 from gpukit.matmul.small import small
 from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
 from gpukit.matmul.warps import FEW, WarpTile, warps
@@ -60,6 +63,17 @@ class Rows(NamedTuple):
         """Elements from matrix to matrix, also for a single one."""
         return self.step if self.matrices > 1 else self.rows * self.pitch
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        return self.matrices * self.rows * self.columns * dtype_of(self.flat).itemsize
+
+    def lines(self) -> float:
+        """How many cache lines as many bytes of a row lie in, on average."""
+        item = dtype_of(self.flat).itemsize
+        step = gcd(self.pitch * item, self.matrix_step * item, LINE)
+        return 2.0 - step / LINE if address_of(self.flat) % step == 0 else 2.0
+
     def begins_aligned(self) -> bool:
         """Whether all rows begin at multiples of 16 bytes."""
         item = dtype_of(self.flat).itemsize
@@ -94,23 +108,23 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         operands.append(rows)
     k = operands[0].columns if operands[0].along else operands[0].rows
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind)
-    plain = flat.alpha == 1 and flat.beta == 0
-    if parts == 1 and plain:
+    lines = operands[0].lines(), operands[1].lines()
+    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, lines)
+    launches, summed = _group_launches, 1  # they add up the parts of K themselves
+    if isinstance(tile, WarpTile):
+        launches, summed = functools.partial(_warp_launches, small if kind == "small" else warps), parts
+    if summed == 1 and flat.alpha == 1 and flat.beta == 0:
         target, wide, element = flat.out, flat.wide_out, form.result
     else:
         target, wide, element = (
-            work.take("parts", batch * parts * m * n, total),
+            work.take("parts", batch * summed * m * n, total),
             n * total.itemsize % UNIT == 0,
             form.total,
         )
     words = target.view(np.uint32) if wide else target
-    launches = _group_launches
-    if isinstance(tile, WarpTile):
-        launches = functools.partial(_warp_launches, small if kind == "small" else warps)
     yield from launches(tile, name, (m, n, k, parts, batch), operands, words, element is form.total, wide, work)
     if target is not flat.out:
-        yield from _sum_launches(target, flat, m, n, parts, form, factors, work.stream)
+        yield from _sum_launches(target, flat, m, n, summed, form, factors, work.stream)
 
 
 def _check_capability():
@@ -147,17 +161,25 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
         if which != stays and _must_copy(rows, form, way, has_groups)
     ]
     kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else _warps_kind()
-    if ways != (PLAIN, PLAIN) or not form.turns:
-        return kind, copied
     m, n, k, batch = sizes
+    plain = ways == (PLAIN, PLAIN) and form.turns
     is_large = found[1].matrices * n * k * form.itemsize >= FEW_BYTES
-    if m <= FEW and is_large and not any(_must_copy(rows, form, PLAIN, False) for rows in found):
+    if plain and m <= FEW and is_large and not any(_must_copy(rows, form, PLAIN, False) for rows in found):
         return "few", []
-    nbytes = tuple(found[i].matrices * found[i].rows * found[i].columns * form.itemsize for i in copied)
-    kinds = {kind: copied, "small": []}
+    ways_to_go = [(kind, copied)]
+    if kind == "groups":  # rows that begin at lines are read faster
+        rest = [which for which in (0, 1) if which not in copied and found[which].lines() > 1]
+        ways_to_go += [(kind, [*copied, *more]) for n_more in (1, 2) for more in itertools.combinations(rest, n_more)]
+    if plain:
+        ways_to_go.append(("small", []))
     shape = m, n, k * form.itemsize, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
-    best = min(kinds, key=lambda each: tensor_time(*shape, each, nbytes if kinds[each] else ()))
-    return best, kinds[best]
+
+    def predicted(way):
+        kind, copied = way
+        lines = tuple(1.0 if which in copied else found[which].lines() for which in (0, 1))
+        return tensor_time(*shape, kind, tuple(found[which].nbytes for which in copied), lines)
+
+    return min(ways_to_go, key=predicted)
 
 
 def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
@@ -199,17 +221,20 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 
 def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     """One launch, whose blocks stay on their multiprocessors."""
-    m, n, _, parts, batch = sizes
+    m, n, k, parts, batch = sizes
     layout = _layout_of(operands)
-    kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
+    kernel, found_boxes = warpgroups(tile, name, layout, parts > 1, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
-    units = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * batch
-    blocks = min(units, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
+    down, across, steps = ceil_div(m, tile.rows), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
+    order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands))
+    blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
-    which = tuple(np.uint32(part) for rows in operands for part in rows.rule)
     out = out.view(np.float32) if is_turned(name, layout) else out
-    yield launch, (*maps, out, tuple(np.uint32(size) for size in sizes), which)
+    held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 0
+    partials = work.take("partials", held, dtype_of_type(FORMATS[name].total))
+    counters = work.zeros(down * across * batch if parts > 1 else 1)
+    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, partials, counters)
 
 
 def _layout_of(operands):

@@ -29,7 +29,8 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.matmul.formats import FORMATS, ROW
-from gpukit.matmul.raster import spread
+from gpukit.matmul.joined import WORD, make_join
+from gpukit.matmul.raster import RASTER, matrices_of, place, spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
 from warpstep.limits import GROUP
@@ -80,7 +81,7 @@ class GroupTile(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory of a block."""
-        return self.stages * (self.stage_bytes + 16) + rows_bytes(4 * self.groups)
+        return self.stages * (self.stage_bytes + 16) + rows_bytes(4 * self.groups) + WORD
 
 
 def boxes(tile: GroupTile, name: str, layout: str) -> tuple[tuple, tuple]:
@@ -96,7 +97,7 @@ def is_turned(name: str, layout: str) -> bool:
 
 
 @functools.cache
-def warpgroups(tile, name, layout, parts, wide):
+def warpgroups(tile, name, layout, split, is_total, wide):
     """Make the kernel of out = a b, for matrices in a batch.
 
     Parameters
@@ -106,8 +107,10 @@ def warpgroups(tile, name, layout, parts, wide):
         One of ``FORMATS``.
     layout : str
         As of `gpukit.matmul.fast.fast`. int8 has "NT" only; "tf32" also "NN" and "TT", with one operand across K.
-    parts : bool
-        Whether the sums are stored as they are, for `sum_parts` to add up.
+    split : bool
+        Whether K is cut into parts.
+    is_total : bool
+        Whether the sums are stored as they are, in their own type.
     wide : bool
         Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, but of float32 if the
         operands are `is_turned`. Otherwise it has the elements' type.
@@ -115,27 +118,26 @@ def warpgroups(tile, name, layout, parts, wide):
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, sizes, which)``. ``sizes`` is (m,
-        n, k, parts of K, matrices); ``which`` is (div_a, mod_a, div_b, mod_b) as of `gpukit.matmul.fast.fast`. The
-        tensor maps have the boxes of `boxes`, on arrays of three axes. All blocks together compute (matrices, parts,
-        m, n).
+        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials,
+        counters)``, with the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes.
+        ``partials`` and ``counters`` are as of `make_join`.
     """
     rows, columns, groups, stages, _ = tile
     element, total, result, _, _ = form = FORMATS[name]
     depth, (shape_a, shape_b) = form.depth, shapes(tile, form, layout)
-    place, count_tiles = make_place(tile, depth), make_count(tile)
     copy_step, following = make_copy(tile, form, layout), make_following(stages)
     if is_turned(name, layout):
         multiply, store = make_turned_multiply(tile, layout), make_turned_store(tile, layout, wide)
     else:
-        multiply, store = make_multiply(tile, form, layout), make_store(tile, total if parts else result, wide)
+        multiply, store = make_multiply(tile, form, layout), make_store(tile, total if is_total else result, wide)
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
+    join = make_join(tile, total, rows * columns // (GROUP * groups), tile.shared_bytes - WORD)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
 
     @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(map_a, map_b, out, sizes, which):
+    def warpgroups(map_a, map_b, out, sizes, order, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=1024)
         tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
@@ -147,19 +149,19 @@ def warpgroups(tile, name, layout, parts, wide):
                 mbarrier_init(full, stage, 1)
                 mbarrier_init(free, stage, 4 * groups)
             fence_barrier_init()
-        tiles, number = count_tiles(sizes), uint32(cuda.blockIdx.x)
+        (m, n), number, stage = sizes, uint32(cuda.blockIdx.x), uint32(0)
         # With one row of tiles each element of b is read once, with one column of them each of a.
-        once_a, once_b = sizes[1] <= uint32(columns), sizes[0] <= uint32(rows)
-        z, part, row, col, step, last = place(number, sizes)
+        once_a, once_b = n <= uint32(columns), m <= uint32(rows)
         cuda.syncthreads()
-        stage = uint32(0)
         if tid >= groups * GROUP:
             if gives:
                 decrease_registers(40)
             if tid == groups * GROUP:
                 parity = uint32(1)
-                while number < tiles:
-                    z_a, z_b = matrices_of(z, sizes, which)
+                while number < order.tiles:
+                    z, _, row, col, step, last = place(number, order)
+                    z_a, z_b = matrices_of(z, order)
+                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                     while step < last:
                         mbarrier_wait(free, stage, parity)
                         k = uint32(step * uint32(depth))
@@ -167,18 +169,20 @@ def warpgroups(tile, name, layout, parts, wide):
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))
-                    z, part, row, col, step, last = place(number, sizes)
         else:
             if gives:
                 increase_registers(232)
             parity = uint32(0)
-            while number < tiles:
-                steps = uint32(last - step)
-                sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, steps)
-                start = uint64(z * sizes[3] + part) * uint64(sizes[0])
-                store(out, memory, sums, start, row, col, sizes[0], sizes[1])
+            while number < order.tiles:
+                z, part, row, col, step, last = place(number, order)
+                sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
+                is_last = True
+                if split:
+                    is_last, sums = join(sums, partials, counters, memory, number, z, part, order)
+                if is_last:
+                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+                    store(out, memory, sums, uint64(z) * uint64(m), row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
-                z, part, row, col, step, last = place(number, sizes)
 
     return warpgroups
 
@@ -292,18 +296,10 @@ def make_place(tile, depth):
             z, part = piece // parts, piece % parts
             first = uint32(part * share)
             last = min(last, first + share)
-        row, col = spread(number, down, across)
+        row, col = spread(number, uint32(down), uint32(across), uint32(RASTER))
         return z, part, uint32(row * uint32(rows)), uint32(col * uint32(columns)), first, uint32(last)
 
     return place
-
-
-@cuda.jit(device=True, forceinline=True)
-def matrices_of(z, sizes, which):
-    """The matrices of ``a`` and ``b`` for one of the result."""
-    if sizes[4] == 1:
-        return uint32(0), uint32(0)
-    return uint32(z // which[0] % which[1]), uint32(z // which[2] % which[3])
 
 
 @functools.cache

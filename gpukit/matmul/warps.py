@@ -32,6 +32,8 @@ __all__ = ["FEW", "WarpTile", "warps"]
 CHUNK = 16
 #: A tile of so few rows reads ``b`` for the only time.
 FEW = 16
+#: Rows of tiles that consecutive blocks share: with 16, a product of 8192 takes 5 % longer.
+RASTER = 8
 #: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each. float16
 #: are held as words of two: the loop carries them, and single ones would take a register each.
 HELD = {
@@ -123,7 +125,7 @@ def warps(tile, name, layout, parts, wide):
         m, n, k, pitch_a, pitch_b = sizes
         # The block: a tile of out, a part of K, a matrix.
         tiles_down, tiles_across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        row, col = spread(uint32(cuda.blockIdx.x), uint32(tiles_down), uint32(tiles_across))
+        row, col = spread(uint32(cuda.blockIdx.x), uint32(tiles_down), uint32(tiles_across), uint32(RASTER))
         row, col = row * uint32(rows), col * uint32(columns)
         steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
         part = uint32(uint32(steps_in_all + uint32(cuda.gridDim.y - 1)) // uint32(cuda.gridDim.y) * uint32(depth))

@@ -12,9 +12,9 @@ from layouts import laid_out
 import gpukit
 from gpukit import matmul, on_gpu
 from gpukit._host.call import forget
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
-from gpukit.matmul import tensor, warpgroups, warps
+from gpukit.matmul import raster, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from warpstep import device
@@ -250,6 +250,14 @@ def test_tiles_of_single_warps_fit_into_any_device():
             assert max(speed.tile.shared_bytes for speed in speeds) <= limit, found
 
 
+def test_every_tile_of_groups_has_a_kernel_and_memory():
+    """Kernels are made, not compiled; a multiprocessor has 228 KB, of which it takes 1 KB for each block."""
+    for kind, name, layout in (("groups", "float16", "TN"), ("across a", "tf32", "TT"), ("across b", "tf32", "NN")):
+        for speed in TENSOR_SPEEDS[kind]:
+            warpgroups.warpgroups(speed.tile, name, layout, False, False, True)
+            assert speed.resident * (speed.tile.shared_bytes + 1024) <= 228 * 1024
+
+
 def test_parts_of_k_have_steps():
     for m, n, nbytes in itertools.product((1, 64, 500, 4096), (1, 300, 4096), (2, 130, 1000, 40000)):
         for kind in TENSOR_SPEEDS:
@@ -257,6 +265,29 @@ def test_parts_of_k_have_steps():
             steps = -(-nbytes // tile.depth)
             share = -(-steps // parts)
             assert share * (parts - 1) < steps <= share * parts
+
+
+@cuda.jit
+def list_tiles(order, out):
+    number = uint32(cuda.grid(1))
+    if number < order.tiles:
+        z, _, row, col, first, last = raster.place(number, order)
+        z_a, z_b = raster.matrices_of(z, order)
+        for i, value in enumerate((z, z_a, z_b, row, col, first, last)):
+            out[number, i] = value
+
+
+def test_every_tile_is_computed_once():
+    for down, across, steps, parts, matrices in ((1, 1, 1, 1, 1), (35, 3, 7, 3, 6), (16, 5, 4, 2, 2), (5, 40, 9, 1, 1)):
+        order = raster.make_order(down, across, steps, parts, matrices, ((2, 3), (1, 2)))
+        out = np.zeros((int(order.tiles), 7), np.int32)
+        list_tiles[-(-len(out) // 128), 128](order, out)
+        share = -(-steps // parts)
+        expected = {
+            (z, z // 2 % 3, z % 2, row, col, part * share, min(steps, (part + 1) * share))
+            for z, row, col, part in itertools.product(*map(range, (matrices, down, across, parts)))
+        }
+        assert set(map(tuple, out.tolist())) == expected
 
 
 @pytest.mark.gpu
