@@ -415,7 +415,8 @@ def thin(dtype):
 
 #: Elements up to which `gather` is the fastest, of any matrix and of one with few rows or columns.
 GATHER_MAX, GATHER_MAX_THIN = 1 << 16, 1 << 20
-#: Threads of a block of `gather` and `line`, and accesses of a thread of each.
+#: Threads of a block of `gather` and `line`, and accesses of a thread of each. With 4 in `gather` few elements wait for
+#: its longer code: 7 x 1014 took 5.7 us instead of 5.2 on an H200.
 FLAT_THREADS, GATHER_LOADS, FLAT_LOADS = 256, 2, 4
 
 

@@ -17,9 +17,10 @@ __all__ = ["Launch", "choose", "choose_nested", "max_vector"]
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
 BLOCKS = 8
-#: Accesses that a lane has under way at a time in ``rows``; with one for each thread of the device, the code is shorter
-#: and its instructions arrive sooner. Max threads of its blocks then, and accesses of a thread if a block has a row.
+#: Accesses that a lane has under way at a time in ``rows``.
 ROW_LOADS = 4
+#: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
+#: Max threads of a block then, and max accesses of each if a block takes a row alone.
 FEW_THREADS, FEW_ACCESSES = 1024, 4
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
@@ -31,18 +32,18 @@ SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
+COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
 #: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
 #: blocks: the last one has fewer partial results to read.
 NARROW, NARROW_BYTES, NARROW_SHARE = 4, 1 << 14, 2
-COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
 #: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
 SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
 SKEWED_THREADS = (32, 8)
 #: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
 CELL_ROWS = 32
 CELL_LOADS = 4
-#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches, for
-#: rows in memory of so many elements, or more.
+#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches, if
+#: up to ``NESTED_ROW`` elements are neighbours in memory, and if more are.
 NESTED_LOADS, NESTED_ROW, NESTED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
