@@ -65,14 +65,15 @@ SPEEDS = (
 )
 #: The same for float64. With few blocks, steps are short: more of them have to be under way.
 DOUBLE_SPEEDS = (
-    Speed(DoubleTile(64, 128, 32, 64, 3), 2, 0.55, 0.62, 5.0, 8),
-    Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.28, 0.29, 3.5, 8),
-    Speed(DoubleTile(32, 64, 16, 32, 6), 2, 0.155, 0.185, 3.1, 8),
-    Speed(DoubleTile(64, 32, 32, 16, 6), 2, 0.148, 0.18, 3.2, 8),
-    Speed(DoubleTile(32, 32, 16, 32, 6), 4, 0.09, 0.17, 2.5, 8),
-    Speed(DoubleTile(32, 32, 16, 16, 8), 3, 0.107, 0.14, 2.2, 8),
-    Speed(DoubleTile(16, 64, 16, 16, 6), 3, 0.14, 0.17, 1.8, 8),
-    Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.115, 0.165, 1.8, 8),
+    Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.543, 0.571, 2.9, 8),
+    Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.294, 0.314, 2.4, 8),
+    Speed(DoubleTile(32, 64, 16, 32, 5), 3, 0.161, 0.219, 2.0, 8),
+    Speed(DoubleTile(64, 32, 32, 16, 6), 2, 0.150, 0.187, 2.2, 8),
+    Speed(DoubleTile(32, 32, 16, 32, 6), 4, 0.092, 0.179, 2.1, 8),
+    Speed(DoubleTile(32, 32, 16, 16, 6), 4, 0.101, 0.155, 2.1, 8),
+    Speed(DoubleTile(16, 64, 16, 16, 6), 3, 0.137, 0.164, 2.0, 8),
+    Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.105, 0.170, 1.9, 8),
+    Speed(DoubleTile(32, 16, 16, 16, 8), 4, 0.058, 0.125, 2.4, 8),
 )
 #: The smaller tiles of single warps.
 SMALL_WARP_SPEEDS = (
@@ -107,7 +108,7 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(128, 64, 1, 8), 1, 0.26, 0.26, 3.0, 1),
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.27, 2.6, 1),
     ),
-    "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.07, 1.07, 5.0, 1), *SMALL_WARP_SPEEDS),
+    "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "few": (Speed(WarpTile(16, 64, 16, 16, 6, 128), 3, 0.20, 0.25, 1.5, 1),),
     "small": (

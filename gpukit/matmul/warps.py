@@ -341,7 +341,7 @@ def make_multiply_parts(tile, name, layout, part=0):
     """Make the device function that multiplies all parts of a step but the last, each while it reads the next one and
     begins a share of the copies.
 
-    Copies that a warp begins one after the other hold up its products: 5 % for a product of 4096 x 4096 x 4096 on an
+    Copies that a warp begins one after the other hold up its products: 3 % for a product of 4096 x 4096 x 4096 on an
     H200. The compiler does not unroll a loop of this size, so each part has a function, and calls that of the next.
     """
     form = FORMATS[name]
