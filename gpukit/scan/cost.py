@@ -83,15 +83,16 @@ def _tiles(operation, itemsize, vector, outer, n, exclusive):
     device, rounds = cuda.get_current_device(), HELD // max(itemsize, operation.partial.itemsize, 4) // vector
     processors, threads = device.MULTIPROCESSOR_COUNT, max(WARP, next_power_of_two(ceil_div(n, vector * rounds)))
     if threads <= THREADS or outer == 1 and threads <= MAX_ALONE:
-        kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, True, False)
+        kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, "one")
         return Launch(kernel, outer, threads, (n, 1, True), words=1)
     if rounds > 1 and outer * ceil_div(n, THREADS * vector * rounds // 2) <= FEW * processors:
         rounds //= 2
     # Copies to shared memory that bypass registers: of 4 bytes or more, from compute capability 8.0 on.
     staged = vector * itemsize >= 4 and tuple(device.compute_capability) >= (8, 0)
-    kernel = fast.make_tiles(operation, vector, rounds, THREADS, exclusive, False, staged)
     size = THREADS * vector * rounds
     tiles = ceil_div(n, size)
+    count = "few" if tiles <= THREADS else "many"
+    kernel = fast.make_tiles(operation, vector, rounds, THREADS, exclusive, count, staged)
     resident = min(
         device.MAX_THREADS_PER_MULTIPROCESSOR // THREADS,
         device.MAX_REGISTERS_PER_MULTIPROCESSOR // (fast.registers_of(operation, staged) * THREADS),

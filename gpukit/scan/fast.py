@@ -239,11 +239,11 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
 
 
 @functools.cache
-def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=False):
+def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=False):
     """Make the kernel ``tiles``: each block scans a tile of ``threads * vector * rounds`` elements of a row.
 
-    With ``alone`` a row is one tile, and nobody looks back. The elements of a ``staged`` tile are in shared memory.
-    If the blocks are ``resident``, all of them can run at once.
+    A row has as many tiles as ``count`` says: "one", "few" if no more than a block has threads, or "many". The elements
+    of a ``staged`` tile are in shared memory. If the blocks are ``resident``, all of them can run at once.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
@@ -252,7 +252,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=Fals
     scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
     read = (make_stage if staged else make_take)(operation, vector, rounds, step, pitch)
     scan_warps, look_back = make_scan_warps(operation, threads), make_look_back(operation)
-    collect = make_collect(operation)
+    collect, alone = make_collect(operation), count == "one"
 
     @cuda.jit(max_registers=registers_of(operation, staged))
     def tiles(x, out, words, n, tiles_of_row, resident):
@@ -260,13 +260,13 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=Fals
         prefixes = cuda.local.array(rounds, accumulator)
         shared = cuda.shared.array(1, accumulator)
         drawn = cuda.shared.array(2, uint32)
-        tid, n, count = uint64(cuda.threadIdx.x), uint64(n), uint32(tiles_of_row)
+        tid, n, tiles_of_row = uint64(cuda.threadIdx.x), uint64(n), uint32(tiles_of_row)
         index, own = uint32(cuda.blockIdx.x), uint32(uint32(cuda.threadIdx.x) * uint32(vector))
         if not alone and not resident:
             draw(words, drawn)
             cuda.syncthreads()
             index = drawn[0]
-        row, part = uint64(index // count), uint64(uint32(index % count))
+        row, part = uint64(index // tiles_of_row), uint64(uint32(index % tiles_of_row))
         place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
         at, left = place_of(row * n, place, n, most)
         read(x, at, left, tile, own)
@@ -279,11 +279,11 @@ def make_tiles(operation, vector, rounds, threads, exclusive, alone, staged=Fals
         last = tid % uint64(WARP) == uint64(WARP - 1)
         before, _, total = scan_warps(lane_total if last else accumulator(identity))
         if not alone:
-            if count <= uint32(threads):
-                _, _, prefix = scan_warps(collect(words, row, part, uint64(count), drawn[1], total))
+            if count == "few":
+                _, _, prefix = scan_warps(collect(words, row, part, uint64(tiles_of_row), drawn[1], total))
             else:
                 if tid < uint64(WARP):
-                    prefix = look_back(words, row, part, uint64(count), drawn[1], total)
+                    prefix = look_back(words, row, part, uint64(tiles_of_row), drawn[1], total)
                     if tid == uint64(0):
                         shared[0] = prefix
                 cuda.syncthreads()

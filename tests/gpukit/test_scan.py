@@ -102,7 +102,7 @@ def test_tiles_look_back_over_tiles_groups_and_sections():
     """Rows of more than 1024 tiles; twice, so that the words of the first launch are there for the second."""
     operation, _ = operators.make_operations("sum", np.dtype(np.int32))
     x, tiles = filled((2, 1060 * 32 - 5), "i4"), 1060
-    kernel = fast.make_tiles(operation, 1, 1, 32, False, False)
+    kernel = fast.make_tiles(operation, 1, 1, 32, False, "many")
     words = cuda.to_device(np.zeros(fast.count_words(operation, 2, tiles), np.uint64))
     for launch, resident in ((1, False), (2, True)):
         out = cuda.device_array(x.size, np.int64)
@@ -117,7 +117,7 @@ def test_publishing_is_ordered(dtype, staged, tiles):
     operation = operators.make_operations("sum", np.dtype(dtype))[0]
     x = np.random.default_rng(4).integers(0, 9, tiles * 32).astype(dtype)
     words, out = np.zeros(fast.count_words(operation, 1, tiles), np.uint64), np.zeros_like(x)
-    kernel = fast.make_tiles(operation, 1, 1, 32, False, False, staged)
+    kernel = fast.make_tiles(operation, 1, 1, 32, False, "few" if tiles <= 32 else "many", staged)
     trace = gpukit.trace(kernel[tiles, 32], x, out, words, x.size, tiles, staged)
     assert np.array_equal(out, np.cumsum(x)) and trace.findings == []
 
