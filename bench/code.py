@@ -222,7 +222,8 @@ def _tensor_product(variant, tile):
     order = argument_type(make_order(1, 1, 1, 1, 1, ((1, 1), (1, 1))))
     numbers = types.UniTuple(word, 2), order, types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
     if variant == "turned":
-        kernel = warpgroups.warpgroups(tile, "tf32", "NN", False, True, True)
+        layout = "NN" if tile.columns == warpgroups.GROUP_ROWS * tile.groups else "TT"  # b across K, or a
+        kernel = warpgroups.warpgroups(tile, "tf32", layout, False, True, True)
         return kernel, (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers), tile.threads
     out, flat = types.Array(word, 1, "C"), types.Array(types.uint16, 1, "C")
     if variant == "warpgroups":

@@ -123,8 +123,9 @@ TENSOR_SPEEDS = {
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
 #: Where the last block of a tile adds up parts: microseconds, and bytes per microsecond.
 JOIN, JOIN_BYTES = 2.0, 7e4
-#: Bytes per microsecond that one of all multiprocessors gets from the L2 cache, in whole lines.
-LINES = 1.1e5
+#: Bytes per microsecond that one of all multiprocessors gets from the L2 cache, in whole lines; one of a few gets up to
+#: so many times as many.
+LINES, MAX_SHARE = 1.1e5, 2.0
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
 #: What `predict` takes as lines for rows that begin at multiples of a line.
@@ -169,9 +170,10 @@ def predict(
     on average, for groups of warps.
     """
     tile, itemsize, work = speed.tile, speed.itemsize, speed.work
-    if isinstance(tile, GroupTile):
-        work = max(work, (tile.rows * lines[0] + tile.columns * lines[1]) * tile.depth / LINES)
     blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
+    if isinstance(tile, GroupTile):
+        share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
+        work = max(work, (tile.rows * lines[0] + tile.columns * lines[1]) * tile.depth / (LINES * share))
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work, speed.latency) * steps + speed.rest)
