@@ -16,6 +16,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.gemm import choose_tile, last_us, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
+from gpukit.matmul.cost import tensor_time
 from warpstep.integers import ceil_div
 from warpstep.values import describe
 
@@ -119,11 +120,16 @@ def _predict_im2col(x_shape, weight_shape, geometry, groups):
 
 
 def _predict_half_product(x_shape, weight_shape, geometry, groups):
-    """Microseconds of the product on tensor cores, and of copies of operands whose rows are not aligned to 16 bytes."""
-    (_, positions), m, k = geometry.counts, weight_shape[0] // groups, weight_shape[1]
-    time = matmul.predicted_time(m, positions, k, x_shape[0] * groups, np.float16)
-    copied = (m * k if k % 8 else 0) + (x_shape[0] * k * positions if positions % 8 else 0)
-    return time + (LAUNCH_US + 4 * groups * copied / BYTES_PER_US if copied else 0)
+    """Microseconds of the product on tensor cores, with copies of operands whose rows are not aligned to 16 bytes, or
+    without.
+    """
+    (_, positions), m, k, batch = geometry.counts, weight_shape[0] // groups, weight_shape[1], x_shape[0] * groups
+    device = cuda.get_current_device()
+    shape = m, positions, 2 * k, batch, device.MULTIPROCESSOR_COUNT
+    unaligned = (2 * groups * m * k, k), (2 * batch * k * positions, positions)
+    copies = tuple(nbytes for nbytes, row in unaligned if row % 8)
+    kind = "groups" if device.compute_capability[0] == 9 else "warps"
+    return min(tensor_time(*shape, kind, copies), tensor_time(*shape, "small"))
 
 
 # -- launches --------------------------------------------------------------------------------------

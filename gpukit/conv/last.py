@@ -10,11 +10,13 @@ from gpukit.intrinsics import byte_perm, store2, store4
 from gpukit.matmul.align import part_of
 from warpstep.integers import ceil_div
 
-__all__ = ["LAST_THREADS", "channels_last", "four_last", "split_last", "tiles_last", "weights_at_once"]
+__all__ = ["LAST_THREADS", "channels_last", "four_last", "split_last", "tiles_last"]
 
 #: Positions of a tile, which has 128 bytes of channels; words of its rows; threads of a block, and its warps.
 SIDE, PITCH, LAST_THREADS, WARPS = 64, 33, 256, 8
 WORDS = SIDE * PITCH
+#: Taps whose weights a thread loads at a time.
+TAPS = 8
 #: Positions of a block of `four_last`.
 FOUR_POSITIONS = 2 * LAST_THREADS
 #: Channels that a warp of `split_last` loads.
@@ -31,20 +33,15 @@ def tiles_last(channels: int, positions: int, itemsize: int) -> tuple[int, int]:
     return ceil_div(channels, 2 * SIDE // itemsize), ceil_div(positions, SIDE)
 
 
-def weights_at_once(channels: int, taps: int) -> int:
-    """Count the channels of an out channel that a block copies, all taps of them, of so many padded channels."""
-    return min(channels, max(2, WORDS // taps // 64 * 64 or WORDS // taps // 2 * 2))
-
-
 @functools.cache
 def channels_last(wide):
     """Make the kernel that copies images (N, groups, C, H W) to (groups, N, H W, C), and weights (C, KH KW) to (KH KW,
     C), with zeros for channels up to a multiple of four. The first blocks take the weights, the others a tile of an
     image each.
 
-    ``sizes`` are C, its multiple, H W, tiles along them and along C, N, groups, blocks of weights, KH KW, and channels
-    of such a block. The copies are arrays of uint32, with two neighbours each, and so are the images with ``wide``;
-    otherwise they, and the weights, are of uint16.
+    ``sizes`` are C, its multiple, H W, tiles along them and along C, N, groups, blocks of weights, KH KW, and threads
+    of these blocks that have weights. The copies are arrays of uint32, with two neighbours each, and so are the images
+    with ``wide``; otherwise they, and the weights, are of uint16.
     """
     copy_weights = make_copy_weights(1)
     count = SIDE // 2 // WARPS
@@ -53,10 +50,11 @@ def channels_last(wide):
     def channels_last(x, weight, x_out, weight_out, sizes):
         tile = cuda.shared.array(WORDS, uint32)
         pairs = cuda.local.array((count, 2), uint32)
-        channels, padded, positions, across, down, samples, groups, blocks, taps, chunk = sizes
+        channels, padded, positions, across, down, samples, groups, blocks, taps, owners = sizes
         block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
         if block < blocks:
-            copy_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+            if block * uint32(LAST_THREADS) + tid < owners:
+                copy_weights(weight, weight_out, block * uint32(LAST_THREADS) + tid, channels, padded, taps)
             return
         block = uint32(block - blocks)
         rest, position = block // across, uint32(block % across * uint32(SIDE))
@@ -107,12 +105,12 @@ def four_last(wide):
 
     @cuda.jit
     def four_last(x, weight, x_out, weight_out, sizes):
-        tile = cuda.shared.array(WORDS, uint32)
         pairs = cuda.local.array(4, uint32)
-        channels, padded, positions, across, _, samples, groups, blocks, taps, chunk = sizes
+        channels, padded, positions, across, _, samples, groups, blocks, taps, owners = sizes
         block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
         if block < blocks:
-            copy_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+            if block * uint32(LAST_THREADS) + tid < owners:
+                copy_weights(weight, weight_out, block * uint32(LAST_THREADS) + tid, channels, padded, taps)
             return
         block = uint32(block - blocks)
         plane, position = block // across, uint32(block % across * uint32(FOUR_POSITIONS) + uint32(2) * tid)
@@ -149,10 +147,11 @@ def split_last(x, weight, x_out, weight_out, sizes):
     """
     tile = cuda.shared.array(WORDS, float32)
     loaded = cuda.local.array((SPLIT_COUNT, 2), float32)
-    channels, padded, positions, across, down, samples, groups, blocks, taps, chunk = sizes
+    channels, padded, positions, across, down, samples, groups, blocks, taps, owners = sizes
     block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
     if block < blocks:
-        copy_split_weights(tile, weight, weight_out, block, channels, padded, taps, chunk)
+        if block * uint32(LAST_THREADS) + tid < owners:
+            copy_split_weights(weight, weight_out, block * uint32(LAST_THREADS) + tid, channels, padded, taps)
         return
     block = uint32(block - blocks)
     rest, position = block // across, uint32(block % across * uint32(SIDE))
@@ -183,31 +182,31 @@ def split_last(x, weight, x_out, weight_out, sizes):
 
 @functools.cache
 def make_copy_weights(pieces):
-    """Make the device function by which a block copies some channels of an out channel, in one piece or in two."""
-    number, per_lane = (uint32, 2) if pieces == 1 else (float32, 1)
-    at_once = 32 * per_lane
+    """Make the device function by which thread ``i`` copies all taps of two channels of an out channel; of one, in two
+    pieces.
+    """
+    number, own = (uint32, 2) if pieces == 1 else (float32, 1)
+    zero, size = number(0), TAPS * own
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_weights(tile, weight, out, block, channels, padded, taps, chunk):
-        tid, chunks = uint32(cuda.threadIdx.x), uint32(padded + chunk - uint32(1)) // chunk
-        o, first = block // chunks, uint32(block % chunks * chunk)
-        used, kept = min(chunk, uint32(channels - min(channels, first))), min(chunk, uint32(padded - first))
-        start = uint64(uint32(o * channels + first)) * taps
-        for i in range(tid, used * taps, LAST_THREADS):
-            tile[i] = weight[start + uint64(i)]
-        cuda.syncthreads()
-        # A warp stores neighbouring channels of a tap.
-        lane, across = tid % uint32(32) * uint32(per_lane), uint32(kept + uint32(at_once - 1)) // uint32(at_once)
-        for i in range(tid // uint32(32), taps * across, WARPS):
-            tap, c = uint32(i) // across, uint32(uint32(i) % across * uint32(at_once) + lane)
-            at = uint64(uint32(o * taps + tap)) * uint32(pieces) * padded + first + c
-            if c < kept:
-                value = tile[c * taps + tap] if c < used else number(0)
-                if pieces == 1:
-                    high = tile[uint32(c + uint32(1)) * taps + tap] if c + uint32(1) < used else uint32(0)
-                    out[at // uint64(2)] = value | high << uint32(16)
-                else:
-                    out[at], out[at + padded] = upper(value), remainder(value)
+    def copy_weights(weight, out, i, channels, padded, taps):
+        values, lane = cuda.local.array(size, number), uint32(padded // uint32(own))
+        o, c = i // lane, uint32(i % lane * uint32(own))
+        start, to = uint64(uint32(o * channels + c)) * taps, uint64(uint32(o * taps)) * uint32(pieces) * padded + c
+        for first in range(0, taps, TAPS):
+            for j in range(TAPS):  # all loads first, so that they overlap
+                tap = uint32(uint32(first) + uint32(j))
+                for k in range(own):
+                    inside = tap < taps and c + uint32(k) < channels
+                    values[own * j + k] = weight[start + uint32(tap + uint32(k) * taps)] if inside else zero
+            for j in range(TAPS):
+                tap = uint32(uint32(first) + uint32(j))
+                at = to + uint64(tap) * uint32(uint32(pieces) * padded)
+                if tap < taps:
+                    if pieces == 1:
+                        out[at // uint64(2)] = values[2 * j] | values[2 * j + 1] << uint32(16)
+                    else:
+                        out[at], out[at + padded] = upper(values[j]), remainder(values[j])
 
     return copy_weights
 

@@ -71,7 +71,7 @@ class Form(NamedTuple):
     unit: int
 
 
-#: Rows of other than whole sectors are slower: 200 channels, padded to 208 only, take 42 us where 224 take 33.
+#: Rows of other than whole sectors are slower: 64 x 200 x 14 x 14 takes 42 us as it is, and 33 padded to 224 channels.
 FORMS = {"float16": Form(types.float16, 64, 16, 1, 32), "float32": Form(float32, 32, 8, 2, 32)}
 
 

@@ -276,7 +276,7 @@ show.source(columns.first_tap, columns.strided)
 show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_windows)
 
 # %% [markdown]
-# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)).
+# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)); and on compute capability 9.0, where that is faster, for float32 too: each number is the sum of two of TF32, so that three products of tensor cores make one, with errors as small as those of sums in float32.
 #
 # ## The map
 #

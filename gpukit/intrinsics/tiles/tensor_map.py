@@ -14,8 +14,9 @@ __all__ = ["describe_tensor", "describe_windows", "encode_tensor", "tensor_map",
 
 #: A copy has no more along an axis, and bytes are copied by 16.
 MAX_BOX, UNIT = 256, 16
-#: Windows begin and end so many pixels before an edge of the image and beyond it, in steps of so many.
-MAX_BEFORE, MAX_BEYOND, MAX_STEP = 128, 127, 8
+#: Windows begin and end so many pixels before an edge of the image and beyond it, in steps of so many; the last row or
+#: column of a window.
+MAX_BEFORE, MAX_BEYOND, MAX_STEP, MAX_PIXEL = 128, 127, 8, 255
 
 
 def tensor_map(array, box, swizzle=None):
@@ -111,9 +112,10 @@ def describe_windows(array, box, kernel_size, stride=1, padding=0, dilation=1) -
 
 def can_describe_windows(kernel, stride, padding, dilation) -> bool:
     """Whether windows, of two numbers each, are such as `window_map` takes."""
-    beyond = [edge - gap * (n - 1) for n, edge, gap in zip(kernel, padding, dilation, strict=True)]
+    pixels = [gap * (n - 1) for n, gap in zip(kernel, dilation, strict=True)]
+    beyond = [edge - pixel for edge, pixel in zip(padding, pixels, strict=True)]
     near = -MAX_BEFORE <= min(beyond) and max(beyond) <= MAX_BEYOND and max(padding) <= MAX_BEFORE
-    return near and max(stride) <= MAX_STEP
+    return near and max(pixels) <= MAX_PIXEL and max(stride) <= MAX_STEP
 
 
 def describe_tensor(array, box, swizzle=None) -> TensorMap:
