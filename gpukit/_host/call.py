@@ -96,11 +96,9 @@ def make_key(plan, inputs, out, stream, settings):
         if array is None:
             key.append(None)
             continue
-        found = READERS[type(array)](array, handle)
-        if found is None:
+        pointer = READERS[type(array)](array, handle, key)
+        if pointer is None:
             return None, pointers
-        layout, pointer = found
-        key += layout
         key.append(pointer % 16)
         pointers.append(pointer)
     if len(pointers) > 1 and len({*pointers}) != len(pointers):

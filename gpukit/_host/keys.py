@@ -33,11 +33,16 @@ def array_key(array, handle: int = 0):
     >>> layout_of(key)
     (dtype('float32'), (3, 4), (16, 4))
     """
-    return READERS[type(array)](array, handle)
+    key = []
+    pointer = READERS[type(array)](array, handle, key)
+    return None if pointer is None else (tuple(key), pointer)
 
 
 class _Readers(dict):
-    """Functions ``(array, handle) -> (key, pointer) or None`` by the class of the array, made when first asked for."""
+    """Functions ``(array, handle, key) -> pointer or None`` by the class of the array, made when first asked for.
+
+    They append to the key, a list.
+    """
 
     def __missing__(self, kind):
         return self.setdefault(kind, _make_reader(kind))
@@ -54,7 +59,7 @@ def _make_reader(kind):
         return _make_cupy_reader()
     if getattr(kind, "__cuda_ndarray__", False):
         return _read_numba
-    return lambda array, handle: None
+    return lambda array, handle, key: None
 
 
 def _make_cupy_reader():
@@ -62,31 +67,34 @@ def _make_cupy_reader():
 
     current_stream = cupy.cuda.get_current_stream
 
-    def read_cupy(array, handle):
+    def read_cupy(array, handle, key):
         stream = current_stream()
         if stream.ptr != handle:
             stream.synchronize()
         memory = array.data
-        return ("cupy", array.dtype, array.shape, array.strides, memory.device_id), memory.ptr
+        key += "cupy", array.dtype, array.shape, array.strides, memory.device_id
+        return memory.ptr
 
     return read_cupy
 
 
-def _read_torch(array, _):
+def _read_torch(array, _, key):
     device = array.get_device()
     if device < 0 or array.requires_grad or array.is_conj() or array.is_neg():
         return None
-    return ("torch", array.dtype, array.shape, array.stride(), device), array.data_ptr()
+    key += "torch", array.dtype, array.shape, array.stride(), device
+    return array.data_ptr()
 
 
-def _read_numba(array, _):
+def _read_numba(array, _, key):
     try:
         memory = array.gpu_data
     except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
         return None
     context = getattr(memory, "context", None)
     device = None if context is None else context.device.id
-    return ("numba", array.dtype, array.shape, array.strides, device), memory.device_ctypes_pointer.value or 0
+    key += "numba", array.dtype, array.shape, array.strides, device
+    return memory.device_ctypes_pointer.value or 0
 
 
 def layout_of(key):

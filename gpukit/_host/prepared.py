@@ -376,13 +376,13 @@ class _ArraySlot:
         self.memory, self.first, self.address = memory, first, first + _POINTER
 
     def write(self, value, handle):
-        found = READERS[type(value)](value, handle)
-        if found is not None and found[0] == self.key:
-            self.memory[self.address] = found[1]
+        key = []
+        pointer = READERS[type(value)](value, handle, key)
+        if pointer is not None and key == self.key:
+            self.memory[self.address] = pointer
             return
-        pointer = self._describe(value)
-        self.memory[self.address] = pointer
-        self.key = None if found is None else found[0]
+        self.memory[self.address] = self._describe(value)
+        self.key = None if pointer is None else key
 
     def _describe(self, value):
         """Write shape and strides; returns the address."""

@@ -371,23 +371,22 @@ def test_arrays_of_other_libraries(library):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_new_outputs_are_those_of_their_library(library):
+@pytest.mark.parametrize(("library", "way"), [("torch", 0), ("torch", 1), ("torch", 2), ("cupy", 0)])
+def test_new_outputs_are_those_of_their_library(library, way, monkeypatch):
     module = pytest.importorskip(library)
     here = {"device": "cuda"} if library == "torch" else {}
+    if way == 1:  # several devices
+        monkeypatch.setattr(module.cuda, "device_count", lambda: 2)
+    elif way == 2:  # a release without the private function
+        monkeypatch.delattr(module._C._dynamo.guards, "_empty_strided_cuda", raising=False)
     like = module.zeros(3, **here)
     for shape in ((), (5,), (3, 4), (0, 3), (3, 0), (1, 2, 1), (1500, 1000)):
         for dtype in ("float16", "uint8", "float64"):
-            make, expected = (
-                make_like(like, shape, np.dtype(dtype)),
-                module.empty(shape, dtype=getattr(module, dtype), **here),
-            )
+            make = make_like(like, shape, np.dtype(dtype))
+            expected = array_key(module.empty(shape, dtype=getattr(module, dtype), **here))[0]
             made = [make() for _ in range(3)]
-            for array, address in made:
-                key, pointer = array_key(array)
-                assert type(array) is type(expected) and key == array_key(expected)[0] and pointer == address
-            addresses = {address for _, address in made}
-            assert len(addresses) == 3 or 0 in shape
+            assert all(type(array) is type(like) and array_key(array) == (expected, at) for array, at in made)
+            assert len({at for _, at in made}) == 3 or 0 in shape
 
 
 @pytest.mark.parametrize(
