@@ -160,54 +160,47 @@ def make_scan_rounds(operation, vector, rounds, lanes=WARP, pitch=0):
 
     A round is ``vector`` elements of each lane, and lies in memory before the next. Returns what all rounds amount to.
     """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    scan_each = _make_scan_each(operation, vector, lanes, 0, rounds, pitch)
+    accumulator, identity = operation.accumulator, operation.identity
+    scan_some = _make_scan_some(operation, vector, lanes, 0, rounds, pitch)
 
     @cuda.jit(device=True)
     def scan_rounds(tile, own, prefixes):
-        ends = cuda.local.array(rounds, accumulator)
-        scan_each(tile, own, prefixes, ends)
-        before = accumulator(identity)
-        for r in range(rounds):
-            prefixes[r] = accumulator(combine(before, prefixes[r]))
-            before = accumulator(combine(before, ends[r]))
-        return before
+        return scan_some(tile, own, prefixes, accumulator(identity))
 
     return scan_rounds
 
 
 @functools.cache
-def _make_scan_each(operation, vector, lanes, first, count, pitch):
-    """Make ``scan_each(tile, own, prefixes, ends)``: scan some rounds, each by itself.
+def _make_scan_some(operation, vector, lanes, first, count, pitch):
+    """Make ``scan_some(tile, own, prefixes, before)``: scan some rounds; return what all rounds up to them amount to.
 
     There is no loop over the rounds. The compiler would take the comparisons of a lane with the distances out of it,
     and lane 0 would run shuffles of its own, which the warp has to wait for.
     """
     combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
     if count > 1:
-        left = _make_scan_each(operation, vector, lanes, first, count // 2, pitch)
-        right = _make_scan_each(operation, vector, lanes, first + count // 2, count - count // 2, pitch)
+        left = _make_scan_some(operation, vector, lanes, first, count // 2, pitch)
+        right = _make_scan_some(operation, vector, lanes, first + count // 2, count - count // 2, pitch)
 
         @cuda.jit(device=True)
-        def scan_each(tile, own, prefixes, ends):
-            left(tile, own, prefixes, ends)
-            right(tile, own, prefixes, ends)
+        def scan_some(tile, own, prefixes, before):
+            return right(tile, own, prefixes, left(tile, own, prefixes, before))
 
-        return scan_each
+        return scan_some
     scan_lanes, shift_lanes = make_scan_lanes(operation, lanes), make_shift_lanes(operation, lanes)
     round_of = make_round_of(operation, vector, pitch)
 
     @cuda.jit(device=True)
-    def scan_one(tile, own, prefixes, ends):
+    def scan_one(tile, own, prefixes, before):
         values = cuda.local.array(vector, accumulator)
         round_of(tile, own, first, values)
         held = values[0]
         for v in range(1, vector):
             held = accumulator(combine(held, values[v]))
         held = scan_lanes(held)
-        prefixes[first] = shift_lanes(held)
+        prefixes[first] = accumulator(combine(before, shift_lanes(held)))
         last = int32(uint32(cuda.laneid) | uint32(lanes - 1))
-        ends[first] = accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))
+        return accumulator(combine(before, accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))))
 
     return scan_one
 
