@@ -1,9 +1,11 @@
 """``gpukit bench scan``: time scans, histograms, compaction, sorting and top-k beside CuPy, PyTorch and a plain copy.
 
-Each result is checked first; then all are timed in turns on the device, with a cold L2 cache. `compress` and some of
-the libraries' functions wait for the device inside the call: such records say that they are bound by the launch.
+CUB is timed by way of ``cuda.compute`` too, from the package ``cuda-cccl``, if that is installed. Each result is
+checked first; then all are timed in turns on the device, with a cold L2 cache. `compress` and some of the libraries'
+functions wait for the device inside the call: such records say that they are bound by the launch.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -44,6 +46,8 @@ CASES = (
     *(((4096, 4096), axis, dtype) for axis in (1, 0) for dtype in ("int32", "float64")),
 )
 BINS = 256
+#: What CUB is called in the records.
+CUB = "cub (cuda.compute)"
 #: (size, dtype, "uniform" or "constant")
 HISTOGRAMS = tuple(
     (2**k, dtype, values) for dtype in ("uint8", "float32") for values in ("uniform", "constant") for k in (20, 24, 28)
@@ -76,6 +80,16 @@ def fill_bits(x):
         bits = np.uint32(bits * np.uint32(3266489909))
         x[i] = np.uint32(bits) ^ np.uint32(np.uint32(bits) >> np.uint32(16))
         i += cuda.gridsize(1)
+
+
+@functools.cache
+def _cub() -> Any:
+    """CUB's interface for Python; None if it is not installed."""
+    try:
+        import cuda.compute as found  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+    return found
 
 
 def _filled(shape, dtype):
@@ -137,6 +151,9 @@ def _library_scans(libraries, x, axis, result):
         values = torch.as_tensor(x, device="cuda")
         out = torch.empty(x.shape, dtype=getattr(torch, np.dtype(result).name), device="cuda")
         runs["torch"] = partial(torch.cumsum, values, axis or 0, out=out)
+    if _cub() and axis is None and x.dtype == result:
+        out = cuda.device_array(x.shape, result)
+        runs[CUB] = partial(_cub().inclusive_scan, d_in=x, d_out=out, op=_cub().OpKind.PLUS, num_items=x.size)
     return runs
 
 
@@ -217,6 +234,11 @@ def measure_histogram(size, dtype, values, libraries, report=print):
         tensor = torch.as_tensor(x, device="cuda")
         count = partial(torch.bincount, minlength=BINS) if dtype == "uint8" else partial(torch.histc, bins=BINS)
         runs["torch"] = partial(count, tensor) if dtype == "uint8" else partial(count, tensor, min=span[0], max=span[1])
+    if _cub():
+        low, high = (getattr(np, "int32" if dtype == "uint8" else dtype)(edge) for edge in span)
+        own = {"d_histogram": cuda.device_array(BINS, np.int32), "num_output_levels": BINS + 1}
+        levels = {"lower_level": low, "upper_level": high}
+        runs[CUB] = partial(_cub().histogram_even, d_samples=x, num_samples=size, **own, **levels)
     if not runs:
         return [], all_right
     return _timed(f"histogram, {values}", (size,), dtype, runs, x.nbytes, report, bins=BINS), all_right
@@ -235,7 +257,7 @@ def _is_order(x, order):
 
 
 def _library_sorts(libraries, x, values, what):
-    """Return {name: function}: no library here sorts pairs, so they take the values in the order of an argsort."""
+    """Return {name: function}: of these only CUB sorts pairs; the others take the values in an argsort's order."""
     runs = {}
     if "cupy" in libraries:
         cupy = libraries["cupy"]
@@ -247,6 +269,11 @@ def _library_sorts(libraries, x, values, what):
         tensor, found = torch.as_tensor(x, device="cuda"), torch.as_tensor(values, device="cuda")
         both = partial(torch.sort, tensor, stable=True)
         runs["torch"] = {"keys": both, "argsort": both, "pairs": lambda: found[both().indices]}[what]
+    if _cub() and what != "argsort":
+        moved = {"d_in_values": values, "d_out_values": cuda.device_array(x.size, values.dtype)}
+        keys = {"d_in_keys": x, "d_out_keys": cuda.device_array(x.size, x.dtype), "num_items": x.size}
+        options = keys | (moved if what == "pairs" else {})
+        runs[CUB] = partial(_cub().radix_sort, **options, order=_cub().SortOrder.ASCENDING)
     return runs
 
 
