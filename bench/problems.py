@@ -50,6 +50,8 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reduce", {"shape": [4096, 4096], "axis": [1], "op": "sum", "dtype": "float32"}),
     ("reduce", {"shape": [64, 512, 7, 7], "axis": [0, 2, 3], "op": "sum", "dtype": "float32"}),
     ("reduce", {"shape": [2, 55, 164, 7], "axis": [1], "op": "max", "dtype": "float32"}),
+    ("reduce", {"shape": [918_400, 7], "axis": [0], "op": "sum", "dtype": "int64"}),
+    ("reduce", {"shape": [3_710_615, 14], "axis": [1], "op": "min", "dtype": "uint8"}),
 )
 
 

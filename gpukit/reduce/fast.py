@@ -18,11 +18,11 @@ import functools
 from gpukit.backend import cuda, int32, uint64
 from gpukit.reduce.primitives import (
     is_last,
-    make_add_partials,
     make_combine_lanes,
     make_combine_warps,
     make_fold,
     make_gather,
+    make_load,
     make_read,
     make_share,
     make_take,
@@ -31,6 +31,7 @@ from gpukit.reduce.primitives import (
 from warpstep.limits import WARP
 
 __all__ = ["make_cells", "make_columns", "make_groups", "make_nested", "make_rows", "make_skewed", "rows_of_warp"]
+
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -42,14 +43,13 @@ def make_rows(operation, vector, threads, loads):
     Row 0 begins ``offset`` elements after an aligned address, and ``pitch`` elements before the next one.
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
-    add_row, add_partials = make_add_row(operation, vector, threads, loads), make_add_partials(operation)
+    add_row, add_partials = make_add_row(operation, vector, threads, loads), make_add_row_partials(operation, threads)
     combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
 
     @cuda.jit
     def rows(x, out, partials, counters, n, pitch, splits, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
-        totals = cuda.local.array(1, accumulator)
         tid, n, splits = uint64(cuda.threadIdx.x), uint64(n), uint64(splits)
         row = uint64(cuda.blockIdx.x) // splits
         part = uint64(cuda.blockIdx.x) - row * splits
@@ -62,10 +62,7 @@ def make_rows(operation, vector, threads, loads):
         if tid == uint64(0):
             partials[row * splits + part] = total
         if is_last(counters, row, splits, flag):
-            each = (splits + uint64(threads - 1)) // uint64(threads)
-            first = min(tid * each, splits)
-            add_partials(partials, row * splits + first, uint64(1), min(each, splits - first), totals)
-            total = combine_warps(combine_lanes(totals[0]), shared)
+            total = combine_warps(combine_lanes(add_partials(partials, row * splits, splits)), shared)
             if tid == uint64(0):
                 out[row] = finish(total, count)
 
@@ -114,6 +111,24 @@ def make_add_row(operation, vector, threads, loads):
         return accumulator(total)
 
     return add_row
+
+
+@functools.cache
+def make_add_row_partials(operation, threads):
+    """Make ``add_partials(partials, first, splits)``: combine a thread's run of the partial results of a row."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+
+    @cuda.jit(device=True)
+    def add_partials(partials, first, splits):
+        total, each = accumulator(identity), (splits + uint64(threads - 1)) // uint64(threads)
+        part = uint64(cuda.threadIdx.x) * each
+        stop = min(part + each, splits)
+        while part < stop:
+            total = accumulator(combine(total, partials[first + part]))
+            part += uint64(1)
+        return total
+
+    return add_partials
 
 
 @functools.cache
@@ -205,8 +220,7 @@ def make_columns(operation, vector, width, height, loads):
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
     per_block, strands = width * vector, height // rows_of_warp(width, height)
     add_tiles = make_add_tiles(operation, vector, width, height, loads)
-    # Elsewhere several loads would take registers that fewer blocks fit with, and code that the last block waits for.
-    add_partials = make_add_partials(operation, vector, 4 if vector == 1 and width * height <= 128 else 1)
+    add_partials = make_add_column_partials(operation, vector, height)
     combine_columns = make_combine_columns(operation, vector, width, height)
     combine_strands = make_combine_strands(operation, vector, width, height)
 
@@ -232,11 +246,7 @@ def make_columns(operation, vector, width, height, loads):
             counter = o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
             last = is_last(counters, counter, cuda.gridDim.y, flag)
             if last:
-                splits = uint64(cuda.gridDim.y)
-                each = (splits + uint64(height - 1)) // uint64(height)
-                part = min(uint64(cuda.threadIdx.y) * each, splits)
-                parts = min(each, splits - part) if column < inner else uint64(0)
-                add_partials(partials, (part * outer + o) * inner + column, outer * inner, parts, totals)
+                add_partials(partials, o, outer, inner, column, totals)
                 combine_columns(totals)
                 combine_strands(totals, shared)
         if last and writes:
@@ -256,7 +266,7 @@ def make_skewed(operation, vector, width, height, loads):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, per_block, owned, threads = operation.finish, width * vector, (width - 1) * vector, width * height
-    add_rows, add_partials = make_add_rows(operation, vector, height, loads), make_add_partials(operation)
+    add_rows = make_add_rows(operation, vector, height, loads)
 
     @cuda.jit
     def skewed(x, out, partials, counters, outer, n, inner, pitch, offset, count):
@@ -286,8 +296,11 @@ def make_skewed(operation, vector, width, height, loads):
         ):
             column = ty * uint64(width) + tx
             while column < uint64(owned) and left + column < inner:
-                add_partials(partials, o * inner + left + column, outer * inner, uint64(cuda.gridDim.y), totals)
-                out[o * inner + left + column] = finish(totals[0], count)
+                total, part = accumulator(identity), uint64(0)
+                while part < uint64(cuda.gridDim.y):
+                    total = accumulator(combine(total, partials[(part * outer + o) * inner + left + column]))
+                    part += uint64(1)
+                out[o * inner + left + column] = finish(total, count)
                 column += uint64(threads)
 
     return skewed
@@ -403,6 +416,32 @@ def make_add_tiles(operation, vector, width, height, loads):
 
 
 @functools.cache
+def make_add_column_partials(operation, vector, height):
+    """Make ``add_partials(partials, o, outer, inner, column, totals)``: combine a thread's run of partial results."""
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    width = min(vector, 16 // operation.partial.itemsize)
+    load = make_load(width)
+
+    @cuda.jit(device=True)
+    def add_partials(partials, o, outer, inner, column, totals):
+        for v in range(vector):
+            totals[v] = accumulator(identity)
+        splits = uint64(cuda.gridDim.y)
+        share = (splits + uint64(height - 1)) // uint64(height)
+        t = uint64(cuda.threadIdx.y) * share
+        stop = min(t + share, splits)
+        while column < inner and t < stop:
+            place = (t * outer + o) * inner + column
+            for v in range(0, vector, width):
+                values = load(partials, place + uint64(v))
+                for w in range(width):
+                    totals[v + w] = accumulator(combine(totals[v + w], values[w]))
+            t += uint64(1)
+
+    return add_partials
+
+
+@functools.cache
 def make_combine_columns(operation, vector, width, height):
     """Make ``combine_columns(totals)``: combine the totals of the same columns across a warp."""
     combine_lanes = make_combine_lanes(operation, rows_of_warp(width, height), width)
@@ -457,7 +496,6 @@ def make_nested(operation, width, height, teams, loads):
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, finish = operation.thread_type, operation.finish
     take, fold, threads = make_take(operation, 1), make_fold(operation, loads), width * height * teams
-    add_partials = make_add_partials(operation)
 
     @cuda.jit(device=True)
     def combine_team(total, shared):
@@ -478,7 +516,6 @@ def make_nested(operation, width, height, teams, loads):
         shared = cuda.shared.array(threads, accumulator)
         flag = cuda.shared.array(1, int32)
         tile = cuda.local.array(loads, thread_type)
-        totals = cuda.local.array(1, accumulator)
         rows, between, n, inner = uint64(rows), uint64(between), uint64(n), uint64(inner)
         tid, splits, split = uint64(cuda.threadIdx.x), uint64(cuda.gridDim.y), uint64(cuda.blockIdx.y)
         column = uint64(cuda.blockIdx.z) * uint64(width) + tid % uint64(width)
@@ -509,12 +546,11 @@ def make_nested(operation, width, height, teams, loads):
         if writes:
             partials[to * splits + split] = result
         if is_last(counters, uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), splits, flag):
-            each = (splits + uint64(height - 1)) // uint64(height)
-            part = min(tid // uint64(width) % uint64(height) * each, splits)
-            add_partials(
-                partials, to * splits + part, uint64(1), min(each, splits - part) if has_result else uint64(0), totals
-            )
-            result = combine_team(totals[0], shared)
+            result, part = accumulator(identity), tid // uint64(width) % uint64(height)
+            while has_result and part < splits:
+                result = accumulator(combine(result, partials[to * splits + part]))
+                part += uint64(height)
+            result = combine_team(result, shared)
             if writes:
                 out[to] = finish(result, count)
 

@@ -5,7 +5,6 @@ combine them inside the thread, then across lanes and warps. All of them keep th
 2. ``make_fold``: combine the tile inside the thread. ``make_take``, ``make_take_checked``: read and fold at once.
 3. ``make_combine_lanes``, ``make_combine_warps``: across a warp and a block. ``make_gather``: fold and lanes, in order.
 4. ``make_share``: which tiles each of several warps takes. ``is_last``: which block finishes last.
-   ``make_add_partials``: what that block does.
 
 Each device function is compiled for its constants, so that its loops unroll and its tile stays in registers. Indices
 and sizes are uint64: Numba checks a signed index for being negative, and adds signed to unsigned numbers in float64.
@@ -19,7 +18,6 @@ from warpstep.limits import WARP
 
 __all__ = [
     "is_last",
-    "make_add_partials",
     "make_combine_lanes",
     "make_combine_warps",
     "make_fold",
@@ -196,38 +194,6 @@ def make_combine_warps(operation, threads):
         return accumulator(value)
 
     return combine_warps
-
-
-@functools.cache
-def make_add_partials(operation, vector=1, loads=1):
-    """Make ``add_partials(partials, at, step, count, totals)``: combine ``count`` partial results, in their order.
-
-    There are ``vector`` neighbours of each, and ``step`` elements from one result to the next. A thread has ``loads``
-    of them under way.
-    """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    width, size = min(vector, 16 // operation.partial.itemsize), loads * vector
-    load = make_load(width)
-
-    @cuda.jit(device=True)
-    def add_partials(partials, at, step, count, totals):
-        held = cuda.local.array(size, accumulator)
-        for v in range(vector):
-            totals[v] = accumulator(identity)
-        i = uint64(0)
-        while i < count:
-            for k in range(loads):
-                has = i + uint64(k) < count
-                for v in range(0, vector, width):
-                    values = load(partials, (at + uint64(k) * step if has else at) + uint64(v))
-                    for w in range(width):
-                        held[k * vector + v + w] = accumulator(values[w]) if has else accumulator(identity)
-            for k in range(loads):
-                for v in range(vector):
-                    totals[v] = accumulator(combine(totals[v], held[k * vector + v]))
-            i, at = i + uint64(loads), at + uint64(loads) * step
-
-    return add_partials
 
 
 @cuda.jit(device=True)
