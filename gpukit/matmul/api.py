@@ -29,10 +29,10 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda, float32, float64, types
 from gpukit.matmul import ladder, slim, tiles
-from gpukit.matmul.cost import Piece, choose
+from gpukit.matmul.cost import Piece, choose, turns_a
 from gpukit.matmul.double import DoubleTile, double
-from gpukit.matmul.fast import SUM_THREADS, choose_sum, fast, scale, widen
-from gpukit.matmul.operands import Flat, broadcast_rule, is_aligned, operand
+from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
+from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, operand
 from gpukit.matmul.tensor import tensor_launches
 from gpukit.matmul.vector import THREADS, across, along, choose_vector, several, takes_several, total_of
 from warpstep.integers import ceil_div
@@ -122,8 +122,8 @@ def matmul(
         Of float32, float64, float16, bfloat16 (of PyTorch, CuPy or ml_dtypes) or int8. Any M, N and K, also 0. Both of
         NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes before the last two count
         matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast" read matrices as they are if
-        their rows or their columns are contiguous: transposed ones, parts of others. The other variants copy what is
-        not C-contiguous first.
+        their rows or their columns are contiguous: transposed ones, parts of others. A large product of float32 takes
+        work memory of the size of ``a``, for a transposed copy. The other variants copy what is not C-contiguous first.
     variant : str
         One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a single row or
         column, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs except
@@ -577,8 +577,22 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         sizes = np.uint32(n), np.uint32(b.pitch), np.uint32(pitch)
         yield launch, (b.flat, wide_b, np.uint32(k), np.uint64(b.step), *sizes)
         flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True))
+    if a.layout == "N" and not is_double and turns_a(pieces[0].tile, m, n, k, batch, a.rule[1], multiprocessors):
+        launch, turned = _launch_turn(a, m, k, work)
+        yield launch
+        flat = flat._replace(a=turned)
     for piece in pieces:
         yield from _piece_launches(piece, flat, work)
+
+
+def _launch_turn(a: Operand, rows, columns, work):
+    """Copy ``a`` so that the elements of its columns follow one another: the launch, and the copy."""
+    pitch, count = ceil_div(rows, 4) * 4, a.rule[1]
+    turned = work.take("turned a", count * columns * pitch, np.float32)
+    blocks = ceil_div(columns, TURN_TILE), ceil_div(rows, TURN_TILE), count
+    launch = configure_quietly(turn, blocks, (TURN_TILE, TURN_ROWS), work.stream)
+    numbers = np.uint32(rows), np.uint32(columns), np.uint64(a.step), np.uint32(a.pitch), np.uint32(pitch)
+    return (launch, (a.flat, turned, *numbers)), Operand(turned, "T", pitch, columns * pitch, a.rule, True)
 
 
 def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):

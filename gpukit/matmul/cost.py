@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
-from gpukit.matmul.fast import Tile
+from gpukit.matmul.fast import TURN_TILE, Tile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
 from warpstep.integers import ceil_div
@@ -54,7 +54,7 @@ class Speed(NamedTuple):
 #: for each multiply-add, 4096 x 4096 x 4096 takes 6 % longer than with the first. Small tiles give enough blocks for a
 #: small result, and compute little outside of it; a step of them has little work, so their steps are deeper.
 SPEEDS = (
-    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.280, 1.280, 5.0),
+    Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.280, 1.280, 8.0),
     Speed(Tile(64, 128, 8, 8, 8, 4, 4), 4, 0.340, 0.409, 1.1),
     Speed(Tile(64, 64, 16, 8, 8, 4, 4, 2), 4, 0.370, 0.436, 1.2),
     Speed(Tile(32, 64, 16, 4, 8, 4, 4, 2), 6, 0.219, 0.289, 1.2),
@@ -135,10 +135,16 @@ NARROW = 1.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; and of copying an operand for
 #: tensor cores.
 WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
+#: Share of the time that a product of ``a`` by columns takes less, as four elements are copied at a time; the cost of
+#: copying ``a`` so first: microseconds, and bytes per microsecond. Most elements of the copy.
+TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 3.0, 3.5e6, 1 << 27
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
+#: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
+#: 2560 x 2560 x 2560 takes 8 % less so, 3072 x 3072 x 3072 7 %.
+LARGE_TILES, WAVE_MARGIN = 2, 1.02
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -254,23 +260,36 @@ def choose(
     Returns
     -------
     pieces : list of Piece
-        One for most shapes. A narrow edge beside whole tiles is a piece of its own.
+        One for most shapes. A narrow edge beside whole tiles is a piece of its own, and so is what is left where the
+        others give each multiprocessor the same number of tiles.
     widen : bool
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
     time, pieces, speeds = float("inf"), [], DOUBLE_SPEEDS if double else SPEEDS
-    for rows in _cuts(m, 128, batch):
-        for columns in _cuts(n, 256, batch):
-            cut, took = [], 0.0
-            for row, more_rows in rows:
-                for col, more_columns in columns:
-                    took_more, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors, speeds)
-                    took += took_more
-                    cut.append(Piece(row, col, more_rows, more_columns, tile, parts))
-            if took < time:
-                time, pieces = took, cut
+    ways = [(rows, columns, 1.0) for rows in _cuts(m, 128, batch) for columns in _cuts(n, 256, batch)]
+    if batch == 1 and not double:
+        ways += [(*way, WAVE_MARGIN) for way in _waves(m, n, multiprocessors)]
+    for rows, columns, margin in ways:
+        cut, took = [], 0.0
+        for row, more_rows in rows:
+            for col, more_columns in columns:
+                took_more, tile, parts = _best(more_rows, more_columns, k, batch, multiprocessors, speeds)
+                took += took_more
+                cut.append(Piece(row, col, more_rows, more_columns, tile, parts))
+        if margin * took < time:
+            time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
     return pieces, not (wide_b or double) and widened < NARROW * time
+
+
+@functools.lru_cache(4096)
+def turns_a(tile: Tile, m: int, n: int, k: int, batch: int, matrices: int, multiprocessors: int) -> bool:
+    """Whether it pays to copy the ``matrices`` of ``a``, which lie row by row, so that they lie column by column."""
+    size = matrices * m * k
+    if tile != SPEEDS[0].tile or size > MAX_TURNED or max(matrices, ceil_div(m, TURN_TILE)) > MAX_MATRICES:
+        return False
+    time = _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
+    return TURN_GAIN * time > TURN + 8 * size / TURN_BYTES
 
 
 def choose_tensor(
@@ -307,3 +326,15 @@ def _cuts(size, tile, batch):
     edge = size % tile
     if batch == 1 and size > tile and 0 < edge <= MAX_EDGE:
         yield [(0, size - edge), (size - edge, edge)]
+
+
+def _waves(m, n, multiprocessors):
+    """Yield the ways to cut a result in two so that all multiprocessors have equally many tiles of the first piece."""
+    for tile in (speed.tile for speed in SPEEDS[:LARGE_TILES]):
+        down, across = ceil_div(m, tile.rows), ceil_div(n, tile.columns)
+        tiles = down * across // multiprocessors * multiprocessors
+        rows, columns = tiles // across * tile.rows, tiles // down * tile.columns
+        if 0 < rows < m:
+            yield [(0, rows), (rows, m - rows)], [(0, n)]
+        if 0 < columns < n:
+            yield [(0, m)], [(0, columns), (columns, n - columns)]

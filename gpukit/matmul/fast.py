@@ -13,7 +13,7 @@ from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 from warpstep.integers import ceil_div
 
-__all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sum_parts", "widen"]
+__all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sum_parts", "turn", "widen"]
 
 #: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
@@ -515,6 +515,32 @@ def widen(b, wide, k, step, columns, pitch_b, pitch):
         source = row // uint64(k) * step + row % uint64(k) * pitch_b + col
         wide[row * pitch + col] = b[source] if col < columns else float32(0)
         row += uint64(cuda.gridDim.y)
+
+
+#: Rows and columns of a block of `turn`, and rows of its threads.
+TURN_TILE, TURN_ROWS = 32, 8
+TURN_SHAPE = TURN_TILE, TURN_TILE + 1
+
+
+@cuda.jit
+def turn(a, turned, rows, columns, step, pitch_a, pitch):
+    """Copy matrices of ``rows`` x ``columns`` so that the elements of a column follow one another.
+
+    In ``a`` there are ``step`` elements from matrix to matrix, ``pitch_a`` from row to row; in ``turned``, ``pitch``
+    from column to column. Blocks along z take the matrices.
+    """
+    tile = cuda.shared.array(TURN_SHAPE, float32)
+    x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint64(cuda.blockIdx.z)
+    row, col = uint32(cuda.blockIdx.y * TURN_TILE), uint32(cuda.blockIdx.x * TURN_TILE)
+    for i in range(0, TURN_TILE, TURN_ROWS):
+        r, c = uint32(row + y + uint32(i)), uint32(col + x)
+        if r < rows and c < columns:
+            tile[uint32(y + uint32(i)), x] = a[z * step + uint64(r) * pitch_a + c]
+    cuda.syncthreads()
+    for i in range(0, TURN_TILE, TURN_ROWS):
+        r, c = uint32(row + x), uint32(col + y + uint32(i))
+        if r < rows and c < columns:
+            turned[(z * columns + c) * pitch + r] = tile[x, uint32(y + uint32(i))]
 
 
 @functools.cache

@@ -52,6 +52,16 @@ def test_every_tile(tile, more, widen, chosen):
         check(out, a, b)
 
 
+def test_a_is_copied_column_by_column_first(monkeypatch):
+    """Where that pays: for one matrix, for several, and with another for each result."""
+    monkeypatch.setattr(host, "turns_a", lambda *_: True)
+    forget()
+    for leading in ((), (2,)):
+        a, b, c = operands((*leading, 37, 70), (*leading, 70, 20), (*leading, 37, 20))
+        check(matmul.matmul(a, b, alpha=-1.5, beta=0.5, out=c.copy()), a, b, -1.5, 0.5, c)
+    check(matmul.matmul(a[0], b), np.broadcast_to(a[0], a.shape), b)
+
+
 def test_deep_products_of_the_largest_tile(chosen):
     tile = SPEEDS[0].tile
     a, b, out = *operands((5, host.SINGLE_STORES_MIN_K + 5), (host.SINGLE_STORES_MIN_K + 5, 20)), poisoned(5, 20)
@@ -113,6 +123,8 @@ def test_choices_that_matter():
     assert piece.tile.rows == 16 and piece.parts > 1
     ((piece,), _) = choose(64, 64, 32768, 1, True, 132)
     assert piece.parts > 16
+    whole, rest = choose(2560, 2560, 2560, 1, True, 132)[0]
+    assert whole.parts == 1 and rest.parts > 1 and whole.rows * whole.columns > rest.rows * rest.columns
     pieces, widen = choose(4096, 4097, 4096, 1, False, 132)
     assert [piece.columns for piece in pieces] == [4096, 1] and widen
 
