@@ -153,14 +153,17 @@ show.source(make_read, make_multiply)
 show.source(matmul.fast)
 
 # %% [markdown]
-# Is that the end? Not quite. The same kernel with plain integers as addresses needs fewer instructions, and is a little faster. But it has no arrays left that you could read, or that a trace could watch, so it is not in gpukit. For the record:
+# Is that the end? Not quite. The copies of `a` are the weak spot. They bring 4 bytes each, so that the elements arrive transposed, and a thread starts four of them where one of 16 bytes would do. If the elements of a column followed one another in memory, as in the transpose of a C-contiguous array, the copies of `a` would be as wide as those of `b`. The same kernel is then faster:
 
 # %%
 trials = results.load("fast-matmul-trials-h200")
 for n in (2048, 4096, 8192):
     times = results.by_variant(trials, shape=(n, n, n))
-    ratios = {name: times["cublas (torch)"] / times[name] for name in ("fast", "integer addresses")}
+    ratios = {name: times["cublas (cupy)"] / times[name] for name in ("a by rows", "a by columns")}
     print(f"{n:5}" + "".join(f"   {name} {ratio:.3f} of cuBLAS" for name, ratio in ratios.items()))
+
+# %% [markdown]
+# So for a large product `matmul.matmul` transposes `a` first, in tiles as in [chapter 04](04_bank_conflicts.ipynb). That takes time in proportion to M x K, and what it saves is in proportion to M x N x K.
 
 # %% [markdown]
 # ## What cuBLAS does
@@ -207,7 +210,8 @@ show.source(cost.predict)
 
 # %%
 rows = []
-for m, n, k in ((4096, 4096, 4096), (512, 512, 512), (64, 64, 32768), (16, 4096, 4096), (4096, 4097, 4096)):
+square, deep, thin, uneven = (4096, 4096, 4096), (64, 64, 32768), (16, 4096, 4096), (2560, 2560, 2560)
+for m, n, k in (square, (512, 512, 512), deep, thin, uneven, (4096, 4097, 4096)):
     pieces, widen = matmul.choose(m, n, k, 1, n % 4 == 0, 132)
     for piece in pieces:
         blocks = -(-piece.rows // piece.tile.rows) * -(-piece.columns // piece.tile.columns)
@@ -217,11 +221,13 @@ for m, n, k in ((4096, 4096, 4096), (512, 512, 512), (64, 64, 32768), (16, 4096,
 results.table(rows)
 
 # %% [markdown]
+# 2560 x 2560 has 200 tiles of 128 x 256. In a second round about half of the 132 SMs would have none. So the first piece has no more tiles than there are SMs. The rest is a piece of its own, of smaller tiles and with slices of K.
+#
 # The last shape, with its two rows in the table, is the nastiest. Rows of 4097 floats do not begin at multiples of 16 bytes, so b is copied to aligned rows first, which costs little compared with the product. And the one surplus column would need a whole column of tiles, so it is a piece of its own.
 #
 # **Check yourself.** For 1536 x 1536 with K = 4096, how many rounds do 132 SMs need with tiles of 128 x 256, one block per SM, and 1, 3 or 9 slices of K?
 #
-# <details><summary>Answer</summary>There are 12 x 6 = 72 tiles. One slice: 72 blocks, one round over the whole K, and nearly half of the SMs idle. Three slices: 216 blocks, two rounds of a third each, 2/3 of the time. Nine slices: 648 blocks, five rounds of a ninth, 5/9 of the time, but nine partial products to add. <code>choose</code> weighs all that, and takes a smaller tile and fewer slices.</details>
+# <details><summary>Answer</summary>There are 12 x 6 = 72 tiles. One slice: 72 blocks, one round over the whole K, and nearly half of the SMs idle. Three slices: 216 blocks, two rounds of a third each, 2/3 of the time. Nine slices: 648 blocks, five rounds of a ninth, 5/9 of the time, but nine partial products to add. <code>choose</code> weighs all that. It finds that 66 of the tiles in two slices are 132 blocks, one for each SM, and makes the last 128 rows a piece of their own.</details>
 
 # %%
 matmul.choose(1536, 1536, 4096, 1, True, 132)[0]
