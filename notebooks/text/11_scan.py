@@ -532,7 +532,7 @@ heads = [f"{name}: {what}" for name in DATA for what in ("to global", "wavefront
 show.Table(["16,384 bytes", *heads], rows)
 
 # %% [markdown]
-# "To global" are atomic additions in global memory; "wavefronts" are those of one atomic request in shared memory, for 32 lanes. With equal values, all 32 lanes of a warp want one counter: 32 wavefronts for each request. With private copies it is one, for any data. Global memory has the same problem, farther away: all 16,384 additions of equal values meet at one address.
+# "To global" are atomic additions in global memory (in `private`, each block also counts itself as finished, and the last one writes the result); "wavefronts" are those of one atomic request in shared memory, for 32 lanes. With equal values, all 32 lanes of a warp want one counter: 32 wavefronts for each request. With private copies it is one, for any data. Global memory has the same problem, farther away: all 16,384 additions of equal values meet at one address.
 #
 # Write the kernel with private copies for 64 bins. The trap is in the second part: in which banks are the copies that the threads add up?
 
