@@ -6,11 +6,11 @@ own functions do so: `gpukit._host.call` repeats the launches of a call with oth
 """
 
 from gpukit._host.arrays import handle_of
-from gpukit._host.call import launch, make_key
+from gpukit._host.call import launch
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.keys import array_key as look
 from gpukit._host.prepared import Prepared, prepare
-from gpukit._host.replay import LaunchCache
+from gpukit._host.replay import LaunchCache, repeat
 from gpukit._host.transfers import upload
 
 __all__ = ["Plans", "Prepared", "array_key", "handle_of", "layout_of", "look", "prepare", "upload"]
@@ -70,14 +70,8 @@ class Call:
     """
 
     def __init__(self, cache, inputs, out, stream, parameters):
-        self.cache, self.inputs, self.out, self.plan = cache, inputs, out, None
-        try:
-            self.key, self.pointers = make_key(None, inputs, out, stream, parameters)
-            found = cache.find(self.key)
-        except Exception:  # a parameter cannot be hashed or compared
-            self.key = found = None
-        if found is not None and (out is None or not found.overlaps(self.pointers)):
-            self.plan = found
+        self.cache, self.inputs, self._arguments = cache, inputs, (None, inputs, out, stream, parameters)
+        self.plan, self.key, _ = repeat(cache, *self._arguments, find=True)
 
     def first(self, launches: list, result):
         """Make the launches, record them if they can be repeated, and give ``result``, an Output, to the caller."""
@@ -86,4 +80,7 @@ class Call:
     def again(self):
         """Repeat the launches of ``plan`` with the arrays of this call; returns its result."""
         assert self.plan is not None
-        return self.plan.replay(self.pointers, self.out)
+        kept = LaunchCache(1)  # the other one may have dropped the call by now
+        kept.store(self.key, self.plan)
+        _, _, result = repeat(kept, *self._arguments)
+        return result

@@ -31,19 +31,16 @@ everything down; the planner checks the arguments and returns the launches::
 """
 
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
-from gpukit._host.arrays import as_device_array, handle_of, stream_of
-from gpukit._host.keys import KNOWN, READERS, settings_key
+from gpukit._host.arrays import as_device_array, stream_of
 from gpukit._host.prepared import prepare
-from gpukit._host.replay import LaunchCache, RecordedCall
+from gpukit._host.replay import LaunchCache, RecordedCall, repeat
 from gpukit._host.transfers import Output, copy_launches, to_device
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
-from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 from gpukit.backend import cuda
 
-__all__ = ["CACHE", "Problem", "call", "forget", "launch", "make_key"]
+__all__ = ["CACHE", "Problem", "call", "forget", "launch"]
 
 #: What the host functions of this process launched.
 CACHE = LaunchCache()
@@ -69,13 +66,9 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
         ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
         array may be under way.
     """
-    try:
-        key, pointers = make_key(plan, inputs, out, stream, settings)
-        recorded = CACHE.find(key)
-    except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
-        key = recorded = None
-    if recorded is not None and (out is None or not recorded.overlaps(pointers)):
-        return recorded.replay(pointers, out)
+    recorded, key, result = repeat(CACHE, plan, inputs, out, stream, settings)
+    if recorded is not None:
+        return result
     problem = Problem(inputs, out, stream_of(stream), settings)
     return problem.launch(plan(problem), key)
 
@@ -84,27 +77,6 @@ def forget():
     """Let go of all recorded calls and of the work memory of all streams."""
     CACHE.clear()
     free_work_memory()
-
-
-def make_key(plan, inputs, out, stream, settings):
-    """(key of a call, addresses of its arrays); the key is None if the call cannot be repeated."""
-    handle = 0 if stream is None else handle_of(stream_of(stream))
-    queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-    known = KNOWN.get(tuple(map(id, settings)))
-    key, pointers = [plan, settings_key(settings) if known is None else known[0], queue, out is None], []
-    for array in inputs if out is None else (*inputs, out):
-        if array is None:
-            key.append(None)
-            continue
-        pointer = READERS[type(array)](array, handle, key)
-        if pointer is None:
-            return None, pointers
-        key.append(pointer % 16)
-        pointers.append(pointer)
-    if len(pointers) > 1 and len({*pointers}) != len(pointers):
-        # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
-        key.append(tuple(map(pointers.index, pointers)))
-    return tuple(key), pointers
 
 
 class Problem:

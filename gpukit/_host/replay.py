@@ -2,11 +2,14 @@
 
 import threading
 from collections import OrderedDict
+from threading import get_ident
 
-from gpukit._host.arrays import address_of, as_device_array, make_like, span
+from gpukit._host.arrays import address_of, as_device_array, handle_of, make_like, span, stream_of
+from gpukit._host.keys import KNOWN, READERS, settings_key
 from gpukit._host.work_memory import StreamState, WorkMemory
+from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 
-__all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall"]
+__all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "repeat"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
@@ -36,26 +39,26 @@ class RecordedCall:
         "launches",
         "lock",
         "make_output",
+        "maps",
+        "places",
         "reach",
         "replayable",
+        "version",
         "work",
         "_held",
-        "_maps",
-        "_places",
-        "_version",
     )
 
     def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
         self.lock, self.work = state.lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
-        self._version = None if work is None else work.buffers.version
+        self.version = None if work is None else work.buffers.version
         self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
         arrays = [*map(as_device_array, inputs), output]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
         self.launches = [(launch, launch.start) for launch in prepared]
         #: (memory, index, number of a pointer, bytes to add): where the launches read addresses in inputs and output.
-        self._places: list[tuple] = []
+        self.places: list[tuple] = []
         used, kept = set(), 0
         moved = [] if work is None else [_Map(movable) for movable in work.maps]
         maps = {address_of(each.map.memory): each for each in moved}
@@ -68,7 +71,7 @@ class RecordedCall:
                 if low in maps:
                     bound[position] = maps[low].uses, ()
                 elif inside:
-                    bound[position] = self._places, (inside[0], address_of(array) - starts[inside[0]])
+                    bound[position] = self.places, (inside[0], address_of(array) - starts[inside[0]])
                     used.update(i for i in inside if starts[i] == starts[inside[0]])
                 elif own is not None:
                     bound[position] = own.uses, (address_of(array) - own.start,)
@@ -77,13 +80,13 @@ class RecordedCall:
             for position, place in launch.bind(bound).items():
                 uses, rest = bound[position]
                 uses.append((*place, *rest))
-        self._maps = []
+        self.maps = []
         for each in moved:
             low, high = span(each.map.array)
             inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
             own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
             if inside:
-                self._maps.append((each, inside[0], low - starts[inside[0]]))
+                self.maps.append((each, inside[0], low - starts[inside[0]]))
                 used.update(i for i in inside if starts[i] == starts[inside[0]])
             elif own is not None:
                 own.maps.append((each, low - own.start))
@@ -106,24 +109,69 @@ class RecordedCall:
                 return True
         return False
 
-    def replay(self, pointers, out):
-        """Launch with arrays at these addresses; returns ``out``, or a new output if it is None."""
-        if out is None:
-            out, pointer = self.make_output()
+    def find_work(self):
+        """Find the work memory where it is now."""
+        assert self.work is not None
+        for held in self._held:
+            held.find()
+        self.version = self.work.buffers.version
+
+
+def repeat(cache: "LaunchCache", plan, inputs: tuple, out, stream, settings: tuple, find: bool = False):
+    """Repeat the launches of an earlier call like this one with the arrays of this one; with ``find`` only look for it.
+
+    It is one function because a small problem waits for it: every further frame costs such a call a few percent.
+
+    Returns
+    -------
+    recorded : RecordedCall or None
+        None if there is no such call: nothing has been launched.
+    key : tuple or None
+        None if the call cannot be repeated.
+    result : array or None
+        ``out``, or a new one.
+    """
+    try:
+        handle = 0 if stream is None else handle_of(stream_of(stream))
+        queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
+        known = KNOWN.get(tuple(map(id, settings)))
+        key, pointers = [plan, settings_key(settings) if known is None else known[0], queue, out is None], []
+        for array in inputs if out is None else (*inputs, out):
+            if array is None:
+                key.append(None)
+                continue
+            pointer = READERS[type(array)](array, handle, key)
+            if pointer is None:
+                return None, None, None
+            key.append(pointer % 16)
             pointers.append(pointer)
-        with self.lock:
-            if self.work is not None and self._version != self.work.buffers.version:
-                for held in self._held:
-                    held.find()
-                self._version = self.work.buffers.version
-            for each, source, offset in self._maps:
-                each.move(pointers[source] + offset)
-            for memory, index, source, offset in self._places:
-                memory[index] = pointers[source] + offset
-            for launch, start in self.launches:
-                if code := start():
-                    launch.failed(code)
-        return out
+        if len(pointers) > 1 and len({*pointers}) != len(pointers):
+            # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
+            key.append(tuple(map(pointers.index, pointers)))
+        key = tuple(key)
+        recorded = cache.calls.get(key)
+    except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
+        return None, None, None
+    if recorded is None or (out is not None and recorded.overlaps(pointers)):
+        return None, key, None
+    if len(cache.calls) > cache.half:
+        cache.touch(key)
+    if find:
+        return recorded, key, None
+    if out is None:
+        out, pointer = recorded.make_output()
+        pointers.append(pointer)
+    with recorded.lock:
+        if recorded.work is not None and recorded.version != recorded.work.buffers.version:
+            recorded.find_work()
+        for each, source, offset in recorded.maps:
+            each.move(pointers[source] + offset)
+        for memory, index, source, offset in recorded.places:
+            memory[index] = pointers[source] + offset
+        for launch, start in recorded.launches:
+            if code := start():
+                launch.failed(code)
+    return recorded, key, out
 
 
 class _Held:
@@ -181,18 +229,15 @@ class LaunchCache:
     """
 
     def __init__(self, max_calls: int = 1024):
-        self.max_calls = max_calls
+        self.max_calls, self.half = max_calls, max_calls // 2
         self.calls = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, key) -> RecordedCall | None:
-        """The call recorded under a key; TypeError if the key cannot be hashed."""
-        found = self.calls.get(key)
-        if found is not None and len(self.calls) > self.max_calls // 2:
-            with self._lock:
-                if key in self.calls:
-                    self.calls.move_to_end(key)
-        return found
+    def touch(self, key):
+        """Count a call as used just now."""
+        with self._lock:
+            if key in self.calls:
+                self.calls.move_to_end(key)
 
     def store(self, key, call: RecordedCall):
         with self._lock:
