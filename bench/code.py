@@ -230,9 +230,10 @@ def _tensor_product(variant, tile):
         kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
     make = small.small if variant == "small" else warps.warps
-    kernel = make(tile, "bfloat16", "NN", False, True)
-    steps = types.UniTuple(types.uint64, 2)
-    return kernel, (flat, flat, out, types.UniTuple(word, 5), types.UniTuple(word, 5), steps), tile.threads
+    kernel, steps = make(tile, "bfloat16", "NN", False, True), types.UniTuple(types.uint64, 2)
+    more = (types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")) if variant == "small" else ()
+    arguments = flat, flat, out, types.UniTuple(word, 5), types.UniTuple(word, 5), steps, *more
+    return kernel, arguments, tile.threads
 
 
 def _blocked_convolution(sums):

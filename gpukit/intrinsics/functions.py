@@ -121,7 +121,7 @@ def store4(array, index, a, b, c, d):
     refuse("store4")
 
 
-def copy_async(target, index, source, source_index, guard=True, once=False):
+def copy_async(target, index, source, source_index, guard=True):
     """Begin to copy an element from global to shared memory without waiting; for kernels and device functions.
 
     The element bypasses the registers of the thread. The thread that began the copy may use it after `wait_copies`, the
@@ -139,8 +139,6 @@ def copy_async(target, index, source, source_index, guard=True, once=False):
     source_index : int, or tuple of int
     guard : bool
         If False, zeros are copied and the source is not read: ``source_index`` may lie outside.
-    once : bool
-        If True, the L2 cache gives up the source's elements before others: for arrays that are read only once.
 
     Raises
     ------
@@ -166,7 +164,7 @@ def copy_async(target, index, source, source_index, guard=True, once=False):
     refuse("copy_async")
 
 
-def copy_async2(target, index, source, source_index, guard=True, once=False):
+def copy_async2(target, index, source, source_index, guard=True):
     """Begin to copy two neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     Examples
@@ -176,7 +174,7 @@ def copy_async2(target, index, source, source_index, guard=True, once=False):
     refuse("copy_async2")
 
 
-def copy_async4(target, index, source, source_index, guard=True, once=False):
+def copy_async4(target, index, source, source_index, guard=True):
     """Begin to copy four neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     For float32 these are 16 bytes, which bypass the L1 cache too.
@@ -188,7 +186,7 @@ def copy_async4(target, index, source, source_index, guard=True, once=False):
     refuse("copy_async4")
 
 
-def copy_async8(target, index, source, source_index, guard=True, once=False):
+def copy_async8(target, index, source, source_index, guard=True):
     """Begin to copy eight neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     For float16 these are 16 bytes, which bypass the L1 cache too.
@@ -200,7 +198,7 @@ def copy_async8(target, index, source, source_index, guard=True, once=False):
     refuse("copy_async8")
 
 
-def copy_async16(target, index, source, source_index, guard=True, once=False):
+def copy_async16(target, index, source, source_index, guard=True):
     """Begin to copy sixteen neighbouring elements from global to shared memory, otherwise like `copy_async`.
 
     Examples

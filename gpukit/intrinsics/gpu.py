@@ -1,7 +1,6 @@
 """The functions on a GPU: LLVM code, and instructions of PTX."""
 
 import functools
-import itertools
 
 from llvmlite import ir
 
@@ -202,8 +201,8 @@ def cache_policy(builder, once):
 
 
 def _generate_copy(count, context, builder, signature, arguments):
-    target_type, target_index_type, source_type, source_index_type, guard_type, once_type = signature.args
-    target, target_index, source, source_index, guard, once = arguments
+    target_type, target_index_type, source_type, source_index_type, guard_type = signature.args
+    target, target_index, source, source_index, guard = arguments
     target, width = _vector_pointer(context, builder, target_type, target, target_index_type, target_index, count)
     source, _ = _vector_pointer(context, builder, source_type, source, source_index_type, source_index, count)
     number, address = ir.IntType(32), ir.IntType(64)
@@ -211,22 +210,18 @@ def _generate_copy(count, context, builder, signature, arguments):
     target = builder.ptrtoint(builder.addrspacecast(target, ir.PointerType(target.type.pointee, SHARED)), number)
     operands = [target, builder.ptrtoint(source, address)]
     cache = "cg" if width == 16 else "ca"
-    hint, letters, more = "", "r,l", ""
-    if not isinstance(once_type, types.Omitted):
-        operands.append(cache_policy(builder, once))
-        hint, letters, more = ".L2::cache_hint", "r,l,l", ", $2"
-    text = f"cp.async.{cache}.shared.global{hint} [$0], [$1], {width}"
+    text = f"cp.async.{cache}.shared.global [$0], [$1], {width}"
     if isinstance(guard_type, types.Omitted):
-        emit(builder, f"{text}{more};", letters, operands)
+        emit(builder, f"{text};", "r,l", operands)
     else:
-        skip = f"{{ .reg .pred skip; setp.eq.u32 skip, ${len(operands)}, 0; {text}, skip{more}; }}"
-        emit(builder, skip, f"{letters},r", [*operands, builder.zext(guard, number)])
+        operands.append(builder.zext(guard, number))
+        emit(builder, f"{{ .reg .pred skip; setp.eq.u32 skip, $2, 0; {text}, skip; }}", "r,l,r", operands)
     return context.get_dummy_value()
 
 
 for _function, _count in COPIES.items():
-    for _guard, _once in itertools.product((types.Omitted, types.boolean), repeat=2):
-        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard, _once)
+    for _guard in (types.Omitted, types.boolean):
+        _lower = cudaimpl.lower(_function, types.Array, types.Any, types.Array, types.Any, _guard)
         _lower(functools.partial(_generate_copy, _count))
 
 

@@ -99,14 +99,14 @@ def _store_types(name, count, array, index, *values):
     return types.void, array, index, *[array.dtype] * count
 
 
-def _copy_types(name, count, target, index, source, source_index, guard, once):
+def _copy_types(name, count, target, index, source, source_index, guard):
     _check_copy(name, count, target, source)
     _check(name, count, target, index, "target", "index")
     _check(name, count, source, source_index, "source", "source_index")
     if not isinstance(guard, types.Boolean | types.Integer | types.Omitted):
         raise NumbaTypeError(f"{name}: guard is {guard}; it must be a bool")
     guard = guard if isinstance(guard, types.Omitted) else types.boolean
-    return types.void, target, index, source, source_index, guard, flag_type(name, "once", once)
+    return types.void, target, index, source, source_index, guard
 
 
 def flag_type(name, parameter, kind):

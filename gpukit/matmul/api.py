@@ -125,11 +125,11 @@ def matmul(
         their rows or their columns are contiguous: transposed ones, parts of others. A large product of float32 takes
         work memory of the size of ``a``, for a transposed copy. The other variants copy what is not C-contiguous first.
     variant : str
-        One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a single row or
-        column, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs except
-        for "naive_float64". All of ``LADDER`` but the first two are for float32. float16, bfloat16 and int8 have "auto"
-        and "fast" only, on tensor cores (compute capability 8.0): sums are in float32, rounded once at the end, or in
-        int32.
+        One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a few rows or columns,
+        for a small K, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs
+        except for "naive_float64". All of ``LADDER`` but the first two are for float32. float16, bfloat16 and int8 have
+        "auto" and "fast" only, on tensor cores (compute capability 8.0): sums are in float32, rounded once at the end,
+        or in int32.
     alpha, beta : float
         As in BLAS: ``out`` is not read if beta is 0. With another beta it must be given. For int8 they are ints.
     out : array of shape (..., M, N), optional
@@ -526,8 +526,8 @@ def _launch_scale(product, out, alpha, beta, stream):
 
 def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=False, format_name=None):
     """The launches for operands that lie in any way; ``on_device`` makes a C-contiguous copy of those that cannot be
-    read as they are. With ``vectors`` a single row or column of float32 or float64 has kernels of its own. With a
-    format the product is one of tensor cores.
+    read as they are. With ``vectors`` a single row or column, a few of them, and a small K have kernels of their own.
+    With a format other products are on tensor cores.
     """
     lead, (m, k), n = tuple(out.shape[:-2]), a.shape[-2:], b.shape[-1]
     operands = []
@@ -558,15 +558,15 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     if vectors and 1 in (m, n) and dtype_of(a.flat) in ELEMENTS:
         yield from _vector_launches(flat, m, n, work)
         return
+    tile = _choose_slim(flat, m, n, format_name) if vectors else None
+    if tile is not None:
+        yield from _slim_launches(tile, flat, m, n, work)
+        return
     if format_name is not None:
         yield from tensor_launches(flat, m, n, format_name, work)
         return
     if vectors and _takes_several(flat, m, n):
         yield from _several_launches(flat, m, n, work)
-        return
-    tile = slim.choose_slim(m, n, k, dtype_of(flat.out).itemsize, flat.wide_out) if vectors else None
-    if tile is not None:
-        yield from _slim_launches(tile, flat, m, n, work)
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
@@ -595,12 +595,25 @@ def _launch_turn(a: Operand, rows, columns, work):
     return (launch, (a.flat, turned, *numbers)), Operand(turned, "T", pitch, columns * pitch, a.rule, True)
 
 
+def _choose_slim(flat: Flat, m, n, format_name):
+    """The tile for a small K; None where others are faster. Tensor cores have kernels of their own for small results of
+    short elements, and for operands that they can read as they are.
+    """
+    itemsize = dtype_of(flat.out).itemsize
+    if format_name is None:
+        return slim.choose_slim(m, n, flat.k, flat.batch, itemsize, flat.wide_out)
+    if itemsize != 2:
+        return None
+    return slim.choose_slim(m, n, flat.k, flat.batch, itemsize, flat.a.wide and flat.b.wide)
+
+
 def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
     """A product with a small K."""
     dtype = dtype_of(flat.out)
-    kernel = slim.slim(NUMBERS[dtype], tile, flat.a.layout + flat.b.layout, flat.beta != 0)
+    total = dtype_of_type(total_of(ELEMENTS[dtype]))
+    kernel = slim.slim(ELEMENTS[dtype], tile, flat.a.layout + flat.b.layout, flat.beta != 0)
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, flat.pitch_out))
-    tiles, factors = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), (dtype.type(flat.alpha), dtype.type(flat.beta))
+    tiles, factors = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), (total.type(flat.alpha), total.type(flat.beta))
     for z in range(0, flat.batch, MAX_BLOCKS):
         blocks = tiles, 1, min(flat.batch - z, MAX_BLOCKS)
         launch = configure_quietly(kernel, blocks, slim.THREADS, work.stream)
@@ -620,7 +633,7 @@ def _vector_launches(flat: Flat, m, n, work):
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     shape = choose_vector(count, flat.k, flat.batch, is_along, width, multiprocessors)
     element, adds = ELEMENTS[dtype], flat.beta != 0
-    kernel = along(element, shape.lanes, width, adds) if is_along else across(element, width, adds)
+    kernel = along(element, shape.lanes, width, adds) if is_along else across(element, shape.lanes, width, adds)
     blocks = ceil_div(count, shape.columns)
     sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, inc))
     total = dtype_of_type(total_of(element))

@@ -15,6 +15,7 @@ from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import TURN_TILE, Tile
+from gpukit.matmul.small import SmallTile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
 from warpstep.integers import ceil_div
@@ -81,9 +82,8 @@ SMALL_WARP_SPEEDS = (
     Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; those for a few
-#: rows, with more loads under way; those that load operands which lie anywhere, so that none is copied. A step is one
-#: of as many bytes of K as the tile is deep.
+#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; single warps that
+#: load operands which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
@@ -110,19 +110,18 @@ TENSOR_SPEEDS = {
     ),
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
-    "few": (Speed(WarpTile(16, 64, 16, 16, 6, 128), 3, 0.20, 0.25, 1.5, 1),),
     "small": (
-        Speed(WarpTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
-        Speed(WarpTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),
-        Speed(WarpTile(32, 32, 16, 16, 2, 64), 5, 0.42, 1.02, 1.2, 1),
-        Speed(WarpTile(64, 64, 32, 16, 2, 64), 3, 0.68, 1.05, 1.7, 1),
-        Speed(WarpTile(32, 32, 16, 16, 2, 256), 4, 1.70, 2.80, 1.4, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
+        Speed(SmallTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 64), 5, 0.42, 1.02, 1.2, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 64), 3, 0.68, 1.05, 1.7, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 256), 4, 1.70, 2.80, 1.4, 1),
     ),
 }
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
-#: Where the last block of a tile adds up parts: microseconds, and bytes per microsecond.
-JOIN, JOIN_BYTES = 2.0, 7e4
+#: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, and of small tiles for each part.
+JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.2
 #: Bytes per microsecond that one of all multiprocessors gets from the L2 cache, in whole lines; one of a few gets up to
 #: so many times as many.
 LINES, MAX_SHARE = 1.1e5, 2.0
@@ -187,7 +186,9 @@ def predict(
         time += max(last * work, speed.latency) * steps + speed.rest
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    if parts > 1 and isinstance(tile, GroupTile):
+    if parts > 1 and isinstance(tile, SmallTile):
+        time += JOIN + JOIN_PART * parts
+    elif parts > 1 and isinstance(tile, GroupTile):
         time += JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
     elif parts > 1:
         time += SUM + SUM_PART * parts + max(itemsize, 4) * batch * m * n * (2 * parts + 1) / PARTS

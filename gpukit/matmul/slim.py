@@ -3,17 +3,24 @@
 import functools
 from typing import NamedTuple
 
-from gpukit.backend import cuda, uint32, uint64
+from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
+from gpukit.matmul.fast import bfloat16_of
+from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import next_power_of_two
 from warpstep.limits import WARP
 
 __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 
-#: The largest K; the threads of a block.
-MAX_K, THREADS = 16, 256
+#: The largest K, that of tiles as wide as a few rows, and those of short elements in other tiles: for a single product,
+#: and for many. The threads of a block.
+MAX_K, MAX_WIDE_K, MAX_SHORT_K, THREADS = 24, 16, (2, 5), 256
 #: The fewest columns of a result. With 256 or more of them, one of up to 8 rows has tiles as wide as they are.
 MIN_COLUMNS, MIN_LONG, FEW_ROWS = 64, 256, 8
+#: Up to so many columns of all matrices a block has half as many, so that there are more.
+MAX_NARROW = 1 << 16
+#: The least results, also of short elements; and loads of these that a thread has under way.
+MIN_RESULTS, MIN_SHORT, LOADS = 1 << 11, 1 << 20, 8
 
 
 class SlimTile(NamedTuple):
@@ -30,11 +37,14 @@ class SlimTile(NamedTuple):
         Columns of a thread, each 32 from the next.
     warps_down : int
         Warps below each other; the others stand beside them.
+    depth : int
+        The largest K.
     """
 
     warp_rows: int
     lane_columns: int
     warps_down: int
+    depth: int
 
     @property
     def rows(self) -> int:
@@ -47,35 +57,41 @@ class SlimTile(NamedTuple):
         return WARP * self.lane_columns * (THREADS // WARP // self.warps_down)
 
 
-def choose_slim(m: int, n: int, k: int, itemsize: int, wide: bool) -> SlimTile | None:
-    """Choose a tile; None where `fast` is faster: with a larger K, and with ``wide`` rows of ``out``, which begin at
+def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -> SlimTile | None:
+    """Choose a tile; None where another kernel is faster: with a larger K, and with ``wide`` rows, which begin at
     multiples of 16 bytes, unless there are only a few.
     """
-    if k == 0 or k > MAX_K or n < MIN_COLUMNS:
+    is_short = itemsize == 2
+    if k == 0 or k > MAX_K or n < MIN_COLUMNS or m * n * batch < (MIN_SHORT if is_short else MIN_RESULTS):
         return None
-    if m <= FEW_ROWS and n >= MIN_LONG:
-        return SlimTile(next_power_of_two(m), 8 // itemsize, 1)
-    return None if wide else SlimTile(8, 2, 4)
+    if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:
+        is_narrow = itemsize == 8 or n * batch <= MAX_NARROW
+        return SlimTile(next_power_of_two(m), 1 if is_narrow else 2, 1, MAX_WIDE_K)
+    if wide or is_short and k > MAX_SHORT_K[batch > 1]:
+        return None
+    return SlimTile(8, 2, 4, MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K)
 
 
 @functools.cache
-def slim(number, tile, layout, adds):
-    """Make the kernel of out = alpha a b + beta out for a K of at most ``MAX_K``, with the arguments of `fast`.
+def slim(element, tile, layout, adds):
+    """Make the kernel of out = alpha a b + beta out for a K of at most ``tile.depth``, with the arguments of `fast`.
 
     Blocks along x compute the tiles of ``out``, row by row, those along z the matrices. Without ``adds`` beta is
-    ignored, and ``out`` is not read.
+    ignored, and ``out`` is not read. Elements of 2 bytes, uint16 for bfloat16, are added up in float32.
     """
-    warp_rows, lane_columns, warps_down = tile
+    warp_rows, lane_columns, warps_down, depth = tile
     rows, columns, warp_columns = tile.rows, tile.columns, WARP * tile.lane_columns
+    total, number, is_bfloat16 = total_of(element), make_number(element), element == types.uint16
     # Rows of shared memory are longer by one, so that a column of them lies in different banks.
     row_a, row_b = rows + 1, columns + 1
-    copy_a, copy_b = make_copy(layout[0] == "N", rows), make_copy(layout[1] == "T", columns)
+    make = make_load if element.bitwidth == 16 else make_copy
+    copy_a, copy_b = make(element, layout[0] == "N", rows), make(element, layout[1] == "T", columns)
 
     @cuda.jit
     def slim(a, b, out, sizes, which, matrix_steps, alpha, beta):
-        left, right = cuda.shared.array((MAX_K, row_a), number), cuda.shared.array((MAX_K, row_b), number)
-        sums = cuda.local.array((warp_rows, lane_columns), number)
-        held = cuda.local.array(lane_columns, number)
+        left, right = cuda.shared.array((depth, row_a), total), cuda.shared.array((depth, row_b), total)
+        sums = cuda.local.array((warp_rows, lane_columns), total)
+        held = cuda.local.array(lane_columns, total)
         m, n, k, pitch_a, pitch_b, pitch_out = sizes
         block, across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         row, col = uint32(block // across * uint32(rows)), uint32(block % across * uint32(columns))
@@ -87,7 +103,7 @@ def slim(number, tile, layout, adds):
         commit_copies()
         for i in range(warp_rows):
             for j in range(lane_columns):
-                sums[i, j] = number(0)
+                sums[i, j] = total(0)
         warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
         my_row = warp % uint32(warps_down) * uint32(warp_rows)
         my_col = warp // uint32(warps_down) * uint32(warp_columns) + lane
@@ -109,27 +125,66 @@ def slim(number, tile, layout, adds):
                 place = uint32(col + my_col + uint32(32 * j))
                 if down < m and place < n:
                     value = alpha * sums[i, j]
-                    out[start + place] = value + beta * out[start + place] if adds else value
+                    value = value + beta * number(out[start + place]) if adds else value
+                    out[start + place] = bfloat16_of(value) if is_bfloat16 else element(value)
 
     return slim
 
 
 @functools.cache
-def make_copy(along, extent):
-    """Make the device function that begins to copy a part of a matrix, as it lies in memory, to rows of shared memory
-    for each k; zeros for what lies outside.
+def make_place(along, extent):
+    """Make the device function that finds element ``i`` of a part of a matrix, as it lies in memory: its place in the
+    part, its k, and where it is in the matrix.
     """
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(i, start, first, k, pitch):
+        if along:
+            place, at = i // k, i % k
+            return place, at, start + uint64(uint32(first + place)) * pitch + at
+        place, at = i % uint32(extent), i // uint32(extent)
+        return place, at, start + uint64(at) * pitch + uint32(first + place)
+
+    return place_of
+
+
+@functools.cache
+def make_copy(element, along, extent):
+    """Make the device function that begins to copy a part of a matrix to rows of shared memory for each k; zeros for
+    what lies outside.
+    """
+    place_of = make_place(along, extent)
 
     @cuda.jit(device=True, forceinline=True)
     def copy(tile, matrix, start, first, left, k, pitch):
         i = uint32(cuda.threadIdx.x)
         while i < uint32(k * uint32(extent)):
-            place, at = (i // k, i % k) if along else (i % uint32(extent), i // uint32(extent))
-            if along:
-                source = start + uint64(uint32(first + place)) * pitch + at
-            else:
-                source = start + uint64(at) * pitch + uint32(first + place)
+            place, at, source = place_of(i, start, first, k, pitch)
             copy_async(tile, (at, place), matrix, source, place < left)
             i = uint32(i + uint32(THREADS))
 
     return copy
+
+
+@functools.cache
+def make_load(element, along, extent):
+    """Make the device function that does as `make_copy`'s, at once, for elements too short for copies."""
+    place_of, number = make_place(along, extent), make_number(element)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load(tile, matrix, start, first, left, k, pitch):
+        held = cuda.local.array(LOADS, element)
+        i, size = uint32(cuda.threadIdx.x), uint32(k * uint32(extent))
+        while i < size:
+            for j in range(LOADS):
+                place, at, source = place_of(uint32(i + uint32(j * THREADS)), start, first, k, pitch)
+                held[j] = element(0)
+                if place < left and at < k and uint32(i + uint32(j * THREADS)) < size:
+                    held[j] = matrix[source]
+            for j in range(LOADS):
+                place, at, _ = place_of(uint32(i + uint32(j * THREADS)), start, first, k, pitch)
+                if uint32(i + uint32(j * THREADS)) < size:
+                    tile[at, place] = number(held[j])
+            i = uint32(i + uint32(LOADS * THREADS))
+
+    return load

@@ -8,11 +8,12 @@ multiply the present ones.
 import functools
 
 from gpukit.backend import cuda, types, uint8, uint32, uint64
-from gpukit.intrinsics import view_at
+from gpukit.intrinsics import load4, store4, view_at
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.warps import (
     CHUNK,
     HELD,
+    WarpTile,
     make_at_a,
     make_at_b,
     make_multiply,
@@ -21,14 +22,26 @@ from gpukit.matmul.warps import (
     make_swizzle,
 )
 
-__all__ = ["small"]
+__all__ = ["SmallTile", "small"]
+
+
+#: Parts of K of which the last block reads the sums at a time.
+AT_ONCE = 4
+
+
+class SmallTile(WarpTile):
+    """The shape of a block's work, in 2 stages, as of `WarpTile`."""
+
+    __slots__ = ()
 
 
 @functools.cache
 def small(tile, name, layout, parts, wide):
     """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.warps.warps`.
 
-    ``tile`` has 2 stages; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
+    ``tile`` is a `SmallTile`; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
+    Further arguments are ``partials`` of tile.rows * tile.columns sums for each block, and a counter for each tile:
+    blocks with a part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
     """
     rows, columns, warp_rows, warp_columns, _, nbytes = tile
     form = FORMATS[name]
@@ -44,10 +57,10 @@ def small(tile, name, layout, parts, wide):
     at_a, at_b = make_at_a(tile, name, True), make_at_b(tile, name, True)
     read, multiply = make_read(tile, name, "NT"), make_multiply(tile, name)
     store = make_store(tile, total if parts else form.result, wide)
-    parts_of_step = depth // form.small
+    parts_of_step, area, step = depth // form.small, rows * columns, 4 * tile.threads
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def small(a, b, out, sizes, which, matrix_steps):
+    def small(a, b, out, sizes, which, matrix_steps, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
         tiles = view_at(memory, 0, 2 * stage_size, element)
         sums = cuda.local.array((down, across, 4), total)
@@ -95,8 +108,46 @@ def small(tile, name, layout, parts, wide):
             # A thread comes back to this stage after the next barrier, when no warp reads it any more.
             stage = uint32(uint32(stage_size) - stage)
         cuda.syncthreads()
-        start = (uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)) * m
-        store(out, memory, sums, start, row + warp_row, col + warp_col, m, n)
+        if cuda.gridDim.y == 1 or join(sums, partials, counters):
+            store(out, memory, sums, uint64(z) * m, row + warp_row, col + warp_col, m, n)
+
+    @cuda.jit(device=True, forceinline=True)
+    def join(sums, partials, counters):
+        """Leave the sums of a part; return whether this block is the last of the tile, which has all sums then."""
+        last = cuda.shared.array(1, uint32)
+        tid, parts = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y)
+        number = uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
+        first = number * parts * uint64(area) + uint64(4) * tid
+        mine = first + uint64(cuda.blockIdx.y) * uint64(area)
+        for i in range(down):
+            for j in range(across):
+                at = mine + uint64((i * across + j) * step)
+                store4(partials, at, sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3])
+        cuda.syncthreads()
+        if tid == 0:
+            cuda.threadfence()
+            last[0] = cuda.atomic.inc(counters, number, uint32(parts - uint32(1)))
+            cuda.threadfence()
+        cuda.syncthreads()
+        if last[0] != parts - uint32(1):
+            return False
+        for i in range(down):
+            for j in range(across):
+                for e in range(4):
+                    sums[i, j, e] = total(0)
+        for part in range(0, parts, AT_ONCE):
+            for i in range(down):
+                for j in range(across):
+                    for u in range(AT_ONCE):
+                        # In place of one that is not there the first is read, so that no load is behind a branch.
+                        inside = uint32(part + u) < parts
+                        at = first + uint64((i * across + j) * step)
+                        w, x, y, z = load4(partials, at + uint64(part + u) * uint64(area) if inside else at)
+                        sums[i, j, 0] += w if inside else total(0)
+                        sums[i, j, 1] += x if inside else total(0)
+                        sums[i, j, 2] += y if inside else total(0)
+                        sums[i, j, 3] += z if inside else total(0)
+        return True
 
     return small
 

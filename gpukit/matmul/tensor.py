@@ -1,6 +1,5 @@
 """The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
 
-import functools
 import itertools
 from math import gcd
 from typing import Any, NamedTuple
@@ -19,16 +18,14 @@ from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import make_order
-from gpukit.matmul.small import small
+from gpukit.matmul.small import SmallTile, small
 from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
-from gpukit.matmul.warps import FEW, WarpTile, warps
+from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
 __all__ = ["Rows", "tensor_launches"]
 
-#: A product of a few rows by matrices of so many bytes is as fast as these are read.
-FEW_BYTES = 16 << 20
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
 
@@ -111,8 +108,10 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     lines = operands[0].lines(), operands[1].lines()
     tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, lines)
     launches, summed = _group_launches, 1  # they add up the parts of K themselves
-    if isinstance(tile, WarpTile):
-        launches, summed = functools.partial(_warp_launches, small if kind == "small" else warps), parts
+    if isinstance(tile, SmallTile):
+        launches = _small_launches
+    elif isinstance(tile, WarpTile):
+        launches, summed = _warp_launches, parts
     if summed == 1 and flat.alpha == 1 and flat.beta == 0:
         target, wide, element = flat.out, flat.wide_out, form.result
     else:
@@ -163,9 +162,6 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     kind = ("across a", "across b")[stays] if stays is not None else "groups" if has_groups else _warps_kind()
     m, n, k, batch = sizes
     plain = ways == (PLAIN, PLAIN) and form.turns
-    is_large = found[1].matrices * n * k * form.itemsize >= FEW_BYTES
-    if plain and m <= FEW and is_large and not any(_must_copy(rows, form, PLAIN, False) for rows in found):
-        return "few", []
     ways_to_go = [(kind, copied)]
     if kind == "groups":  # rows that begin at lines are read faster
         rest = [which for which in (0, 1) if which not in copied and found[which].lines() > 1]
@@ -248,7 +244,17 @@ def _array_of(rows: Rows):
     return device_array_of((rows.matrices, rows.rows, rows.columns), strides, dtype_of(rows.flat), rows.flat)
 
 
-def _warp_launches(make, tile, name, sizes, operands, out, is_total, wide, work):
+def _small_launches(tile, name, sizes, operands, out, is_total, wide, work):
+    """One launch, or one for as many matrices as blocks along z."""
+    m, n, _, parts, batch = sizes
+    tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * min(batch, MAX_GRID_YZ)
+    held = tiles * parts * tile.rows * tile.columns if parts > 1 else 1
+    more = work.take("partials", held, dtype_of_type(FORMATS[name].total)), work.zeros(tiles if parts > 1 else 1)
+    for launch, arguments in _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, small):
+        yield launch, (*arguments, *more)
+
+
+def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, make=warps):
     m, n, k, parts, batch = sizes
     a, b = operands
     bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]

@@ -1,7 +1,8 @@
-"""A matrix by a vector, at the speed of memory: every element of the matrix is read once.
+"""A matrix by a vector, or by up to four, at the speed of memory: every element of the matrix is read once.
 
 `along` is for a matrix whose neighbours in memory are added up, `across` for one whose neighbours belong to different
 results. Blocks along y take parts of K. The last block to finish adds their sums up, always in the same order.
+`several` is for a few vectors.
 """
 
 import functools
@@ -10,22 +11,25 @@ from typing import NamedTuple
 from gpukit.backend import cuda, float32, float64, types, uint32, uint64
 from gpukit.intrinsics import load2, load4, load8
 from gpukit.matmul.fast import bfloat16_of, float_of
-from warpstep.integers import ceil_div
+from warpstep.integers import ceil_div, next_power_of_two
 
 __all__ = ["THREADS", "Shape", "across", "along", "choose_vector", "several", "takes_several", "total_of"]
 
-#: Threads of a block, and of them those that stand side by side along the rows of a matrix in `across`.
+#: Threads of a block, and of a warp; warps of a block.
 THREADS, LANES = 256, 32
 GROUPS = THREADS // LANES
 #: Loads of a thread that are under way before it uses the first value: of 16 bytes each, and of single elements.
 UNROLL, UNROLL_SINGLE = 4, 16
-#: Blocks that a multiprocessor has registers for: with fewer registers the compiler puts loads after each other again.
+#: Blocks that a multiprocessor has registers for. Without this bound the compiler saves registers and moves loads after
+#: uses of those before: 4096 x 4096 takes 5 % longer on an H200.
 RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
 BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 128, 2048
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
 #: block has it.
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
+#: Up to this K a thread of `across` may have a column of its own.
+MAX_BLOCK_K = 32
 #: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
 MAX_VECTORS, MIN_ROWS, MIN_ROW = 4, 1024, 256
 
@@ -37,7 +41,7 @@ class Shape(NamedTuple):
     ----------
     kernel_is_along : bool
     lanes : int
-        Threads for one row, of `along`.
+        Threads for one row.
     columns : int
         Results of a block.
     parts : int
@@ -53,8 +57,12 @@ class Shape(NamedTuple):
 def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, multiprocessors: int) -> Shape:
     """Divide a product of ``count`` results of ``k`` terms each; the matrix is read ``width`` elements at a time."""
     enough = count * batch >= multiprocessors * BLOCKS * GROUPS
-    lanes = LANES if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
-    columns = THREADS // lanes if is_along else LANES * width
+    if is_along:
+        lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
+        lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
+    else:
+        lanes = THREADS if width == 1 and k <= MAX_BLOCK_K and count * batch >= multiprocessors * THREADS else LANES
+    columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
     most = max(1, k // (MIN_ALONG if is_along else MIN_ACROSS))
     return Shape(is_along, lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
@@ -165,32 +173,41 @@ def make_walk(load, add, step, width):
 
 
 @functools.cache
-def make_finish(element, adds):
-    """Make the device function that stores a block's result, or adds up all parts of it in the last block."""
+def make_finish(element, columns, adds):
+    """Make the device function that stores a block's ``columns`` results, or adds up all parts of them in the last
+    block. All threads of a block call it; the first ``columns`` have the block's sums.
+    """
     dtype, number, is_bfloat16 = total_of(element), make_number(element), element == types.uint16
+    slots = THREADS // columns
 
     @cuda.jit(device=True, forceinline=True)
-    def finish(mine, at, count, total, out, partials, counters, alpha, beta):
-        """``mine``: whether this thread has a result, number ``at`` of ``count``; all threads of the block call it."""
-        parts, part = uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
-        z = uint64(cuda.blockIdx.z)
+    def finish(count, total, out, partials, counters, alpha, beta):
+        tid, parts, part = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
+        z, col = uint64(cuda.blockIdx.z), tid % uint32(columns)
+        at = uint64(cuda.blockIdx.x) * uint64(columns) + uint64(col)
+        mine = tid < columns and at < count
         if parts > 1:
-            last = cuda.shared.array(1, uint32)
+            last, of_slots = cuda.shared.array(1, uint32), cuda.shared.array((slots, columns), dtype)
             if mine:
                 partials[(z * parts + part) * count + at] = total
-            cuda.threadfence()
             cuda.syncthreads()
-            if cuda.threadIdx.x == 0:
+            if tid == 0:
                 counter = uint64(z * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x))
+                cuda.threadfence()
                 last[0] = cuda.atomic.inc(counters, counter, uint32(parts - uint32(1)))
+                cuda.threadfence()
             cuda.syncthreads()
             if last[0] != parts - uint32(1):
                 return
-            cuda.threadfence()
-            if mine:
-                total = dtype(0)
-                for other in range(parts):
+            # All threads read parts, so that many of them are under way.
+            total, slot = dtype(0), tid // uint32(columns)
+            if at < count:
+                for other in range(slot, parts, slots):
                     total += partials[(z * parts + uint64(other)) * count + at]
+            of_slots[slot, col] = total
+            cuda.syncthreads()
+            for other in range(1, slots):
+                total += of_slots[other, col]
         if mine:
             to = z * count + at
             total = alpha * total + beta * number(out[to]) if adds else alpha * total
@@ -203,15 +220,15 @@ def make_finish(element, adds):
 def along(element, lanes, width, adds):
     """Make the kernel of out[r] = alpha sum of matrix[r, k] vector[k] + beta out[r], for rows that follow K in memory.
 
-    ``lanes`` threads, 32 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 element where the rows do not
-    begin at multiples of them or the vector has gaps. Elements of 2 bytes are added up in float32. Call
+    ``lanes`` threads, 2 to 32 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 element where the rows
+    do not begin at multiples of them or the vector has gaps. Elements of 2 bytes are added up in float32. Call
     ``kernel[(blocks, parts, matrices), 256](matrix, vector, out, partials, counters, sizes, which, steps, alpha,
     beta)`` with sizes (count, k, elements from row to row, from element to element of the vector), which (first matrix;
     div, mod of the matrix, of the vector) and steps from matrix to matrix, from vector to vector.
     """
-    load, finish, rows = make_load(element, width, False), make_finish(element, adds), THREADS // lanes
-    dtype, chunk, warps = total_of(element), lanes * width, lanes // 32
-    halves = 16, 8, 4, 2, 1
+    rows, chunk, entry = THREADS // lanes, lanes * width, min(lanes, LANES)
+    load, finish, dtype = make_load(element, width, False), make_finish(element, rows, adds), total_of(element)
+    entries, others, halves = THREADS // entry, lanes // entry, tuple(h for h in (16, 8, 4, 2, 1) if h < entry)
 
     @cuda.jit(device=True, forceinline=True)
     def add(sums, values, vector, at, step):
@@ -240,28 +257,28 @@ def along(element, lanes, width, adds):
         total = mine[0]
         for half in halves:
             total += cuda.shfl_down_sync(0xFFFFFFFF, total, half)
-        if warps > 1:
-            sums = cuda.shared.array(warps, dtype)
-            if tid % 32 == 0:
-                sums[tid // 32] = total
-            cuda.syncthreads()
-            if tid == 0:
-                for other in range(1, warps):
-                    total += sums[other]
-        finish(lane == 0 and row < count, uint64(row), uint64(count), total, out, partials, counters, alpha, beta)
+        sums = cuda.shared.array(entries, dtype)
+        if lane % uint32(entry) == 0:
+            sums[tid // uint32(entry)] = total
+        cuda.syncthreads()
+        total = sums[tid % uint32(rows)]
+        for other in range(1, others):
+            total += sums[other]
+        finish(uint64(count), total, out, partials, counters, alpha, beta)
 
     return along
 
 
 @functools.cache
-def across(element, width, adds):
+def across(element, lanes, width, adds):
     """Make the kernel of out[c] = alpha sum of matrix[k, c] vector[k] + beta out[c], for rows that follow c in memory.
 
-    A warp reads a row, a thread ``width`` neighbours of it; the eight warps of a block take every eighth row. Launched
-    as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes.
+    ``lanes`` threads read a row, each ``width`` neighbours of it: a warp every eighth row, or with a small K a block
+    all rows. Launched as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes.
     """
-    finish, columns = make_finish(element, adds), LANES * width
-    dtype, number, whole = total_of(element), make_number(element), GROUPS * (UNROLL if width > 1 else UNROLL_SINGLE)
+    columns, groups = lanes * width, THREADS // lanes
+    finish, dtype, number = make_finish(element, columns, adds), total_of(element), make_number(element)
+    whole = groups * (UNROLL if width > 1 else UNROLL_SINGLE)
 
     @cuda.jit(device=True, forceinline=True)
     def add(sums, values, vector, at, step):
@@ -269,15 +286,15 @@ def across(element, width, adds):
         for j in range(width):
             sums[j] += values[j] * factor
 
-    walk = make_walk(make_load(element, width, True), add, GROUPS, width)
+    walk = make_walk(make_load(element, width, True), add, groups, width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def across(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
-        shared = cuda.shared.array((GROUPS, columns), dtype)
+        shared = cuda.shared.array((groups, columns), dtype)
         sums = cuda.local.array(width, dtype)
         count, k, pitch, inc = sizes
         tid, z = uint32(cuda.threadIdx.x), uint32(which[0] + uint32(cuda.blockIdx.z))
-        group, lane = tid // uint32(LANES), tid % uint32(LANES)
+        group, lane = tid // uint32(lanes), tid % uint32(lanes)
         col = uint32(cuda.blockIdx.x) * uint32(columns) + lane * uint32(width)
         parts = uint32(cuda.gridDim.y)
         # Whole rounds of the loop below, except for the last part.
@@ -294,12 +311,10 @@ def across(element, width, adds):
         for j in range(width):
             shared[group, lane * uint32(width) + uint32(j)] = sums[j]
         cuda.syncthreads()
-        at, total = uint32(cuda.blockIdx.x) * uint32(columns) + tid, dtype(0)
-        mine = tid < columns and at < count
-        if mine:
-            for other in range(GROUPS):
-                total += shared[other, tid]
-        finish(mine, uint64(at), uint64(count), total, out, partials, counters, alpha, beta)
+        total = dtype(0)
+        for other in range(groups):
+            total += shared[other, tid % uint32(columns)]
+        finish(uint64(count), total, out, partials, counters, alpha, beta)
 
     return across
 

@@ -26,12 +26,10 @@ from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from warpstep.integers import ceil_div
 
-__all__ = ["FEW", "WarpTile", "warps"]
+__all__ = ["WarpTile", "warps"]
 
 #: Bytes of one copy, and of a row that `ldmatrix4` reads.
 CHUNK = 16
-#: A tile of so few rows reads ``b`` for the only time.
-FEW = 16
 #: Rows of tiles that consecutive blocks share: with 16, a product of 8192 takes 5 % longer.
 RASTER = 8
 #: What a lane holds of the operands for 16 rows, and for 8 columns, by format: the type, and how many of each. float16
@@ -187,8 +185,7 @@ def make_copy_share(tile, name, layout):
     depth = tile.depth // form.itemsize
     stage_a, shares = tile.rows * depth, depth // form.small - 1
     copy_a = make_copy(tile, name, tile.rows, layout[0] == "N", shares)
-    # Tiles of so few rows are for products of a single row of tiles, whose blocks have a part of b each.
-    copy_b = make_copy(tile, name, tile.columns, layout[1] == "T", shares, tile.rows <= FEW)
+    copy_b = make_copy(tile, name, tile.columns, layout[1] == "T", shares)
 
     @cuda.jit(device=True, forceinline=True)
     def copy_share(tiles, to, a, b, starts, corner, first, limit, extents, pitches, share):
@@ -201,9 +198,9 @@ def make_copy_share(tile, name, layout):
 
 
 @functools.cache
-def make_copy(tile, name, extent, along, shares, once=False):
+def make_copy(tile, name, extent, along, shares):
     """Make the device function by which a thread copies a share of its chunks of a part of a matrix; zeros for those
-    outside. With ``once`` the L2 cache need not keep them.
+    outside.
 
     In shared memory chunk c of row r is at place c ^ r % 8; in rows of 64 bytes at c ^ r // 2 % 4, in those of 32 at
     c ^ r // 4 % 2.
@@ -229,11 +226,7 @@ def make_copy(tile, name, extent, along, shares, once=False):
             i = (share * count + turn) * at_once
             if i < height and (whole or r + uint32(i) < height):
                 inside = (uint32(row + i) < most_row) & (col < most_col)
-                place, begin = at + uint32(i * length), source + uint64(pitch) * uint64(i)
-                if once:
-                    copy(tiles, place, matrix, begin, inside, True)
-                else:
-                    copy(tiles, place, matrix, begin, inside)
+                copy(tiles, at + uint32(i * length), matrix, source + uint64(pitch) * uint64(i), inside)
 
     return copy_part
 

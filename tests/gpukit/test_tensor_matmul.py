@@ -14,7 +14,7 @@ from gpukit import matmul, on_gpu
 from gpukit._host.call import forget
 from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
-from gpukit.matmul import raster, tensor, warpgroups, warps
+from gpukit.matmul import raster, slim, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from warpstep import device
@@ -104,9 +104,7 @@ def test_single_warps_where_groups_cannot(older_device, monkeypatch):
 #: (shape, how the operands lie, K of the tile's step in bytes): what each of the small tiles is the fastest for.
 SMALL = [
     ((33, 45, 9), "NT", 32),
-    ((60, 2065, 13), "TN", 32),
     ((47, 33, 50), "TT", 64),
-    ((301, 397, 50), "NN", 64),
     ((100, 99, 99), "TN", 256),
 ]
 
@@ -131,15 +129,36 @@ def test_small_products_copy_nothing(shape, layout, depth):
         ((520, 1, 264), "bfloat16"),
         ((1, 37, 1031), "bfloat16"),
         ((3, 1, 20_001), "float16"),
+        ((1, 16_901, 5), "float16"),
+        ((700, 1, 5), "bfloat16"),
     ],
 )
 def test_one_row_or_column(shape, name):
-    """Read by 16 bytes or by elements, along K or across it, in parts or not; with alpha and beta, in batches."""
+    """Read by 16 bytes or by elements, along K or across it, by some threads or all."""
     (m, n, k), lead = shape, (2,)
     (a, wide_a), (b, wide_b) = random_matrix((*lead, m, k), name), random_matrix((*lead, k, n), name)
     c, wide_c = random_matrix((*lead, m, n), name, 1)
     a, b, out = cuda.to_device(a), cuda.to_device(b), cuda.to_device(c)
     assert len(matmul.steps("auto", a, b, out, alpha=2, beta=-1)) == 1
+    check(multiply(a, b, name, alpha=2, beta=-1, out=out), wide_a, wide_b, name, 2, -1, wide_c)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "name"),
+    [((2, 601, 7), "NN", "bfloat16"), ((70, 131, 5), "TT", "float16")],
+)
+def test_a_small_k(shape, layout, name, monkeypatch):
+    """Large results that tensor cores are not needed for; with alpha and beta, in batches, and what a trace finds."""
+    monkeypatch.setattr(slim, "MIN_SHORT", 0)
+    (m, n, k), lead = shape, (2,)
+    (a, wide_a), (b, wide_b) = random_matrix((*lead, m, k), name), random_matrix((*lead, k, n), name)
+    c, wide_c = random_matrix((*lead, m, n), name, 1)
+    a, b = (laid_out(x, (0, 1, 2) if letter == "N" else (0, 2, 1)) for x, letter in zip((a, b), layout, strict=True))
+    out = cuda.to_device(c)
+    ((launch, arguments),) = matmul.steps("auto", a, b, out)
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, name)
+    out = cuda.to_device(c)
     check(multiply(a, b, name, alpha=2, beta=-1, out=out), wide_a, wide_b, name, 2, -1, wide_c)
 
 
@@ -155,7 +174,6 @@ TILES = [
     ("warps", 0, "float16", (0, 1), "8.0"),
     ("across a", -1, "tf32", (1, 0), "9.0"),
     ("across b", -1, "tf32", (0, 1), "9.0"),
-    ("few", -1, "bfloat16", (0, 1), "9.0"),
     ("small", -1, "float16", (1, 0), "8.0"),
 ]
 
@@ -166,12 +184,7 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
     tile = TENSOR_SPEEDS[kind][place].tile
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
     prefer(monkeypatch, kind)
-    monkeypatch.setattr(tensor, "FEW_BYTES", 0)
-    m, n, k = (
-        tile.rows + (-3 if kind == "few" else 4),
-        tile.columns + 8,
-        (tile.stages + 2) * 128 // FORMATS[name].itemsize,
-    )
+    m, n, k = tile.rows + 4, tile.columns + 8, (tile.stages + 2) * 128 // FORMATS[name].itemsize
     (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
     with device.device(capability):
         arrays = laid_out(a, order), laid_out(b, order)
