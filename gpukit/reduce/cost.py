@@ -30,8 +30,7 @@ ALONE_LOADS = 4
 #: rows, by bytes of an access.
 SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
-#: Accesses that a thread has under way in ``columns``, twice as many of single elements of 8 bytes; (threads along x,
-#: threads) of its blocks, by bytes of an access.
+#: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
 #: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
@@ -185,7 +184,7 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
         vector = min(vector, 8 // itemsize)
     width, threads = COLUMN_THREADS[vector * itemsize]
     width = min(width, next_power_of_two(ceil_div(inner, vector)))
-    height, loads = threads // width, COLUMN_LOADS * 2 if vector == 1 and itemsize == 8 else COLUMN_LOADS
+    height, loads = threads // width, COLUMN_LOADS
     while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
     across = ceil_div(inner, width * vector)

@@ -371,6 +371,14 @@ def test_histograms_are_numpys(dtype):
             assert np.array_equal(counts, want[0]) and counts.dtype == np.int64
 
 
+@pytest.mark.parametrize("dtype, bins", [("u1", 4096), ("f4", 12_288)])
+def test_counters_that_just_exceed_shared_memory(dtype, bins):
+    """With the kernel's other word in shared memory; a bin less fits."""
+    x = filled((9001,), dtype)
+    for number in (bins - 1, bins):
+        assert np.array_equal(scan.histogram(x, number, (0, 200))[0], np.histogram(x, number, (0, 200))[0])
+
+
 def test_every_histogram_kernel_counts():
     x = np.random.default_rng(2).integers(0, 256, 5000).astype(np.uint8)
     want = np.bincount(x, minlength=256)
