@@ -364,12 +364,13 @@ def conv2d(
         One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
         fastest. "im2col" is not for float16, and float64 is for "im2col" only. "implicit" takes kernels of up to 16
         rows and 15 columns. It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for
-        float32 too: as the sum of two numbers of TF32, which keeps errors as small as those of sums in float32, but a
-        value whose window has an infinity may be NaN instead. "depthwise" is for several groups of one channel of x
-        and kernels of up to 25 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a
-        value has 100 terms or more and the kernel 5 columns or more, neighbours may share products ("paired"): errors
-        are somewhat larger, and an infinity may become NaN, too. "naive" to "paired" are the direct kernels by name,
-        for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1 along rows.
+        float32 too: each number is split into two of TF32. Errors stay as small as those of sums in float32, but sums
+        of large integers may be off in the last place, and an infinity in a window may become NaN. "depthwise" is for
+        several groups of one channel of x and kernels of up to 25 values. "direct" is the fastest direct kernel,
+        "depthwise" where it can be. Where a value has 100 terms or more and the kernel 5 columns or more, neighbours
+        may share products ("paired"): errors are somewhat larger, and an infinity may become NaN, too. "naive" to
+        "paired" are the direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a
+        stride and dilation of 1 along rows.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional

@@ -48,7 +48,7 @@ def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, grou
     return small and all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
 
 
-#: Microseconds that a launch takes longer than one of `matmul`; bytes of a matrix that take as long as one here.
+#: Microseconds that a launch takes longer than one of `matmul`; bytes that `matmul` moves in the time of one here.
 IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 2.8
 #: What the tiles cost, as `gpukit.matmul.cost.SPEEDS`: fitted to 435 measurements on an H200.
 IMPLICIT_SPEEDS = (
@@ -61,7 +61,7 @@ IMPLICIT_SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.364, 0.225, 2.6),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.379, 0.478, 1.0),
 )
-#: The same for float16, by 125 measurements; launches are counted on their own.
+#: The same for float16, fitted to 125 measurements; the launch that writes the channels last is not included.
 HALF_SPEEDS = (
     Speed(HalfTile(256, 128, 64, 64), 1, 0.75, 1.0, 4.8),
     Speed(HalfTile(128, 128, 64, 32), 2, 0.49, 0.64, 4.8),
@@ -74,7 +74,7 @@ HALF_SPEEDS = (
     Speed(HalfTile(32, 32, 16, 16), 6, 0.08, 0.4, 1.9),
     Speed(HalfTile(16, 64, 16, 16), 6, 0.115, 0.25, 3.4),
 )
-#: The same for groups of four warps, by 180 measurements on an H200; K is in bytes.
+#: The same for warp groups, fitted to 180 measurements on an H200; K is in bytes.
 GROUP_SPEEDS = (
     Speed(GroupTile(128, 256, 2, 4), 1, 0.64, 0.64, 5.2, 1),
     Speed(GroupTile(128, 192, 2, 5), 1, 0.49, 0.49, 4.8, 1),
@@ -82,16 +82,16 @@ GROUP_SPEEDS = (
     Speed(GroupTile(64, 128, 1, 4, 2), 2, 0.24, 0.31, 3.2, 1),
     Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.18, 0.27, 1.9, 1),
 )
-#: The same for float32, each number the sum of two of TF32, by 140 measurements.
+#: The same for float32, each number split into two of TF32, fitted to 140 measurements.
 SPLIT_SPEEDS = (
     Speed(GroupTile(128, 192, 2, 2), 1, 1.43, 1.43, 6.2, 1),
     Speed(GroupTile(128, 128, 2, 3), 1, 0.88, 0.88, 5.8, 1),
     Speed(GroupTile(64, 128, 1, 4), 1, 0.605, 0.605, 3.4, 1),
     Speed(GroupTile(64, 64, 1, 3, 2), 2, 0.385, 0.43, 2.2, 1),
 )
-#: Microseconds of the launch before that writes the channels last, and bytes that it moves in one.
+#: Microseconds of the launch that first writes the channels last, and bytes that it moves in one.
 LAST_US, LAST_BYTES = 3.0, 3.4e6
-#: Bytes of such a copy: more samples come one part after the other.
+#: Bytes of such a copy, at most: larger batches are convolved in parts.
 MAX_COPY = 256 << 20
 
 
@@ -172,7 +172,7 @@ def implicit_launches(convolution: Any, work: Any, chosen: tuple | None = None) 
 
 
 def _grid(convolution, tile, parts):
-    """The blocks of `implicit` and `halves`, and their last arguments."""
+    """The grid of `implicit` and `halves`, and their last arguments."""
     x, weight, bias, _, geometry, groups = convolution
     m, n = weight.shape[0] // groups, x.shape[0] * geometry.counts[1]
     sizes = tuple(np.uint32(size) for size in (x.shape[0], weight.shape[1], m, bias is not None))
@@ -199,7 +199,7 @@ def _half_launches(convolution, tile, parts, bias, target, work):
 
 
 def _group_launches(convolution, tile, parts, bias, target, work):
-    """[(launch, arguments), ...] of implicit GEMM by groups of four warps."""
+    """[(launch, arguments), ...] of implicit GEMM by warp groups."""
     x, weight, _, _, geometry, groups = convolution
     name, (taps, positions) = dtype_of(x).name, geometry.counts
     form = FORMS[name]
@@ -224,7 +224,7 @@ def _group_launches(convolution, tile, parts, bias, target, work):
 
 
 def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
-    """Whether implicit GEMM reads images as they lie, with their channels last."""
+    """Whether implicit GEMM reads images in place, with their channels last."""
     if not lies_last(x, groups):
         return False
     half = dtype_of(x) == np.float16
@@ -241,8 +241,8 @@ def lies_last(x: Any, groups: int) -> bool:
 
 
 def _group_operands(convolution, form, work):
-    """Weights (O, taps, channels) and images (groups N, H, W, channels), and the launches that write what is not so
-    already.
+    """Weights (O, taps, channels) and images (groups N, H, W, channels), and the launches that write those which are
+    not in this layout yet.
     """
     x, weight, geometry, groups = convolution.x, convolution.weight, convolution.geometry, convolution.groups
     last, (taps, _), channels = lies_last(x, groups), geometry.counts, weight.shape[1]
@@ -263,7 +263,7 @@ def _group_operands(convolution, form, work):
 
 
 def _channels_last(convolution, multiple, work, with_images=True, with_weights=True) -> tuple[list, list]:
-    """Images and weights with the channels of each group last, so many of them, and the launches that write them."""
+    """Images and weights with each group's channels last, padded to a multiple, and the launches that write them."""
     x, weight, geometry, groups = convolution.x, convolution.weight, convolution.geometry, convolution.groups
     channels, pixels, (taps, _) = weight.shape[1], int(geometry.pixels.value), geometry.counts
     padded, dtype = ceil_div(channels, multiple) * multiple, dtype_of(x)
@@ -288,7 +288,7 @@ def _channels_last(convolution, multiple, work, with_images=True, with_weights=T
 
 
 def _rows_last(images, channels, form, work):
-    """Images whose channels are last as rows of a multiple of them, and the launch that copies them."""
+    """Images whose channels are last already, with padded rows, and the launch that copies them."""
     rows, padded = images.size // channels, ceil_div(channels, form.unit) * form.unit
     copy = work.take("rows", rows * padded * form.pieces, images.dtype)
     kernel, grid = (

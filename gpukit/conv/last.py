@@ -36,10 +36,9 @@ def tiles_last(channels: int, positions: int, itemsize: int) -> tuple[int, int]:
 @functools.cache
 def channels_last(wide):
     """Make the kernel that copies images (N, groups, C, H W) to (groups, N, H W, C), and weights (C, KH KW) to (KH KW,
-    C), with zeros for channels up to a multiple of four. The first blocks take the weights, the others a tile of an
-    image each.
+    C), padded with zeros to ``padded`` channels. The first blocks take the weights, the others a tile of an image each.
 
-    ``sizes`` are C, its multiple, H W, tiles along them and along C, N, groups, blocks of weights, KH KW, and threads
+    ``sizes`` are C, ``padded``, H W, tiles along them and along C, N, groups, blocks of weights, KH KW, and threads
     of these blocks that have weights. The copies are arrays of uint32, with two neighbours each, and so are the images
     with ``wide``; otherwise they, and the weights, are of uint16.
     """
@@ -142,8 +141,8 @@ def four_last(wide):
 
 @cuda.jit
 def split_last(x, weight, x_out, weight_out, sizes):
-    """Do what `channels_last` does for float32, each number as the sum of two that TF32 holds: first C upper parts,
-    then C rests. All arrays are of float32.
+    """Do what `channels_last` does for float32, each number split into two of TF32: first the upper parts of all
+    channels, then the remainders. All arrays are of float32.
     """
     tile = cuda.shared.array(WORDS, float32)
     loaded = cuda.local.array((SPLIT_COUNT, 2), float32)

@@ -1,13 +1,13 @@
 """Implicit GEMM on the tensor cores of compute capability 9.0.
 
 It is `gpukit.matmul.warpgroups` with another second operand: for each tap of the kernel, the pixels that it meets in
-the windows, with 128 bytes of channels each. The images and the weights are first written so that the channels of a
-pixel are a row. One thread then copies the pixels of up to 256 windows at a time: the hardware finds the windows, and
-fills up with zeros what lies outside of the image.
+the windows, with 128 bytes of channels each. The images and the weights are first written with their channels last.
+One thread then copies the pixels of up to 256 windows at a time: TMA finds the windows, and pads the image with zeros.
 
-A float32 is the sum of two numbers of TF32, which has 11 bits, up to 2**-22 of it. So three products of TF32 make one
-of float32: both upper parts, and each with the other's rest. Tensor cores truncate sums, which would add up over a
-long K: they sum one step only, and the sums of the steps are added in float32, which rounds.
+A float32 is split into two numbers of TF32, of 11 bits each, whose sum is within 2**-22 of it. Three products of TF32
+replace one of float32: the upper parts by each other, and each by the other's remainder. Tensor cores truncate sums,
+and over a long K these errors would build up: they accumulate one step only, and the sums of the steps are added in
+float32, which rounds.
 """
 
 import functools
@@ -59,9 +59,9 @@ class Form(NamedTuple):
     depth, small : int
         Channels of a step, and of an instruction.
     pieces : int
-        Numbers that make an element; a row has all first ones first, and then the second ones.
+        1, or 2 if an element is split into two of TF32: a row has all upper parts first, then all remainders.
     unit : int
-        Channels that a row has a multiple of: whole sectors, and whole steps if there is a second number.
+        Rows are padded to a multiple of so many channels: whole sectors, and whole steps if elements are split.
     """
 
     element: Any
@@ -71,7 +71,7 @@ class Form(NamedTuple):
     unit: int
 
 
-#: Rows of other than whole sectors are slower: 64 x 200 x 14 x 14 takes 42 us as it is, and 33 padded to 224 channels.
+#: Rows that are not whole sectors are slower: 64 x 200 x 14 x 14 takes 42 us as it is, and 33 padded to 224 channels.
 FORMS = {"float16": Form(types.float16, 64, 16, 1, 32), "float32": Form(float32, 32, 8, 2, 32)}
 
 
@@ -232,7 +232,7 @@ def make_multiply(columns, name):
         upper = stage * uint32(2)
         rest, step = upper + uint32(1), zeros(count, float32)
         wgmma_fence()
-        # The small products first: what is truncated is small beside their own sum.
+        # The small products first: while the sum is small, so is what is truncated.
         step = multiply_pieces(step, tiles_a, tiles_b, rest, upper, group, False)
         step = multiply_pieces(step, tiles_a, tiles_b, upper, rest, group, True)
         step = multiply_pieces(step, tiles_a, tiles_b, upper, upper, group, True)
