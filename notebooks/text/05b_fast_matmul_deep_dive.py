@@ -221,13 +221,13 @@ for m, n, k in (square, (512, 512, 512), deep, thin, uneven, (4096, 4097, 4096))
 results.table(rows)
 
 # %% [markdown]
-# 2560 x 2560 has 200 tiles of 128 x 256. In a second round about half of the 132 SMs would have none. So the first piece has no more tiles than there are SMs. The rest is a piece of its own, of smaller tiles and with slices of K.
+# 2560 x 2560 has 200 tiles of 128 x 256. In a second round, about half of the 132 SMs would be idle. So the first piece has no more tiles than there are SMs. The rest is a piece of its own, of smaller tiles and with slices of K.
 #
 # The last shape, with its two rows in the table, is the nastiest. Rows of 4097 floats do not begin at multiples of 16 bytes, so b is copied to aligned rows first, which costs little compared with the product. And the one surplus column would need a whole column of tiles, so it is a piece of its own.
 #
 # **Check yourself.** For 1536 x 1536 with K = 4096, how many rounds do 132 SMs need with tiles of 128 x 256, one block per SM, and 1, 3 or 9 slices of K?
 #
-# <details><summary>Answer</summary>There are 12 x 6 = 72 tiles. One slice: 72 blocks, one round over the whole K, and nearly half of the SMs idle. Three slices: 216 blocks, two rounds of a third each, 2/3 of the time. Nine slices: 648 blocks, five rounds of a ninth, 5/9 of the time, but nine partial products to add. <code>choose</code> weighs all that. It finds that 66 of the tiles in two slices are 132 blocks, one for each SM, and makes the last 128 rows a piece of their own.</details>
+# <details><summary>Answer</summary>There are 12 x 6 = 72 tiles. One slice: 72 blocks, one round over the whole K, and nearly half of the SMs idle. Three slices: 216 blocks, two rounds of a third each, 2/3 of the time. Nine slices: 648 blocks, five rounds of a ninth, 5/9 of the time, but nine partial products to add. <code>choose</code> weighs all that. It cuts 66 of the tiles into two slices each, which makes 132 blocks, one for each SM, and the last 128 rows are a piece of their own.</details>
 
 # %%
 matmul.choose(1536, 1536, 4096, 1, True, 132)[0]

@@ -276,11 +276,11 @@ show.source(columns.first_tap, columns.strided)
 show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_windows)
 
 # %% [markdown]
-# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)); and on compute capability 9.0, where that is faster, for float32 too: each number is the sum of two of TF32, so that three products of tensor cores make one, with errors as small as those of sums in float32.
+# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)). On compute capability 9.0, where that is faster, so it is for float32: each number is split into two of TF32, and three products on tensor cores replace one. The errors stay as small as those of sums in float32.
 #
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself; where it picks tensor cores, they make the three products above. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many
