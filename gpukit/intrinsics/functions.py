@@ -18,7 +18,7 @@ def load2(array, index, once=False) -> tuple:
         Of the first element. Its address must be a multiple of the width of the access, twice the size of an element:
         otherwise the GPU stops with a misaligned address. Both elements must lie in the array.
     once : literal bool
-        If True, caches give up these elements before others: for arrays in global memory that are read only once.
+        If True, caches evict these elements first: for arrays in global memory that are read only once.
 
     Returns
     -------
@@ -273,8 +273,8 @@ def mma(a, b, c, dtype=None) -> tuple:
         c has 4 elements (2 where the table says so), of the type in parentheses. Compute capability 9.0 is needed for
         float64 with 16 rows, 7.5 for float16 with K = 8, 8.0 for the rest.
     dtype : type, optional
-        float16 if that is what words of uint32 hold, for operands that a loop carries from one turn to the next: as
-        single float16 they would take two registers each.
+        float16 if the words of uint32 hold pairs of float16. This is for operands that a loop carries from one
+        iteration to the next: as single float16, a pair would take two registers.
 
     Returns
     -------

@@ -189,7 +189,7 @@ def _reduction(problem: Problem):
     order = [i for i in _memory_order(x, axes, first.commutative)[0] if i not in axes and x.shape[i] > 1]
     if order == sorted(order):
         return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
-    # The results come in the order in memory of the kept axes: turning these costs less than turning the elements.
+    # The results come in the order in memory of the kept axes: it costs less to transpose these than the elements.
     found = problem.work.take("turned", out.size, out.dtype)
     made = launches(flat, form, first, again, found, problem.work, problem.stream)
     sizes = tuple(x.shape[i] for i in order)

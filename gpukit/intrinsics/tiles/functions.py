@@ -268,7 +268,7 @@ def copy_tensor(target, index, map, corner, barriers, i, once=False):
     barriers, i
         The barrier, as for `mbarrier_init`.
     once : bool
-        If True, the L2 cache gives up these elements before others: for tensors that are read only once.
+        If True, the L2 cache evicts these elements first: for tensors that are read only once.
 
     Examples
     --------

@@ -14,8 +14,7 @@ __all__ = ["describe_tensor", "describe_windows", "encode_tensor", "tensor_map",
 
 #: A copy has no more along an axis, and bytes are copied by 16.
 MAX_BOX, UNIT = 256, 16
-#: Windows begin and end so many pixels before an edge of the image and beyond it, in steps of so many; the last row or
-#: column of a window.
+#: Limits of windows: pixels before and beyond an edge of the image, the stride, and the last row or column of a window.
 MAX_BEFORE, MAX_BEYOND, MAX_STEP, MAX_PIXEL = 128, 127, 8, 255
 
 
@@ -64,8 +63,8 @@ def window_map(array, box, kernel_size, stride=1, padding=0, dilation=1):
         Windows of a copy, and channels: 1 to 256 each, and a multiple of 16 bytes of channels. Rows of 32, 64 or 128
         bytes are swizzled.
     kernel_size, stride, padding, dilation : int or (int, int)
-        As for `gpukit.conv.conv2d`, for rows and columns. A stride is at most 8; windows begin at most 128 pixels
-        before the image, and their last pixels at most 128 pixels after their first, without the padding.
+        As for `gpukit.conv.conv2d`, for rows and columns. A stride is at most 8, padding at most 128, and dilation
+        (kernel_size - 1) at most 255; that minus padding is from -127 to 128.
 
     Returns
     -------
@@ -103,7 +102,7 @@ def describe_windows(array, box, kernel_size, stride=1, padding=0, dilation=1) -
     )
     if not can_describe_windows(kernel, steps, edges, gaps):
         raise ValueError(
-            f"{given}; windows must begin and end at most {MAX_BEFORE} pixels from the edges, in steps of {MAX_STEP}"
+            f"{given}; windows must begin and end at most {MAX_BEFORE} pixels from the edges, {MAX_STEP} apart at most"
         )
     beyond = (edge - gap * (n - 1) for n, edge, gap in zip(kernel, edges, gaps, strict=True))
     made = describe_tensor(array, (1, 1, *_box(box)))
