@@ -20,13 +20,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
-from gpukit.conv.cost import (
-    DIRECT,
-    WORKSPACE,
-    Convolution,
-    choose_algorithm,
-    direct_launch,
-)
+from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
 from gpukit.conv.gemm import implicit_launches, lies_last, reads_last
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ

@@ -12,12 +12,13 @@ from gpukit.backend import cuda
 from gpukit.conv.halves import CHUNK, HalfTile, halves
 from gpukit.conv.implicit import MAX_KERNEL, implicit
 from gpukit.conv.last import LAST_THREADS, channels_last, four_last, split_last, tiles_last
-from gpukit.conv.warpgroups import FORMS, ROW, boxes, shared_bytes, warpgroups
+from gpukit.conv.warpgroups import FORMS, boxes, shared_bytes, warpgroups
 from gpukit.conv.windows import Geometry, make_divisor
 from gpukit.intrinsics.tiles.tensor_map import can_describe_windows
 from gpukit.matmul.align import BOTH, LANES, PLAIN, ROWS, align, align_grid
 from gpukit.matmul.cost import Speed, choices
 from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
+from gpukit.matmul.formats import ROW
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.warpgroups import GroupTile
 from warpstep.integers import ceil_div

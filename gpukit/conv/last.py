@@ -19,8 +19,8 @@ WORDS = SIDE * PITCH
 TAPS = 8
 #: Positions of a block of `four_last`.
 FOUR_POSITIONS = 2 * LAST_THREADS
-#: Channels that a warp of `split_last` loads.
-SPLIT_COUNT = SIDE // 2 // WARPS
+#: Pairs of channels that a warp of `channels_last` loads, and channels that one of `split_last` does.
+COUNT = SIDE // 2 // WARPS
 #: Which bytes of two words make a word of their lower, and of their upper halves.
 LOWER, UPPER = 0x5410, 0x7632
 upper, remainder = part_of(1), part_of(2)
@@ -43,12 +43,11 @@ def channels_last(wide):
     with ``wide``; otherwise they, and the weights, are of uint16.
     """
     copy_weights = make_copy_weights(1)
-    count = SIDE // 2 // WARPS
 
     @cuda.jit
     def channels_last(x, weight, x_out, weight_out, sizes):
         tile = cuda.shared.array(WORDS, uint32)
-        pairs = cuda.local.array((count, 2), uint32)
+        pairs = cuda.local.array((COUNT, 2), uint32)
         channels, padded, positions, across, down, samples, groups, blocks, taps, owners = sizes
         block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
         if block < blocks:
@@ -66,7 +65,7 @@ def channels_last(wide):
         start = start // uint64(2) + lane if wide else start + lane
         pitch = uint32(positions // uint32(2)) if wide else positions
         first, second = uint32(2) * lane < left if wide else lane < left, lane + uint32(32) < left
-        for i in range(count):
+        for i in range(COUNT):
             for j in range(2):
                 own = 2 * WARPS * i + j
                 at, inside = start + uint32(uint32(own) * pitch), uint32(own) < below
@@ -75,7 +74,7 @@ def channels_last(wide):
                     word = word | (uint32(x[at + uint64(32)]) if inside and second else uint32(0)) << uint32(16)
                 pairs[i, j] = word
         to = lane * uint32(PITCH) + warp
-        for i in range(count):
+        for i in range(COUNT):
             tile[to + uint32(i * WARPS)] = byte_perm(pairs[i, 0], pairs[i, 1], uint32(LOWER))
             tile[to + uint32(32 * PITCH + i * WARPS)] = byte_perm(pairs[i, 0], pairs[i, 1], uint32(UPPER))
         cuda.syncthreads()
@@ -145,7 +144,7 @@ def split_last(x, weight, x_out, weight_out, sizes):
     channels, then the remainders. All arrays are of float32.
     """
     tile = cuda.shared.array(WORDS, float32)
-    loaded = cuda.local.array((SPLIT_COUNT, 2), float32)
+    loaded = cuda.local.array((COUNT, 2), float32)
     channels, padded, positions, across, down, samples, groups, blocks, taps, owners = sizes
     block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
     if block < blocks:
@@ -159,12 +158,12 @@ def split_last(x, weight, x_out, weight_out, sizes):
     warp, lane = tid // uint32(32), tid % uint32(32)
     below = uint32(channels - min(channels, uint32(channel + warp)))
     start = uint64(uint32(plane * channels + channel + warp)) * positions + position + lane
-    for i in range(SPLIT_COUNT):
+    for i in range(COUNT):
         for j in range(2):
             inside = uint32(WARPS * i) < below and lane + uint32(32 * j) < left
             at = start + uint32(uint32(WARPS * i) * positions + uint32(32 * j))
             loaded[i, j] = x[at] if inside else float32(0)
-    for i in range(SPLIT_COUNT):
+    for i in range(COUNT):
         for j in range(2):
             tile[lane * uint32(PITCH) + warp + uint32(32 * j * PITCH + WARPS * i)] = loaded[i, j]
     cuda.syncthreads()

@@ -39,15 +39,14 @@ from gpukit.intrinsics import (
     wgmma_wait,
     zeros,
 )
+from gpukit.matmul.formats import ROW
+from gpukit.matmul.raster import RASTER, spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following
-from gpukit.matmul.warpgroups import GROUP_ROWS, make_count, make_place
+from gpukit.matmul.warpgroups import GROUP_ROWS
 from warpstep.limits import GROUP
 
-__all__ = ["FORMS", "ROW", "Form", "boxes", "shared_bytes", "warpgroups"]
-
-#: Bytes of a row of a tile.
-ROW = 128
+__all__ = ["FORMS", "Form", "boxes", "shared_bytes", "warpgroups"]
 
 
 class Form(NamedTuple):
@@ -193,6 +192,46 @@ def warpgroups(tile, name, parts, width):
                 z, part, row, col, step, last = place(number, product)
 
     return warpgroups
+
+
+@functools.cache
+def make_count(tile):
+    """Make the device function that counts the tiles of all parts of K and all matrices."""
+    rows, columns = tile.rows, tile.columns
+
+    @cuda.jit(device=True, forceinline=True)
+    def count_tiles(sizes):
+        m, n, _, parts, matrices = sizes
+        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
+        return uint32(down * across * parts * matrices)
+
+    return count_tiles
+
+
+@functools.cache
+def make_place(tile, depth):
+    """Make the device function that finds the matrix, the part of K, the row, the column, and the first and last step
+    of a tile.
+    """
+    rows, columns = tile.rows, tile.columns
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(number, sizes):
+        m, n, k, parts, matrices = sizes
+        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
+        z, part, first, last = uint32(0), uint32(0), uint32(0), (k + uint32(depth - 1)) // uint32(depth)
+        # Divisions by what the compiler does not know take 0.1 us each, before the first copy and after each tile.
+        if parts * matrices > 1:
+            area = uint32(down * across)
+            piece, number = uint32(number // area), uint32(number % area)
+            share = uint32(last + parts - uint32(1)) // parts
+            z, part = piece // parts, piece % parts
+            first = uint32(part * share)
+            last = min(last, first + share)
+        row, col = spread(number, uint32(down), uint32(across), uint32(RASTER))
+        return z, part, uint32(row * uint32(rows)), uint32(col * uint32(columns)), first, uint32(last)
+
+    return place
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -30,7 +30,7 @@ from gpukit.intrinsics import (
 )
 from gpukit.matmul.formats import FORMATS, ROW
 from gpukit.matmul.joined import WORD, make_join
-from gpukit.matmul.raster import RASTER, matrices_of, place, spread
+from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
 from warpstep.limits import GROUP
@@ -260,46 +260,6 @@ def make_multiply(tile, form, layout):
         return sums, stage, parity
 
     return multiply
-
-
-@functools.cache
-def make_count(tile):
-    """Make the device function that counts the tiles of all parts of K and all matrices."""
-    rows, columns = tile.rows, tile.columns
-
-    @cuda.jit(device=True, forceinline=True)
-    def count_tiles(sizes):
-        m, n, _, parts, matrices = sizes
-        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        return uint32(down * across * parts * matrices)
-
-    return count_tiles
-
-
-@functools.cache
-def make_place(tile, depth):
-    """Make the device function that finds the matrix, the part of K, the row, the column, and the first and last step
-    of a tile.
-    """
-    rows, columns = tile.rows, tile.columns
-
-    @cuda.jit(device=True, forceinline=True)
-    def place(number, sizes):
-        m, n, k, parts, matrices = sizes
-        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        z, part, first, last = uint32(0), uint32(0), uint32(0), (k + uint32(depth - 1)) // uint32(depth)
-        # Divisions by what the compiler does not know take 0.1 us each, before the first copy and after each tile.
-        if parts * matrices > 1:
-            area = uint32(down * across)
-            piece, number = uint32(number // area), uint32(number % area)
-            share = uint32(last + parts - uint32(1)) // parts
-            z, part = piece // parts, piece % parts
-            first = uint32(part * share)
-            last = min(last, first + share)
-        row, col = spread(number, uint32(down), uint32(across), uint32(RASTER))
-        return z, part, uint32(row * uint32(rows)), uint32(col * uint32(columns)), first, uint32(last)
-
-    return place
 
 
 @functools.cache
