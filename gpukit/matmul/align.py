@@ -5,7 +5,7 @@ import functools
 from gpukit.backend import cuda, float32, uint32, uint64
 from warpstep.integers import ceil_div
 
-__all__ = ["BOTH", "HIGH_A", "HIGH_B", "LANES", "PLAIN", "ROWS", "align", "align_grid"]
+__all__ = ["BOTH", "HIGH_A", "HIGH_B", "LANES", "PLAIN", "ROWS", "align", "align_grid", "part_of"]
 
 #: Columns and rows that a block copies at a time: its threads.
 LANES, ROWS = 32, 8

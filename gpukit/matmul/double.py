@@ -73,7 +73,7 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
     stage_a = size_of(rows, along_a)
     stage_size = stage_a + size_of(columns, along_b)
     last_stage, pending, ahead = (stages - 1) * stage_size, stages - 2, (stages - 1) * DEPTH
-    start_a, start_b = make_start(tile, rows, along_a, wide_a), make_start(tile, columns, along_b, wide_b)
+    start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     copy_a, copies_a = make_copy(tile, rows, along_a, wide_a)
     copy_b, copies_b = make_copy(tile, columns, along_b, wide_b)
     read_a, read_b = make_read_a(tile, along_a), make_read_b(tile, along_b)
@@ -162,7 +162,7 @@ def lanes_of(extent, along, wide):
 
 
 @functools.cache
-def make_start(tile, extent, along, wide):
+def make_start(extent, along, wide):
     """Make the device function that finds where the copies of a thread begin in a matrix; along K without ``first``."""
     lanes, width = lanes_of(extent, along, wide)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.intrinsics import commit_copies, copy_async, wait_copies
-from gpukit.matmul.fast import bfloat16_of
+from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import next_power_of_two
 from warpstep.limits import WARP

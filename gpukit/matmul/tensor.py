@@ -179,7 +179,7 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
 
 
 def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
-    """The operand of float32 that may lie across K for the kernel of `turned`, 0 or 1; None without one."""
+    """The operand of float32 that may lie across K for the kernel of `warpgroups`, 0 or 1; None without one."""
     if form != FORMATS["tf32"] or ways != (PLAIN, PLAIN) or not has_groups:
         return None
     return next((which for which in (1, 0) if not found[which].along and found[which].begins_aligned()), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpukit.backend import cuda, float32, float64, types, uint32, uint64
 from gpukit.intrinsics import load2, load4, load8
-from gpukit.matmul.fast import bfloat16_of, float_of
+from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 from warpstep.integers import ceil_div, next_power_of_two
 
 __all__ = ["THREADS", "Shape", "across", "along", "choose_vector", "several", "takes_several", "total_of"]
@@ -39,7 +39,6 @@ class Shape(NamedTuple):
 
     Attributes
     ----------
-    kernel_is_along : bool
     lanes : int
         Threads for one row.
     columns : int
@@ -48,7 +47,6 @@ class Shape(NamedTuple):
         Of K.
     """
 
-    kernel_is_along: bool
     lanes: int
     columns: int
     parts: int
@@ -65,7 +63,7 @@ def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, mu
     columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
     most = max(1, k // (MIN_ALONG if is_along else MIN_ACROSS))
-    return Shape(is_along, lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
+    return Shape(lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
 
 
 def total_of(element):

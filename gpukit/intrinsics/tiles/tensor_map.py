@@ -10,7 +10,14 @@ from gpukit.errors import LaunchError
 from warpstep.machine.tensor_maps import ELEMENTS, NBYTES, SWIZZLES, TensorMap, Windows
 from warpstep.values import check_int, check_items, describe, has_attributes
 
-__all__ = ["describe_tensor", "describe_windows", "encode_tensor", "tensor_map", "window_map"]
+__all__ = [
+    "can_describe_windows",
+    "describe_tensor",
+    "describe_windows",
+    "encode_tensor",
+    "tensor_map",
+    "window_map",
+]
 
 #: A copy has no more along an axis, and bytes are copied by 16.
 MAX_BOX, UNIT = 256, 16
