@@ -216,7 +216,7 @@ class Request:
         """Where the picture of an image lies in the target."""
         return place(source, self.size, self.center) if self.letterbox else Placement(1, *self.size, 0, 0, source)
 
-    # Planners of `gpukit._host.call`. As methods of the request, they make it a part of a call's key.
+    # Planners of `gpukit._host.call`. As methods of the request, `packed` and `gathered` make it a part of a key.
 
     def batch(self, problem: Problem) -> list[tuple]:
         """The launches for an image, or for a batch of one size."""
