@@ -19,3 +19,10 @@ def laid_out(x, order, step=1):
         "version": 3,
     }
     return cuda.from_cuda_array_interface(description, owner=memory, sync=False)
+
+
+def view_on_device(view, base, memory):
+    """A view of an array, as the same view of its copy on the device."""
+    interface = {"shape": view.shape, "strides": view.strides, "typestr": view.dtype.str, "version": 3}
+    interface["data"] = (memory.device_ctypes_pointer.value + view.ctypes.data - base.ctypes.data, False)
+    return cuda.from_cuda_array_interface(interface, owner=memory)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from layouts import view_on_device
 
 import gpukit
 from gpukit import operators, reduce
@@ -320,13 +321,6 @@ def test_memory_in_another_order_is_read_where_it_is(flatten):
         assert flat.device_ctypes_pointer.value == on_device.device_ctypes_pointer.value
 
 
-def as_on_device(view, base, memory):
-    """A view of an array, as the same view of its copy on the device."""
-    interface = {"shape": view.shape, "strides": view.strides, "typestr": view.dtype.str, "version": 3}
-    interface["data"] = (memory.device_ctypes_pointer.value + view.ctypes.data - base.ctypes.data, False)
-    return cuda.from_cuda_array_interface(interface, owner=memory)
-
-
 def test_rows_with_gaps_between_them(flatten):
     # What launches read: many columns, some and few; rows long and short; bytes by fours; a copy.
     cases = [("f4", (70, 800), 797, (0,)), ("f4", (700, 41), 40, (0,)), ("f4", (9, 300, 6), 5, (1,))]
@@ -336,7 +330,7 @@ def test_rows_with_gaps_between_them(flatten):
         base = np.rint(filled(shape, dtype)).astype(dtype)
         memory = cuda.to_device(base)
         for view in (base[..., :length], base[..., 1 : 1 + length]):
-            on_device = as_on_device(view, base, memory)
+            on_device = view_on_device(view, base, memory)
             got = reduce.reduce(on_device, axes).copy_to_host()
             assert np.allclose(got, view.sum(axes), rtol=1e-4, atol=1e-3), (view.shape, axes)
             if axes != (0,) or view.ndim == 2:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from layouts import view_on_device
 
 import gpukit
 from gpukit import transpose
@@ -89,10 +90,7 @@ def test_inputs_of_any_layout():
         memory = cuda.to_device(base)
         whole = base[:, :columns]
         for x in (whole, whole.T, whole[::2], whole[:, ::2], whole[:, ::-1]):
-            interface = {"shape": x.shape, "strides": x.strides, "typestr": "<f4", "version": 3}
-            offset = x.ctypes.data - base.ctypes.data
-            interface["data"] = (memory.device_ctypes_pointer.value + offset, False)
-            view = cuda.from_cuda_array_interface(interface, owner=memory)
+            view = view_on_device(x, base, memory)
             assert same_bits(transpose.transpose(view).copy_to_host(), x.T.copy())
     on_device = cuda.to_device(a.reshape(-1))[1:].reshape(1871, 1)
     assert same_bits(transpose.transpose(on_device).copy_to_host(), a.reshape(-1)[1:].reshape(1, 1871))
