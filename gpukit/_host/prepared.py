@@ -99,7 +99,7 @@ class Prepared:
         If the driver refuses the launch: `gpukit.errors.check_launch` names the limit.
     """
 
-    #: Launch with the arguments as they are packed; an error code, which goes to `failed`, or nothing.
+    #: Launch with the packed arguments; returns an error code, to be passed to `failed`, or nothing.
     start: Callable[[], int | None]
 
     def __init__(self, launch, args):
@@ -126,7 +126,7 @@ class Prepared:
         return [(position, value) for position, value in enumerate(_flat(self.args)) if _is_array(value)]
 
     def bind(self, positions) -> dict:
-        """Let go of the arrays at these positions; from now on a launch reads their addresses from the memory returned.
+        """Release the arrays at these positions; from now on a launch reads their addresses from the memory returned.
 
         Returns {position: (memory, index)}: ``memory[index] = address`` before `start`. Only one thread at a time may
         do so.

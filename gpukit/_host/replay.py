@@ -146,7 +146,7 @@ def repeat(cache: "LaunchCache", plan, inputs: tuple, out, stream, settings: tup
             key.append(pointer % 16)
             pointers.append(pointer)
         if len(pointers) > 1 and len({*pointers}) != len(pointers):
-            # Inputs that are the same memory: an argument of a launch cannot be told to be of one or of the other.
+            # Two inputs share memory: nothing tells which of them an argument of a launch came from.
             key.append(tuple(map(pointers.index, pointers)))
         key = tuple(key)
         recorded = cache.calls.get(key)

@@ -122,7 +122,7 @@ def _vector_pointer(context, builder, array_type, array, index_type, index, coun
 
 
 def _load_vector(builder, pointer, width, once):
-    """Load a vector; with ``once`` from global memory, for caches to give up first. PTX has no such short vectors."""
+    """Load a vector; with ``once`` from global memory, for caches to evict first. PTX has no such short vectors."""
     if not once or width < 8:
         return builder.load(pointer, align=width)
     word, count = ir.IntType(32), width // 4
@@ -190,7 +190,7 @@ def _generate_store(context, builder, signature, arguments):
 
 #: The address space of shared memory in LLVM.
 SHARED = 3
-#: Policies of the L2 cache, as `createpolicy` makes them: which lines it gives up first.
+#: Policies of the L2 cache, as `createpolicy` makes them: which lines it evicts first.
 EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 
 

@@ -120,29 +120,29 @@ TENSOR_SPEEDS = {
 }
 #: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
 LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
-#: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, and of small tiles for each part.
+#: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles).
 JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.2
-#: Bytes per microsecond that one of all multiprocessors gets from the L2 cache, in whole lines; one of a few gets up to
-#: so many times as many.
+#: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
+#: has up to so many times as much.
 LINES, MAX_SHARE = 1.1e5, 2.0
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
-#: What `predict` takes as lines for rows that begin at multiples of a line.
+#: The ``lines`` of `predict` for rows that begin at multiples of a line.
 ALIGNED = 1.0, 1.0
 #: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; and of copying an operand for
 #: tensor cores.
 WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
-#: Share of the time that a product of ``a`` by columns takes less, as four elements are copied at a time; the cost of
-#: copying ``a`` so first: microseconds, and bytes per microsecond. Most elements of the copy.
+#: Share of a product's time saved if ``a`` lies by columns, as copies have four elements then; the cost of transposing
+#: ``a`` first: microseconds, and bytes per microsecond; max elements of the transposed copy.
 TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 3.0, 3.5e6, 1 << 27
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
-#: 2560 x 2560 x 2560 takes 8 % less so, 3072 x 3072 x 3072 7 %.
+#: 2560 x 2560 x 2560 takes 8 % less time in two pieces, 3072 x 3072 x 3072 7 % less.
 LARGE_TILES, WAVE_MARGIN = 2, 1.02
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64

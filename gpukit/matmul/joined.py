@@ -1,4 +1,4 @@
-"""How blocks that have a part of K each add up the sums of a tile: the last one to finish adds those of all."""
+"""Split-K in one launch: of the blocks that share a tile, the last one to finish adds up the sums of all."""
 
 import functools
 

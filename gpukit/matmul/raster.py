@@ -1,4 +1,4 @@
-"""In which order blocks compute the tiles of a result."""
+"""The order in which blocks compute the tiles of a result: rasterisation."""
 
 from typing import NamedTuple
 

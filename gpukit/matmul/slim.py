@@ -19,7 +19,7 @@ MAX_K, MAX_WIDE_K, MAX_SHORT_K, THREADS = 24, 16, (2, 5), 256
 MIN_COLUMNS, MIN_LONG, FEW_ROWS = 64, 256, 8
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
 MAX_NARROW = 1 << 16
-#: The least results, also of short elements; and loads of these that a thread has under way.
+#: Fewest results, of any elements and of short ones; loads of short ones that a thread has under way.
 MIN_RESULTS, MIN_SHORT, LOADS = 1 << 11, 1 << 20, 8
 
 

@@ -139,7 +139,7 @@ def small(tile, name, layout, parts, wide):
             for i in range(down):
                 for j in range(across):
                     for u in range(AT_ONCE):
-                        # In place of one that is not there the first is read, so that no load is behind a branch.
+                        # Parts past the last read the first one, so that no load is behind a branch.
                         inside = uint32(part + u) < parts
                         at = first + uint64((i * across + j) * step)
                         w, x, y, z = load4(partials, at + uint64(part + u) * uint64(area) if inside else at)

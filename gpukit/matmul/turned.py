@@ -1,11 +1,11 @@
-"""How float32 that lies across K is multiplied on the tensor cores of compute capability 9.0.
+"""Products of float32 operands that lie across K, on the tensor cores of compute capability 9.0.
 
 Tensor cores read tiles of 4 bytes that lie along K only. The left factor of an instruction may come from registers
 instead, and a thread can read these in any way. So the operand that lies across K is the left factor, and if that is
 ``b``, the kernel of ``warpgroups`` computes the transpose: b^T a^T.
 
-Shared memory sets the limit. A group multiplies 64 rows by up to 256: with 128 by 128, as many sums, it reads twice as
-much of the left factor, and a product of 4096 takes 10 % longer.
+Shared memory bandwidth is the limit. A group multiplies 64 rows by up to 256: with 128 by 128, as many sums, it reads
+twice as much of the left factor, and a product of 4096 takes 10 % longer.
 """
 
 import functools
@@ -77,7 +77,7 @@ def make_turned_multiply(tile, layout):
 
 @cuda.jit(device=True, forceinline=True)
 def release(free, stage):
-    """Say that this warp has read a stage."""
+    """Arrive at the barrier of a stage that this warp has read."""
     cuda.syncwarp()
     if uint32(cuda.threadIdx.x) % uint32(32) == 0:
         mbarrier_arrive(free, stage)

@@ -451,7 +451,7 @@ def make_look_back(operation):
 def make_collect(operation):
     """Make ``collect(words, row, part, count, launch, total)``: what one of the tiles before a tile amounts to.
 
-    Each thread of a block receives another one's, where a row has no more tiles than a block threads. That is one step
+    Each thread of a block gets another tile's, where a row has no more tiles than a block has threads. That is one step
     where `make_look_back` takes several.
     """
     accumulator, identity, each = operation.accumulator, operation.identity, words_of(operation)

@@ -199,7 +199,7 @@ def nonzero(x: Any, *, stream: Any = None) -> Any:
 
 #: Where the count of a stream's calls goes: memory of the host, which the device writes.
 _COUNTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-#: Looks at the count, of less than 0.1 us each, before a wait for the stream, which takes longer to return.
+#: How often the count is polled, in less than 0.1 us each, before a synchronisation, which takes longer to return.
 LOOKS = 1000
 
 
