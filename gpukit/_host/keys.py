@@ -5,13 +5,14 @@ Every call of a host function makes them, so they go without the array interface
 
 import math
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 
 __all__ = ["KNOWN", "READERS", "array_key", "layout_of", "settings_key"]
 
 
-def array_key(array, handle: int = 0):
+def array_key(array, handle: int = 0) -> Any:
     """Read dtype, layout and address of a device array.
 
     Parameters

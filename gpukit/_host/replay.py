@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from threading import get_ident
+from typing import Any
 
 from gpukit._host.arrays import address_of, as_device_array, handle_of, make_like, span, stream_of
 from gpukit._host.keys import KNOWN, READERS, settings_key
@@ -117,7 +118,9 @@ class RecordedCall:
         self.version = self.work.buffers.version
 
 
-def repeat(cache: "LaunchCache", plan, inputs: tuple, out, stream, settings: tuple, find: bool = False):
+def repeat(
+    cache: "LaunchCache", plan, inputs: tuple, out, stream, settings: tuple, find: bool = False
+) -> tuple[Any, Any, Any]:
     """Repeat the launches of an earlier call like this one with the arrays of this one; with ``find`` only look for it.
 
     It is one function because a small problem waits for it: every further frame costs such a call a few percent.
