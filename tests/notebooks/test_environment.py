@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import environment
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from gpukit import doctor
 
@@ -208,3 +211,14 @@ class TestDistclean:
         if name in ("b", "."):
             assert done.returncode
             assert "was not made by gpukit" in done.stderr
+
+
+def test_pinned_packages_take_the_first_python_of_the_oldest_version():
+    """Debian 12 has Python 3.11.2. Where a pinned package wants a later one, pip tries combinations for very long."""
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", environment.CONSTRAINTS.read_text(), re.MULTILINE))
+    refusing = []
+    for distribution in metadata.distributions():
+        name, wanted = distribution.metadata["Name"], distribution.metadata["Requires-Python"]
+        if pinned.get(name) == distribution.version and wanted and "3.11.0" not in SpecifierSet(wanted):
+            refusing.append(f"{name} {distribution.version} {wanted}")
+    assert refusing == []
