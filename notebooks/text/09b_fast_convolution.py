@@ -280,7 +280,7 @@ show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_
 #
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself; where it picks tensor cores, they make the three products above. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. The cells from 32 channels on, and some of 16, were recorded before it used tensor cores for float32. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many
