@@ -32,7 +32,7 @@ BATCHES = ((64, 128, 128, 128), (16, 512, 512, 512), (1000, 32, 32, 32), (-32, 6
 LADDER = ("naive", "tiled", *matmul.LADDER)
 LADDER_SIZES = (4096, 1024)
 #: The variants that float64 is measured with.
-FLOAT64 = ("tiled", "registers_1d", "registers_2d")
+FLOAT64 = ("tiled", "registers_1d", "registers_2d", "auto")
 MIB = 1 << 20
 #: Operations above which fewer repetitions are enough.
 LONG = 2e11
