@@ -125,9 +125,8 @@ def _check_one(kernel, grid, block, shared_bytes, compiled, limits):
 
 def _read_emulated(overload, block, shared_bytes, allowed):
     program = overload.program
-    static = sum(program.static_shared.values())
     blocks = overload.max_cooperative_grid_blocks(block, shared_bytes) if program.cooperative else None
-    return _Compiled(static, allowed, cooperative_blocks=blocks)
+    return _Compiled(program.static_bytes, allowed, cooperative_blocks=blocks)
 
 
 def _read_on_gpu(overload, block, shared_bytes, allowed):

@@ -41,6 +41,7 @@ from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
 from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
+from warpstep.limits import DYNAMIC_ALIGNMENT
 from warpstep.machine import pes
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
@@ -343,7 +344,7 @@ class Overload(InspectedOverload):
     @property
     def static_shared(self) -> int:
         """Bytes of static shared memory of a block."""
-        return sum(self.program.static_shared.values())
+        return self.program.static_bytes
 
     def max_cooperative_grid_blocks(self, blockdim: int | tuple, dynsmemsize: int = 0) -> int:
         """Blocks that the emulated device can hold at once, for a launch that synchronises the whole grid."""
@@ -436,7 +437,7 @@ class Launch:
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self.turns: Turns = None  # type: ignore[assignment] (while it runs)
         self._addresses = {}
-        address, dynamic = 0, 16
+        address, dynamic = 0, DYNAMIC_ALIGNMENT
         for key, nbytes in program.static_shared.items():
             aligned = max(16, program.shared_alignment.get(key, 0))
             if not nbytes:
@@ -462,14 +463,12 @@ class Launch:
     def resident_blocks(self) -> int:
         """Blocks that the emulated device can hold at once, registers aside."""
         limits = device.current()
-        shared = sum(self.program.static_shared.values()) + self.dynamic_shared
+        shared = self.program.static_bytes + self.dynamic_shared
         each = device.resident_blocks(limits, ceil_div(self.threads, limits.warp_size), shared)
         return min(each.values()) * limits.multiprocessor_count
 
     def blocks_per_batch(self) -> int:
-        per_block = (
-            sum(self.program.static_shared.values()) + self.dynamic_shared + self.program.local_bytes * self.threads
-        )
+        per_block = self.program.static_bytes + self.dynamic_shared + self.program.local_bytes * self.threads
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
         blocks = max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
         return blocks if blocks <= device.current().multiprocessor_count else min(blocks, self.resident_blocks)

@@ -38,10 +38,10 @@ __all__ = ["global_atomics", "histogram", "make_find_bin", "make_private", "shar
 #: Bins, at most.
 MAX_BINS = 1 << 24
 #: Threads of a block, blocks per multiprocessor, and bytes of shared memory that its counters take at most: what a
-#: kernel may have without opting in, less the word that tells which block is last.
+#: kernel may have without opting in, less the word that tells which block is last, with padding.
 THREADS = 512
 BLOCKS = 4
-SHARED_BYTES = 48 * 1024 - 4
+SHARED_BYTES = 48 * 1024 - 16
 #: Elements of a block at least, where there are several.
 MIN_ELEMENTS = 4096
 #: Registers of a thread at most, for four blocks on a multiprocessor.

@@ -67,6 +67,18 @@ def test_shared_memory_limits():
     with pytest.raises(LaunchError, match=r"50,000 dynamic"):
         touch[1, 1, 0, 50_000](np.zeros(1))
 
+    @cuda.jit
+    def both(out):
+        word, rest = cuda.shared.array(1, np.int32), cuda.shared.array(0, np.int32)
+        word[0] = rest.size
+        out[0] = word[0]
+
+    out = np.zeros(1)
+    both[1, 1, 0, 49_152 - 16](out)  # dynamic shared memory begins at a multiple of 16 bytes
+    assert out[0] == (49_152 - 16) / 4
+    with pytest.raises(LaunchError, match="49,152"):
+        both[1, 1, 0, 49_152 - 12](out)
+
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from warpstep._numba import CFGraph
 from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
 from warpstep.compiler.loops import Loops
+from warpstep.integers import ceil_div
+from warpstep.limits import DYNAMIC_ALIGNMENT
 from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 
 #: Barriers that are called where no lanes wait, too: what they wait for are not lanes alone.
@@ -182,6 +184,16 @@ class Program:
     places: dict
     parameters: list
     blocks: list
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of static shared memory of a block, up to where dynamic shared memory begins if the kernel has some."""
+        nbytes = sum(self.static_shared.values())
+        if all(self.static_shared.values()):
+            return nbytes
+        dynamic = [key for key, of_array in self.static_shared.items() if not of_array]
+        alignment = max(DYNAMIC_ALIGNMENT, *(self.shared_alignment.get(key, 0) for key in dynamic))
+        return ceil_div(nbytes, alignment) * alignment
 
     def place_of(self, error):
         """Return (file, line) of the kernel's source where an exception was raised; None if unknown."""
