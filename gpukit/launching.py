@@ -75,7 +75,7 @@ class Call:
 
     def first(self, launches: list, result):
         """Make the launches, record them if they can be repeated, and give ``result``, an Output, to the caller."""
-        return launch(launches, self.inputs, result, self.key, self.cache)
+        return launch(launches, self.inputs, [result], self.key, self.cache)
 
     def again(self):
         """Repeat the launches of ``plan`` with the arrays of this call; returns its result."""

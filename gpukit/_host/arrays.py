@@ -372,21 +372,23 @@ def new_like(like, shape: tuple, dtype, stream) -> Any:
 
 
 def make_like(like, shape: tuple, dtype):
-    """Make a function that makes one array after another as `new_like` does; it returns (array, address)."""
+    """Make a function that makes one array after another as `new_like` does, and adds its address to a list."""
     if _library(like) == "torch":
         return _make_like_torch(like, shape, _torch_dtype(dtype))
     if _library(like) == "cupy":
         kind = type(like)
 
-        def make_cupy():
+        def make_cupy(pointers):
             array = kind(shape, dtype)
-            return array, array.data.ptr
+            pointers.append(array.data.ptr)
+            return array
 
         return make_cupy
 
-    def make_numba():
+    def make_numba(pointers):
         array = cuda.device_array(shape, dtype)
-        return array, address_of(array)
+        pointers.append(address_of(array))
+        return array
 
     return make_numba
 
@@ -399,12 +401,13 @@ def _make_like_torch(like, shape, dtype):
     # the public one takes. It is private: a release may be without it.
     here = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
 
-    def make_tensor():
+    def make_tensor(pointers):
         if here is not None and (alone or torch.cuda.current_device() == index):
             array = here(shape, strides, dtype)
         else:
             array = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-        return array, array.data_ptr()
+        pointers.append(array.data_ptr())
+        return array
 
     return make_tensor
 

@@ -46,7 +46,7 @@ __all__ = ["CACHE", "Problem", "call", "forget", "launch"]
 CACHE = LaunchCache()
 
 
-def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple = ()):
+def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple = ()) -> Any:
     """Make the launches that ``plan`` decides on, or repeat those of an earlier call like this one.
 
     Parameters
@@ -64,7 +64,7 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     -------
     array
         ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
-        array may be under way.
+        array may be under way. A list of arrays if the planner declares several.
     """
     recorded, key, result = repeat(CACHE, plan, inputs, out, stream, settings)
     if recorded is not None:
@@ -99,7 +99,7 @@ class Problem:
         self.repeatable = True
         self.inputs, self.out, self.stream, self.settings = inputs, out, stream, settings
         self.work = WorkMemory(stream, state_of(stream).buffers)
-        self._output: Any = None
+        self._outputs: list[Output] = []
         self._copies: list[tuple] = []
 
     def on_device(self, array: Any) -> Any:
@@ -119,6 +119,8 @@ class Problem:
     def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None) -> Any:
         """Declare the result of the call; gives the C-contiguous device array that the kernels write.
 
+        A call without ``out`` may have several results: each call of this method declares one more.
+
         Parameters
         ----------
         shape : tuple of int
@@ -130,35 +132,44 @@ class Problem:
             The result is of its library; the first input unless given.
         """
         like = self.inputs[0] if like is None else like
-        self._output = Output(like, shape, self.out, self.stream, dtype, keep, self.work)
-        return self._output.device
+        self._outputs.append(Output(like, shape, self.out, self.stream, dtype, keep, self.work))
+        return self._outputs[-1].device
 
     def launch(self, launches: list, key):
         """Make the launches, record them under the key if they can be repeated, and give the caller's result."""
-        if self._output is None:  # nothing was asked for
+        if not self._outputs:  # nothing was asked for
             return self.out
         key = key if self.repeatable else None
-        return launch(self._copies + launches, self.inputs, self._output, key, CACHE, self.work)
+        return launch(self._copies + launches, self.inputs, self._outputs, key, CACHE, self.work)
 
 
-def launch(launches: list, inputs: tuple, output: Output, key, cache: LaunchCache, work: WorkMemory | None = None):
+def launch(
+    launches: list, inputs: tuple, outputs: list[Output], key, cache: LaunchCache, work: WorkMemory | None = None
+):
     """Make launches, record them in the cache under the key if they can be repeated, and give the caller's result.
 
     ``work`` is the stream's memory that the launches use, which is looked up again at each replay.
     """
-    state, launches = state_of(output.stream), output.before + launches + output.after
-    if key is None or output.on_host:
+    before, after = ([one for output in outputs for one in getattr(output, part)] for part in ("before", "after"))
+    state, launches = state_of(outputs[0].stream), before + launches + after
+    if key is None or outputs[0].on_host:
         with state.lock:
             for configured, arguments in launches:
                 configured(*arguments)
-        return output.finish()
+        return _finish(outputs)
     prepared = [prepare(configured, *arguments) for configured, arguments in launches]
     with state.lock:
         for one in prepared:
             one()
     if prepared:
         arrays = [array for array in inputs if array is not None]
-        recorded = RecordedCall(prepared, arrays, output.target, state, work)
+        recorded = RecordedCall(prepared, arrays, [output.target for output in outputs], state, work)
         if recorded.replayable:
             cache.store(key, recorded)
-    return output.finish()
+    return _finish(outputs)
+
+
+def _finish(outputs):
+    """The caller's result of each output; of a single one not in a list."""
+    results = [output.finish() for output in outputs]
+    return results[0] if len(results) == 1 else results

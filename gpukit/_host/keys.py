@@ -90,12 +90,14 @@ def _read_torch(array, _, key):
 def _read_numba(array, _, key):
     try:
         memory = array.gpu_data
+        # The memory of a slice passes each attribute on, which takes longer than all else here.
+        memory = getattr(memory, "_view", memory)
+        device = memory.context.device.id
+        pointer = int(memory.device_pointer)
     except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
         return None
-    context = getattr(memory, "context", None)
-    device = None if context is None else context.device.id
     key += "numba", array.dtype, array.shape, array.strides, device
-    return memory.device_ctypes_pointer.value or 0
+    return pointer
 
 
 def layout_of(key):

@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -230,8 +229,10 @@ class _PreparedOnGpu(Prepared):
         start = ctypes.addressof(memory)
         self._addresses = (ctypes.c_void_p * count)(*range(start, start + 8 * count, 8))
         self._handle = handle_of(launch.stream)
-        for slot, value in zip(self._slots, flat, strict=True):
-            slot.write(value, self._handle)
+        # Apart, because CPython calls one method over and over in less time than two in turns.
+        self._arrays = [(i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)]
+        self._numbers = [(i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _NumberSlot)]
+        self._pack(flat)
         attribute = _Attribute(_COOPERATIVE, b"", 1)
         self._kept = (
             attribute,
@@ -242,26 +243,28 @@ class _PreparedOnGpu(Prepared):
                 1 if compiled.cooperative else 0,
             ),
         )
-        self.start = functools.partial(
-            driver_function("cuLaunchKernelEx"),
-            ctypes.c_void_p(ctypes.addressof(self._kept[1])),
-            ctypes.c_void_p(_launchable(compiled, self.name)),
-            ctypes.c_void_p(ctypes.addressof(self._addresses)),
-            ctypes.c_void_p(),
-        )
+        pointers = ctypes.addressof(self._kept[1]), _launchable(compiled, self.name), ctypes.addressof(self._addresses)
+        # Converted now: a pointer object would be converted at each launch.
+        arguments = map(ctypes.c_void_p.from_param, (*pointers, 0))
+        self.start = functools.partial(driver_function("cuLaunchKernelEx"), *arguments)
 
     def _take(self, args):
         flat = list(_flat(args)) if self._nested else args
         if len(flat) != len(self._slots):
             raise TypeError(f"{self.name} takes tuples of the lengths it was prepared for")
         try:
-            for slot, value in zip(self._slots, flat):  # noqa: B905 - the argument takes as long as a slot
-                slot.write(value, self._handle)
-        except Exception:
-            # Some slots hold new arguments already.
-            for slot, value in zip(self._slots, _flat(self.args), strict=True):
-                slot.write(value, self._handle)
+            self._pack(flat)
+        except Exception:  # some slots hold new arguments already
+            self._pack(list(_flat(self.args)))
             raise
+
+    def _pack(self, flat):
+        """Write arguments, with tuples flattened, into their slots."""
+        handle = self._handle
+        for position, slot in self._arrays:
+            slot.write(flat[position], handle)
+        for position, slot in self._numbers:
+            slot.write(flat[position])
 
     def bind(self, positions):
         slots: Any = self._slots
@@ -338,25 +341,25 @@ class _NumberSlot:
         self.count = 2 if isinstance(type_, types.Complex) else 1
         self.kinds: Any = (int, float, complex, np.number, np.bool_)
         self.dtype = dtype_of_type(type_.underlying_float if self.count == 2 else type_)
-        self.low, self.high = -math.inf, math.inf
+        #: The smallest and the largest value, of an integer or a bool.
+        self.limits: tuple[int, int] | None = None
         if isinstance(type_, types.Float):
-            self.kinds = (int, float, np.integer, np.floating, np.bool_)
+            self.kinds = (float, np.floating, int, np.integer, np.bool_)
         elif isinstance(type_, types.Boolean | types.Integer):
-            self.kinds = (int, np.integer, np.bool_)
-            self.low, self.high = 0, 1
+            self.kinds, self.limits = (int, np.integer, np.bool_), (0, 1)
         if isinstance(type_, types.Integer):
-            self.low, self.high = int(np.iinfo(self.dtype).min), int(np.iinfo(self.dtype).max)
+            self.limits = int(np.iinfo(self.dtype).min), int(np.iinfo(self.dtype).max)
 
     def place(self, memory, first):
         slots = np.frombuffer(memory, np.uint64)[first : first + self.count].view(self.dtype)
         self.values = slots[:: 8 // self.dtype.itemsize]
 
-    def write(self, value: Any, _):
+    def write(self, value: Any):
         if not isinstance(value, self.kinds):
             raise TypeError(f"{self.name} is a {type(value).__name__}; it was prepared for {self.type}")
         if self.count == 2:
             self.values[0], self.values[1] = value.real, value.imag
-        elif self.low <= value <= self.high or value != value:
+        elif self.limits is None or self.limits[0] <= value <= self.limits[1]:
             self.values[0] = value
         else:
             raise TypeError(f"{self.name} is {value}; it was prepared for {self.type}")

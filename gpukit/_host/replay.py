@@ -17,14 +17,14 @@ MAX_KEPT = 64 << 20
 
 
 class RecordedCall:
-    """Prepared launches of one call, and which of their arrays lie in its inputs or in its output.
+    """Prepared launches of one call, and which of their arrays lie in its inputs or in its outputs.
 
     Parameters
     ----------
     prepared : list of Prepared
     inputs : list of device arrays
-    output : device array
-        As the launches write it.
+    outputs : list of device arrays
+        As the launches write them. One of them may be the caller's ``out``; several are new.
     state : StreamState
     work : WorkMemory, optional
         Memory of the stream that the launches use. It is not kept: each replay finds it where it is by then.
@@ -32,7 +32,7 @@ class RecordedCall:
     Attributes
     ----------
     replayable : bool
-        Whether it can stand for other calls: the launches use every input and the output in place, these do not
+        Whether it can stand for other calls: the launches use every input and output in place, these do not
         overlap, except for inputs that begin together, and the launches keep little other memory alive.
     """
 
@@ -49,12 +49,13 @@ class RecordedCall:
         "_held",
     )
 
-    def __init__(self, prepared, inputs, output, state: StreamState, work: WorkMemory | None = None):
+    def __init__(self, prepared, inputs, outputs, state: StreamState, work: WorkMemory | None = None):
         self.lock, self.work = state.lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self.version = None if work is None else work.buffers.version
-        self.make_output = make_like(inputs[0], tuple(output.shape), output.dtype)
-        arrays = [*map(as_device_array, inputs), output]
+        makers = [make_like(inputs[0], tuple(output.shape), output.dtype) for output in outputs]
+        self.make_output = makers[0] if len(makers) == 1 else lambda pointers: [make(pointers) for make in makers]
+        arrays = [*map(as_device_array, inputs), *outputs]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
         self.launches = [(launch, launch.start) for launch in prepared]
@@ -92,9 +93,9 @@ class RecordedCall:
             elif own is not None:
                 own.maps.append((each, low - own.start))
             each.map.release()
-        last = len(spans) - 1  # an address of 0 is that of no memory that can be told from another
+        count = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
-            a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0
+            a[1] <= b[0] or b[1] <= a[0] or i < count and starts[i] == starts[j] != 0
             for i, a in enumerate(spans)
             for j, b in enumerate(spans[:i])
         )
@@ -131,8 +132,8 @@ def repeat(
         None if there is no such call: nothing has been launched.
     key : tuple or None
         None if the call cannot be repeated.
-    result : array or None
-        ``out``, or a new one.
+    result : array, list of arrays, or None
+        ``out``, or what is new.
     """
     try:
         handle = 0 if stream is None else handle_of(stream_of(stream))
@@ -162,8 +163,7 @@ def repeat(
     if find:
         return recorded, key, None
     if out is None:
-        out, pointer = recorded.make_output()
-        pointers.append(pointer)
+        out = recorded.make_output(pointers)
     with recorded.lock:
         if recorded.work is not None and recorded.version != recorded.work.buffers.version:
             recorded.find_work()

@@ -15,16 +15,11 @@ import numpy as np
 
 from gpukit._host.arrays import (
     address_of,
-    as_device_array,
     check_axis,
     check_numbers,
     configure_quietly,
-    make_like,
-    new_like,
-    stream_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit._host.transfers import to_device
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
@@ -349,37 +344,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     >>> topk(np.array([3.0, 1.0, 4.0, 1.0, 5.0]), 2)
     TopK(values=array([5., 4.]), indices=array([4, 2]))
     """
-    if isinstance(x, np.ndarray) and not cuda.is_cuda_array(x):
-        dtype, target = check_numbers("x", x, 1, more=True), stream_of(stream)
-        found = topk(to_device(np.asarray(x, dtype), target), k, axis, largest, sorted, stream=stream)
-        made = [array.copy_to_host(stream=target) for array in found]
-        if target:
-            target.synchronize()
-        return TopK(*made)
-    values = _new_values(x, k, axis, stream)
-    return TopK(values, call(_top, (x, values), None, stream, (k, axis, largest, sorted)))
-
-
-#: Functions that make an array for the values, by the layout of ``x``, ``k`` and ``axis``.
-_MAKERS: dict = {}
-MAX_MAKERS = 256
-
-
-def _new_values(x, k, axis, stream):
-    """An array for the values, of the library of ``x``."""
-    try:
-        key = type(x), x.dtype, x.shape, getattr(x, "device", None), k, type(k), axis, type(axis)
-        if key in _MAKERS:
-            return _MAKERS[key]()[0]
-    except Exception:  # not hashable
-        key = None
-    shape, dtype = _check(x, k, axis)
-    if key is None:
-        return new_like(x, shape, dtype, stream_of(stream))
-    if len(_MAKERS) >= MAX_MAKERS:
-        _MAKERS.clear()
-    _MAKERS[key] = make_like(x, shape, dtype)
-    return _MAKERS[key]()[0]
+    return TopK(*call(_top, (x,), None, stream, (k, axis, largest, sorted)))
 
 
 def _check(x, k, axis):
@@ -392,16 +357,15 @@ def _check(x, k, axis):
 
 
 def _top(problem: Problem):
-    """The launches that write the values to the second array, and find their indices."""
-    (x, values), (_, axis, largest, in_order) = problem.inputs, problem.settings
-    (shape, dtype), axis = _check(x, *problem.settings[:2]), axis % len(x.shape)
+    """The launches of ``topk``."""
+    (x,), (k, axis, largest, in_order) = problem.inputs, problem.settings
+    (shape, dtype), axis = _check(x, k, axis), axis % len(x.shape)
     outer, n, inner = as_rows(x.shape, axis)
     rows, k, bits = outer * inner, shape[axis], np.dtype(f"u{dtype.itemsize}")
     largest, in_order = check_flag("largest", largest), check_flag("sorted", in_order)
-    out = problem.output(shape, np.int64)
+    values, out = problem.output(shape).view(bits), problem.output(shape, np.int64)
     if out.size == 0:
         return []
-    values = as_device_array(values).view(bits)
     if _fits_block(dtype, outer, n, inner, k):
         most = MAX_ROW_THREADS if rows <= _processors() else THREADS
         kernel, threads = make_top_row(dtype.kind, dtype.itemsize, largest), next_power_of_two(ceil_div(n, LOADS))

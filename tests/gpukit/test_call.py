@@ -136,6 +136,27 @@ def test_arrays_of_any_layout_are_read_and_written_and_their_calls_repeated(cach
     assert len(planned) == 2
 
 
+def test_a_call_may_have_several_results(cache):
+    planned = []
+
+    def plan(problem):
+        (x,) = problem.inputs
+        planned.append(x)
+        negated, halves = problem.output(x.shape), problem.output((x.shape[0] // 2,), np.float32)
+        x = problem.on_device(x)
+        return [(negate[2, 32], (x, negated)), (negate[1, 32], (x[: halves.size], halves))]
+
+    kept = []
+    for _ in range(3):
+        x = RANDOM.random(20)
+        for given in (x, cuda.to_device(x)):
+            kept += [(x, result) for result in zip(call(plan, (given,)), (20, 10), strict=True)]
+    for x, (result, size) in kept:
+        found = result if isinstance(result, np.ndarray) else result.copy_to_host()
+        np.testing.assert_array_equal(found, -x if size == 20 else -x[:10].astype(np.float32))
+    assert len(planned) == 4 and len(cache.calls) == 1
+
+
 def test_work_memory_that_has_moved_is_found_again(cache):
     small, large = (RANDOM.random((n, 7)) for n in (9, 500))
     negated = {}
@@ -384,9 +405,11 @@ def test_new_outputs_are_those_of_their_library(library, way, monkeypatch):
         for dtype in ("float16", "uint8", "float64"):
             make = make_like(like, shape, np.dtype(dtype))
             expected = array_key(module.empty(shape, dtype=getattr(module, dtype), **here))[0]
-            made = [make() for _ in range(3)]
-            assert all(type(array) is type(like) and array_key(array) == (expected, at) for array, at in made)
-            assert len({at for _, at in made}) == 3 or 0 in shape
+            addresses = []
+            made = [make(addresses) for _ in range(3)]
+            assert all(type(array) is type(like) for array in made)
+            assert list(map(array_key, made)) == [(expected, at) for at in addresses]
+            assert len(set(addresses)) == 3 or 0 in shape
 
 
 @pytest.mark.parametrize(
