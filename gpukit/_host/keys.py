@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KNOWN", "READERS", "array_key", "layout_of", "settings_key"]
+__all__ = ["READERS", "array_key", "layout_of", "settings_key"]
 
 
 def array_key(array, handle: int = 0) -> Any:
@@ -124,24 +124,15 @@ _EXACT = frozenset({int, bool, str, type(None), type, FunctionType, object})
 _EXACT_OR_FLOAT = _EXACT | {float}
 
 
-#: (key, settings) by the ids of the settings' values, which stay theirs as long as they are kept here. A call usually
-#: has the values of the one before: defaults, small ints, constants of the caller.
-KNOWN: dict = {}
-MAX_KNOWN = 1024
+def settings_key(settings: tuple) -> tuple[Any, bool]:
+    """Make a key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0.
 
-
-def settings_key(settings: tuple):
-    """Make a key that tells settings apart that are equal but not the same: 1, 1.0 and True; 0.0 and -0.0."""
-    key, is_constant = _make_settings_key(settings)
-    if is_constant:
-        if len(KNOWN) >= MAX_KNOWN:
-            KNOWN.clear()
-        KNOWN[tuple(map(id, settings))] = key, settings
-    return key
-
-
-def _make_settings_key(settings):
-    """(the key of settings, whether none of them can change)."""
+    Returns
+    -------
+    key : tuple
+    constant : bool
+        Whether no part of the settings can change.
+    """
     flat, kinds = settings, tuple(map(type, settings))
     if tuple in kinds:
         flat = [part for value in settings for part in (value if type(value) is tuple else (value,))]

@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import Any
 
 from gpukit._host.arrays import address_of, as_device_array, handle_of, make_like, span, stream_of
-from gpukit._host.keys import KNOWN, READERS, settings_key
+from gpukit._host.keys import READERS, settings_key
 from gpukit._host.work_memory import StreamState, WorkMemory
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 
@@ -14,6 +14,8 @@ __all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "repeat"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
+#: Parts of a key before those of the settings: planner, queue, whether the result is new.
+OTHERS = 3
 
 
 class RecordedCall:
@@ -138,8 +140,7 @@ def repeat(
     try:
         handle = 0 if stream is None else handle_of(stream_of(stream))
         queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-        known = KNOWN.get(tuple(map(id, settings)))
-        key, pointers = [plan, settings_key(settings) if known is None else known[0], queue, out is None], []
+        key, pointers = [plan, queue, out is None, *map(id, settings)], []
         for array in inputs if out is None else (*inputs, out):
             if array is None:
                 key.append(None)
@@ -153,7 +154,7 @@ def repeat(
             # Two inputs share memory: nothing tells which of them an argument of a launch came from.
             key.append(tuple(map(pointers.index, pointers)))
         key = tuple(key)
-        recorded = cache.calls.get(key)
+        recorded, key, _ = cache.known.get(key) or cache.find(key, settings)
     except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
         return None, None, None
     if recorded is None or (out is not None and recorded.overlaps(pointers)):
@@ -164,7 +165,8 @@ def repeat(
         return recorded, key, None
     if out is None:
         out = recorded.make_output(pointers)
-    with recorded.lock:
+    recorded.lock.acquire()  # a with statement takes twice as long
+    try:
         if recorded.work is not None and recorded.version != recorded.work.buffers.version:
             recorded.find_work()
         for each, source, offset in recorded.maps:
@@ -174,6 +176,8 @@ def repeat(
         for launch, start in recorded.launches:
             if code := start():
                 launch.failed(code)
+    finally:
+        recorded.lock.release()
     return recorded, key, out
 
 
@@ -229,12 +233,32 @@ class LaunchCache:
     """Recorded calls by key; the least recently used are dropped first.
 
     Order is tracked only once the cache is half full.
+
+    Attributes
+    ----------
+    calls : OrderedDict
+        By `settings_key` and the keys of the arrays.
+    known : dict
+        {key: (recorded call, its key in ``calls``, settings)}. These keys have the ids of the settings, which takes
+        less time; the ids stay theirs as long as the settings are kept. A call usually has the very settings of the one
+        before: defaults, small ints, constants of the caller.
     """
 
     def __init__(self, max_calls: int = 1024):
         self.max_calls, self.half = max_calls, max_calls // 2
-        self.calls = OrderedDict()
+        self.calls, self.known = OrderedDict(), {}
         self._lock = threading.Lock()
+
+    def find(self, key: tuple, settings: tuple) -> tuple:
+        """Find what ``known`` has for a key, which is not there yet; None for a call that is not recorded."""
+        by_value, constant = settings_key(settings)
+        own = (*key[:OTHERS], by_value, *key[OTHERS + len(settings) :])
+        found = self.calls.get(own), own, settings
+        if constant and found[0] is not None:
+            if len(self.known) >= self.max_calls:
+                self.known.clear()
+            self.known[key] = found
+        return found
 
     def touch(self, key):
         """Count a call as used just now."""
@@ -247,7 +271,9 @@ class LaunchCache:
             self.calls[key] = call
             while len(self.calls) > self.max_calls:
                 self.calls.popitem(last=False)
+                self.known.clear()
 
     def clear(self):
         with self._lock:
             self.calls.clear()
+            self.known.clear()
