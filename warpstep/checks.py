@@ -118,6 +118,15 @@ def check_optin(name: str, static: int, dynamic: int, optin: int) -> None:
         )
 
 
+def check_cluster(name: str, grid: tuple[int, int, int], cluster: int) -> None:
+    """Raise LaunchError unless the grid consists of whole clusters of so many blocks along x."""
+    if grid[0] % cluster:
+        raise LaunchError(
+            f"{name}: a grid of {format_dim3(grid)} asked for; its clusters have {cluster} blocks along x: make grid "
+            "dimension x a multiple of that"
+        )
+
+
 def check_cooperative(name: str, blocks: int, most: int) -> None:
     """Raise LaunchError if a device that holds ``most`` blocks of a kernel at once is asked for more that must meet."""
     if blocks > most:

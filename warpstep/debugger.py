@@ -97,7 +97,7 @@ def attach(prepared: Prepared) -> Prepared:
 
 def _attached(prepared, shell):
     plain = prepared.run
-    run = Launch(prepared.overload.debugged, plain.grid, plain.block, plain.dynamic_shared)
+    run = Launch(prepared.overload.debugged, plain.grid, plain.block, plain.dynamic_shared, plain.cluster)
     run.make_batch = functools.partial(DebugBatch, shell)
     return prepared._replace(run=run)
 

@@ -30,7 +30,7 @@ from warpstep._numba import (
 from warpstep.api.context import get_current_device
 from warpstep.api.streams import check_stream, device_of
 from warpstep.arguments import Remote, Transfers, follow_writes, type_of
-from warpstep.checks import as_dim3, check_cooperative, check_limits, check_optin
+from warpstep.checks import as_dim3, check_cluster, check_cooperative, check_limits, check_optin
 from warpstep.compiler.frontend import (
     callee_type,
     compiling,
@@ -100,6 +100,8 @@ class Kernel(InspectedKernel):
     dynamic_shared : int
         Bytes of dynamic shared memory that a launch may have although the limit for any kernel is less; 0 until
         ``allow_dynamic_shared`` is called.
+    cluster : int
+        Blocks of a cluster along x.
     """
 
     def __init__(self, py_func: Callable, options: dict | None = None, signatures=None, specialized: bool = False):
@@ -120,6 +122,7 @@ class Kernel(InspectedKernel):
         self.specialized = specialized
         self.specializations = {}
         self.dynamic_shared = 0
+        self.cluster = 1
         self._declared = None if signatures is None else dict(map(self._declare, signatures))
 
     def __repr__(self):
@@ -233,12 +236,13 @@ class Kernel(InspectedKernel):
     def configure(self, griddim, blockdim, stream=0, sharedmem: int | None = 0, cluster=None) -> "Configured":
         """The kernel with a launch configuration, to be called with its arguments.
 
-        ``cluster`` is an argument of numba-cuda-mlir; UnsupportedError for clusters of several blocks.
+        ``cluster`` is an argument of numba-cuda-mlir; UnsupportedError unless all blocks of a cluster are along x.
         """
-        if cluster is not None and math.prod(as_dim3("cluster", cluster)) != 1:
-            raise UnsupportedError(f"cluster is {cluster}: the emulator has no clusters of several blocks")
+        blocks, *others = (self.cluster, 1, 1) if cluster is None else as_dim3("cluster", cluster)
+        if math.prod(others) != 1:
+            raise UnsupportedError(f"cluster is {cluster}: the emulator has clusters of blocks along x only")
         stream, sharedmem = stream or 0, 0 if sharedmem is None else sharedmem
-        return Configured(self, griddim, blockdim, stream, sharedmem)
+        return Configured(self, griddim, blockdim, stream, sharedmem, blocks)
 
     def forall(self, ntasks: int, tpb: int = 0, stream=0, sharedmem: int = 0) -> Callable[..., None]:
         """A 1-D launch of at least ``ntasks`` threads."""
@@ -301,8 +305,9 @@ def emulated_kernel(dispatcher) -> Kernel:
         options = {name: dispatcher.targetoptions[name] for name in known if name in dispatcher.targetoptions}
         declared = None if dispatcher._can_compile else [tuple(s) for s in dispatcher.signatures]
         _emulated[dispatcher] = Kernel(dispatcher.py_func, options, declared, dispatcher.specialized)
-    # Set by gpukit.intrinsics.allow_dynamic_shared on a kernel of numba.cuda.
+    # Set by gpukit.intrinsics on a kernel of numba.cuda.
     _emulated[dispatcher].dynamic_shared = getattr(dispatcher, "dynamic_shared", 0)
+    _emulated[dispatcher].cluster = getattr(dispatcher, "cluster", 1)
     return _emulated[dispatcher]
 
 
@@ -380,7 +385,7 @@ def _best_matches(signatures, argument_types):
 class Configured:
     """``kernel[grid, block, stream, shared_bytes]``: call it with the kernel's arguments to launch it."""
 
-    def __init__(self, kernel: Kernel, griddim, blockdim, stream, sharedmem: int):
+    def __init__(self, kernel: Kernel, griddim, blockdim, stream, sharedmem: int, cluster: int):
         if kernel.targetoptions["device"]:
             raise TypeError(f"{kernel.py_func.__name__} is a device function: it cannot be launched")
         self.dispatcher = kernel
@@ -389,6 +394,7 @@ class Configured:
         check_stream(stream)
         self.stream = stream
         self.sharedmem = check_int("sharedmem", sharedmem, 0)
+        self.cluster = cluster
 
     def __call__(self, *args) -> None:
         launch(self, args)
@@ -413,13 +419,15 @@ def configuration(launch) -> Configured:
 class Launch:
     """One launch in progress: what its batches share."""
 
-    def __init__(self, program, grid: tuple[int, int, int], block: tuple[int, int, int], dynamic_shared: int):
+    def __init__(self, program, grid: tuple, block: tuple, dynamic_shared: int, cluster: int = 1):
         self.program = program
         self.grid = grid
         self.block = block
         self.threads = math.prod(block)
         self.blocks = math.prod(grid)
         self.dynamic_shared = dynamic_shared
+        #: Blocks of a cluster along x: they are in the same batch.
+        self.cluster = cluster
         self.loop_limit = self.turns_allowed = _loop_limit
         self.user_error = None
         #: The number of the device that runs it, and the arrays of other devices.
@@ -471,7 +479,9 @@ class Launch:
         per_block = self.program.static_bytes + self.dynamic_shared + self.program.local_bytes * self.threads
         by_memory = BATCH_BYTES // per_block if per_block else self.blocks
         blocks = max(1, min(self.blocks, BATCH_LANES // self.threads, by_memory))
-        return blocks if blocks <= device.current().multiprocessor_count else min(blocks, self.resident_blocks)
+        if blocks > device.current().multiprocessor_count:
+            blocks = min(blocks, self.resident_blocks)
+        return max(blocks // self.cluster, 1) * self.cluster
 
     def run_batch(self, batch: Batch, arguments: list) -> None:
         try:
@@ -545,6 +555,7 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
     grid, block = configured.griddim, configured.blockdim
     allowed = {"launch_bounds": kernel.targetoptions["launch_bounds"], "allowed_shared": kernel.dynamic_shared}
     check_limits(name, grid, block, shared, **allowed)
+    check_cluster(name, grid, configured.cluster)
     parameters = kernel.parameters
     expected = len(parameters)
     if len(args) != expected:
@@ -558,7 +569,7 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
             values[i] = prepared[1]
     overload = kernel.select(argument_types)
     check_limits(name, grid, block, shared, overload.static_shared, **allowed)
-    run = Launch(overload.program, grid, block, shared)
+    run = Launch(overload.program, grid, block, shared, configured.cluster)
     if run.program.cooperative:
         check_cooperative(name, run.blocks, overload.max_cooperative_grid_blocks(block, shared))
     if borrow and not run.program.breakpoints:

@@ -15,10 +15,11 @@ The type of the elements decides how they are multiplied: float16, float32 (as T
 Kernels of Numba hold a bfloat16 as the bits of a uint16, the upper half of a float32's: view a PyTorch tensor as
 ``torch.uint16``, an array of ``ml_dtypes`` as ``numpy.uint16``.
 
-There are no clusters of blocks: ``kernel[grid, block]`` of numba-cuda 0.30 has no place for their size.
+`set_cluster_size` gives a kernel clusters of blocks, which ``kernel[grid, block]`` of numba-cuda 0.30 has no place for.
 """
 
 from gpukit.intrinsics import emulated, gpu  # noqa: F401 (they register the functions)
+from gpukit.intrinsics.clusters import set_cluster_size
 from gpukit.intrinsics.dynamic_shared import allow_dynamic_shared
 from gpukit.intrinsics.functions import (
     byte_perm,
@@ -47,6 +48,7 @@ from gpukit.intrinsics.functions import (
 from gpukit.intrinsics.tiles import emulated as _emulated_tiles  # noqa: F401
 from gpukit.intrinsics.tiles import gpu as _tiles_gpu  # noqa: F401
 from gpukit.intrinsics.tiles.functions import (
+    cluster_sync,
     commit_stores,
     copy_tensor,
     copy_windows,
@@ -81,6 +83,7 @@ __all__ = [
     "allow_dynamic_shared",
     "byte_perm",
     "clock64",
+    "cluster_sync",
     "commit_copies",
     "commit_stores",
     "copy_async",
@@ -114,6 +117,7 @@ __all__ = [
     "mbarrier_wait",
     "mma",
     "named_barrier",
+    "set_cluster_size",
     "smid",
     "store2",
     "store4",

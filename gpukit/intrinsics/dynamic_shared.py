@@ -44,8 +44,7 @@ def allow_dynamic_shared(kernel, nbytes: int):
     >>> out
     array([16384.])
     """
-    if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
-        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
+    check_kernel(kernel)
     check_int("nbytes", nbytes, 0)
     if isinstance(kernel, Kernel):
         kernel.allow_dynamic_shared(nbytes)
@@ -55,15 +54,28 @@ def allow_dynamic_shared(kernel, nbytes: int):
     for compiled in kernel.overloads.values():
         _allow_compiled(kernel.py_func.__name__, compiled, nbytes)
     if not hasattr(kernel, "dynamic_shared"):
-        add_overload = kernel.add_overload
-
-        def add_and_allow(compiled, argument_types):
-            _allow_compiled(kernel.py_func.__name__, compiled, kernel.dynamic_shared)
-            add_overload(compiled, argument_types)
-
-        # Numba calls this for every kernel that it has compiled, or found in its cache on disk.
-        kernel.add_overload = add_and_allow
+        call_when_compiled(
+            kernel, lambda compiled: _allow_compiled(kernel.py_func.__name__, compiled, kernel.dynamic_shared)
+        )
     kernel.dynamic_shared = nbytes
+
+
+def check_kernel(kernel):
+    """TypeError unless this is a kernel of ``cuda.jit``."""
+    if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
+        raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
+
+
+def call_when_compiled(kernel, function):
+    """Call ``function(compiled)`` for each form of a kernel of ``numba.cuda`` that is compiled from now on."""
+    add_overload = kernel.add_overload
+
+    def call_and_add(compiled, argument_types):
+        function(compiled)
+        add_overload(compiled, argument_types)
+
+    # Numba calls this for every kernel that it has compiled, or found in its cache on disk.
+    kernel.add_overload = call_and_add
 
 
 def _allow_compiled(name, compiled, nbytes):

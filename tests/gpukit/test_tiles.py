@@ -24,6 +24,7 @@ from bench.corpus.tiles import (
 from gpukit import intrinsics, on_gpu
 from gpukit.backend import cuda, float32, int32, types, uint8, uint64
 from gpukit.intrinsics import (
+    cluster_sync,
     commit_stores,
     copy_tensor,
     copy_windows,
@@ -32,11 +33,13 @@ from gpukit.intrinsics import (
     fence_barrier_init,
     increase_registers,
     load_acquire,
+    mbarrier_arrive,
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
     mma,
     named_barrier,
+    set_cluster_size,
     store_release,
     store_tensor,
     tensor_map,
@@ -410,6 +413,64 @@ def test_each_mistake_around_a_copy_is_found(name):
         np.testing.assert_array_equal(arrays[1].copy_to_host(), -source)
     else:
         assert any(re.search(BOX_MISTAKES[name], text) for _, text in found), found
+
+
+def cluster_relay(wait=True, sync=True):
+    @cuda.jit
+    def relay(source, out):
+        """The first block of a cluster copies one box after the other to both, when both have read the last one."""
+        tile = cuda.shared.array((8, 4), np.float32, alignment=1024)
+        barriers = cuda.shared.array(2, np.uint64)
+        t, rank = cuda.threadIdx.x, cuda.blockIdx.x % 2
+        if t == 0:
+            mbarrier_init(barriers, 0, 1)
+            mbarrier_init(barriers, 1, 2)
+            fence_barrier_init()
+        if sync:
+            cluster_sync()
+        for i in range(3):
+            if t == 0:
+                mbarrier_expect(barriers, 0, 128)
+                if rank == 0:
+                    if wait:
+                        mbarrier_wait(barriers, 1, (i + 1) % 2)
+                    copy_tensor(tile, (0, 0), source, (8 * i, 0), barriers, 0, False, True)
+            mbarrier_wait(barriers, 0, i % 2)
+            out[cuda.blockIdx.x, i, t] = tile[t // 4, t % 4]
+            cuda.syncwarp()
+            if t == 0:
+                mbarrier_arrive(barriers, 1, 0)
+        cluster_sync()
+
+    set_cluster_size(relay, 2)
+    return relay
+
+
+def relay_arguments(blocks):
+    x = np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32)
+    return x, (tensor_map(cuda.to_device(x), (8, 4)), cuda.to_device(np.zeros((blocks, 3, 32), np.float32)))
+
+
+def test_blocks_of_a_cluster_share_what_one_of_them_copies():
+    x, arguments = relay_arguments(6)
+    cluster_relay()[6, 32](*arguments)
+    assert (arguments[1].copy_to_host() == x.reshape(3, 32)).all()
+
+
+@pytest.mark.skipif(on_gpu(), reason="mistakes are planted; the GPU might not come back")
+def test_mistakes_among_the_blocks_of_a_cluster_are_found():
+    def findings(launch):
+        return {finding.kind for finding in gpukit.trace(launch, *relay_arguments(2)[1]).findings}
+
+    assert findings(cluster_relay()[2, 32]) == set()
+    assert "race" in findings(cluster_relay(wait=False)[2, 32])  # the second block may not have read yet
+    assert "race" in findings(cluster_relay(sync=False)[2, 32])  # its barrier may not have been made yet
+    with pytest.raises(LaunchError, match="clusters have 2 blocks along x"):
+        cluster_relay()[3, 32](*relay_arguments(3)[1])
+    alone = cluster_relay()
+    set_cluster_size(alone, 1)
+    with pytest.raises(KernelError, match="never ends|does not end"):
+        alone[2, 32](*relay_arguments(2)[1])
 
 
 def test_words_that_order_others_are_needed():

@@ -273,7 +273,7 @@ def test_vectors_and_what_else_only_the_successor_has(tmp_path):
         "True {'x': 1, 'y': 4, 'out': 1}",
         "1 7.0",
         "cuda.intrin.fence_mbarrier_init, an intrinsic of numba-cuda-mlir, cannot be emulated",
-        "cluster is (2, 1, 1): the emulator has no clusters of several blocks",
+        "cluster is (1, 2, 1): the emulator has clusters of blocks along x only",
     ]
 
 

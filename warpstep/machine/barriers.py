@@ -57,7 +57,8 @@ class Words:
 class Flight:
     """A copy to shared memory of some threads that has not landed in all of them.
 
-    ``keys``: where each arrives; ``places``, ``values``: (threads, elements), in the items of the view.
+    ``keys``: where each arrives; ``places``, ``values``: (threads, elements), in the items of the view; ``rows``: the
+    block in whose shared memory.
     """
 
     view: Any
@@ -66,6 +67,7 @@ class Flight:
     values: np.ndarray
     nbytes: int
     threads: np.ndarray
+    rows: np.ndarray
     site: int
 
 
@@ -129,11 +131,15 @@ class Barriers:
         made.nbytes = made.nbytes * 0
         self.write(items, places, made.pack())
 
-    def arrive(self, view, index, nbytes, mask, site):
-        """Arrive; with ``nbytes``, so many bytes are to come first."""
+    def arrive(self, view, index, nbytes, rank, mask, site):
+        """Arrive; with ``nbytes``, so many bytes are to come first; with ``rank``, at a barrier of that block of the
+        cluster.
+        """
         keys, lanes = self.find(view, index, mask, site, "barrier")
         if not lanes.any():
             return
+        if rank is not None:
+            keys = self._elsewhere(keys, view, self._ahead(rank, lanes, site))
         self.arriving(keys, lanes, site)
         unique, which, arrivals = np.unique(keys[lanes], return_inverse=True, return_counts=True)
         items, places = self.words(unique)
@@ -158,6 +164,20 @@ class Barriers:
             late = lanes & np.isin(keys, unique[arrivals > 0])
             message = "a thread arrives at a barrier whose phase has had all its arrivals, and waits for bytes only"
             self.batch.fail("barrier", message, site, late, "Wait for the phase before the next arrival.")
+
+    def _ahead(self, rank, lanes, site):
+        """How many blocks after each lane's own one that of a rank in its cluster is: (B, T)."""
+        size, rank = self.batch.launch.cluster, np.broadcast_to(rank, lanes.shape).astype(np.int64)
+        wrong = lanes & ((rank < 0) | (rank >= size))
+        if wrong.any():
+            message = f"block {int(rank[wrong][0])} of a cluster of {size}"
+            self.batch.fail("out-of-bounds", message, site, wrong, "Call set_cluster_size before the launch.")
+            rank = np.where(wrong, 0, rank)
+        return rank - np.arange(lanes.shape[0])[:, None] % size
+
+    def _elsewhere(self, keys, view, ahead):
+        """The keys of the same barriers so many blocks further on."""
+        return keys + (ahead * np.int64(view.row) << POSITION_AT)
 
     def _made(self, items, places, keys, lanes, site):
         state = Words(items[places])
@@ -221,7 +241,7 @@ class Barriers:
     def ended(self, keys):
         """Note that the phases of these barriers have ended."""
 
-    def began(self, flight, lanes, view, position, mask):
+    def began(self, flight):
         """Note that a copy to shared memory has begun."""
 
     def fence(self, mask, site):
@@ -259,12 +279,12 @@ class Barriers:
             self.ended(unique[state.end_phases()])
             self.write(items, places, state.pack())
             rest = ~which
-            for name in ("keys", "places", "values", "threads"):
+            for name in ("keys", "places", "values", "threads", "rows"):
                 setattr(flight, name, getattr(flight, name)[rest])
         self.flights = [flight for flight in self.flights if flight.keys.size]
 
-    def copy_in(self, target, index, map, corner, barriers, i, mask, site):
-        """Begin to copy a box to shared memory."""
+    def copy_in(self, target, index, map, corner, barriers, i, everywhere, mask, site):
+        """Begin to copy a box to shared memory; ``everywhere``, to that of all blocks of the cluster."""
         keys, lanes = self.find(barriers, i, mask, site, "barrier")
         box = self._box(target, index, map, corner, lanes, site)
         if box is None:
@@ -273,9 +293,14 @@ class Barriers:
         size = np.dtype(described.dtype).itemsize
         self.moved(items, offsets, valid, size, lanes, site, "load")
         values = _gather(items.bytes, offsets, valid, target.dtype)
-        flight = Flight(target, keys[lanes], places, values, values.shape[1] * size, np.flatnonzero(lanes), site)
-        self.began(flight, lanes, target, position, lanes)
-        self.flights.append(flight)
+        threads, nbytes = np.flatnonzero(lanes), values.shape[1] * size
+        for rank in range(self.batch.launch.cluster if everywhere else 1):
+            ahead = self._ahead(rank, lanes, site)[lanes] if everywhere else np.int64(0)
+            there = places + np.reshape(ahead * target.row, (-1, 1))
+            arrives, rows = self._elsewhere(keys[lanes], barriers, ahead), threads // self.batch.threads + ahead
+            flight = Flight(target, arrives, there, values, nbytes, threads, rows, site)
+            self.began(flight)
+            self.flights.append(flight)
 
     def copy_out(self, map, corner, source, index, mask, site):
         """Copy a box to global memory."""

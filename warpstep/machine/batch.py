@@ -32,11 +32,13 @@ BARRIER_CURES = {
     "block": "On a GPU this hangs or goes wrong. Move the barrier to where all threads of the block pass.",
     "warp": "On a GPU this hangs or goes wrong. Let its mask name the lanes that get here, from a ballot_sync before "
     "the branch, or move the call to where all lanes of the mask pass.",
+    "cluster": "On a GPU this hangs. Move the sync to where all threads of the cluster pass.",
     "grid": "On a GPU this hangs. Move the sync to where all threads of the grid pass.",
 }
 BARRIER_NAMES = {
     "block": "syncthreads",
     "warp": "a warp operation",
+    "cluster": "cluster_sync",
     "grid": "the grid's sync",
     "group": "an operation of four warps",
     "named": "named_barrier",
@@ -108,6 +110,11 @@ class Batch:
 
     def laneid(self):
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
+
+    def in_clusters(self, blocks):
+        """Mask the blocks in whose cluster is one of ``blocks``."""
+        size = self.launch.cluster
+        return np.repeat(blocks.reshape(-1, size).any(axis=1), size)
 
     def make_memory(self):
         return GuardedMemory(self) if self.launch.has_denied else Memory(self)

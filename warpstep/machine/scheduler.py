@@ -160,9 +160,9 @@ class Scheduler:
     def barrier(self, pc, mask, kind, site, members=None):
         """Wait at a barrier until all lanes that it needs have arrived, then go on at ``pc``.
 
-        kind is "block", "warp" (``members``: each lane's mask as bits), "grid", "group" (of four warps), "named"
-        (``members``: number and count of threads) or "phase" (``members``: keys of `Barriers`). No barrier needs lanes
-        that have returned.
+        kind is "block", "warp" (``members``: each lane's mask as bits), "cluster", "grid", "group" (of four warps),
+        "named" (``members``: number and count of threads) or "phase" (``members``: keys of `Barriers`). No barrier
+        needs lanes that have returned.
         """
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
@@ -205,7 +205,10 @@ class Scheduler:
             return held.lanes & ~self._in_groups(missing)
         if held.kind == "grid":
             return held.lanes & (not missing.any())
-        return held.lanes & ~missing.any(axis=1, keepdims=True)
+        missing = missing.any(axis=1)
+        if held.kind == "cluster":
+            missing = self.batch.in_clusters(missing)
+        return held.lanes & ~missing[:, None]
 
     def _in_groups(self, lanes):
         """Mask the lanes in whose group of four warps is one of ``lanes``."""

@@ -101,6 +101,7 @@ class Turns:
             self._step = min(self._step, WAITING_BLOCKS)
         first = self._total - self.left
         last = int(min(first + self._step, first + room, self._total))
+        last -= (last - first) % self.launch.cluster
         if first >= last:
             return None
         self.left = self._total - last

@@ -90,7 +90,7 @@ class TracedScheduler(Scheduler):
             unnamed = lanes & (members >> (np.arange(batch.threads) % WARP) & 1 == 0)
             if unnamed.any():
                 batch.not_in_mask(site, unnamed)
-        elif kind in ("block", "grid") and self.alive is not None:
+        elif kind in ("block", "cluster", "grid") and self.alive is not None:
             gone = ~np.broadcast_to(self.alive, batch.shape) & lanes.any(axis=1, keepdims=True)
             if gone.any() and site not in batch.recorder.returned:
                 batch.recorder.returned[site] = batch.place(gone)[:2]
@@ -122,6 +122,8 @@ class TracedScheduler(Scheduler):
         recorder.barriers[held.site, held.kind] += int(np.count_nonzero(rows))
         if held.kind == "grid":
             order.grid_barrier(now)
+        elif held.kind == "cluster":
+            order.cluster_barrier(rows, now)
         else:
             order.block_barrier(rows, now)
         if rows.all():
@@ -366,6 +368,9 @@ def run(prepared, recorder, chosen=None, progress=None):
         Called with the share of the blocks that have run.
     """
     launch = prepared.run
+    if chosen is not None:
+        whole = np.unique(chosen // launch.cluster)[:, None] * launch.cluster + np.arange(launch.cluster)
+        chosen = whole.ravel()
     parameters = list(inspect.signature(prepared.overload.kernel.py_func).parameters)
     written = {parameters[i] for i in launch.program.written}
     for name, array in prepared.transfers.arrays:

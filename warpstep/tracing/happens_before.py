@@ -28,12 +28,15 @@ class Order:
         True if the kernel has memory fences: only then can an atomic release anything.
     partial_warps : bool
         True if parts of warps may synchronise.
+    cluster : int
+        Blocks of a cluster.
 
     Blocks are numbered in the order of the trace, and a thread is ``block * threads + thread``.
     """
 
-    def __init__(self, threads, fences, partial_warps):
+    def __init__(self, threads, fences, partial_warps, cluster=1):
         self.threads = threads
+        self.cluster = cluster
         #: False if only whole warps, blocks and grids synchronise.
         self.by_thread = fences or partial_warps
         self.block_time = np.ones(0, np.int64)
@@ -66,6 +69,11 @@ class Order:
         """``rows``: the blocks of the batch that pass, as a mask."""
         self.block_time[self.present.ids[rows]] = now
 
+    def cluster_barrier(self, rows, now):
+        """``rows``: the blocks of the batch that pass, whole clusters, as a mask."""
+        self.block_barrier(rows, now)
+        self.seen_by()[rows] = now
+
     def grid_barrier(self, now):
         self.grid_time = now
         self.block_time[:] = now
@@ -97,20 +105,27 @@ class Order:
     # -- barriers of some threads of a block ---------------------------------------------------------------------------
 
     def seen_by(self):
-        """``seen[row, later, earlier]``: before when the later thread knows what the earlier one did."""
+        """``seen[row, later, earlier]``: before when the later thread knows what the earlier one did; the threads of a
+        cluster's blocks follow one another along the last axis.
+        """
         batch = self.present
         if batch.seen is None:
-            batch.seen = np.zeros((batch.ids.size, self.threads, self.threads), np.int32)
+            batch.seen = np.zeros((batch.ids.size, self.threads, self.cluster * self.threads), np.int32)
         return batch.seen
 
+    def column(self, row):
+        """Where the threads of a block begin along the last axis of `seen_by`."""
+        return row % self.cluster * self.threads
+
     def _knowledge(self, row, lanes, now):
-        """What any of some threads of a block knows: (T,) times."""
+        """What any of some threads of a block knows: times, as along the last axis of `seen_by`."""
         batch, seen = self.present, self.seen_by()
         known = seen[row, lanes].max(axis=0)
-        known[lanes] = now
+        own = known[self.column(row) : self.column(row) + self.threads]
+        own[lanes] = now
         for warp in np.unique(lanes // WARP).tolist():
             first = warp * WARP
-            part = known[first : first + WARP]
+            part = own[first : first + WARP]
             np.maximum(part, batch.warp_time[row, warp], out=part)
             if batch.pair_time is not None:
                 inside = lanes[lanes // WARP == warp] - first
@@ -126,10 +141,10 @@ class Order:
                 known = self._knowledge(row, threads[keys[row, threads] == key], now)
                 self._add(self.present.coming, key, known)
 
-    def bring(self, key, lane, now):
+    def bring(self, key, row, lane, now):
         """Let a copy that a thread has begun arrive at a barrier."""
-        known = np.zeros(self.threads, np.int32)
-        known[lane] = now
+        known = np.zeros(self.cluster * self.threads, np.int32)
+        known[self.column(row) + lane] = now
         self._add(self.present.coming, key, known)
 
     def _add(self, phases, key, known):
@@ -199,7 +214,8 @@ class Order:
     def _passed_by_barriers(self, event, row, thread):
         """What releasing threads know of others by barriers of some threads: as if these released that themselves."""
         for i in np.flatnonzero(event[2]).tolist():
-            known = self.present.seen[row[i], thread[i]]
+            first = self.column(row[i])
+            known = self.present.seen[row[i], thread[i], first : first + self.threads]
             others = np.flatnonzero(known > self.block_time[event[1, i] // self.threads])
             told = np.repeat(event[:, i : i + 1], others.size, axis=1)
             told[1] += others - thread[i]
@@ -226,10 +242,11 @@ class Order:
         at = np.flatnonzero(loose & same)
         if at.size:
             loose[at] = ~self._in_warp(times[at], earlier[at], later[at])
-            if self.present.seen is not None:
-                row = np.searchsorted(self.present.ids, later[at] // self.threads)
-                known = self.present.seen[row, later[at] % self.threads, earlier[at] % self.threads]
-                loose[at] &= times[at] >= known
+        if self.present.seen is not None:
+            at = np.flatnonzero(loose & (blocks[0] // self.cluster == blocks[1] // self.cluster))
+            row = np.searchsorted(self.present.ids, later[at] // self.threads)
+            known = self.present.seen[row, later[at] % self.threads, earlier[at] % (self.cluster * self.threads)]
+            loose[at] &= times[at] >= known
         return loose
 
     def _in_warp(self, times, earlier, later):
@@ -351,8 +368,8 @@ class _Present:
         self.warp_time = np.ones((ids.size, ceil_div(threads, WARP)), np.int64)
         self.pair_time: Any = None
         self.number = number
-        #: (B, T, T) int32 ndarray of `Order.seen_by`, or None without barriers of some threads; what has come to the
-        #: phases of barriers, and what those knew that have ended, by key.
+        #: (B, T, cluster T) int32 ndarray of `Order.seen_by`, or None without barriers of some threads; what has come
+        #: to the phases of barriers, and what those knew that have ended, by key.
         self.seen: Any = None
         self.coming, self.ended = {}, {}
         self.fenced = np.zeros((2, 4, ids.size, threads), np.int64)

@@ -110,7 +110,7 @@ class Recorder:
         if launch.blocks * launch.threads > self._heat_left:
             heat = False
         self.sites = launch.program.sites
-        self.order = Order(launch.threads, launch.program.fences, launch.program.partial_warps)
+        self.order = Order(launch.threads, launch.program.fences, launch.program.partial_warps, launch.cluster)
         self.blocks_begun = 0
         #: Called after each batch.
         self.progress: Callable[[], None] = lambda: None

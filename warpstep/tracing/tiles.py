@@ -52,8 +52,11 @@ class _Shadowed:
         self.memory._shared_cells(np.int64(0), None)
         self.memory.tell_blocks_apart()
 
-    def cells_of(self, view, places, rows, threads):
-        """(shadow, cells, owners, numbers of their threads) of elements: ``places`` (n, K) in the items of a view."""
+    def cells_of(self, view, places, rows, threads, blocks=None):
+        """(shadow, cells, owners, numbers of their threads) of elements: ``places`` (n, K) in the items of a view.
+
+        ``threads`` are of the ``blocks``; those in whose shared memory the elements are, ``rows``, unless given.
+        """
         self.prepare()
         memory, size = self.memory, view.items.dtype.itemsize
         cells = memory._shared
@@ -63,7 +66,8 @@ class _Shadowed:
             np.unique(each // cells.size) + row * memory._cells_per_block
             for each, row in zip(offsets, rows, strict=True)
         ]
-        owners = np.repeat(rows * memory.threads + threads, [each.size for each in found])
+        blocks = rows if blocks is None else blocks
+        owners = np.repeat(blocks * memory.threads + threads, [each.size for each in found])
         return cells, np.concatenate(found), owners, memory.tids.reshape(-1)[owners]
 
     def check_proxy(self, view, cells, cell, owners, site, what):
@@ -122,20 +126,20 @@ class TracedBarriers(_Shadowed, Barriers):
     def fence(self, mask, site):
         self.fences[self.lanes(mask)] = self.now
 
-    def began(self, flight, lanes, view, position, mask):
-        rows, threads = np.nonzero(lanes)
-        cells, cell, owners, tids = self.cells_of(view, flight.places, rows, threads)
+    def began(self, flight):
+        view, (blocks, threads) = flight.view, np.divmod(flight.threads, self.batch.threads)
+        cells, cell, owners, tids = self.cells_of(view, flight.places, flight.rows, threads, blocks)
         self.check_proxy(view, cells, cell, owners, flight.site, "a copy of a tensor over")
         time = self.batch.recorder.tick(flight.site)
         conflicts = cells.begin_copy(cell, tids, time)
         Several(self.memory, cells, view, flight.site, "begin copy", owners).report_races(conflicts)
 
     def landed(self, flight, which):
-        rows, threads = np.divmod(flight.threads[which], self.batch.threads)
-        cells, cell, _, tids = self.cells_of(flight.view, flight.places[which], rows, threads)
+        blocks, threads = np.divmod(flight.threads[which], self.batch.threads)
+        cells, cell, _, tids = self.cells_of(flight.view, flight.places[which], flight.rows[which], threads, blocks)
         cells.land_copy(cell, tids, self.batch.recorder.tick(flight.site))
-        for key, lane in zip(flight.keys[which].tolist(), threads.tolist(), strict=True):
-            self.order.bring(key, lane, self.now)
+        for key, row, lane in zip(flight.keys[which].tolist(), blocks.tolist(), threads.tolist(), strict=True):
+            self.order.bring(key, row, lane, self.now)
 
     def reading(self, view, places, mask, site):
         rows, threads = np.nonzero(self.lanes(mask))
@@ -258,8 +262,8 @@ class TracedTiles(_Shadowed, Tiles):
         seen = order.seen_by()
         for row, group in zip(rows.tolist(), groups.tolist(), strict=True):
             lanes = np.arange(GROUP * group, GROUP * (group + 1))
-            part = seen[row, lanes[0] : lanes[-1] + 1]
-            part[:, lanes[::WARP]] = np.maximum(part[:, lanes[::WARP]], now)
+            part, warps = seen[row, lanes[0] : lanes[-1] + 1], order.column(row) + lanes[::WARP]
+            part[:, warps] = np.maximum(part[:, warps], now)
 
     def fence(self, mask, site):
         rows, groups = self._groups(mask, "wgmma_fence", site)

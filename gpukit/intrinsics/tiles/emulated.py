@@ -86,11 +86,17 @@ def _init(t, call):
 @calls.entry(functions.mbarrier_arrive, functions.mbarrier_expect)
 def _arrive(t, call):
     t.pools.partial_warps = True
-    barriers, i, *nbytes = call.arguments
+    barriers, i, *number = call.arguments
     site = t.site(barriers.unversioned_name, "barrier")
     word = _barrier_word(t, barriers, i, call.types[0])
-    coming = t.value(nbytes[0], types.int64) if nbytes else NONE
-    t.b.emit(Op("M.barriers.arrive({}, {}, {}, m, {})", WRITES)(*word, coming, site))
+    given = NONE if isinstance(call.types[2], types.Omitted) else t.value(number[0], types.int64)
+    coming, rank = (given, NONE) if call.key is functions.mbarrier_expect else (NONE, given)
+    t.b.emit(Op("M.barriers.arrive({}, {}, {}, {}, m, {})", WRITES)(*word, coming, rank, site))
+
+
+@calls.entry(functions.cluster_sync)
+def _cluster_sync(t, call):
+    t.barrier("cluster", op="cluster_sync")
 
 
 @calls.entry(functions.mbarrier_wait)
@@ -118,7 +124,10 @@ def _copy_tensor(t, call):
     where = t.value(target), _index(t, index, call.types[0])
     what = t.value(map), _numbers(t, corner, call.types[3])
     word = _barrier_word(t, barriers, i, call.types[4])
-    t.b.emit(Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, m, {})", WRITES)(*where, *what, *word, site))
+    everywhere = bool(_literal(call.types[7]))
+    t.b.emit(
+        Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, {}, m, {})", WRITES)(*where, *what, *word, everywhere, site)
+    )
 
 
 @calls.entry(functions.copy_windows)
@@ -133,7 +142,7 @@ def _copy_windows(t, call):
     ]
     numbers = ops.TUPLE(*(t.cast(ops.ITEM(held, j), part, types.int64) for held, j, part in parts))
     what, word = (t.value(map), numbers), _barrier_word(t, barriers, i, call.types[5])
-    t.b.emit(Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, m, {})", WRITES)(*where, *what, *word, site))
+    t.b.emit(Op("M.barriers.copy_in({}, {}, {}, {}, {}, {}, False, m, {})", WRITES)(*where, *what, *word, site))
 
 
 @calls.entry(functions.store_tensor)

@@ -207,10 +207,18 @@ def fence_barrier_init():
     refuse("fence_barrier_init")
 
 
-def mbarrier_arrive(barriers, i):
+def mbarrier_arrive(barriers, i, rank=None):
     """Arrive at a barrier without waiting; for kernels and device functions.
 
     What the thread did before is visible to threads that have waited for the phase. Needs compute capability 8.0.
+
+    Parameters
+    ----------
+    barriers, i
+        The barrier, as for `mbarrier_init`.
+    rank : int, optional
+        Of the block in the cluster whose barrier it is, at the same place in shared memory; this block's own unless
+        given. That orders only what reads shared memory: see `cluster_sync`. Needs compute capability 9.0.
 
     Examples
     --------
@@ -249,7 +257,44 @@ def mbarrier_wait(barriers, i, parity):
     refuse("mbarrier_wait")
 
 
-def copy_tensor(target, index, map, corner, barriers, i, once=False):
+def cluster_sync():
+    """Wait until all threads of the cluster's blocks that have not returned are here; for kernels and device functions.
+
+    A cluster is as many blocks along x as `set_cluster_size` says; that of a rank has ``blockIdx.x`` % size. Before the
+    first arrival from another block, or the first copy, barriers have to be made and all blocks to meet. No block
+    may return as long as another one may still arrive or copy there. Needs compute capability 9.0.
+
+    Examples
+    --------
+    >>> @cuda.jit
+    ... def share(source, out):
+    ...     tile = cuda.shared.array((8, 4), np.float32, alignment=1024)
+    ...     barriers = cuda.shared.array(2, np.uint64)
+    ...     t, rank = cuda.threadIdx.x, cuda.blockIdx.x % 2
+    ...     if t == 0:
+    ...         mbarrier_init(barriers, 0, 1)
+    ...         mbarrier_init(barriers, 1, 2)
+    ...         fence_barrier_init()
+    ...         mbarrier_expect(barriers, 0, 128)
+    ...     cluster_sync()
+    ...     if t == 0 and rank == 0:
+    ...         copy_tensor(tile, (0, 0), source, (0, 0), barriers, 0, False, True)
+    ...     mbarrier_wait(barriers, 0, 0)
+    ...     out[cuda.blockIdx.x, t] = tile[t // 4, t % 4]
+    ...     if t < 2:
+    ...         mbarrier_arrive(barriers, 1, t)
+    ...     mbarrier_wait(barriers, 1, 0)
+    ...     cluster_sync()
+    >>> x, out = cuda.to_device(np.arange(32, dtype=np.float32).reshape(8, 4)), np.zeros((2, 32), np.float32)
+    >>> set_cluster_size(share, 2)
+    >>> share[2, 32](tensor_map(x, (8, 4)), out)
+    >>> bool((out == np.arange(32)).all())
+    True
+    """
+    refuse("cluster_sync")
+
+
+def copy_tensor(target, index, map, corner, barriers, i, once=False, everywhere=False):
     """Begin to copy a box of a tensor from global to shared memory; for kernels and device functions.
 
     One thread does it. The copy arrives at a barrier with its bytes, which `mbarrier_expect` has to announce.
@@ -269,6 +314,9 @@ def copy_tensor(target, index, map, corner, barriers, i, once=False):
         The barrier, as for `mbarrier_init`.
     once : bool
         If True, the L2 cache evicts these elements first: for tensors that are read only once.
+    everywhere : literal bool
+        If True, copy the box to the same place in all blocks of the cluster, and arrive at the barrier of each. It is
+        read from memory once.
 
     Examples
     --------

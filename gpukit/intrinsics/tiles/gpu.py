@@ -197,7 +197,6 @@ def _barrier_code(function, text, operands):
 
 
 _barrier_code(functions.mbarrier_init, "mbarrier.init.shared::cta.b64 [$0], $1;", 1)
-_barrier_code(functions.mbarrier_arrive, "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [$0]; }", 0)
 _barrier_code(
     functions.mbarrier_expect, "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [$0], $1; }", 1
 )
@@ -208,12 +207,26 @@ _barrier_code(
 )
 
 
+@_lower(functions.mbarrier_arrive, types.Array, types.Any, types.Any)
+def _arrive(context, builder, signature, arguments):
+    (barriers_type, i_type, rank_type), (barriers, i, rank) = signature.args, arguments
+    address = _address(context, builder, barriers_type, barriers, i_type, i)
+    if isinstance(rank_type, types.Omitted):
+        emit(builder, "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [$0]; }", "r", [address])
+        return
+    # Released to the whole cluster, all memory accesses of the warp would have to be over: that takes 0.6 us.
+    text = "mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];"
+    emit(builder, f"{{ .reg .b32 there; {text} }}", "r,r", [address, rank])
+
+
 def _plain_code(function, text):
     @_lower(function)
     def generate(context, builder, signature, arguments):
         emit(builder, text)
 
 
+# The barriers made before are published by `fence_barrier_init`.
+_plain_code(functions.cluster_sync, "barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 _plain_code(functions.fence_barrier_init, "fence.mbarrier_init.release.cluster;")
 _plain_code(functions.fence_async, "fence.proxy.async;")
 _plain_code(functions.commit_stores, "cp.async.bulk.commit_group;")
@@ -250,16 +263,23 @@ def _coordinates(context, builder, corner_type, corner):
     return [context.cast(builder, part, kind, types.int32) for part, kind in parts][::-1]
 
 
-@_lower(functions.copy_tensor, types.Array, types.Any, types.Array, types.BaseTuple, types.Array, types.Any, types.Any)
+def _all_blocks(builder):
+    """A bit for each block of the cluster."""
+    text = "mov.u32 count, %cluster_nctarank; shl.b32 count, 1, count; sub.u32 count, count, 1; cvt.u16.u32 $0, count;"
+    return emit(builder, f"{{ .reg .b32 count; {text} }}", "=h", (), ir.IntType(16), fixed=False)
+
+
+@_lower(functions.copy_tensor, types.Array, types.Any, types.Array, types.BaseTuple, types.Array, *[types.Any] * 3)
 def _copy_tensor(context, builder, signature, arguments):
-    target_type, index_type, map_type, corner_type, barriers_type, i_type, once_type = signature.args
-    target, index, map, corner, barriers, i, once = arguments
+    target_type, index_type, map_type, corner_type, barriers_type, i_type, once_type, everywhere = signature.args
+    target, index, map, corner, barriers, i, once, _ = arguments
     corner = _coordinates(context, builder, corner_type, corner)
     places = ", ".join(f"${3 + axis}" for axis in range(len(corner)))
-    has_policy = not isinstance(once_type, types.Omitted)
-    hint, more = (".L2::cache_hint", f", ${3 + len(corner)}") if has_policy else ("", "")
+    has_policy, everywhere = not isinstance(once_type, types.Omitted), _literal(everywhere)
+    forms = ".multicast::cluster" * everywhere + ".L2::cache_hint" * has_policy
+    more = "".join(f", ${3 + len(corner) + extra}" for extra in range(everywhere + has_policy))
     text = (
-        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes{hint} "
+        f"cp.async.bulk.tensor.{len(corner)}d.shared::cluster.global.mbarrier::complete_tx::bytes{forms} "
         f"[$0], [$1, {{{places}}}], [$2]{more};"
     )
     operands = [
@@ -267,9 +287,10 @@ def _copy_tensor(context, builder, signature, arguments):
         _map_address(context, builder, map_type, map),
         _address(context, builder, barriers_type, barriers, i_type, i),
         *corner,
+        *([_all_blocks(builder)] if everywhere else []),
         *([cache_policy(builder, once)] if has_policy else []),
     ]
-    emit(builder, text, ",".join(["r", "l", "r", *"r" * len(corner), *"l" * has_policy]), operands)
+    emit(builder, text, ",".join(["r", "l", "r", *"r" * len(corner), *"h" * everywhere, *"l" * has_policy]), operands)
 
 
 @_lower(

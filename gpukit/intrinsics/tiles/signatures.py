@@ -16,6 +16,7 @@ CAPABILITIES = {
     (7, 5): MATRICES,
     (8, 0): (functions.mbarrier_init, functions.mbarrier_arrive, functions.mbarrier_wait),
     (9, 0): (
+        functions.cluster_sync,
         functions.fence_barrier_init,
         functions.mbarrier_expect,
         functions.copy_tensor,
@@ -167,6 +168,15 @@ def barrier_types(name, _, barriers, i, *number):
     return types.void, barriers, i, *[types.uint32] * len(number)
 
 
+def arrive_types(name, _, barriers, i, rank):
+    _check_barrier(name, barriers, i)
+    if isinstance(rank, types.Omitted):
+        return types.void, barriers, i, rank
+    check_capability(f"{name} with a rank", (9, 0))
+    _check_ints(name, rank=rank)
+    return types.void, barriers, i, types.uint32
+
+
 #: What the last argument is called.
 BARRIER_NUMBERS = {"mbarrier_init": "count", "mbarrier_expect": "nbytes", "mbarrier_wait": "parity"}
 
@@ -184,9 +194,10 @@ def _check_map(name, map, corner):
     )
 
 
-def copy_types(name, _, target, index, map, corner, barriers, i, once):
+def copy_types(name, _, target, index, map, corner, barriers, i, once, everywhere):
     _check_copy(name, target, index, map, corner, barriers, i)
-    return types.void, target, index, map, corner, barriers, i, flag_type(name, "once", once)
+    _check_literal(name, "everywhere", everywhere, bool)
+    return types.void, target, index, map, corner, barriers, i, flag_type(name, "once", once), everywhere
 
 
 def copy_windows_types(name, _, target, index, map, corner, pixel, barriers, i):
@@ -295,7 +306,7 @@ TYPES = {
     functions.zeros: (zeros_types, None),
     functions.store_fragment: (store_types, None),
     functions.mbarrier_init: (barrier_types, None),
-    functions.mbarrier_arrive: (barrier_types, None),
+    functions.mbarrier_arrive: (arrive_types, None),
     functions.mbarrier_expect: (barrier_types, None),
     functions.mbarrier_wait: (barrier_types, None),
     functions.copy_tensor: (copy_types, None),
@@ -312,6 +323,7 @@ TYPES = {
     functions.store_release: (release_types, None),
 } | dict.fromkeys(
     (
+        functions.cluster_sync,
         functions.fence_barrier_init,
         functions.commit_stores,
         functions.fence_async,
@@ -324,7 +336,7 @@ TYPES |= {function: (matrix_types, count) for function, count in MATRICES.items(
 
 
 #: Arguments that are part of an instruction, or of the result's type.
-LITERALS = {"trans", "trans_a", "trans_b", "guard", "most"}
+LITERALS = {"trans", "trans_a", "trans_b", "guard", "most", "everywhere"}
 _COUNTED = (functions.zeros, functions.decrease_registers, functions.increase_registers)
 
 
